@@ -1,0 +1,1 @@
+"""Redoma runs code and commands that nobody has reviewed, safely."""

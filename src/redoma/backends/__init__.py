@@ -1,0 +1,1 @@
+"""One file for each way of running things, behind `base.Backend`."""

@@ -1,0 +1,61 @@
+"""What every backend is: something that runs a request and reports what happened.
+
+Backends know nothing of policy, approval, audit or redaction. They are handed a request that may run
+and a sink for its output; they return an `Outcome`, or raise `BackendError` when the backend (not the
+code) failed. Whatever way `run` ends, returned, raised or cancelled, nothing of the run is left alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from ..models import Isolation, Language, Request, Status, Stream, Usage
+
+Sink = Callable[[Stream, bytes], bool]
+"""Takes output as it comes. Returns False once the run has printed all it may: end it with `Status.OUTPUT`."""
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend can do. The executor refuses a request that needs more, before anything runs."""
+
+    languages: frozenset[Language]
+    isolation: Isolation
+    """What it always puts between a run and the host."""
+    limits: frozenset[str]
+    """The fields of `Limits` that it enforces."""
+    stdin: bool = False
+    env: bool = False
+    files: bool = False
+    cwd: bool = False
+    value: bool = False
+    """Whether the value of a last expression comes back."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What the code did, as far as the backend knows."""
+
+    status: Status
+    exit_code: int | None = None
+    value: Any = None
+    exception: str | None = None
+    error: str | None = None
+    isolation: Isolation
+    usage: Usage = Usage()
+
+
+class Backend(Protocol):
+    """One way of running things."""
+
+    name: str
+
+    def capabilities(self) -> Capabilities:
+        """What it can do here. Raises `BackendUnavailable` where it can't work at all."""
+
+    async def run(self, request: Request, sink: Sink) -> Outcome:
+        """Run it. Cancelling kills and reaps before it returns."""
+
+    async def aclose(self) -> None:
+        """Let go of whatever is kept warm. Safe to call twice."""

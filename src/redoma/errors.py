@@ -1,0 +1,48 @@
+"""What Redoma raises.
+
+    RedomaError
+    ├── InvalidRequest       the request itself makes no sense (also a ValueError)
+    ├── ConfigError          a configuration file can't be used
+    │   └── PolicyError      ... because of a rule in it
+    ├── AuditError           the record can't be written or read
+    └── BackendError         a backend could not do its work
+        └── BackendUnavailable   ... because this host doesn't have it
+
+What the *code* did is never raised: it is in the `Result`. Every message says what happened, why,
+and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class RedomaError(Exception):
+    """Base of everything Redoma raises."""
+
+    def __init__(self, what: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - reads as the sentence it makes
+        self.what, self.why, self.next = what, why, next
+        message = what + (f": {why}" if why else "")
+        super().__init__(message + (f". Next: {next}" if next else ""))
+
+
+class InvalidRequest(RedomaError, ValueError):
+    """The request itself makes no sense, so nothing was tried."""
+
+
+class ConfigError(RedomaError):
+    """A configuration file can't be used."""
+
+
+class PolicyError(ConfigError):
+    """A rule can't be used: its fields are wrong, or its own examples disagree with it."""
+
+
+class AuditError(RedomaError):
+    """The audit log can't be written or read."""
+
+
+class BackendError(RedomaError):
+    """A backend could not do its work. The executor turns it into a `failed` result."""
+
+
+class BackendUnavailable(BackendError):
+    """This host doesn't have what the backend needs."""

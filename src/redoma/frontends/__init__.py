@@ -1,0 +1,1 @@
+"""Where people and programs come in: parse, hand to the executor, render."""

@@ -1,0 +1,296 @@
+"""The data that travels down the pipeline: frozen in, frozen out.
+
+A `Request` says what somebody wants run. Policy turns it into an `Evaluation`, a backend into an
+`Outcome` (see `backends.base`), and the executor into the one `Result` every caller gets, whichever
+backend ran it. Values that can be derived are properties, so they can never disagree.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import uuid
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from .errors import InvalidRequest
+
+KiB = 1024
+MiB = 1024 * KiB
+
+Language = Literal["python", "bash", "command"]
+Stream = Literal["stdout", "stderr"]
+
+LANGUAGES: tuple[str, ...] = get_args(Language)
+
+
+class Decision(enum.Enum):
+    """What policy says of a request. Ordered: the strictest match wins."""
+
+    ALLOW = "allow"
+    PROMPT = "prompt"
+    FORBID = "forbid"
+
+    @property
+    def rank(self) -> int:
+        return _RANKS[self]
+
+    # A plain Enum has no order and a StrEnum would sort by spelling ("forbid" < "prompt"), so each is spelt out.
+    def __lt__(self, other: Decision) -> bool:
+        return self.rank < other.rank
+
+    def __le__(self, other: Decision) -> bool:
+        return self.rank <= other.rank
+
+    def __gt__(self, other: Decision) -> bool:
+        return self.rank > other.rank
+
+    def __ge__(self, other: Decision) -> bool:
+        return self.rank >= other.rank
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_RANKS = {decision: rank for rank, decision in enumerate(Decision)}
+
+
+class Status(enum.StrEnum):
+    """How a request ended. Three endings, never confused: it ran, we refused, we failed."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    OUTPUT = "output"
+    KILLED = "killed"
+
+    FORBIDDEN = "forbidden"
+    DENIED = "denied"
+    EXPIRED = "expired"
+
+    FAILED = "failed"
+
+    @property
+    def ending(self) -> Literal["ran", "refused", "failed"]:
+        if self in (Status.FORBIDDEN, Status.DENIED, Status.EXPIRED):
+            return "refused"
+        return "failed" if self is Status.FAILED else "ran"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a run may use. Every field is always set: there is no "unlimited" to forget."""
+
+    time: float = 30.0
+    """Wall-clock seconds."""
+    memory: int = 512 * MiB
+    """Bytes, for the run as a whole."""
+    processes: int = 100
+    """Processes and threads at one time."""
+    output_lines: int = 1000
+    """Lines kept of stdout and of stderr each; head and tail are kept, the middle is counted."""
+    output_bytes: int = 1 * MiB
+    """Bytes kept of stdout and of stderr each."""
+    output_total: int = 64 * MiB
+    """Bytes a run may print before it is stopped with status `output`."""
+    file_size: int = 256 * MiB
+    """Bytes of the largest file a run may write."""
+    open_files: int = 256
+    """Descriptors of one process."""
+    recursion: int = 1000
+    """Depth of Python calls, on backends that count them."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**63:
+                raise InvalidRequest(
+                    f"limit {name!r} is {value!r}", why="a limit is a positive number", next=f"set {name} above 0"
+                )
+            if name != "time" and not isinstance(value, int):
+                raise InvalidRequest(
+                    f"limit {name!r} is {value!r}", why="it counts whole units", next=f"use {int(value) or 1}"
+                )
+
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants run: source text in a language, or an argument vector (`language="command"`)."""
+
+    code: str = ""
+    argv: tuple[str, ...] = ()
+    language: Language = "python"
+    backend: str = "auto"
+    limits: Limits = Limits()
+    stdin: bytes = b""
+    env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    """Variables of the run whose values are taken out of every output and record."""
+    files: dict[str, bytes] = {}
+    """Relative path → content, placed in the run's working directory before it starts."""
+    cwd: str | None = None
+    """A directory of the host to work in, on backends that see the host."""
+    require: tuple[str, ...] = ()
+    """Isolation layers that must be in force; if one is missing, nothing runs."""
+    reason: str = ""
+    requester: str = ""
+    id: str = msgspec.field(default_factory=_new_id)
+
+    def __post_init__(self) -> None:
+        if self.language not in LANGUAGES:
+            raise InvalidRequest(
+                f"unknown language {self.language!r}",
+                why="no backend runs it",
+                next=f"use one of {', '.join(LANGUAGES)}",
+            )
+        if self.language == "command":
+            if not self.argv or not self.argv[0] or self.code:
+                raise InvalidRequest(
+                    "a command needs an argument vector",
+                    why="argv is empty" if not self.code else "it was given as code",
+                    next='pass argv=("ls", "-l"), or language="bash" for a shell script',
+                )
+        elif self.argv:
+            raise InvalidRequest(
+                f"argv was given with language {self.language!r}",
+                why="source text takes no argument vector",
+                next='use language="command" for an argument vector',
+            )
+        for word in self.argv:
+            if "\0" in word:
+                raise InvalidRequest("an argument holds a NUL byte", why="the kernel ends it there", next="remove it")
+        for name, value in (*self.env.items(), *self.secrets.items()):
+            if not _ENV_NAME.match(name) or "\0" in value:
+                raise InvalidRequest(
+                    f"environment variable {name!r} can't be set",
+                    why="names are letters, digits and _, and values hold no NUL byte",
+                    next="rename it or encode the value",
+                )
+        for path in self.files:
+            parts = path.split("/")
+            if not path or "\0" in path or path.startswith("/") or ".." in parts or "." in parts or "" in parts:
+                raise InvalidRequest(
+                    f"file path {path!r} is not a plain relative path",
+                    why="files are placed inside the run's own directory",
+                    next="use a path such as data/input.csv",
+                )
+
+    @property
+    def text(self) -> str:
+        """What a person reads to know what is asked for."""
+        if self.language != "command":
+            return self.code
+        import shlex
+
+        return shlex.join(self.argv)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**self.env, **self.secrets}
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule that matched one place."""
+
+    rule: str
+    decision: Decision
+    reason: str
+    line: int = 0
+    column: int = 0
+    """1-based, in characters; 0 when the finding is about the request as a whole."""
+    text: str = ""
+    """What matched, shortened for reading."""
+    suggestion: str = ""
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything policy has to say of a request."""
+
+    policy: str
+    """The pack's name; `none` when the static checks were switched off."""
+    digest: str
+    """SHA-256 of the policy's rules: two evaluations with one digest followed the same rules."""
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def decision(self) -> Decision:
+        return max((finding.decision for finding in self.findings), default=Decision.ALLOW)
+
+    @property
+    def deciding(self) -> tuple[Finding, ...]:
+        """The findings that made the decision what it is."""
+        decision = self.decision
+        return tuple(f for f in self.findings if f.decision is decision and decision is not Decision.ALLOW)
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run used. None means the backend can't tell: never a made-up zero."""
+
+    wall: float = 0.0
+    cpu: float | None = None
+    memory: int | None = None
+
+
+class Isolation(msgspec.Struct, frozen=True, kw_only=True):
+    """What stood between the run and the host, layer by layer, and what did not."""
+
+    layers: dict[str, str] = {}
+    missing: tuple[str, ...] = ()
+
+    def lacking(self, required: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(layer for layer in required if layer not in self.layers)
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The one answer to a request, whichever backend ran it and however it ended."""
+
+    id: str
+    status: Status
+    exit_code: int | None = None
+    """The code's own exit status; None when it didn't run or didn't get as far as having one."""
+    stdout: str = ""
+    stderr: str = ""
+    value: Any = None
+    """The value of a last expression: plain data as it is, anything else as its `repr`."""
+    exception: str | None = None
+    """The type of the exception that ended the code, where the backend can tell."""
+    error: str | None = None
+    """What went wrong, in words."""
+    backend: str = ""
+    evaluation: Evaluation
+    isolation: Isolation = Isolation()
+    usage: Usage = Usage()
+    redacted: dict[str, int] = {}
+    """How many secrets of each kind were taken out of what you read here."""
+    omitted: dict[Stream, int] = {}
+    """Bytes of each stream that were left out to keep it within the limits."""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.OK
+
+    @property
+    def shell_exit(self) -> int:
+        """What a command line should exit with."""
+        match self.status:
+            case Status.OK:
+                return 0
+            case Status.ERROR:
+                return self.exit_code or 1
+            case Status.TIMEOUT:
+                return 124
+            case Status.MEMORY | Status.OUTPUT:
+                return 137
+            case Status.KILLED:
+                return self.exit_code or 137
+            case Status.FORBIDDEN | Status.DENIED | Status.EXPIRED:
+                return 126
+            case Status.FAILED:
+                return 125
