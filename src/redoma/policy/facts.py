@@ -1,0 +1,62 @@
+"""What the readers of source text report and the rules are matched against.
+
+`python.py` and `shell.py` turn a request into facts; they decide nothing. `rules.py` matches rules with
+facts; it reads no source. So a rule never has to know how a command was quoted, wrapped or hidden.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+UNKNOWN = "\0"
+"""Stands in a word for a part that can't be known before running: `"$HOME"/x` reads as UNKNOWN + "/x".
+
+A NUL can't occur in a real word, so nothing that is written in a script can be mistaken for it.
+"""
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """Something the source does, and where. Lines and columns are 1-based, in characters."""
+
+    line: int = 0
+    column: int = 0
+    text: str = ""
+
+
+class Command(Fact, frozen=True, kw_only=True):
+    """One simple command, after quote removal and unwrapped from `env`, `xargs`, `find -exec` and their like."""
+
+    name: str
+    """The base name ("rm" for /bin/rm); UNKNOWN inside it where it can't be known."""
+    args: tuple[str, ...] = ()
+    """The words after the name, with UNKNOWN for what can't be known."""
+    writes: tuple[str, ...] = ()
+    """Paths it writes to: redirections, and the targets of commands known to write (tee, cp, mv, dd of=, sed -i …)."""
+    via: tuple[str, ...] = ()
+    """What it was found inside of, outermost first: ("sudo",), ("bash -c", "xargs")."""
+
+
+class Trait(Fact, frozen=True, kw_only=True):
+    """A structural property that is not one command: "shell.pipe-to-interpreter", "python.encoding"."""
+
+    name: str
+
+
+class Import(Fact, frozen=True, kw_only=True):
+    """A Python import, by the full dotted name: `from os import path as p` is "os.path"."""
+
+    name: str
+
+
+class Call(Fact, frozen=True, kw_only=True):
+    """A Python call, by the dotted name after aliases are resolved; UNKNOWN where it can't be."""
+
+    name: str
+    literal: bool = False
+    """Whether every argument is a constant."""
+
+
+class Attribute(Fact, frozen=True, kw_only=True):
+    """A name or attribute that is read without being called: `f = os.system`, `x.__globals__`."""
+
+    name: str
