@@ -6,7 +6,8 @@
     │   └── PolicyError      ... because of a rule in it
     ├── AuditError           the record can't be written or read
     └── BackendError         a backend could not do its work
-        └── BackendUnavailable   ... because this host doesn't have it
+        ├── BackendUnavailable   ... because this host doesn't have it
+        └── Unsupported          ... because it can't run this request; none of it ran
 
 What the *code* did is never raised: it is in the `Result`. Every message says what happened, why,
 and what to do next.
@@ -46,3 +47,7 @@ class BackendError(RedomaError):
 
 class BackendUnavailable(BackendError):
     """This host doesn't have what the backend needs."""
+
+
+class Unsupported(BackendError):
+    """The backend can't run this request. None of it ran, so another backend may safely be tried."""

@@ -22,7 +22,7 @@ MiB = 1024 * KiB
 Language = Literal["python", "bash", "command"]
 Stream = Literal["stdout", "stderr"]
 
-LANGUAGES: tuple[str, ...] = get_args(Language)
+LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 
 class Decision(enum.Enum):

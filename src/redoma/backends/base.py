@@ -59,3 +59,42 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Let go of whatever is kept warm. Safe to call twice."""
+
+
+_MAX_DEPTH = 100
+_MAX_ITEMS = 100_000
+_MAX_INT_BITS = 14_000  # beyond about 4300 digits CPython refuses to print an int, and so would every caller
+
+
+def plain(value: Any, max_bytes: int) -> Any:
+    """The value of a last expression as plain data, or as its `repr` when it is anything else.
+
+    Bounded in items, depth and bytes, and without recursion: it comes from code that may have shaped it to break
+    whoever walks it. What is too large is described instead of returned.
+    """
+    kind, odd, items, size = type(value).__name__, False, 0, 0
+    stack = [(value, 0)]
+    while stack:
+        item, depth = stack.pop()
+        items += 1
+        match item:
+            case str() | bytes():
+                size += len(item)
+            case int() if item.bit_length() > _MAX_INT_BITS:
+                return f"<{kind} with an integer of {item.bit_length()} bits>"
+            case list() | tuple() | set() | frozenset():
+                stack.extend((inner, depth + 1) for inner in item)
+            case dict():
+                stack.extend((inner, depth + 1) for pair in item.items() for inner in pair)
+            case None | bool() | int() | float():
+                pass
+            case _:
+                odd = True
+        if items + len(stack) > _MAX_ITEMS or depth > _MAX_DEPTH or size > max_bytes:
+            return f"<{kind}, too large to return>"
+    if not odd:
+        return value
+    try:
+        return repr(value)[:max_bytes]
+    except (ValueError, RecursionError):  # an attribute that itself is too large to print
+        return f"<{kind}>"

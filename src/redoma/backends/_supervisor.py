@@ -1,0 +1,177 @@
+"""The process between Redoma and a native command: it starts it, watches it, and leaves nothing of it alive.
+
+    Redoma ──socket──▶ supervisor (a bare interpreter, adopts orphans) ──fork──▶ command ──▶ its children …
+
+Why a process of its own: only a parent can adopt descendants that detach themselves (double fork, setsid), learn the
+true exit status and resource usage, and set limits without `preexec_fn`, which may deadlock in a threaded program.
+The socket is the leash. Redoma closing it, or dying in whatever way, reads as end of file here, and everything is
+killed. So is everything when the command itself has ended: a run leaves no process behind.
+
+It runs in an isolated interpreter without site-packages: it imports the standard library and `_linux` alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, NoReturn
+
+from redoma.backends import _linux
+
+_SAMPLE_SECONDS = 0.02  # how often the memory of the whole tree is looked at
+_SOURCE_FD = 3
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    leash, source = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+        sys.exit("this kernel does not list children in /proc (CONFIG_PROC_CHILDREN): nothing could be cleaned up")
+    _linux.adopt_orphans()
+    _linux.hide_from_peers()
+    order = json.loads(_read_line(leash))
+    report = supervise(order, leash, source)
+    kill_descendants()
+    try:
+        leash.sendall(json.dumps(report).encode() + b"\n")
+    except OSError:
+        sys.exit(1)  # Redoma is gone: there is nobody left to tell
+
+
+def supervise(order: dict[str, Any], leash: socket.socket, source: int) -> dict[str, Any]:
+    """Run the command to its end, or until the leash is cut or it uses too much memory."""
+    broken, pid = start(order, source)
+    if broken:
+        os.waitpid(pid, 0)
+        return {"broken": broken}
+    ended, watch, cause, peak = os.pidfd_open(pid), select.poll(), "", 0
+    watch.register(ended, select.POLLIN)
+    watch.register(leash, select.POLLIN)
+    while not (ready := watch.poll(_SAMPLE_SECONDS * 1000)) and not cause:
+        peak = max(peak, used := memory_in_use(order["memory"]))
+        cause = "memory" if used > order["memory"] else ""
+    if not cause and all(fd != ended for fd, _ in ready):
+        cause = "leash"
+    if cause:
+        os.killpg(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+    _, status, usage = os.wait4(pid, 0)
+    peak = max(peak, usage.ru_maxrss * 1024)
+    if not cause and status != 0 and peak > order["memory"]:
+        cause = "memory"  # it failed between two looks, with more in its hands than it may have
+    return {"status": status, "cause": cause, "cpu": usage.ru_utime + usage.ru_stime, "memory": peak}
+
+
+def start(order: dict[str, Any], source: int) -> tuple[str, int]:
+    """Fork the command. Returns why it could not be started, or an empty string, and its process id."""
+    told, tell = os.pipe()  # both close on exec: end of file means that the command has started
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        become(order, source, tell, parent)
+    for fd in (tell, source, 0, 1, 2):
+        os.close(fd)  # the standard ones too, or Redoma would never see the end of the output
+    with os.fdopen(told, "rb") as pipe:
+        return pipe.read().decode("utf-8", "replace"), pid
+
+
+def become(order: dict[str, Any], source: int, tell: int, parent: int) -> NoReturn:
+    """In the child: limits, session, directory, descriptors, and then the command itself."""
+    step = f"enter {order['cwd']}"
+    try:
+        _linux.die_with_parent(signal.SIGKILL)
+        if os.getppid() != parent:  # it died before we asked to die with it
+            os._exit(127)
+        os.setsid()
+        for name, value in order["rlimits"].items():
+            which = getattr(resource, name)
+            hard = resource.getrlimit(which)[1]
+            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(which, (bound, bound))
+        os.chdir(order["cwd"])
+        # Out of the way first: any of them may already sit where another has to go.
+        source = fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 10)
+        tell = fcntl.fcntl(tell, fcntl.F_DUPFD_CLOEXEC, 10)
+        os.closerange(3, min(source, tell))
+        os.closerange(max(source, tell) + 1, 1 << 16)
+        if order["source"]:
+            os.dup2(source, _SOURCE_FD, inheritable=True)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)  # Python ignores them, and exec passes that on
+        step = f"start {order['argv'][0]}"
+        os.execvpe(order["argv"][0], order["argv"], order["env"])  # noqa: S606 - without a shell is the point
+    except OSError as error:
+        os.write(tell, f"{step}: {error.strerror}".encode())
+    os._exit(127)
+
+
+def kill_descendants() -> None:
+    """Kill until there is no child left. Orphans become our children, so the loop reaches every generation."""
+    while True:
+        for pid in children_of(os.getpid()):
+            os.kill(pid, signal.SIGKILL)  # a child of ours that we have not reaped: the number is still its own
+        try:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.001)
+        except ChildProcessError:
+            return
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of every thread of a process. A process that has ended since has none."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except (FileNotFoundError, ProcessLookupError):
+        return found
+    return found
+
+
+def memory_in_use(limit: int) -> int:
+    """Bytes of memory of the whole tree. Cheap sums first; shared pages are told apart only when it matters."""
+    tree, todo = [], children_of(os.getpid())
+    while todo:
+        pid = todo.pop()
+        tree.append(pid)
+        todo.extend(children_of(pid))
+    resident = sum(_resident(pid) for pid in tree)
+    return resident if resident <= limit else sum(_proportional(pid) for pid in tree)
+
+
+def _resident(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0  # it has ended since
+
+
+def _proportional(pid: int) -> int:
+    """A page shared by n processes counts 1/n for each: eight forks of one parent are not eight times its size."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:"))
+    except (OSError, StopIteration):
+        return _resident(pid)
+
+
+def _read_line(leash: socket.socket) -> bytes:
+    data = bytearray()
+    while not data.endswith(b"\n"):
+        chunk = leash.recv(1 << 16)
+        if not chunk:
+            sys.exit(1)  # Redoma went away before it said what to run
+        data += chunk
+    return bytes(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Fake: runs nothing, and answers what it was told to. For the tests of people who build on Redoma.
+
+    fake = FakeBackend(Answer(when="2 + 2", value=4), Answer(stdout="hello\\n"))
+    with Executor(backends=[fake]) as executor:
+        assert executor.run("2 + 2").value == 4
+    assert fake.requests[0].code == "2 + 2"
+
+Limits hold as they do elsewhere: an answer with a `delay` past the time limit is a time-out, one that prints too much
+is stopped, and a cancelled run ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ..errors import BackendError
+from ..models import LANGUAGES, Isolation, Limits, Request, Status, Stream, Usage
+from .base import Capabilities, Outcome, Sink
+
+_CHUNK = 1 << 16
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the fake says. `when` is the exact text of the request, a predicate on it, or None for any request."""
+
+    when: str | Callable[[Request], bool] | None = None
+    stdout: str = ""
+    stderr: str = ""
+    value: Any = None
+    status: Status = Status.OK
+    exit_code: int | None = None
+    exception: str | None = None
+    error: str | None = None
+    delay: float = 0.0
+    """Seconds between its output and its end."""
+
+    def fits(self, request: Request) -> bool:
+        if callable(self.when):
+            return self.when(request)
+        return self.when is None or self.when == request.text
+
+
+class FakeBackend:
+    def __init__(self, *answers: Answer, name: str = "fake", isolation: Isolation | None = None) -> None:
+        self.name = name
+        self.answers = answers or (Answer(),)
+        self.requests: list[Request] = []
+        self._isolation = isolation or Isolation(missing=("everything",))
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            languages=frozenset(LANGUAGES),
+            isolation=self._isolation,
+            limits=frozenset(Limits.__struct_fields__),
+            stdin=True,
+            env=True,
+            files=True,
+            cwd=True,
+            value=True,
+        )
+
+    async def run(self, request: Request, sink: Sink) -> Outcome:
+        self.requests.append(request)
+        answer = next((answer for answer in self.answers if answer.fits(request)), None)
+        if answer is None:
+            raise BackendError(
+                "the fake backend has no answer", why=f"nothing fits {request.text!r}", next="give it an Answer"
+            )
+        outcome = Outcome(
+            status=answer.status,
+            exit_code={Status.OK: 0, Status.ERROR: 1}.get(answer.status)
+            if answer.exit_code is None
+            else answer.exit_code,
+            value=answer.value,
+            exception=answer.exception,
+            error=answer.error,
+            isolation=self._isolation,
+            usage=Usage(wall=min(answer.delay, request.limits.time)),
+        )
+        if not _print(answer, sink):
+            return msgspec.structs.replace(outcome, status=Status.OUTPUT, exit_code=None, value=None)
+        await asyncio.sleep(min(answer.delay, request.limits.time))
+        if answer.delay > request.limits.time:
+            return msgspec.structs.replace(outcome, status=Status.TIMEOUT, exit_code=None, value=None)
+        return outcome
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+
+def _print(answer: Answer, sink: Sink) -> bool:
+    texts: tuple[tuple[Stream, str], ...] = (("stdout", answer.stdout), ("stderr", answer.stderr))
+    for stream, text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        for start in range(0, len(data), _CHUNK):
+            if not sink(stream, data[start : start + _CHUNK]):
+                return False
+    return True

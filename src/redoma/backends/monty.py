@@ -1,0 +1,279 @@
+"""Monty: a Rust interpreter of a Python subset, each run in a worker process of its own.
+
+The boundary is the interpreter: it has no system calls to offer, so code can reach nothing that is not handed to it.
+What a worker sends back is decoded and bounded by `pydantic_monty`; a worker serves one run and is thrown away.
+This is the only importer of `pydantic_monty`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BackendError, BackendUnavailable, Unsupported
+from ..models import Isolation, KiB, Request, Status, Stream, Usage
+from .base import Capabilities, Outcome, Sink, plain
+from .scratch import scratch
+
+if TYPE_CHECKING:
+    import pydantic_monty
+
+_HOME = "/work"  # where the request's files are, in the interpreter's virtual file system
+_HOST_CALLS = 100_000  # input(), environment, sleep and file operations of one run; each is a round trip to us
+
+
+class MontyBackend:
+    """Runs Python on a pool of workers.
+
+    The synchronous pool, on threads of ours: with the asynchronous one a thread of its own calls into the event loop,
+    and aborts the whole process when the interpreter happens to be shutting down at that moment (seen with 1.4.0).
+    """
+
+    name = "monty"
+
+    def __init__(self, *, workers: int | None = None) -> None:
+        self._workers = workers or max(4, os.cpu_count() or 1)
+        self._threads: ThreadPoolExecutor | None = None
+        self._pool: pydantic_monty.Monty | None = None
+        self._starting = Lock()
+
+    def capabilities(self) -> Capabilities:
+        try:
+            import pydantic_monty
+        except ImportError as error:
+            raise BackendUnavailable(
+                "monty is not here", why=str(error), next="pip install 'pydantic-monty==1.4.0'"
+            ) from error
+        return Capabilities(
+            languages=frozenset({"python"}),
+            isolation=Isolation(
+                layers={
+                    "interpreter": f"monty {pydantic_monty.__version__}: no system calls of its own",
+                    "process": "a worker process for this run alone",
+                    "environment": "none of the host's variables",
+                    "filesystem": "virtual, in memory",
+                    "network": "none",
+                },
+                missing=("kernel",),
+            ),
+            limits=frozenset({"time", "memory", "recursion", "output_lines", "output_bytes", "output_total"}),
+            stdin=True,
+            env=True,
+            files=True,
+            value=True,
+        )
+
+    async def run(self, request: Request, sink: Sink) -> Outcome:
+        loop = asyncio.get_running_loop()
+        run = _Run(request, sink, self.capabilities().isolation)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="redoma-monty")
+        work = loop.run_in_executor(self._threads, lambda: run.execute(self._ready()))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            run.stop(Status.KILLED)
+            await asyncio.wait([work])  # not left behind: the worker is dead once its thread is done
+            raise
+
+    def _ready(self) -> pydantic_monty.Monty:
+        with self._starting:
+            if self._pool is None:
+                import pydantic_monty
+
+                # A worker serves one run: whatever a run did to its interpreter dies with it.
+                pool = pydantic_monty.Monty(max_processes=self._workers, max_checkouts_per_worker=1)
+                try:
+                    self._pool = pool.__enter__()
+                except (OSError, pydantic_monty.MontyError) as error:
+                    raise BackendUnavailable(
+                        "the monty workers don't start", why=str(error), next="pip install 'pydantic-monty==1.4.0'"
+                    ) from error
+            return self._pool
+
+    async def aclose(self) -> None:
+        pool, self._pool = self._pool, None
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            await asyncio.to_thread(threads.shutdown)
+        if pool is not None:
+            await asyncio.to_thread(pool.__exit__, None, None, None)
+
+
+class _Run:
+    """One run, on one thread. `stop` may be called from any other, at any time."""
+
+    def __init__(self, request: Request, sink: Sink, isolation: Isolation) -> None:
+        self._request, self._sink, self._isolation = request, sink, isolation
+        self._lock = Lock()
+        self._stopped = Event()
+        self._ending: Status | None = None
+        self._worker = -1
+        self._deadline = 0.0
+
+    def stop(self, ending: Status) -> None:
+        """End it now: the worker is killed through a descriptor, so never another process that got its number."""
+        with self._lock:
+            self._ending = self._ending or ending
+            self._stopped.set()
+            if self._worker >= 0:
+                signal.pidfd_send_signal(self._worker, signal.SIGKILL)
+
+    def execute(self, pool: pydantic_monty.Monty) -> Outcome:
+        import pydantic_monty as monty
+
+        limits = self._request.limits
+        with ExitStack() as stack:
+            mount = None
+            if self._request.files:
+                # Writes stay in the pool's memory, bounded: the virtual file system must not fill ours.
+                mount = stack.enter_context(
+                    monty.MountDir(
+                        host_path=stack.enter_context(scratch(self._request.files)),
+                        virtual_path=_HOME,
+                        mode="overlay",
+                        write_bytes_limit=limits.file_size,
+                        memory_usage_limit=limits.memory,
+                    )
+                )
+            try:
+                session = stack.enter_context(
+                    pool.checkout(
+                        script_name="main.py",
+                        limits={
+                            "max_feed_duration_secs": limits.time,
+                            "max_memory": limits.memory,
+                            "max_recursion_depth": limits.recursion,
+                            "max_suspensions": _HOST_CALLS,
+                        },
+                        os_policy={"sleep": "call_host"},  # a sleep that we can interrupt, and that counts as time
+                    )
+                )
+                self._pin(session.worker_pid)
+            except (OSError, monty.MontyError) as error:
+                raise BackendError("no monty worker could be had", why=str(error), next="run it again") from error
+            stack.callback(self._unpin)
+            return self._feed(session, mount)
+
+    def _pin(self, pid: int | None) -> None:
+        if pid is None:
+            raise BackendError("the monty worker has no process", why="it died at once", next="run it again")
+        with self._lock:
+            self._worker = os.pidfd_open(pid)
+            if self._stopped.is_set():  # cancelled while waiting for a worker
+                signal.pidfd_send_signal(self._worker, signal.SIGKILL)
+
+    def _unpin(self) -> None:
+        with self._lock:
+            os.close(self._worker)
+            self._worker = -1
+
+    def _feed(self, session: pydantic_monty.MontySession, mount: pydantic_monty.MountDir | None) -> Outcome:
+        import pydantic_monty as monty
+
+        limits, pid, start = self._request.limits, session.worker_pid, time.monotonic()
+        self._deadline = start + limits.time
+        status, value, exception, error = Status.OK, None, None, None
+        try:
+            value = plain(
+                session.feed_run(
+                    self._request.code,
+                    external_lookup={"input": _lines(self._request.stdin)},
+                    print_callback=self._print,
+                    mount=mount,
+                    cwd=_HOME if mount else None,
+                    os=self._answer,
+                ),
+                limits.output_bytes,
+            )
+        except (monty.MontySyntaxError, monty.MontyRuntimeError) as failure:
+            exception = type(failure.exception()).__name__
+            error = failure.display("type-msg")
+            _raise_if_unsupported(failure, exception, error)
+            status = self._status_of(exception)
+            if status is not Status.TIMEOUT:
+                self._print("stderr", failure.display("traceback") + "\n")
+        except monty.MontyError as failure:
+            if self._ending is None and time.monotonic() < self._deadline:
+                raise BackendError("the monty worker died", why=str(failure), next="run it again") from failure
+            status = Status.TIMEOUT
+        status = self._ending or status
+        return Outcome(
+            status=status,
+            exit_code={Status.OK: 0, Status.ERROR: 1}.get(status),
+            value=value,
+            exception=exception,
+            error=error,
+            isolation=self._isolation,
+            usage=Usage(wall=time.monotonic() - start, memory=_peak_memory(pid)),
+        )
+
+    def _status_of(self, exception: str) -> Status:
+        if exception == "TimeoutError" and time.monotonic() >= self._deadline:
+            return Status.TIMEOUT  # told by the clock: code may raise a TimeoutError of its own
+        return Status.MEMORY if exception == "MemoryError" else Status.ERROR
+
+    def _print(self, stream: Stream, text: str) -> None:
+        if self._ending is None and not self._sink(stream, text.encode("utf-8", "surrogatepass")):
+            self.stop(Status.OUTPUT)
+
+    def _answer(self, *, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], **_: Any) -> Any:
+        """The code's questions to an operating system: its own variables and a sleep, and nothing else."""
+        from pydantic_monty import NOT_HANDLED
+
+        if name == "os.environ":
+            return self._request.environment
+        if name == "os.getenv":
+            return self._request.environment.get(*args, **kwargs)
+        if name in ("time.sleep", "asyncio.sleep", "system.sleep", "system.async_sleep"):
+            left = self._deadline - time.monotonic()
+            self._stopped.wait(min(float(args[0]), left))
+            if float(args[0]) >= left:
+                self.stop(Status.TIMEOUT)
+            return None
+        return NOT_HANDLED
+
+
+def _peak_memory(pid: int | None) -> int | None:
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * KiB
+    except OSError:  # the worker is gone, or there is no /proc: unknown, which None says
+        return None
+    return None
+
+
+def _lines(stdin: bytes) -> Callable[[object], str]:
+    lines = iter(stdin.decode("utf-8", "replace").splitlines())
+
+    def read_line(prompt: object = "") -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError("EOF when reading a line") from None
+
+    return read_line
+
+
+def _raise_if_unsupported(failure: Any, exception: str, error: str) -> None:
+    """Syntax that monty lacks is found by its parser: nothing has run, so another backend may safely be tried.
+
+    The parser's error has a single frame that belongs to no function, which code that runs can't imitate: whatever it
+    raises carries at least the frame of its module.
+    """
+    frames = failure.traceback()
+    if exception == "NotImplementedError" and len(frames) == 1 and frames[0].function_name is None:
+        raise Unsupported(
+            f"monty can't run this code (line {frames[0].line})",
+            why=error.partition(": ")[2],
+            next="run it on a backend with a full CPython, or rewrite that line",
+        )

@@ -1,0 +1,253 @@
+"""Native: on the host itself, for trusted commands. A clean environment and limits, and no boundary.
+
+Every run has a supervisor (see `_supervisor`) which starts it, measures it and leaves nothing of it alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import BackendError, BackendUnavailable
+from ..models import Isolation, Limits, Request, Status, Stream, Usage
+from .base import Capabilities, Outcome, Sink
+from .scratch import scratch
+
+_PACKAGES = str(Path(__file__).parents[2])
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from redoma.backends._supervisor import main; main()"
+_PYTHON = (
+    "import sys; sys.argv[:] = ['main.py']; sys.path.insert(0, ''); "
+    # compile() of text ignores a `coding:` cookie: what runs is what the policy read.
+    "exec(compile(open(3, 'rb').read().decode(), 'main.py', 'exec'))"
+)
+_ISOLATION = Isolation(
+    layers={"environment": "only the variables of the request"},
+    missing=("process", "filesystem", "network", "kernel"),
+)
+_GRACE = 5.0  # seconds a supervisor has to kill and reap before it is given up
+
+
+class NativeBackend:
+    name = "native"
+
+    def capabilities(self) -> Capabilities:
+        if sys.platform != "linux":
+            raise BackendUnavailable("native needs Linux", why="it adopts orphans to end them", next="use monty here")
+        return Capabilities(
+            languages=frozenset({"python", "bash", "command"}),
+            isolation=_ISOLATION,
+            limits=frozenset(
+                {"time", "memory", "output_lines", "output_bytes", "output_total", "file_size", "open_files"}
+            ),
+            stdin=True,
+            env=True,
+            files=True,
+            cwd=True,
+        )
+
+    async def run(self, request: Request, sink: Sink) -> Outcome:
+        with scratch(request.files) as directory:
+            return await _Run(request, sink, str(request.cwd or directory)).execute()
+
+    async def aclose(self) -> None:
+        """Nothing is kept warm."""
+
+
+class _Run:
+    def __init__(self, request: Request, sink: Sink, cwd: str) -> None:
+        self._request, self._sink, self._cwd = request, sink, cwd
+        self._leash, self._far_end = socket.socketpair()
+        self._ending: Status | None = None
+
+    async def execute(self) -> Outcome:
+        start = time.monotonic()
+        process = await self._spawn()
+        report = asyncio.create_task(self._report())
+        tasks = [report, *(asyncio.create_task(work) for work in self._streams(process))]
+        try:
+            _, unfinished = await asyncio.wait(tasks, timeout=self._request.limits.time)
+            if unfinished:
+                self._end(Status.TIMEOUT)
+        finally:
+            self._end(Status.KILLED)  # says nothing new where the run has ended, or was ended, before
+            await _uncancellable(self._settle(process, tasks))
+            self._leash.close()
+        for task in tasks:
+            task.result()
+        return self._outcome(report.result(), time.monotonic() - start)
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        source = os.memfd_create("source")
+        try:
+            os.write(source, self._request.code.encode("utf-8", "surrogatepass"))
+            os.lseek(source, 0, os.SEEK_SET)
+            process = await asyncio.create_subprocess_exec(
+                # A bare interpreter: nothing of our environment, site-packages or working directory.
+                *(sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGES, str(self._far_end.fileno()), str(source)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(self._far_end.fileno(), source),
+                env={},
+                cwd="/",
+                start_new_session=True,  # a Ctrl-C at our terminal is ours to handle
+            )
+        except OSError as error:
+            self._leash.close()
+            raise BackendError("the run could not be started", why=str(error), next="free some processes") from error
+        finally:
+            os.close(source)
+            self._far_end.close()
+        self._leash.setblocking(False)
+        return process
+
+    def _order(self) -> dict[str, Any]:
+        limits = self._request.limits
+        return {
+            "argv": _argv(self._request),
+            "source": self._request.language != "command",
+            "env": self._request.environment,
+            "cwd": self._cwd,
+            "memory": limits.memory,
+            "rlimits": _rlimits(limits),
+        }
+
+    async def _report(self) -> Mapping[str, Any]:
+        """Tell the supervisor what to do, and wait for what came of it."""
+        loop, answer = asyncio.get_running_loop(), bytearray()
+        try:
+            await loop.sock_sendall(self._leash, msgspec.json.encode(self._order()) + b"\n")
+            while chunk := await loop.sock_recv(self._leash, 1 << 16):
+                answer += chunk
+        except OSError as error:
+            raise BackendError("the supervisor was lost", why=str(error), next="run it again") from error
+        if not answer.endswith(b"\n"):
+            raise BackendError("the supervisor was killed", why="it left no report", next="run it again")
+        report: dict[str, Any] = msgspec.json.decode(answer)
+        return report
+
+    def _streams(self, process: asyncio.subprocess.Process) -> Iterator[Coroutine[Any, Any, None]]:
+        if process.stdin and process.stdout and process.stderr:  # always: they were asked to be pipes
+            yield self._feed(process.stdin)
+            yield self._pump("stdout", process.stdout)
+            yield self._pump("stderr", process.stderr)
+
+    async def _pump(self, stream: Stream, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(1 << 16):
+            if self._ending is None and not self._sink(stream, data):
+                self._end(Status.OUTPUT)
+
+    async def _feed(self, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(self._request.stdin)
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it ended, or closed its input, without reading everything: its own business
+
+    def _end(self, ending: Status) -> None:
+        """Cut the leash: the supervisor kills everything and reports. What was printed until then still arrives."""
+        self._ending = self._ending or ending
+        if self._leash.fileno() >= 0:
+            try:
+                self._leash.shutdown(socket.SHUT_WR)
+            except OSError:
+                return  # the supervisor has gone already
+
+    async def _settle(self, process: asyncio.subprocess.Process, tasks: list[asyncio.Task[Any]]) -> None:
+        """Nothing returns while a process of the run lives."""
+        _, unfinished = await asyncio.wait([*tasks, asyncio.create_task(process.wait())], timeout=_GRACE)
+        if unfinished:
+            process.kill()
+            for task in unfinished:
+                task.cancel()
+            await process.wait()
+            raise BackendError(
+                "the run could not be ended", why=f"it was still there after {_GRACE:g} s", next="look for stuck I/O"
+            )
+
+    def _outcome(self, report: Mapping[str, Any], wall: float) -> Outcome:
+        if "broken" in report:
+            return Outcome(
+                status=Status.ERROR,
+                exit_code=127,
+                error=f"could not {report['broken']}",
+                isolation=_ISOLATION,
+                usage=Usage(wall=wall),
+            )
+        code = os.waitstatus_to_exitcode(report["status"])
+        status, error = Status.OK if code == 0 else Status.ERROR, None
+        if code < 0:
+            status, error = Status.KILLED, _signal_text(-code, self._request.limits)
+        if report["cause"] == "memory":
+            status, error = Status.MEMORY, None
+        elif report["cause"] == "leash":
+            status, error = self._ending or Status.KILLED, None
+        return Outcome(
+            status=status,
+            exit_code=None if report["cause"] else code if code >= 0 else 128 - code,
+            error=error,
+            isolation=_ISOLATION,
+            usage=Usage(wall=wall, cpu=report["cpu"], memory=report["memory"]),
+        )
+
+
+def _argv(request: Request) -> tuple[str, ...]:
+    match request.language:
+        case "command":
+            return request.argv
+        case "bash":
+            bash = shutil.which("bash", path=os.defpath)
+            if bash is None:
+                raise BackendUnavailable(
+                    "bash is not on this host", why="no bash in /bin or /usr/bin", next="install it"
+                )
+            return (bash, "--noprofile", "--norc", "/dev/fd/3")
+        case "python":
+            return (sys.executable, "-I", "-X", "utf8", "-c", _PYTHON)
+
+
+def _rlimits(limits: Limits) -> dict[str, int]:
+    # The supervisor's look at the whole tree decides about memory; RLIMIT_DATA only stops one sudden huge allocation.
+    # RLIMIT_NPROC is left alone: it counts all of the user's processes on the host, not those of the run.
+    return {
+        "RLIMIT_DATA": 4 * limits.memory,
+        "RLIMIT_CPU": math.ceil(limits.time * (os.cpu_count() or 1)) + 1,
+        "RLIMIT_FSIZE": limits.file_size,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_CORE": 0,
+    }
+
+
+def _signal_text(number: int, limits: Limits) -> str:
+    if number == signal.SIGXFSZ:
+        return f"it wrote a file of more than {limits.file_size} bytes"
+    try:
+        return f"it was ended by {signal.Signals(number).name}"
+    except ValueError:
+        return f"it was ended by signal {number}"
+
+
+async def _uncancellable(work: Any) -> None:
+    """Finish `work` even if we are cancelled (again) meanwhile; the cancellation is delivered afterwards."""
+    task, cancelled = asyncio.ensure_future(work), False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    task.result()
