@@ -1,0 +1,34 @@
+"""The audit log: what was asked, and what came of it, in an order nobody can quietly change.
+
+Theory of operation. A log is a directory (0700) of these files (0600):
+
+    audit-YYYY-MM-DD.jsonl   one record a line, one file a day (UTC). Every record carries the hash of the one
+                             before it, across files, and its own: the SHA-256 of its line with the last member,
+                             `,"hash":"..."`, taken out. The bytes themselves are hashed, so there is no second
+                             encoding that a verifier could get wrong.
+    head                     the last record that was acknowledged: seq, hash, file, and where it ends.
+    lock                     held (flock) for the length of one append.
+    audit-*.SEQ.torn         what a crash left of a line that was never acknowledged.
+
+An append takes the lock, reads the head, writes one line after the place the head names, then the head. There is
+no state in memory, so threads, processes and forks are all the same case. Killed between the two writes, the log
+is ahead of its head, and the next append takes the whole records over and sets a fragment aside with a `recovered`
+record. A log *behind* its head lost something that was acknowledged: no append touches it, and `verify` says so.
+
+On the first append of a day, files past the retention are removed after a `retention` record has named each with
+its last hash; that record is what lets `verify` accept a chain that does not start at record 1.
+
+Not promised: somebody with the user's own rights can rewrite the log and the head together, or delete both. Keep a
+hash elsewhere (`verify` returns the newest) and give it to `verify(expected_head=...)` to catch that. Without
+`fsync=True`, a power cut (not a crash or a kill) can lose the newest records; if it does, `verify` can't tell
+that from somebody cutting them off.
+"""
+
+from __future__ import annotations
+
+from .log import AuditLog
+from .read import Stats
+from .record import Record
+from .verify import Problem, Verification
+
+__all__ = ["AuditLog", "Problem", "Record", "Stats", "Verification"]

@@ -1,0 +1,133 @@
+"""One record as data and as a line of bytes. Pure: no files, no clock."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+
+from ..errors import AuditError
+
+GENESIS = "0" * 64
+"""What the first record names as the hash before it."""
+MAX_LINE = 16 * 1024 * 1024
+"""Bytes of the longest line written, and of the longest that a reader holds in memory."""
+
+_PREFIX = re.compile(
+    rb'\{"seq":([1-9][0-9]{0,17}),"time":"([0-9T:.+-]{32})","kind":"([a-z]{1,32})","id":"([A-Za-z0-9._:-]{0,128})","data":'
+)
+_SUFFIX = re.compile(rb',"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}\n')
+_SUFFIX_LENGTH = len(',"prev":"","hash":""}\n') + 128
+_HASH_LENGTH = len(',"hash":""}\n') + 64
+_LOG_NAME = re.compile(r"audit-[0-9]{4}-[0-9]{2}-[0-9]{2}\.jsonl")
+_TORN_NAME = re.compile(r"audit-[0-9]{4}-[0-9]{2}-[0-9]{2}\.[0-9]+\.torn")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the log."""
+
+    seq: int
+    time: str
+    """ISO 8601, UTC, microseconds."""
+    kind: str
+    """`intent`, `outcome`, ... or `recovered` and `retention`, which only the log itself writes."""
+    id: str
+    """The run it belongs to."""
+    data: dict[str, Any]
+    prev: str
+    hash: str
+
+
+class Frame(NamedTuple):
+    """A line whose own hash is right. `data` is still bytes: a verifier has no need to decode it."""
+
+    seq: int
+    time: str
+    kind: str
+    id: str
+    data: bytes
+    prev: str
+    hash: str
+
+    def record(self) -> Record:
+        """Raises ValueError or RecursionError where `data` is not JSON that can be read here."""
+        data = msgspec.json.decode(self.data, type=dict[str, Any])
+        return Record(**(self._asdict() | {"data": data}))
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last acknowledged record, and where in which file the next one goes."""
+
+    seq: int
+    hash: str
+    file: str
+    offset: int
+
+    def __post_init__(self) -> None:
+        fits = self.seq >= 0 and 0 <= self.offset < 2**62 and re.fullmatch("[0-9a-f]{64}", self.hash)
+        if not fits or not _LOG_NAME.fullmatch(self.file) or (self.seq == 0) != (self.hash == GENESIS):
+            raise ValueError("its values make no sense")
+
+
+def is_log_name(name: str) -> bool:
+    return _LOG_NAME.fullmatch(name) is not None
+
+
+def is_torn_name(name: str) -> bool:
+    return _TORN_NAME.fullmatch(name) is not None
+
+
+def seal(seq: int, time: str, kind: str, id: str, data: Mapping[str, Any], prev: str) -> tuple[Record, bytes]:  # noqa: A002 - the record's own word
+    """The next record of a chain and its line. Raises AuditError for what a record can't hold."""
+    fields: dict[str, Any] = {"seq": seq, "time": time, "kind": kind, "id": id, "data": dict(data), "prev": prev}
+    try:
+        body = msgspec.json.encode(fields)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise AuditError(
+            f"the {kind} record of run {id!r} can't be written as JSON", why=str(error), next="pass plain data"
+        ) from error
+    digest = hashlib.sha256(body).hexdigest()
+    line = b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode())
+    if len(line) > MAX_LINE:
+        raise AuditError(
+            f"the {kind} record of run {id!r} is {len(line)} bytes long",
+            why=f"a record has at most {MAX_LINE}",
+            next="shorten the code, or lower limits.output_bytes",
+        )
+    if not _PREFIX.match(line):
+        raise AuditError(
+            f"a record of kind {kind!r} with id {id!r} can't be written",
+            why="a kind is up to 32 lower-case letters, an id up to 128 letters, digits and . _ : -",
+            next="choose another id",
+        )
+    return Record(**fields, hash=digest), line
+
+
+def read_frame(line: bytes) -> Frame:
+    """The record on a line. Raises ValueError saying what is wrong with it."""
+    if not line.endswith(b"\n"):
+        raise ValueError("it is longer than a record can be" if len(line) > MAX_LINE else "it breaks off")
+    prefix, suffix = _PREFIX.match(line), _SUFFIX.fullmatch(line[-_SUFFIX_LENGTH:])
+    if not prefix or not suffix:
+        raise ValueError("it does not have the form of a record")
+    digest = hashlib.sha256(line[:-_HASH_LENGTH])
+    digest.update(b"}")
+    if digest.hexdigest() != suffix[2].decode():
+        raise ValueError("its content does not match its hash")
+    time, kind, run = (prefix[group].decode() for group in (2, 3, 4))
+    data = line[prefix.end() : -_SUFFIX_LENGTH]
+    return Frame(int(prefix[1]), time, kind, run, data, suffix[1].decode(), suffix[2].decode())
+
+
+def read_lines(file: BinaryIO, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Each line between two offsets with where it starts; one too long to be a record comes in pieces."""
+    file.seek(start)
+    while start < end:
+        line = file.readline(min(MAX_LINE + 1, end - start))
+        if not line:
+            return
+        yield start, line
+        start += len(line)
