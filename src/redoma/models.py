@@ -19,6 +19,17 @@ from .errors import InvalidRequest
 KiB = 1024
 MiB = 1024 * KiB
 
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]?)(i?)B?\Z")
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of a size as people write it: `1048576`, `512KB`, `256MiB`, `1.5 GB`. None if it is none."""
+    if not (size := _SIZE.match(text)):
+        return None
+    amount, unit, binary = size.groups()
+    return int(float(amount) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
+
+
 Language = Literal["python", "bash", "command"]
 Stream = Literal["stdout", "stderr"]
 

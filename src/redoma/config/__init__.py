@@ -1,0 +1,33 @@
+"""Configuration: the only reader of files and environment, down to one frozen `Config`.
+
+    redoma.yaml ─▶ places (read once) ─▶ document (tree with lines) ─▶ reader, schema (typed layer) ─▶ layers ─▶ Config
+
+`layers` puts the files on top of each other and decides what a file that was only found may do; `trusted` remembers
+what the user has allowed. Without a file only `places` has work to do.
+"""
+
+from __future__ import annotations
+
+from .layers import check, describe, load, loosenings, trust
+from .model import AuditConfig, Config, Entry, InvalidFile, NativeEntry, PolicyConfig, Problem
+from .places import project_file, state_directory
+from .trusted import trusted_files, untrust
+
+__all__ = [
+    "AuditConfig",
+    "Config",
+    "Entry",
+    "InvalidFile",
+    "NativeEntry",
+    "PolicyConfig",
+    "Problem",
+    "check",
+    "describe",
+    "load",
+    "loosenings",
+    "project_file",
+    "state_directory",
+    "trust",
+    "trusted_files",
+    "untrust",
+]

@@ -1,0 +1,216 @@
+"""Files on top of each other: defaults, the user's file, the project's, the one named with `--config`.
+
+A cloned repository must not be able to switch the protection off. So a project file that was only *found* may
+tighten; if anything in it loosens what is in force below it, the whole file is without effect until the user has
+trusted exactly that content.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..models import Decision
+from . import places, trusted
+from .model import AuditConfig, Config, InvalidFile, PolicyConfig, Problem, printable, refuse
+from .places import Source
+
+if TYPE_CHECKING:
+    from .schema import Layer
+
+
+def load(explicit: Path | None = None, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Config:
+    """The configuration in force in a directory. `explicit` is a file the user named, and so is trusted.
+
+    Raises `ConfigError` for a file that can't be used. Where there is no file, no YAML library is loaded.
+    """
+    env = os.environ if env is None else env
+    named = places.read(explicit) if explicit else None
+    config = _with_user_file(_defaults(env), named, env)
+    found = places.project_file(cwd, env)
+    if found and not _same(found, named):
+        config = _with_project_file(config, found, env)
+    return _merge(config, _layer(named, "--config", env)) if named else config
+
+
+def check(path: Path, *, env: Mapping[str, str] | None = None) -> list[Problem]:
+    """Everything that is wrong with a file on top of the user's own; empty if it can be used."""
+    env = os.environ if env is None else env
+    try:
+        source = places.read(path)
+        layer = _layer(source, "file", env)
+        _merge(_with_user_file(_defaults(env), source, env), layer)
+    except InvalidFile as error:
+        return list(error.problems)
+    return []
+
+
+def trust(path: Path, *, digest: str | None = None, env: Mapping[str, str] | None = None) -> Source:
+    """Trust what a project file says now. `digest`: what the user was shown, if that must still be its content."""
+    env = os.environ if env is None else env
+    source = places.read(path)
+    if digest not in (None, source.digest):
+        refuse(source.path, "it has changed since it was shown", "read it again")
+    _layer(source, "project file", env)
+    trusted.record(source, env)
+    return source
+
+
+def loosenings(path: Path, *, env: Mapping[str, str] | None = None) -> list[str]:
+    """What a project file would loosen, each a phrase such as "line 3 raises limits.time from 30.0 to 60.0"."""
+    env = os.environ if env is None else env
+    layer = _layer(places.read(path), "project file", env)
+    return list(_loosenings(_with_user_file(_defaults(env), None, env), layer))
+
+
+def describe(config: Config) -> list[tuple[str, Any, str]]:
+    """Every key in force, its value as plain data, and where it came from."""
+    return [(key, msgspec.to_builtins(value, enc_hook=str), config.origins[key]) for key, value in _values(config)]
+
+
+def _values(config: Config) -> Iterator[tuple[str, Any]]:
+    yield "policy.pack", config.policy.pack
+    yield from ((f"policy.rules.{rule.id}", rule) for rule in config.policy.rules)
+    yield from ((f"policy.decisions.{name}", decision) for name, decision in config.policy.decisions.items())
+    yield from ((f"limits.{name}", value) for name, value in msgspec.structs.asdict(config.limits).items())
+    yield from ((f"audit.{name}", value) for name, value in msgspec.structs.asdict(config.audit).items())
+    yield from ((f"entries.{address}", entry) for address, entry in config.entries.items())
+
+
+def _defaults(env: Mapping[str, str]) -> Config:
+    config = Config(audit=AuditConfig(directory=places.state_directory(env) / "audit"))
+    return msgspec.structs.replace(config, origins={key: "default" for key, _ in _values(config)})
+
+
+def _layer(source: Source, label: str, env: Mapping[str, str]) -> Layer:
+    from .schema import read_layer
+
+    return read_layer(source, label, places.home(env))
+
+
+def _same(path: Path, source: Source | None) -> bool:
+    return source is not None and os.path.realpath(path) == str(source.path)
+
+
+def _with_user_file(config: Config, named: Source | None, env: Mapping[str, str]) -> Config:
+    own = places.user_file(env)
+    if not own or _same(own, named):
+        return config
+    source = places.read(own)
+    places.require_own(source)
+    return _merge(config, _layer(source, "user file", env))
+
+
+def _with_project_file(config: Config, found: Path, env: Mapping[str, str]) -> Config:
+    try:
+        source = places.read(found)
+        layer = _layer(source, "project file", env)
+        loosened = list(_loosenings(config, layer))
+        if not loosened or trusted.is_trusted(source, env):
+            return _merge(config, layer)
+    except InvalidFile as error:
+        # In a shared directory such as /tmp anybody can leave a broken file; that must not stop everybody's work.
+        if not places.foreign(found):
+            raise
+        return _noticed(config, f"The project file {printable(found)} of another user has no effect: {error}")
+    return _noticed(
+        config,
+        f"The project file {printable(source.path)} has no effect, because {'; '.join(loosened)}. A file that loosens "
+        "the protection counts only once you have trusted it: read it, then run `redoma config trust`.",
+    )
+
+
+def _noticed(config: Config, notice: str) -> Config:
+    return msgspec.structs.replace(config, notices=(*config.notices, notice))
+
+
+def _merge(config: Config, layer: Layer) -> Config:
+    """The layer on top. Raises `InvalidFile` for what makes no sense together with what is below."""
+    merged = msgspec.structs.replace(
+        config,
+        policy=_merged_policy(config, layer),
+        limits=msgspec.structs.replace(config.limits, **layer.limits),
+        audit=msgspec.structs.replace(config.audit, **layer.audit),
+        entries={**config.entries, **layer.entries},
+    )
+    place = f"{layer.label} {printable(layer.path)}"
+    changed = {key: f"{place}:{layer.marks[key][0]}" for key, _ in _values(merged) if key in layer.marks}
+    return msgspec.structs.replace(merged, origins={**config.origins, **changed})
+
+
+def _merged_policy(config: Config, layer: Layer) -> PolicyConfig:
+    problems = []
+    rules = {rule.id: rule for rule in config.policy.rules}
+    for rule in layer.rules:
+        if rules.setdefault(rule.id, rule) != rule:
+            key = f"policy.rules.{rule.id}"
+            message = f"the rule {rule.id!r} is defined differently in the {config.origins[key]}"
+            problems.append(layer.problem(key, message, "give it an id of its own, or use `policy.decisions`"))
+    if layer.decisions:
+        from .reader import nearest
+
+        known = {*_built_in_decisions(), *rules}
+        for name in layer.decisions:
+            if name not in known:
+                key = f"policy.decisions.{name}"
+                problems.append(layer.problem(key, f"there is no rule {name!r}", nearest(name, known)))
+    if problems:
+        raise InvalidFile(tuple(problems))
+    return PolicyConfig(
+        pack=layer.pack or config.policy.pack,
+        rules=tuple(rules.values()),
+        decisions={**config.policy.decisions, **layer.decisions},
+    )
+
+
+def _built_in_decisions() -> dict[str, Decision]:
+    """Every built-in rule, with the strictest decision that any pack takes by it."""
+    from ..policy import PACKS
+    from ..policy import load as load_policy
+
+    strictest: dict[str, Decision] = {}
+    for pack in PACKS:
+        for rule in load_policy(pack).rules:
+            strictest[rule.id] = max(rule.decision, strictest.get(rule.id, rule.decision))
+    return strictest
+
+
+def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
+    """What in the layer is weaker than what is in force without it."""
+
+    def at(key: str, change: str) -> str:
+        return f"line {layer.marks[key][0]} {change}"
+
+    for address in layer.entries:
+        yield at(f"entries.{address}", f"defines the executor {address!r}, which runs on this host")
+    for name, value in layer.limits.items():
+        if value > (before := getattr(config.limits, name)):
+            yield at(f"limits.{name}", f"raises limits.{name} from {before} to {value}")
+    for name, value in layer.audit.items():
+        before = getattr(config.audit, name)
+        # A longer retention, or syncing each record, asks for more. Everything else is another place or less of it.
+        if value != before and (name == "directory" or value < before):
+            yield at(f"audit.{name}", f"changes audit.{name} from {before} to {value}")
+    yield from (at(key, change) for key, change in _policy_loosenings(config.policy, layer))
+
+
+def _policy_loosenings(policy: PolicyConfig, layer: Layer) -> Iterator[tuple[str, str]]:
+    if layer.pack:
+        from ..policy import PACKS  # weakest first
+
+        if PACKS.index(layer.pack) < PACKS.index(policy.pack):
+            yield "policy.pack", f"replaces the pack {policy.pack!r} with the weaker {layer.pack!r}"
+    own = {rule.id: rule for rule in policy.rules}
+    for rule in layer.rules:
+        if own.get(rule.id, rule) != rule:
+            yield f"policy.rules.{rule.id}", f"redefines your rule {rule.id!r}"
+    if layer.decisions:
+        # The strictest of all packs, not of the one in use: a run may ask for a stricter pack than the configured one.
+        in_force = _built_in_decisions() | {rule.id: rule.decision for rule in policy.rules} | policy.decisions
+        for name, decision in layer.decisions.items():
+            if decision < (before := in_force.get(name, decision)):
+                yield f"policy.decisions.{name}", f"lowers the rule {name!r} from {before} to {decision}"

@@ -1,0 +1,117 @@
+"""What configuration comes down to: one frozen `Config`, and what can be wrong with a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import msgspec
+
+from ..errors import ConfigError
+from ..models import Decision, Limits
+
+if TYPE_CHECKING:
+    from ..policy import Policy, Rule
+
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
+"""Half of an address such as `app:shell`, so it holds no colon."""
+
+
+class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rules judge a request."""
+
+    pack: str = "standard"
+    rules: tuple[Rule, ...] = ()
+    decisions: dict[str, Decision] = {}
+    """By rule id, of any pack: those that the pack in use doesn't have are without effect."""
+
+    def load(self, pack: str | None = None) -> Policy:
+        """The policy of the configured pack, or of another one with the same rules and decisions.
+
+        Asking for `none` switches the static checks off, the configured rules among them.
+        """
+        from ..policy import load
+
+        if pack == "none":
+            return load(pack)
+        pack = pack or self.pack
+        known = {rule.id for rule in (*load(pack).rules, *self.rules)}
+        return load(pack, self.rules, {name: decision for name, decision in self.decisions.items() if name in known})
+
+
+class AuditConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the record of every run is kept, and for how long."""
+
+    directory: Path
+    enabled: bool = True
+    retention_days: Annotated[int, msgspec.Meta(ge=1, le=36500)] = 30
+    fsync: bool = False
+
+
+class NativeEntry(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="exec.native"
+):
+    """An executor that runs on the host with a clean environment."""
+
+    name: Name
+    default_work_dir: Path | None = None
+    default_env: dict[str, str] = {}
+    command_whitelist: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] | None = None
+    """Exactly these commands may run. None: no list was given. An empty list allows nothing."""
+
+
+Entry = NativeEntry
+"""Every kind of executor; a new kind is one more struct, with its own tag, in this union."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The values in force, and where each came from."""
+
+    audit: AuditConfig
+    policy: PolicyConfig = PolicyConfig()
+    limits: Limits = Limits()
+    entries: dict[str, Entry] = {}
+    """By `namespace:name`."""
+    origins: dict[str, str] = {}
+    """Dotted key → where its value came from: "default", "project file /srv/app/redoma.yaml:7"."""
+    notices: tuple[str, ...] = ()
+    """Sentences the user should see, such as that a project file has no effect and why."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong with a file. Line and column are 1-based; 0 when it is the file as a whole."""
+
+    file: Path
+    message: str
+    line: int = 0
+    column: int = 0
+    key: str = ""
+    """The dotted path of the key, such as `limits.time`."""
+    hint: str = ""
+
+    @property
+    def where(self) -> str:
+        position = f":{self.line}:{self.column}" if self.line else ""
+        return printable(self.file) + position + (f": {printable(self.key)}" if self.key else "")
+
+
+class InvalidFile(ConfigError):
+    """A file can't be used; `problems` has everything that is wrong with it."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        self.problems = problems
+        first, more = problems[0], len(problems) - 1
+        others = f" ({more} more: `redoma config check` lists all)" if more else ""
+        super().__init__(first.where, why=first.message, next=first.hint + others)
+
+
+def refuse(file: Path, message: str, hint: str) -> NoReturn:
+    """Raise for what is wrong with a file as a whole."""
+    raise InvalidFile((Problem(file=file, message=message, hint=hint),))
+
+
+def printable(name: Path | str) -> str:
+    """A path or key as a message can show it: a hostile project's names must not reach a terminal as control codes."""
+    text = str(name)
+    return text if text.isprintable() else ascii(text)

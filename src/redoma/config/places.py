@@ -1,0 +1,153 @@
+"""Where Redoma's files are, and how one is read: the only place that looks at the environment and opens them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from ..errors import ConfigError
+from .model import printable, refuse
+
+NAME = "redoma.yaml"
+MAX_BYTES = 1_000_000
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A file as it was read, once: what is checked, hashed and used are the same bytes."""
+
+    path: Path
+    """The real path, symlinks resolved."""
+    data: bytes
+    owner: int
+    mode: int
+
+    @property
+    def digest(self) -> str:
+        import hashlib
+
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def home(env: Mapping[str, str]) -> Path | None:
+    """The user's home directory, or None where there is none that can be relied on."""
+    # A relative HOME would let the current directory, that is the project, say where the user's own files are.
+    named = env.get("HOME", "")
+    if named:
+        return Path(named) if os.path.isabs(named) else None
+    try:
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:  # containers often run as a user id that no account has
+        return None
+
+
+def _base(env: Mapping[str, str], variable: str, under_home: str) -> Path | None:
+    # The XDG specification has relative values ignored. Here that also keeps a project from redirecting them.
+    named = env.get(variable, "")
+    if os.path.isabs(named):
+        return Path(named) / "redoma"
+    place = home(env)
+    return place / under_home / "redoma" if place else None
+
+
+def state_directory(env: Mapping[str, str] | None = None) -> Path:
+    """Where Redoma keeps what it remembers: the audit log, and which files are trusted."""
+    env = os.environ if env is None else env
+    chosen = env.get("REDOMA_STATE_DIR", "")
+    if chosen:
+        if not os.path.isabs(chosen):
+            raise ConfigError(
+                f"REDOMA_STATE_DIR is {chosen!r}",
+                why="a relative state directory would depend on the directory Redoma is started in",
+                next="set it to an absolute path",
+            )
+        return Path(os.path.normpath(chosen))
+    place = _base(env, "XDG_STATE_HOME", ".local/state")
+    if place is None:
+        raise ConfigError(
+            "there is no place to keep state",
+            why="HOME is not an absolute path and this user has no account entry",
+            next="set REDOMA_STATE_DIR to a directory of your own",
+        )
+    return place
+
+
+def user_file(env: Mapping[str, str]) -> Path | None:
+    """The user's own file, if there is one."""
+    base = _base(env, "XDG_CONFIG_HOME", ".config")
+    return base / NAME if base and os.path.lexists(base / NAME) else None
+
+
+def project_file(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Path | None:
+    """The nearest `redoma.yaml` from the current directory upwards that is not the user's own file.
+
+    The search ends at the home directory, and where another file system begins: what lies above them was not
+    put there by the project's owner.
+    """
+    env = os.environ if env is None else env
+    try:
+        start = Path(os.path.realpath(cwd or Path.cwd()))
+        device = start.stat().st_dev
+    except OSError:  # the current directory was deleted or can't be entered: there is no project
+        return None
+    own, house = user_file(env), home(env)
+    top = Path(os.path.realpath(house)) if house else None
+    for directory in (start, *start.parents):
+        try:
+            if directory.stat().st_dev != device:
+                return None
+        except OSError:
+            return None
+        found = directory / NAME
+        # lexists, so that a dangling link is found and reported rather than passed over.
+        if os.path.lexists(found) and not (own and os.path.realpath(own) == os.path.realpath(found)):
+            return found
+        if directory == top:
+            return None
+    return None
+
+
+def read(path: Path) -> Source:
+    """Read a regular file of bounded size. Raises `InvalidFile` for anything else."""
+    try:
+        real = os.path.realpath(path)
+        # O_NONBLOCK: opening a FIFO that nobody writes to would otherwise wait for ever.
+        descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                refuse(path, "it is not a regular file", "put a plain text file there, or remove it")
+            data = b""
+            # The size in the status is not relied on: the file may grow while it is read, and in /proc it is 0.
+            while len(data) <= MAX_BYTES and (chunk := os.read(descriptor, MAX_BYTES + 1 - len(data))):
+                data += chunk
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        refuse(path, f"it can't be read ({reason})", "check that it exists and that you may read it")
+    if len(data) > MAX_BYTES:
+        refuse(path, f"it is larger than {MAX_BYTES} bytes", "keep configuration small")
+    return Source(path=Path(real), data=data, owner=status.st_uid, mode=status.st_mode)
+
+
+def require_own(source: Source) -> None:
+    """Refuse a user file that somebody else can write: it may loosen anything, so they could too."""
+    if source.owner not in (os.geteuid(), 0) or source.mode & stat.S_IWOTH:
+        refuse(
+            source.path,
+            "other users can change it",
+            f"make it yours alone: chown {os.geteuid()} and chmod go-w {printable(source.path)}",
+        )
+
+
+def foreign(path: Path) -> bool:
+    """Whether a file was put there by somebody who is neither this user nor the administrator."""
+    try:
+        return path.lstat().st_uid not in (os.geteuid(), 0)
+    except OSError:
+        return False

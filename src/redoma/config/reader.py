@@ -1,0 +1,229 @@
+"""Reads a tree as types, naming everything that is wrong by line, column and key.
+
+The types themselves are the schema: a tree and `msgspec.inspect`'s description of a type are walked side by side.
+So a field added to a struct is accepted, checked and suggested in messages without a change here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET, inspect
+
+from ..models import parse_size
+from . import document
+from .document import Node, Scalar
+from .model import Problem
+
+_BYTES = frozenset({"memory", "output_bytes", "output_total", "file_size"})
+"""The limits that count bytes, and so may be written with a unit."""
+_SHOWN = 24
+"""Choices a hint lists: enough for the fields of any section, not for every rule there is."""
+
+
+class Reader:
+    """What is wrong is collected in `problems`, and its value is UNSET in a list and left out of a mapping."""
+
+    def __init__(self, file: Path, home: Path | None) -> None:
+        self.file, self.home = file, home
+        self.problems: list[Problem] = []
+        self.marks: dict[str, tuple[int, int]] = {}
+        """Dotted key → where it is written."""
+
+    def report(self, node: Node, path: str, message: str, hint: str) -> None:
+        place = {"line": node.line, "column": node.column}
+        self.problems.append(Problem(file=self.file, key=path, message=message, hint=hint, **place))
+
+    def report_at(self, path: str, message: str, hint: str) -> None:
+        line, column = self.marks[path]
+        self.report(Node(line=line, column=column), path, message, hint)
+
+    def wrong(self, node: Node, path: str, expected: str, hint: str = "") -> Any:
+        if type(node) is not Node:  # a bare node was reported when it was refused
+            self.report(node, path, f"expected {expected}, found {_found(node)}", hint or f"write {expected}")
+        return UNSET
+
+    def value(self, node: Node, kind: inspect.Type, path: str, *, complete: bool = False) -> Any:
+        """The node's value as that type. A section may leave any key to another file; an item is `complete`."""
+        self.marks.setdefault(path, (node.line, node.column))
+        match kind:
+            case inspect.StructType(tag=str()):
+                return self.tagged(node, [kind], path)
+            case inspect.StructType():
+                return self.struct(node, kind, path, complete=complete)
+            case inspect.DictType():
+                return self.mapping(node, None, path, kind.value_type)
+            case inspect.VarTupleType():
+                return self.sequence(node, kind, path)
+            case inspect.UnionType():
+                options = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
+                structs = [each for each in options if isinstance(each, inspect.StructType)]
+                # `X | None` is read as X: None is said by leaving the key out.
+                return self.tagged(node, structs, path) if structs else self.value(node, options[0], path)
+            case inspect.AnyType():
+                return node
+            case _:
+                return self.scalar(node, kind, path)
+
+    def tagged(self, node: Node, kinds: Sequence[inspect.StructType], path: str) -> Any:
+        """One struct of several, chosen by its tag, built if nothing is wrong with it."""
+        if not isinstance(node, document.Mapping):
+            return self.wrong(node, path, "a mapping of keys to values")
+        before = len(self.problems)
+        field = str(kinds[0].tag_field)
+        by_tag = {str(kind.tag): kind for kind in kinds}
+        tags = [self.choice(value, f"{path}.{field}", list(by_tag)) for key, value in node.pairs if key.text == field]
+        if not tags:
+            self.report(node, path, f"the key {field!r} is missing", f"add `{field}: {next(iter(by_tag))}`")
+        if len(self.problems) > before:
+            return UNSET
+        kind = by_tag[tags[0]]
+        values = self.struct(node, kind, path, complete=True)
+        if len(self.problems) > before:
+            return UNSET
+        del values[field]
+        return kind.cls(**values)
+
+    def struct(self, node: Node, kind: inspect.StructType, path: str, *, complete: bool) -> Any:
+        fields: dict[str, inspect.Type] = {field.encode_name: field.type for field in kind.fields}
+        if kind.tag_field:
+            fields[kind.tag_field] = inspect.LiteralType((kind.tag,))
+        values = self.mapping(node, fields, path)
+        if complete and isinstance(node, document.Mapping):
+            present = {key.text for key, _ in node.pairs}
+            for field in kind.fields:
+                if field.required and field.encode_name not in present:
+                    name = field.encode_name
+                    self.report(node, path, f"the key {name!r} is missing", f"add `{name}: ...`")
+        return values
+
+    def mapping(
+        self, node: Node, fields: dict[str, inspect.Type] | None, path: str, other: inspect.Type | None = None
+    ) -> Any:
+        """Keys and values: each field with its own type, or any key with the type `other`."""
+        if isinstance(node, Scalar) and node.value is None:
+            return {}  # a section whose lines are all commented out
+        if not isinstance(node, document.Mapping):
+            return self.wrong(node, path, "a mapping of keys to values")
+        values = {}
+        for key, child in node.pairs:
+            below = f"{path}.{key.text}" if path else key.text
+            kind = other if fields is None else fields.get(key.text)
+            if kind is None:
+                self.report(key, below, f"unknown key {key.text!r}", nearest(key.text, fields or ()))
+                continue
+            self.marks[below] = (key.line, key.column)
+            value = self.value(child, kind, below)
+            if value is not UNSET:
+                values[key.text] = value
+        return values
+
+    def sequence(self, node: Node, kind: inspect.VarTupleType, path: str) -> Any:
+        if isinstance(node, Scalar) and node.value is None:
+            return ()
+        if not isinstance(node, document.Sequence):
+            return self.wrong(node, path, "a list")
+        return tuple(
+            self.value(item, kind.item_type, f"{path}[{i}]", complete=True) for i, item in enumerate(node.items)
+        )
+
+    def scalar(self, node: Node, kind: inspect.Type, path: str) -> Any:
+        match kind:
+            case inspect.BoolType():
+                if isinstance(node, Scalar) and isinstance(node.value, bool):
+                    return node.value
+                return self.wrong(node, path, "true or false")
+            case inspect.IntType():
+                return self.whole(node, kind, path)
+            case inspect.FloatType():
+                number = _number(node)
+                return self.wrong(node, path, "a number") if number is None else float(number)
+            case inspect.EnumType(cls=cls):
+                chosen = self.choice(node, path, [str(member.value) for member in cls])
+                return chosen if chosen is UNSET else cls(chosen)
+            case inspect.LiteralType(values=values):
+                return self.choice(node, path, [str(value) for value in values])
+            case inspect.CustomType():  # the only one in use is Path
+                return self.path(node, path)
+            case inspect.StrType():
+                return self.text(node, kind, path)
+        raise TypeError(f"{path} is of a type that configuration can't be read as: {kind}")
+
+    def choice(self, node: Node, path: str, valid: Sequence[str]) -> Any:
+        # As written: `version: 1.0` is the version "1.0" whether or not it is in quotes.
+        if isinstance(node, Scalar) and node.text in valid:
+            return node.text
+        if len(valid) == 1:
+            return self.wrong(node, path, repr(valid[0]))
+        hint = nearest(node.text, valid) if isinstance(node, Scalar) else ""
+        return self.wrong(node, path, f"one of {', '.join(valid)}", hint)
+
+    def whole(self, node: Node, kind: inspect.IntType, path: str) -> Any:
+        number = _number(node)
+        if isinstance(number, int):
+            low, high = kind.ge, kind.le
+            if (low is not None and number < low) or (high is not None and number > high):
+                return self.wrong(node, path, f"a number from {low} to {high}")
+            return number
+        if path.rpartition(".")[2] not in _BYTES:
+            return self.wrong(node, path, "a whole number")
+        size = parse_size(node.text) if isinstance(node, Scalar) else None
+        return self.wrong(node, path, 'a number of bytes, or a size such as "256MiB"') if size is None else size
+
+    def text(self, node: Node, kind: inspect.StrType, path: str) -> Any:
+        if not isinstance(node, Scalar):
+            return self.wrong(node, path, "text")
+        if not isinstance(node.value, str):
+            return self.wrong(node, path, "text", f'put it in quotes: "{node.text}"' if node.text else "")
+        if "\0" in node.text:
+            return self.wrong(node, path, "text without a NUL character")
+        if kind.pattern and not re.search(kind.pattern, node.text):
+            return self.wrong(node, path, "a name of letters, digits, `_`, `.` and `-`")
+        if len(node.text) < (kind.min_length or 0):
+            return self.wrong(node, path, "text that is not empty")
+        return node.text
+
+    def path(self, node: Node, path: str) -> Any:
+        written = self.text(node, inspect.StrType(min_length=1), path)
+        if written is UNSET:
+            return UNSET
+        first, _, rest = written.partition("/")
+        if first == "~" and self.home:
+            return self.home / os.path.normpath(rest)
+        if first.startswith("~"):
+            return self.wrong(node, path, "an absolute path, or one below your own `~`")
+        # Relative to the file, not to wherever Redoma is started: a file means the same thing everywhere.
+        return Path(os.path.normpath(self.file.parent / written))
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """A hint: the valid word that was probably meant, or some to choose from."""
+    ordered = sorted(valid)
+    close = difflib.get_close_matches(word, ordered, 1)
+    shown = ", ".join(ordered[:_SHOWN]) + (", ..." if len(ordered) > _SHOWN else "")
+    return f"did you mean {close[0]!r}?" if close else f"use one of: {shown}"
+
+
+def _number(node: Node) -> int | float | None:
+    value = node.value if isinstance(node, Scalar) else None
+    # A boolean is an int to Python, but `time: true` is a mistake.
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _found(node: Node) -> str:
+    if not isinstance(node, Scalar):
+        return "a list" if isinstance(node, document.Sequence) else "a mapping"
+    match node.value:
+        case None:
+            return "nothing"
+        case str():
+            return f"the text {node.text[:60]!r}"
+        case bool():
+            return node.text
+        case _:
+            return f"the number {node.text}"

@@ -1,0 +1,143 @@
+"""What may be in a `redoma.yaml`, and what one file says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType, inspect
+
+from ..errors import InvalidRequest, PolicyError
+from ..models import Decision, Limits, Request
+from .document import Node, parse
+from .model import AuditConfig, Entry, InvalidFile, Name, Problem
+from .places import Source
+from .reader import Reader, nearest
+
+if TYPE_CHECKING:
+    from ..policy import Rule
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """What one file says: only the keys that are in it."""
+
+    label: str
+    """What the file is to us: "user file", "project file", "--config"."""
+    path: Path
+    pack: str | None = None
+    rules: tuple[Rule, ...] = ()
+    decisions: dict[str, Decision] = {}
+    limits: dict[str, int | float] = {}
+    audit: dict[str, Any] = {}
+    entries: dict[str, Entry] = {}
+    marks: dict[str, tuple[int, int]] = {}
+    """Dotted key → line and column."""
+
+    def problem(self, key: str, message: str, hint: str) -> Problem:
+        line, column = self.marks[key]
+        return Problem(file=self.path, line=line, column=column, key=key, message=message, hint=hint)
+
+
+class _Policy(msgspec.Struct):
+    pack: str
+    rules: tuple[Any, ...]  # read later, as `Rule`: most files have none, and the policy engine need not be loaded
+    decisions: dict[str, Decision]
+
+
+class _File(msgspec.Struct):
+    version: Literal["1.0"]
+    namespace: Name
+    entries: tuple[Entry, ...]
+    policy: _Policy
+    limits: Limits
+    audit: AuditConfig
+
+
+def read_layer(source: Source, label: str, home: Path | None) -> Layer:
+    """What the file says. Raises `InvalidFile` with all that is wrong in it."""
+    root, problems = parse(source)
+    reader = Reader(source.path, home)
+    values = reader.value(root, inspect.type_info(_File), "") or {}
+    policy = values.get("policy", {})
+    layer = Layer(
+        label=label,
+        path=source.path,
+        pack=_pack(reader, policy),
+        rules=_rules(reader, policy.get("rules", ())),
+        decisions=policy.get("decisions", {}),
+        limits=_limits(reader, values.get("limits", {})),
+        audit=values.get("audit", {}),
+        entries=_entries(reader, values),
+        marks=reader.marks,
+    )
+    problems = sorted([*problems, *reader.problems], key=lambda problem: (problem.line, problem.column))
+    if problems:
+        raise InvalidFile(tuple(problems))
+    return layer
+
+
+def _pack(reader: Reader, policy: dict[str, Any]) -> str | None:
+    pack: str | None = policy.get("pack")
+    if pack is None:
+        return None
+    from ..policy import PACKS
+
+    if pack not in PACKS:
+        reader.report_at("policy.pack", f"there is no pack {pack!r}", nearest(pack, PACKS))
+    return pack
+
+
+def _rules(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Rule, ...]:
+    if not nodes:
+        return ()
+    from ..policy import PACKS, Rule, load
+
+    kind, rules = inspect.type_info(Rule), {}
+    for number, node in enumerate(nodes):
+        path, before = f"policy.rules[{number}]", len(reader.problems)
+        values = reader.value(node, kind, path, complete=True)
+        if len(reader.problems) > before or not isinstance(values, dict):
+            continue
+        try:
+            rule = Rule(**values)
+            load(PACKS[-1], (rule,))  # the last pack has every built-in rule, so this finds a taken id too
+        except PolicyError as error:
+            reader.report_at(path, f"{error.what}: {error.why}", error.next)
+            continue
+        if rule.id in rules:
+            reader.report_at(path, f"the rule {rule.id!r} is already in this file", "give it an id of its own")
+            continue
+        rules[rule.id] = rule
+        reader.marks[f"policy.rules.{rule.id}"] = reader.marks[path]
+    return tuple(rules.values())
+
+
+def _limits(reader: Reader, values: dict[str, Any]) -> dict[str, int | float]:
+    for name, value in values.items():
+        try:
+            Limits(**{name: value})
+        except InvalidRequest as error:
+            reader.report_at(f"limits.{name}", error.what + ": " + error.why, error.next)
+    return values
+
+
+def _entries(reader: Reader, values: dict[str, Any]) -> dict[str, Entry]:
+    listed: tuple[Entry | UnsetType, ...] = values.get("entries", ())
+    if listed and "namespace" not in reader.marks:
+        reader.report_at("entries", "entries need a namespace", "add `namespace: app` to the file")
+    entries: dict[str, Entry] = {}
+    for number, entry in enumerate(listed):
+        if entry is UNSET:
+            continue
+        path, address = f"entries[{number}]", f"{values.get('namespace')}:{entry.name}"
+        if address in entries:
+            reader.report_at(path, f"there is already an entry {address!r}", "give it a name of its own")
+        for name, value in entry.default_env.items():
+            try:
+                Request(env={name: value})
+            except InvalidRequest as error:
+                reader.report_at(f"{path}.default_env.{name}", f"{error.what}: {error.why}", error.next)
+        entries[address] = entry
+        reader.marks[f"entries.{address}"] = reader.marks[path]
+    return entries

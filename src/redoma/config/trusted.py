@@ -1,0 +1,114 @@
+"""Which files the user has trusted: exactly these bytes at exactly this path.
+
+One JSON file in the state directory. It is replaced whole, under a lock, so two processes never lose each other's
+entry and a crash leaves the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import ConfigError
+from .places import Source, read, state_directory
+
+_FILE = "trusted.json"
+Trusted = dict[Path, str]
+"""Real path → SHA-256 of the content."""
+
+
+def trusted_files(env: Mapping[str, str] | None = None) -> Trusted:
+    """Every trusted file and the hash of the content that is trusted."""
+    return _load(state_directory(env) / _FILE)
+
+
+def is_trusted(source: Source, env: Mapping[str, str] | None = None) -> bool:
+    return trusted_files(env).get(source.path) == source.digest
+
+
+def record(source: Source, env: Mapping[str, str] | None = None) -> None:
+    """Trust these bytes at this path, instead of what was trusted there before."""
+    _change(env, lambda files: {**files, source.path: source.digest})
+
+
+def untrust(path: Path, env: Mapping[str, str] | None = None) -> bool:
+    """Trust nothing at this path any more. False if nothing was. The file itself need not exist."""
+    real = Path(os.path.realpath(path))
+    if real not in trusted_files(env):
+        return False
+    _change(env, lambda files: {known: digest for known, digest in files.items() if known != real})
+    return True
+
+
+def _load(file: Path) -> Trusted:
+    if not os.path.lexists(file):
+        return {}
+    source, directory = read(file), file.parent.stat()
+    # Whoever can write this file can switch the protection off, so it must be ours, here, and nobody else's.
+    writable = (source.mode | directory.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    if file.is_symlink() or writable or {source.owner, directory.st_uid} != {os.geteuid()}:
+        raise _unusable(file, "it is a link, or other users can write it or its directory")
+    import json
+
+    try:
+        files = json.loads(source.data)["files"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise _unusable(file, "it is damaged") from None
+    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
+        raise _unusable(file, "it is damaged")
+    return {Path(path): digest for path, digest in files.items()}
+
+
+def _unusable(file: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"the list of trusted files {file} can't be used", why=why, next="delete it and trust your projects again"
+    )
+
+
+def _change(env: Mapping[str, str] | None, change: Callable[[Trusted], Trusted]) -> None:
+    import json
+
+    directory = state_directory(env)
+    try:
+        with _locked(directory):
+            files = change(_load(directory / _FILE))
+            content = {"version": 1, "files": {str(path): digest for path, digest in files.items()}}
+            _replace(directory / _FILE, json.dumps(content, indent=1).encode())
+    except OSError as error:
+        raise ConfigError(
+            f"the list of trusted files in {directory} can't be written",
+            why=error.strerror or str(error),
+            next="make the directory yours and writable, or set REDOMA_STATE_DIR to one that is",
+        ) from None
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(directory / "trusted.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)  # which unlocks
+
+
+def _replace(file: Path, data: bytes) -> None:
+    """Write under the lock, so the temporary name needs no luck to be unique; one left by a crash is written over."""
+    temporary = file.with_suffix(".new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(temporary, flags, 0o600), "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, file)
+    # Without this the rename itself may be lost with the power, and with it the user's decision.
+    descriptor = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
