@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 _HOME = "/work"  # where the request's files are, in the interpreter's virtual file system
 _HOST_CALLS = 100_000  # input(), environment, sleep and file operations of one run; each is a round trip to us
+
+
+_first_used_in = 0
+"""The process in which monty's runtime was started. A fork shares its epoll instance, and then both hang."""
 
 
 class MontyBackend:
@@ -43,6 +47,7 @@ class MontyBackend:
         self._threads: ThreadPoolExecutor | None = None
         self._pool: pydantic_monty.Monty | None = None
         self._starting = Lock()
+        self._active: set[_Run] = set()
 
     def capabilities(self) -> Capabilities:
         try:
@@ -76,18 +81,29 @@ class MontyBackend:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="redoma-monty")
         work = loop.run_in_executor(self._threads, lambda: run.execute(self._ready()))
+        self._active.add(run)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             run.stop(Status.KILLED)
             await asyncio.wait([work])  # not left behind: the worker is dead once its thread is done
             raise
+        finally:
+            self._active.discard(run)
 
     def _ready(self) -> pydantic_monty.Monty:
+        global _first_used_in
         with self._starting:
             if self._pool is None:
                 import pydantic_monty
 
+                _first_used_in = _first_used_in or os.getpid()
+                if _first_used_in != os.getpid():
+                    raise BackendUnavailable(
+                        "monty can't run in this process",
+                        why="it was forked from one that had used monty, and both would read the same events",
+                        next="make the first run after the fork, or start the process with `spawn`",
+                    )
                 # A worker serves one run: whatever a run did to its interpreter dies with it.
                 pool = pydantic_monty.Monty(max_processes=self._workers, max_checkouts_per_worker=1)
                 try:
@@ -101,10 +117,13 @@ class MontyBackend:
     async def aclose(self) -> None:
         pool, self._pool = self._pool, None
         threads, self._threads = self._threads, None
+        for run in self._active:
+            run.stop(Status.KILLED)
+        # Waited for here, not on yet another thread: none can be started any more when the interpreter shuts down.
         if threads is not None:
-            await asyncio.to_thread(threads.shutdown)
+            threads.shutdown()
         if pool is not None:
-            await asyncio.to_thread(pool.__exit__, None, None, None)
+            pool.__exit__(None, None, None)
 
 
 class _Run:
@@ -124,7 +143,8 @@ class _Run:
             self._ending = self._ending or ending
             self._stopped.set()
             if self._worker >= 0:
-                signal.pidfd_send_signal(self._worker, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended by itself meanwhile
+                    signal.pidfd_send_signal(self._worker, signal.SIGKILL)
 
     def execute(self, pool: pydantic_monty.Monty) -> Outcome:
         import pydantic_monty as monty
@@ -143,6 +163,7 @@ class _Run:
                         memory_usage_limit=limits.memory,
                     )
                 )
+            stack.callback(self._reap)
             try:
                 session = stack.enter_context(
                     pool.checkout(
@@ -159,7 +180,6 @@ class _Run:
                 self._pin(session.worker_pid)
             except (OSError, monty.MontyError) as error:
                 raise BackendError("no monty worker could be had", why=str(error), next="run it again") from error
-            stack.callback(self._unpin)
             return self._feed(session, mount)
 
     def _pin(self, pid: int | None) -> None:
@@ -170,10 +190,15 @@ class _Run:
             if self._stopped.is_set():  # cancelled while waiting for a worker
                 signal.pidfd_send_signal(self._worker, signal.SIGKILL)
 
-    def _unpin(self) -> None:
+    def _reap(self) -> None:
+        """The worker is used up. The pool lets go of it without waiting, which would leave a zombie behind."""
         with self._lock:
-            os.close(self._worker)
-            self._worker = -1
+            worker, self._worker = self._worker, -1
+        if worker >= 0:
+            with suppress(ProcessLookupError, ChildProcessError):  # unless the pool was faster
+                signal.pidfd_send_signal(worker, signal.SIGKILL)
+                os.waitid(os.P_PIDFD, worker, os.WEXITED)
+            os.close(worker)
 
     def _feed(self, session: pydantic_monty.MontySession, mount: pydantic_monty.MountDir | None) -> Outcome:
         import pydantic_monty as monty
