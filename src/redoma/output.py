@@ -1,0 +1,270 @@
+"""What a run printed, made fit to be read: bounded, harmless to a terminal, and without secrets.
+
+The order matters. Escape sequences go first, or one in the middle of a key would hide it; then secrets, while the
+text is still whole; only then is it cut to size, so that a cut never leaves half a secret behind.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .models import KiB, Limits, MiB, Stream
+from .sensitive import Redactor
+from .sensitive.redactor import replace
+from .sensitive.scanner import Found
+
+# --- sanitising ----------------------------------------------------------------------------------------------
+
+# After the escape: strings to the terminal (OSC: titles, links, the clipboard; DCS, SOS, PM, APC), CSI (colours, the
+# cursor), then the short ones. A string ends at any control character, so that an unfinished one hides nothing and
+# costs no second look. To start with one literal makes the search ten times as fast.
+_SEQUENCE = re.compile(r"\x1b(?:[\]PX^_][^\x00-\x1f\x7f]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[\]PX^_]|[ -/]*[0-~])")
+# The same introducers as one character each; what `ESC [` is in seven bits, U+009B is in eight.
+_C1 = re.compile(r"[\x80-\x9f]")
+# Bold and underline as `man` prints them: a character over itself, or over an underscore.
+_OVERSTRUCK = re.compile(r"_\x08|(.)\x08(?=\1)")
+_CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n"})
+# Beyond ASCII: what reverses the order of text, and what has no width and so can hide in a word.
+_INVISIBLE = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_REMOVED = re.compile(f"[{_INVISIBLE}]+")
+# Joiners and variation selectors make emoji and Persian or Indic words, but between ASCII letters they only hide.
+_JOINERS = "\u200c\u200d\ufe00-\ufe0f"
+_STRAY_JOINERS = re.compile(rf"(?<![^\x00-\x7f])[{_JOINERS}]+")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def _is_clean(text: str) -> bool:
+    """Whether there is nothing to do, as for most text; so this is what decides how fast sanitising is."""
+    if text.isascii():
+        return len(text.encode().translate(None, _CONTROLS)) == len(text)
+    try:
+        return _odd().search(text.encode()) is None
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+
+
+@functools.cache
+def _odd() -> Any:
+    import re2  # four times as fast as `re` on text that is not ASCII
+
+    return re2.compile(f"[{_INVISIBLE}{_JOINERS}\u2028\u2029]")
+
+
+def sanitise(text: str) -> str:
+    """The text as plain lines: no control characters but tab and newline, nothing invisible, valid as UTF-8.
+
+    Everything unwanted is removed, not shown as an escape: what remains is what a reader of the text would see, and a
+    key with an invisible character inside becomes a whole key again, which redaction then finds. Of a line redrawn
+    with carriage returns (a progress bar) the last state is kept, as on a terminal.
+    """
+    if _is_clean(text):
+        return text
+    if not text.isascii():
+        text = _C1.sub(lambda c1: "\x1b" + chr(ord(c1[0]) - 0x40), text)
+    text = _SEQUENCE.sub("", text)
+    if "\x08" in text:
+        text = _OVERSTRUCK.sub("", text)
+    if "\r" in text:
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    if text.isascii():
+        return text.encode().translate(None, _CONTROLS).decode()
+    text = _STRAY_JOINERS.sub("", _REMOVED.sub("", text))
+    return _SURROGATE.sub("\ufffd", text.replace("\u2028", "\n").replace("\u2029", "\n"))
+
+
+# --- capturing -----------------------------------------------------------------------------------------------
+
+_LONGEST_SECRET = 16 * KiB
+"""As far as a secret is expected to reach beyond a place where the text is cut."""
+_MARKER_ROOM = 96
+"""Bytes of the marker and its newlines, at most."""
+
+
+class Captured(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run printed, fit to be shown and stored."""
+
+    stdout: str = ""
+    stderr: str = ""
+    redacted: dict[str, int] = {}
+    """How many secrets of each kind were taken out of the text that is left."""
+    omitted: dict[Stream, int] = {}
+    """Bytes left out of each stream that was too long."""
+
+
+class Capture:
+    """Takes the output of one run as it comes, in bounded memory, whatever the run prints."""
+
+    def __init__(self, limits: Limits, redactor: Redactor) -> None:
+        self._limits, self._redactor = limits, redactor
+        self._left = limits.output_total
+        # Next to a gap `margin` bytes are looked at but not shown. Raw text is kept for more than that, because
+        # escape sequences make it shrink.
+        self._margin = max(_LONGEST_SECRET, redactor.longest)
+        keep = limits.output_bytes // 2 + 4 * self._margin
+        self._streams: dict[Stream, _Ends] = {"stdout": _Ends(keep), "stderr": _Ends(keep)}
+
+    def feed(self, stream: Stream, data: bytes) -> bool:
+        """Take some output. False once both streams together have printed more than the run may."""
+        self._left -= len(data)
+        self._streams[stream].add(data)
+        return self._left >= 0
+
+    def finish(self) -> Captured:
+        texts: dict[Stream, str] = {}
+        redacted: Counter[str] = Counter()
+        omitted: dict[Stream, int] = {}
+        for stream, ends in self._streams.items():
+            text, marks, missing = _bounded(ends.clean(self._redactor, self._margin), self._limits)
+            texts[stream] = text.decode()
+            redacted.update(mark.kind for mark in marks)
+            if missing:
+                omitted[stream] = missing
+        return Captured(stdout=texts["stdout"], stderr=texts["stderr"], redacted=dict(redacted), omitted=omitted)
+
+
+class _Ends:
+    """The first and the last bytes of a stream, and how much lay between."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._head, self._tail = bytearray(), bytearray()
+        self._gap = self._gap_lines = 0
+
+    def add(self, data: bytes) -> None:
+        room = self._keep - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        # Only now and then, so that many small writes don't move the tail each time.
+        if len(self._tail) > 2 * self._keep:
+            self._trim()
+
+    def _trim(self) -> None:
+        surplus = max(0, len(self._tail) - self._keep)
+        self._gap += surplus
+        self._gap_lines += self._tail.count(b"\n", 0, surplus)
+        del self._tail[:surplus]
+
+    def clean(self, redactor: Redactor, margin: int) -> _Text:
+        """What was kept, sanitised and redacted. `margin` bytes on either side of the gap were for looking only."""
+        self._trim()
+        if not self._gap:
+            data, found = _scanned(self._head + self._tail, redactor)
+            return _Text(*replace(data, found))
+        head, found = _scanned(self._head, redactor)
+        # A match across the edge is of a secret that may go on in the gap: the edge moves until it is outside.
+        stop = max(0, len(head) - margin)
+        stop = min([stop, *(item.start for item in found if item.end > stop)])
+        first, marks = replace(head[:stop], [item for item in found if item.end <= stop])
+        tail, found = _scanned(self._tail, redactor)
+        start = min(margin, len(tail))
+        start = max([start, *(item.end for item in found if item.start < start)])
+        kept = [Found(f.start - start, f.end - start, f.kind) for f in found if f.start >= start]
+        last, more = replace(tail[start:], kept)
+        seam = len(first)
+        return _Text(
+            data=first + last,
+            marks=[*marks, *(Found(m.start + seam, m.end + seam, m.kind) for m in more)],
+            seam=seam,
+            gap=self._gap + len(head) - stop + start,
+            gap_lines=self._gap_lines + head.count(b"\n", stop) + tail.count(b"\n", 0, start),
+        )
+
+
+class _Text(NamedTuple):
+    """Sanitised and redacted text, where the replacements are, and what is missing of it at the seam."""
+
+    data: bytes
+    marks: list[Found]
+    seam: int = 0
+    gap: int = 0
+    gap_lines: int = 0
+
+
+def _scanned(raw: bytearray, redactor: Redactor) -> tuple[bytes, list[Found]]:
+    # Invalid bytes become U+FFFD: one sign that no program prints by accident, where \xNN could be its own text.
+    data = sanitise(raw.decode("utf-8", "replace")).encode()
+    return data, redactor.find(data)
+
+
+# --- bounding ------------------------------------------------------------------------------------------------
+
+
+def _bounded(text: _Text, limits: Limits) -> tuple[bytes, list[Found], int]:
+    """The beginning and the end, marker included within the limits; the replacements in them; the bytes left out."""
+    data, size = text.data, len(text.data)
+    lines = data.count(b"\n") + (not data.endswith(b"\n") and size > 0)
+    if not text.gap and size <= limits.output_bytes and lines <= limits.output_lines:
+        return data, text.marks, 0
+    # Where not even the marker fits, `omitted` alone says that something is missing.
+    room, marked = limits.output_bytes - _MARKER_ROOM, limits.output_bytes > _MARKER_ROOM
+    head_lines = limits.output_lines // 2 if marked else limits.output_lines
+    stop = _head_stop(text, room // 2 if marked else limits.output_bytes, head_lines)
+    start = _tail_start(text, room // 2, limits.output_lines - 1 - head_lines) if marked else size
+    missing = text.gap + start - stop
+    missing_lines = text.gap_lines + data.count(b"\n", stop, start)
+    head, marker = data[:stop], b""
+    if marked:
+        counted = f"{missing_lines:,} lines, " if missing_lines else ""
+        marker = f"[… {counted}{_size(missing)} left out …]\n".encode()
+        marker = marker if not head or head.endswith(b"\n") else b"\n" + marker
+    return head + marker + data[start:], [m for m in text.marks if m.end <= stop or m.start >= start], missing
+
+
+def _head_stop(text: _Text, size: int, lines: int) -> int:
+    """Where the beginning ends: after so many lines, or else at the last line end that fits, or else inside a line."""
+    data = text.data
+    stop = min(size, text.seam if text.gap else len(data))
+    line_end = -1
+    for _ in range(lines):
+        line_end = data.find(b"\n", line_end + 1, stop)
+        if line_end < 0:
+            break
+    else:
+        return line_end + 1
+    if (line_end := data.rfind(b"\n", stop // 2, stop)) >= 0:
+        return line_end + 1
+    stop = min([stop, *(mark.start for mark in text.marks if mark.start < stop < mark.end)])
+    while _inside_character(data, stop):
+        stop -= 1
+    return stop
+
+
+def _tail_start(text: _Text, size: int, lines: int) -> int:
+    """Where the end begins, by the same rules."""
+    data = text.data
+    start = max(len(data) - size, text.seam if text.gap else 0)
+    line_end = len(data) - data.endswith(b"\n")
+    if not lines:
+        return len(data)
+    for _ in range(lines):
+        line_end = data.rfind(b"\n", start, line_end)
+        if line_end < 0:
+            break
+    else:
+        return line_end + 1
+    if (line_end := data.find(b"\n", start, (start + len(data)) // 2)) >= 0:
+        return line_end + 1
+    start = max([start, *(mark.end for mark in text.marks if mark.start < start < mark.end)])
+    while _inside_character(data, start):
+        start += 1
+    return start
+
+
+def _inside_character(data: bytes, at: int) -> bool:
+    return 0 < at < len(data) and data[at] & 0xC0 == 0x80
+
+
+def _size(count: int) -> str:
+    if count < KiB:
+        return f"{count} bytes"
+    return f"{count / MiB:,.1f} MB" if count >= MiB else f"{count / KiB:.1f} KB"
