@@ -1,1 +1,111 @@
-"""Redoma runs code and commands that nobody has reviewed, safely."""
+"""Redoma runs code and commands that nobody has reviewed, safely.
+
+    import redoma
+
+    result = redoma.run("print('hello'); 6 * 7")
+    result.status, result.stdout, result.value      # ok, "hello\\n", 42
+
+Public names are here, each loaded when it is first used: `import redoma` itself loads next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .backends.base import Backend, Capabilities, Outcome
+    from .backends.fake import Answer, FakeBackend
+    from .config import Config
+    from .errors import (
+        AuditError,
+        BackendError,
+        BackendUnavailable,
+        ConfigError,
+        InvalidRequest,
+        PolicyError,
+        RedomaError,
+        Unsupported,
+    )
+    from .executor import AsyncExecutor
+    from .facades.core import Core, command_history, process_command, run_python_code
+    from .facades.safe import execute_safe
+    from .models import (
+        Decision,
+        Evaluation,
+        Finding,
+        Isolation,
+        Limits,
+        Request,
+        Result,
+        Status,
+        Usage,
+    )
+    from .policy import Rule
+    from .sync import Executor, command, run
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "backends.base": "Backend Capabilities Outcome",
+    "backends.fake": "Answer FakeBackend",
+    "config": "Config",
+    "errors": (
+        "AuditError BackendError BackendUnavailable ConfigError InvalidRequest PolicyError RedomaError Unsupported"
+    ),
+    "executor": "AsyncExecutor",
+    "facades.core": "Core command_history process_command run_python_code",
+    "facades.safe": "execute_safe",
+    "models": "Decision Evaluation Finding Isolation Limits Request Result Status Usage",
+    "policy": "Rule",
+    "sync": "Executor command run",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "Answer",
+    "AsyncExecutor",
+    "AuditError",
+    "Backend",
+    "BackendError",
+    "BackendUnavailable",
+    "Capabilities",
+    "Config",
+    "ConfigError",
+    "Core",
+    "Decision",
+    "Evaluation",
+    "Executor",
+    "FakeBackend",
+    "Finding",
+    "InvalidRequest",
+    "Isolation",
+    "Limits",
+    "Outcome",
+    "PolicyError",
+    "RedomaError",
+    "Request",
+    "Result",
+    "Rule",
+    "Status",
+    "Unsupported",
+    "Usage",
+    "command",
+    "command_history",
+    "execute_safe",
+    "process_command",
+    "run",
+    "run_python_code",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

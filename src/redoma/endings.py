@@ -1,0 +1,123 @@
+"""How a request ends: the `Result` of each ending, and what the audit log keeps of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .backends.base import Outcome
+from .errors import RedomaError
+from .models import Decision, Evaluation, Limits, Request, Result, Status
+from .output import Captured
+from .sensitive import Redactor
+
+_KEPT_OF_A_RESULT = 8192  # characters in the audit log: enough to know a run by; the caller has the whole
+
+
+def refused(result: Result) -> Result:
+    """Policy said no, or that a person has to say yes."""
+    finding = result.evaluation.deciding[0]
+    forbidden = finding.decision is Decision.FORBID
+    where = f" (line {finding.line}, column {finding.column})" if finding.line else ""
+    wait = "" if forbidden else "a person has to approve this, and no approver is configured: "
+    hint = f". {finding.suggestion}" if finding.suggestion else ""
+    return msgspec.structs.replace(
+        result,
+        status=Status.FORBIDDEN if forbidden else Status.DENIED,
+        error=f"{wait}{finding.reason} [{finding.rule}]{where}{hint}",
+    )
+
+
+def failed(result: Result, error: RedomaError, *, captured: Captured | None = None, ran: bool = False) -> Result:
+    """Redoma, not the code, could not do its part. What was printed until then is kept."""
+    prefix = f"it ran and ended {result.status.value!r}, but " if ran else ""
+    if captured is not None:
+        result = _with_output(result, captured)
+    return msgspec.structs.replace(result, status=Status.FAILED, error=f"{prefix}{error}")
+
+
+def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Redactor, limits: Limits) -> Result:
+    """The code ran. Whatever it left, value and message too, passes the redactor before anybody sees it."""
+    value, in_value = redactor.redact_data(outcome.value)
+    error, in_error = redactor.redact(outcome.error or _explanation(outcome.status, limits))
+    counts = dict(captured.redacted)
+    for kind, count in (*in_value.items(), *in_error.items()):
+        counts[kind] = counts.get(kind, 0) + count
+    return msgspec.structs.replace(
+        _with_output(result, captured),
+        status=outcome.status,
+        exit_code=outcome.exit_code,
+        value=value,
+        exception=outcome.exception,
+        error=error or None,
+        isolation=outcome.isolation,
+        usage=outcome.usage,
+        redacted=counts,
+    )
+
+
+def _with_output(result: Result, captured: Captured) -> Result:
+    return msgspec.structs.replace(
+        result,
+        stdout=captured.stdout,
+        stderr=captured.stderr,
+        redacted=captured.redacted,
+        omitted=captured.omitted,
+    )
+
+
+def _explanation(status: Status, limits: Limits) -> str:
+    match status:
+        case Status.TIMEOUT:
+            return f"it ran longer than {limits.time:g} s and was ended"
+        case Status.MEMORY:
+            return f"it used more than {limits.memory} bytes of memory and was ended"
+        case Status.OUTPUT:
+            return f"it printed more than {limits.output_total} bytes and was ended"
+        case Status.KILLED:
+            return "it was killed"
+        case _:
+            return ""
+
+
+def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict[str, Any]:
+    """For the record, before: contents of input and files by size alone, secrets by name alone."""
+    record: dict[str, Any] = redactor.redact_data(
+        {
+            "code": request.text,
+            "language": request.language,
+            "backend": request.backend,
+            "requester": request.requester,
+            "reason": request.reason,
+            "policy": evaluation.policy,
+            "policy_digest": evaluation.digest,
+            "decision": evaluation.decision.value,
+            "findings": [msgspec.to_builtins(finding) for finding in evaluation.findings],
+            "limits": msgspec.to_builtins(request.limits),
+            "env": request.env,
+            "secrets": sorted(request.secrets),
+            "stdin": len(request.stdin),
+            "files": {name: len(content) for name, content in request.files.items()},
+            "cwd": request.cwd,
+            "require": list(request.require),
+        }
+    )[0]
+    return record
+
+
+def outcome(result: Result) -> dict[str, Any]:
+    """For the record, after."""
+    shown = result.stdout if result.value is None else repr(result.value)
+    return {
+        "status": result.status.value,
+        "exit_code": result.exit_code,
+        "result": shown[:_KEPT_OF_A_RESULT],
+        "error": result.error,
+        "duration": result.usage.wall,
+        "memory_used": result.usage.memory,
+        "cpu": result.usage.cpu,
+        "backend": result.backend,
+        "isolation": msgspec.to_builtins(result.isolation),
+        "redacted": result.redacted,
+    }

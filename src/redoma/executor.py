@@ -1,0 +1,150 @@
+"""The pipeline, to be read top to bottom in `AsyncExecutor.submit`:
+
+    Request ─▶ policy ─▶ audit(intent) ─▶ backend ─▶ output ─▶ audit(outcome) ─▶ Result
+
+Only this file knows the order of the stages. `sync.Executor` drives the same object from ordinary code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Unpack
+
+import msgspec
+
+from . import config as configuration
+from . import endings, intake
+from .audit import AuditLog
+from .backends.base import Backend, Capabilities
+from .config import Config
+from .errors import AuditError, BackendError, BackendUnavailable, Unsupported
+from .intake import Options
+from .models import Decision, Evaluation, Finding, Language, Request, Result, Status
+from .output import Capture
+from .policy import Policy, evaluate
+from .sensitive import Redactor
+
+AUTO = ("jail", "docker", "monty")
+"""What `backend="auto"` tries, in this order: never one without a boundary."""
+
+
+class AsyncExecutor:
+    """Runs requests. Use it as an asynchronous context manager, or call `aclose` when done."""
+
+    def __init__(self, config: Config | None = None, *, backends: Iterable[Backend] | None = None) -> None:
+        self.config = config or configuration.load()
+        self.backends = {backend.name: backend for backend in (_installed() if backends is None else backends)}
+        self._policies: dict[str, Policy] = {}
+        audit = self.config.audit
+        self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
+
+    async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
+        """Run source text."""
+        request = intake.build(self.config, self.backends, options, code=code, language=language)
+        return await self.submit(request, policy=options.get("policy"))
+
+    async def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
+        """Run an argument vector, without a shell; `entry` names a configured executor such as `app:shell`."""
+        request = intake.build(self.config, self.backends, options, argv=tuple(argv), language="command")
+        objections: tuple[Finding, ...] = ()
+        if entry is not None:
+            intake.must_be_known("executor", [entry], self.config.entries)
+            request, objections = intake.for_entry(request, entry, self.config.entries[entry])
+        return await self.submit(request, policy=options.get("policy"), objections=objections)
+
+    def check(self, request: Request, policy: str | None = None) -> Evaluation:
+        """What policy says of a request, without running it."""
+        pack = policy or self.config.policy.pack
+        if pack not in self._policies:
+            self._policies[pack] = self.config.policy.load(pack)
+        return evaluate(self._policies[pack], request)
+
+    async def submit(
+        self, request: Request, *, policy: str | None = None, objections: tuple[Finding, ...] = ()
+    ) -> Result:
+        """The whole path of one request. Raises neither for what the code did nor for what we could not do."""
+        evaluation = self.check(request, policy)
+        evaluation = msgspec.structs.replace(evaluation, findings=objections + evaluation.findings)
+        redactor = Redactor(request.secrets.values())
+        result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
+        try:
+            self._record("intent", request.id, endings.intent(request, evaluation, redactor))
+        except AuditError as error:
+            return endings.failed(result, error)  # what can't be recorded doesn't run
+        try:
+            if evaluation.decision is Decision.ALLOW:
+                result = await self._execute(request, result, redactor)
+            else:
+                result = endings.refused(result)
+        finally:  # also when we are cancelled: the record then says so
+            try:
+                self._record("outcome", request.id, endings.outcome(result))
+            except AuditError as error:
+                result = endings.failed(result, error, ran=True)
+        return result
+
+    async def _execute(self, request: Request, result: Result, redactor: Redactor) -> Result:
+        """On the first backend that can. One that raises `Unsupported` has run nothing, so the next may be tried."""
+        refusals: list[BackendError] = []
+        for name in AUTO if request.backend == "auto" else (request.backend,):
+            if (backend := self.backends.get(name)) is None:
+                continue
+            result = msgspec.structs.replace(result, backend=name)
+            capture = Capture(request.limits, redactor)
+            try:
+                _require(name, backend.capabilities(), request)
+                outcome = await backend.run(request, capture.feed)
+            except (Unsupported, BackendUnavailable) as error:
+                refusals.append(error)
+            except BackendError as error:
+                return endings.failed(result, error, captured=capture.finish())
+            else:
+                return endings.finished(result, outcome, capture.finish(), redactor, request.limits)
+        return endings.failed(result, _no_backend(request, refusals))
+
+    def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
+        if self.config.audit.enabled:
+            self._audit.append(kind, run, data)
+
+    async def aclose(self) -> None:
+        """Let go of what the backends keep warm."""
+        for backend in self.backends.values():
+            await backend.aclose()
+
+    async def __aenter__(self) -> AsyncExecutor:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+def _installed() -> list[Backend]:
+    from .backends.monty import MontyBackend
+    from .backends.native import NativeBackend
+
+    return [MontyBackend(), NativeBackend()]
+
+
+def _require(name: str, can: Capabilities, request: Request) -> None:
+    """Refuse, before anything runs, what the backend could only do in part."""
+    needs = {
+        f"{request.language} code": request.language in can.languages,
+        "input": can.stdin or not request.stdin,
+        "variables": can.env or not request.environment,
+        "files": can.files or not request.files,
+        "a working directory on the host": can.cwd or request.cwd is None,
+        **{f"the isolation layer {layer!r}": False for layer in can.isolation.lacking(request.require)},
+    }
+    unmet = [need for need, met in needs.items() if not met]
+    if unmet:
+        raise Unsupported(f"{name} can't run this request", why=f"it doesn't offer {', '.join(unmet)}")
+
+
+def _no_backend(request: Request, refusals: list[BackendError]) -> BackendError:
+    if request.backend != "auto" and refusals:
+        return refusals[0]
+    return Unsupported(
+        f"no isolating backend on this host can run this {request.language} request",
+        why="; ".join(f"{error.what}: {error.why}" for error in refusals) or "none is here",
+        next="see `redoma doctor`, or choose the backend `native` to run it on the host itself, without isolation",
+    )

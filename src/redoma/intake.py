@@ -1,0 +1,113 @@
+"""From what a caller gives to a `Request`: defaults filled in, names checked, everything else left as it is."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pwd
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+import msgspec
+
+from .config import Config, Entry
+from .errors import InvalidRequest
+from .models import Decision, Finding, Limits, Request
+
+
+class Options(TypedDict, total=False):
+    """What a run may be given, beside its code."""
+
+    backend: str
+    policy: str | None
+    limits: Limits | Mapping[str, Any] | None
+    """A whole `Limits`, or only the ones that differ from the configured."""
+    stdin: bytes | str
+    env: Mapping[str, str]
+    secrets: Mapping[str, str]
+    files: Mapping[str, bytes | str]
+    cwd: str | None
+    require: Iterable[str]
+    reason: str
+    requester: str
+
+
+def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:
+    """A request, or `InvalidRequest` that says what is wrong with it."""
+    must_be_known("option", options, Options.__annotations__)
+    backend = options.get("backend", "auto")
+    if backend != "auto":
+        must_be_known("backend", [backend], backends)
+    try:
+        return msgspec.convert(
+            {
+                **what,
+                "backend": backend,
+                "limits": _limits(config.limits, options.get("limits")),
+                "stdin": _bytes(options.get("stdin", b"")),
+                "env": dict(options.get("env", {})),
+                "secrets": dict(options.get("secrets", {})),
+                "files": {name: _bytes(content) for name, content in options.get("files", {}).items()},
+                "cwd": options.get("cwd"),
+                "require": tuple(options.get("require", ())),
+                "reason": options.get("reason", ""),
+                "requester": options.get("requester") or _user(),
+            },
+            Request,
+            builtin_types=(bytes,),
+        )
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, InvalidRequest):
+            raise error.__cause__ from None
+        raise InvalidRequest("the request can't be read", why=str(error), next="check the types given") from None
+
+
+def for_entry(request: Request, name: str, entry: Entry) -> tuple[Request, tuple[Finding, ...]]:
+    """The request as a configured executor runs it, and its objection if the command is not on its list."""
+    work_dir = str(entry.default_work_dir) if entry.default_work_dir else None
+    request = msgspec.structs.replace(
+        request, backend="native", env={**entry.default_env, **request.env}, cwd=request.cwd or work_dir
+    )
+    allowed = entry.command_whitelist
+    # Word by word: there is no shell that could read anything else into them.
+    if allowed is None or request.argv in [tuple(shlex.split(command)) for command in allowed]:
+        return request, ()
+    objection = Finding(
+        rule="entry.whitelist",
+        decision=Decision.FORBID,
+        reason=f"{name} does not allow this command; it allows: {', '.join(allowed) or 'none'}",
+        text=request.text[:80],
+        suggestion=f"Add it to command_whitelist of {name}",
+    )
+    return request, (objection,)
+
+
+def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
+    valid = list(valid)
+    for name in given:
+        if name not in valid:
+            near = difflib.get_close_matches(str(name), valid, 1)
+            raise InvalidRequest(
+                f"unknown {kind} {name!r}",
+                why=f"known: {', '.join(valid) or 'none'}",
+                next=f"did you mean {near[0]!r}?" if near else f"use a known {kind}",
+            )
+
+
+def _limits(configured: Limits, given: Limits | Mapping[str, Any] | None) -> Limits:
+    if isinstance(given, Limits):
+        return given
+    must_be_known("limit", given or {}, Limits.__struct_fields__)
+    return msgspec.structs.replace(configured, **(given or {}))
+
+
+def _bytes(content: bytes | str) -> bytes:
+    return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"

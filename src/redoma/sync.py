@@ -1,0 +1,135 @@
+"""The executor for ordinary code: the asynchronous one, on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import CancelledError, Future, wait
+from typing import Any, TypeVar, Unpack
+
+from .backends.base import Backend
+from .config import Config
+from .errors import RedomaError
+from .executor import AsyncExecutor
+from .intake import Options
+from .models import Evaluation, Language, Request, Result
+
+T = TypeVar("T")
+
+
+class Executor:
+    """Runs requests. Use it as a context manager, or call `close` when done. Any number of threads may share it."""
+
+    def __init__(self, config: Config | None = None, *, backends: Iterable[Backend] | None = None) -> None:
+        self.core = AsyncExecutor(config, backends=backends)
+        self._owner = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="redoma", daemon=True)
+        self._thread.start()
+
+    def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
+        """Run source text."""
+        return self._wait(self.core.run(code, language, **options))
+
+    def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
+        """Run an argument vector, without a shell; `entry` names a configured executor such as `app:shell`."""
+        return self._wait(self.core.command(argv, entry=entry, **options))
+
+    def check(self, request: Request, policy: str | None = None) -> Evaluation:
+        """What policy says of a request, without running it."""
+        return self.core.check(request, policy)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin something on our loop. Cancelling the future ends the work; it is done when the work is."""
+        if self._owner != os.getpid() or self._loop.is_closed():
+            work.close()
+            raise RedomaError("this executor is closed", why="it was, or its process forked", next="make a new one")
+        return _Started(self._loop, work)
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        answer = self.start(work)
+        try:
+            return answer.result()
+        except BaseException:
+            if not answer.done():  # Ctrl-C: the run ends before we do
+                answer.cancel()
+                wait([answer])
+            raise
+
+    def close(self) -> None:
+        """End what runs, let go of what is kept warm. Safe to call twice, and in a forked child."""
+        if self._owner == os.getpid() and not self._loop.is_closed():
+            self.start(self._finish()).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _finish(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
+        await self.core.aclose()
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _Started(Future[T]):
+    """Unlike the one of `run_coroutine_threadsafe`, not done the moment it is cancelled but when the task has ended:
+    whoever waits for it knows that nothing of the run is left."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        super().__init__()
+        self._loop = loop
+        loop.call_soon_threadsafe(self._begin, work)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> None:
+        self._task = self._loop.create_task(work)
+        self._task.add_done_callback(self._deliver)
+
+    def cancel(self) -> bool:
+        if self.done():
+            return False
+        self._loop.call_soon_threadsafe(lambda: self._task.cancel())  # after `_begin`: calls keep their order
+        return True
+
+    def _deliver(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.set_exception(CancelledError())
+        elif error := task.exception():
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
+
+
+_default: tuple[int, Executor] | None = None
+_default_lock = threading.Lock()
+
+
+def default() -> Executor:
+    """The executor behind `redoma.run`, made on first use. A forked child makes its own: threads don't survive."""
+    global _default
+    with _default_lock:
+        if _default is None or _default[0] != os.getpid():
+            executor = Executor()
+            _default = os.getpid(), executor
+            atexit.register(executor.close)
+        return _default[1]
+
+
+def run(code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
+    """Run source text on a shared executor."""
+    return default().run(code, language, **options)
+
+
+def command(argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
+    """Run an argument vector, without a shell, on a shared executor."""
+    return default().command(argv, entry=entry, **options)

@@ -1,0 +1,111 @@
+"""Every backend with the programs the suite runs on it, each in the language that backend speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from redoma import Answer, Backend, FakeBackend, Status
+from redoma.backends.monty import MontyBackend
+from redoma.backends.native import NativeBackend
+from redoma.models import Language
+
+
+class Runner(msgspec.Struct, frozen=True, kw_only=True):
+    make: Callable[[], Backend]
+    language: Language
+    programs: dict[str, str]
+
+
+_PYTHON = {
+    "hello": "print('hello')",
+    "both streams": "import sys\nprint('out')\nprint('err', file=sys.stderr)",
+    "unicode": "print('Olá, A³X! 你好 🦜')",
+    "no final newline": "print('end', end='')",
+    "fails": "print('before')\nraise ValueError('boom')",
+    "reads input": "print(input() + '|' + input())",
+    "reads a variable": "import os\nprint(os.getenv('GREETING'))",
+    "reads all variables": "import os\nprint(sorted(os.environ))",
+    "reads a file": "print(open('data/in.txt').read())",
+    "lists its directory": "import os\nprint(sorted(os.listdir('.')))",
+    "writes a file": "open('new.txt', 'w').write('x')\nprint(open('new.txt').read())",
+    "many lines": "for i in range(5000): print('line', i)",
+    "floods": "while True: print('x' * 1000)",
+    "sleeps after printing": "import time\nprint('partial', flush=True)\ntime.sleep(60)",
+    "loops after printing": "print('partial', flush=True)\nwhile True: pass",
+    "takes all memory": "x = []\nwhile True: x.append('a' * 1000000)",
+    "sleeps a little": "import time\ntime.sleep(0.2)\nprint('done')",
+    "does not parse": "def f(:",
+}
+
+_BASH = {
+    "hello": "echo hello",
+    "both streams": "echo out; echo err >&2",
+    "unicode": "echo 'Olá, A³X! 你好 🦜'",
+    "no final newline": "printf end",
+    "fails": "echo before; exit 1",
+    "exits with 7": "exit 7",
+    "is killed": "kill -SEGV $$",
+    "reads input": 'read a; read b; echo "$a|$b"',
+    "reads a variable": 'echo "$GREETING"',
+    "reads all variables": "env | grep -v '^_=\\|^PWD=\\|^SHLVL=\\|^OLDPWD=' || echo '[]'",
+    "reads a file": "cat data/in.txt",
+    "lists its directory": "ls -A | tr '\\n' ' '",
+    "writes a file": "printf x > new.txt; cat new.txt",
+    "many lines": 'for ((i = 0; i < 5000; i++)); do echo "line $i"; done',
+    "floods": "yes xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+    "sleeps after printing": "echo partial; sleep 60",
+    "loops after printing": "echo partial; while :; do :; done",
+    "takes all memory": "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done",
+    "sleeps a little": "sleep 0.2; echo done",
+    "does not parse": "if then (",
+    "detaches children": "setsid sleep 61 & (sleep 62 &) ; echo started",
+    "ignores signals": "trap '' TERM INT HUP; echo partial; while :; do sleep 63; done",
+}
+
+_NATIVE_PYTHON = _PYTHON | {
+    "exits with 7": "import sys\nsys.exit(7)",
+    "is killed": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+    "reads all variables": "import os\nprint(sorted(name for name in os.environ if name != 'LC_CTYPE'))",
+    "detaches children": (
+        "import os, time\n"
+        "for _ in range(2):\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid()\n"
+        "        if os.fork() == 0: time.sleep(61)\n"
+        "        os._exit(0)\n"
+        "print('started')"
+    ),
+    "ignores signals": (
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('partial', flush=True)\ntime.sleep(60)"
+    ),
+}
+
+
+_ANSWERS = {
+    "hello": Answer(stdout="hello\n"),
+    "both streams": Answer(stdout="out\n", stderr="err\n"),
+    "unicode": Answer(stdout="Olá, A³X! 你好 🦜\n"),
+    "no final newline": Answer(stdout="end"),
+    "fails": Answer(stdout="before\n", status=Status.ERROR),
+    "exits with 7": Answer(status=Status.ERROR, exit_code=7),
+    "many lines": Answer(stdout="".join(f"line {i}\n" for i in range(5000))),
+    "floods": Answer(stdout="x" * 3_000_000),
+    "sleeps after printing": Answer(stdout="partial\n", delay=60),
+    "takes all memory": Answer(status=Status.MEMORY),
+    "sleeps a little": Answer(stdout="done\n", delay=0.2),
+}
+
+
+def _fake() -> Backend:
+    return FakeBackend(*(msgspec.structs.replace(answer, when=name) for name, answer in _ANSWERS.items()))
+
+
+RUNNERS = {
+    "monty": Runner(make=MontyBackend, language="python", programs=_PYTHON),
+    "native-python": Runner(make=NativeBackend, language="python", programs=_NATIVE_PYTHON),
+    "native-bash": Runner(make=NativeBackend, language="bash", programs=_BASH),
+    "fake": Runner(make=_fake, language="python", programs={name: name for name in _ANSWERS}),
+}
