@@ -1,0 +1,113 @@
+"""What several commands share: the loaded configuration, reading a source, and printing."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from redoma.errors import InvalidRequest
+from redoma.models import Language
+
+if TYPE_CHECKING:
+    from redoma.config import Config
+
+FAILED = 125
+_MAX_SOURCE = 16 * 1024 * 1024
+_SUFFIXES: dict[str, Language] = {".py": "python", ".sh": "bash", ".bash": "bash"}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class State:
+    """What the options before the command said."""
+
+    def __init__(self, config_file: Path | None) -> None:
+        self._file = config_file
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """Loaded when a command needs it; what the user should know of it is said once."""
+        from redoma.config import load
+
+        config = load(self._file)
+        for notice in config.notices:
+            click.echo(click.style("redoma: note: ", fg="yellow") + notice, err=True)
+        return config
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def print_json(data: Any) -> None:
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(data, enc_hook=str, order="deterministic"), indent=2)
+    click.echo(text.decode())
+
+
+def columns(rows: Iterable[Sequence[str]]) -> None:
+    """Print rows with every column but the last padded to one width."""
+    table = [list(row) for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    for row in table:
+        padded = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        click.echo("  ".join([*padded, row[-1]]).rstrip())
+
+
+def read_source(source: str, language: Language | None) -> tuple[str, Language, bool]:
+    """Source text, its language, and whether it was given inline: from `-`, a file, or the argument itself."""
+    if source == "-":
+        return _decode(sys.stdin.buffer.read(_MAX_SOURCE + 1), "standard input"), language or "python", False
+    path = Path(source)
+    try:
+        is_file = len(source) < 4096 and "\n" not in source and "\0" not in source and path.is_file()
+    except OSError:
+        is_file = False
+    if is_file:
+        with path.open("rb") as file:
+            data = file.read(_MAX_SOURCE + 1)
+        return _decode(data, source), language or _language_of(path, data), False
+    if path.suffix in _SUFFIXES and not any(character in source for character in " \t\n(;=$"):
+        raise InvalidRequest(f"there is no file {source}", why="it looks like a file's name", next="check the path")
+    return source, language or "python", True
+
+
+def _language_of(path: Path, data: bytes) -> Language:
+    if path.suffix in _SUFFIXES:
+        return _SUFFIXES[path.suffix]
+    first = data.split(b"\n", 1)[0]
+    is_shell = first.startswith(b"#!") and any(first.rstrip().endswith(name) for name in (b"/sh", b"bash", b" sh"))
+    return "bash" if is_shell else "python"
+
+
+def _decode(data: bytes, name: str) -> str:
+    if len(data) > _MAX_SOURCE:
+        raise InvalidRequest(
+            f"{name} is too large", why=f"source has at most {_MAX_SOURCE} bytes", next="make it a file"
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"{name} is not UTF-8 text", why=f"byte {error.start} can't be read", next="save it as UTF-8"
+        ) from None
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, such as 256MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from redoma.models import parse_size
+
+        size = value if isinstance(value, int) else parse_size(value)
+        if size is None:
+            self.fail(f"{value!r} is not a size; write it like 256MiB", param, ctx)
+        return size

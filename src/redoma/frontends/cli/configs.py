@@ -1,0 +1,111 @@
+"""config: what is in force, whether a file is right, and which project files are trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from redoma.errors import ConfigError
+
+from .common import State, columns, json_option, print_json
+
+_INVALID = 1
+
+_file = click.argument("file", required=False, type=click.Path(path_type=Path))
+
+
+@click.group("config")
+def config() -> None:
+    """The configuration in force, and the files it comes from.
+
+    \b
+    Examples:
+      redoma config show
+      redoma config check redoma.yaml
+      redoma config trust
+    """
+
+
+def _project_file(file: Path | None) -> Path:
+    from redoma.config import project_file
+
+    found = file or project_file()
+    if found is None:
+        raise ConfigError("there is no redoma.yaml here", why="none was found upwards", next="name the file")
+    return found
+
+
+@config.command("check")
+@_file
+@json_option
+def check(file: Path | None, as_json: bool) -> int:
+    """Report everything that is wrong with a FILE (default: the project's). Exit 1 if something is."""
+    from redoma.config import check as problems_of
+
+    path = _project_file(file)
+    problems = problems_of(path)
+    if as_json:
+        print_json([{**msgspec.structs.asdict(problem), "file": str(problem.file)} for problem in problems])
+    elif not problems:
+        click.echo(f"{click.style('ok', fg='green')}: {path}")
+    for problem in [] if as_json else problems:
+        click.echo(f"{problem.where}: {click.style(problem.message, fg='red')}")
+        if problem.hint:
+            click.echo(f"    → {problem.hint}")
+    return _INVALID if problems else 0
+
+
+@config.command("show")
+@json_option
+@click.pass_obj
+def show(state: State, as_json: bool) -> None:
+    """Every value in force and where it came from."""
+    from redoma.config import describe
+
+    rows = describe(state.config)
+    if as_json:
+        print_json([{"key": key, "value": value, "origin": origin} for key, value, origin in rows])
+    else:
+        columns((key, value if isinstance(value, str) else repr(value), origin) for key, value, origin in rows)
+
+
+@config.command("trust")
+@_file
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@json_option
+def trust(file: Path | None, yes: bool, as_json: bool) -> None:
+    """Let a project file loosen rules and define executors, as long as its content stays exactly this."""
+    from redoma.config import loosenings
+    from redoma.config import trust as record
+
+    path = _project_file(file)
+    changes = loosenings(path)
+    if not as_json:
+        click.echo(f"{path} would:")
+        for change in changes or ["only tighten: it already has effect without being trusted"]:
+            click.echo(f"  - {change}")
+    if not yes:
+        click.confirm("Trust exactly this content?", abort=True, err=True)
+    source = record(path)
+    if as_json:
+        print_json({"file": str(source.path), "digest": source.digest, "loosens": changes})
+    else:
+        click.echo(f"{click.style('trusted', fg='green')}: {source.path} (sha256 {source.digest[:12]})")
+
+
+@config.command("untrust")
+@_file
+@json_option
+def untrust(file: Path | None, as_json: bool) -> int:
+    """Take the trust in a project file back. Exit 1 if it was not trusted."""
+    from redoma.config import untrust as forget
+
+    path = _project_file(file)
+    was_trusted = forget(path)
+    if as_json:
+        print_json({"file": str(path), "was_trusted": was_trusted})
+    else:
+        click.echo(f"{path}: {'no longer trusted' if was_trusted else 'was not trusted'}")
+    return 0 if was_trusted else 1

@@ -1,0 +1,51 @@
+"""The top-level help, kept ready so that it needs no click. `python -m redoma.frontends.cli.help` writes it anew."""
+
+from __future__ import annotations
+
+HELP = """\
+Usage: redoma [OPTIONS] COMMAND [ARGS]...
+
+  Run code and commands that nobody has reviewed, safely.
+
+  Examples:
+    redoma run 'print(6 * 7)'            Python in a sandbox
+    redoma run script.py -f data.csv     a file, with data beside it
+    redoma check --lang bash 'rm -rf /'  the verdict, without running
+    redoma exec app:shell -- git status  a configured executor
+    redoma audit tail                    what ran lately
+    redoma doctor                        what this host offers
+
+Options:
+  --config FILE  Use this redoma.yaml as well; it is trusted.
+  --version      Show the version and exit.
+  -h, --help     Show this message and exit.
+
+Commands:
+  audit       What ran, for whom, and what came of it: a hash-chained record.
+  check       Print the verdict without running anything.
+  completion  Print the completion script of a SHELL.
+  config      The configuration in force, and the files it comes from.
+  doctor      What this host offers, what is missing, and what would fix it.
+  eval        Evaluate Python on Monty and print the answer as a dictionary.
+  exec        Run a command, without a shell.
+  run         Run code: a FILE, `-` for standard input, or the code itself.
+
+  Exit status: the code's own; 124 time-out, 137 memory or a kill, 126 refused,
+  125 Redoma itself failed.
+"""
+
+
+def render() -> str:
+    """What click itself would say on a terminal of 80 columns."""
+    from click import Context
+
+    from .app import cli
+
+    return cli.get_help(Context(cli, info_name="redoma", terminal_width=80, **cli.context_settings)) + "\n"
+
+
+if __name__ == "__main__":
+    from pathlib import Path
+
+    source = Path(__file__).read_text()
+    Path(__file__).write_text(source.replace(HELP, render(), 1))

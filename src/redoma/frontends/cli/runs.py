@@ -1,0 +1,230 @@
+"""run, eval, exec, check: what leads to a verdict or a result."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from redoma.errors import InvalidRequest
+from redoma.models import Decision, Evaluation, Language, Request, Result, Status
+
+from .common import Size, State, json_option, print_json, read_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: "red"}
+_VERDICTS = {Decision.ALLOW: 0, Decision.PROMPT: 1, Decision.FORBID: 2}
+
+_policy = click.option(
+    "--policy", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]"
+)
+
+
+def _limits_and_context(command: F) -> F:
+    """The options that `run` and `exec` share."""
+    for option in (
+        json_option,
+        click.option("--reason", default="", help="Why, for the record."),
+        click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force."),
+        click.option("-i", "--stdin", "pass_stdin", is_flag=True, help="Pass our standard input on to it."),
+        click.option("-f", "--file", "files", multiple=True, metavar="LOCAL[:GUEST]", help="Put a file beside it."),
+        click.option(
+            "--secret", "secrets", multiple=True, metavar="NAME[=VALUE]", help="A variable to keep out of sight."
+        ),
+        click.option(
+            "-e", "--env", "env", multiple=True, metavar="NAME[=VALUE]", help="A variable; ours, without a value."
+        ),
+        click.option("--memory", type=Size(), help="Memory, such as 256MiB."),
+        click.option("--time", "seconds", type=float, help="Seconds it may take."),
+        _policy,
+        click.option("--backend", default="auto", show_default=True, help="auto, monty or native."),
+    ):
+        command = option(command)
+    return command
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    limits = {"time": given["seconds"], "memory": given["memory"]}
+    return {
+        "backend": given["backend"],
+        "policy": given["policy"],
+        "limits": {name: value for name, value in limits.items() if value is not None},
+        "env": dict(_variable(text) for text in given["env"]),
+        "secrets": dict(_variable(text) for text in given["secrets"]),
+        "files": dict(_file(text) for text in given["files"]),
+        "stdin": sys.stdin.buffer.read() if given["pass_stdin"] else b"",
+        "require": given["require"],
+        "reason": given["reason"],
+    }
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if equals:
+        return name, value
+    if name not in os.environ:
+        raise InvalidRequest(f"{name} has no value", why="it isn't set in our environment", next=f"write {name}=VALUE")
+    return name, os.environ[name]
+
+
+def _file(text: str) -> tuple[str, bytes]:
+    local, _, guest = text.partition(":")
+    try:
+        return guest or Path(local).name, Path(local).read_bytes()
+    except OSError as error:
+        raise InvalidRequest(
+            f"{local} can't be read", why=error.strerror or str(error), next="check the path"
+        ) from None
+
+
+@click.command("run")
+@click.argument("source")
+@click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
+@_limits_and_context
+@click.pass_obj
+def run(state: State, /, source: str, lang: Language | None, as_json: bool, **given: Any) -> int:
+    """Run code: a FILE, `-` for standard input, or the code itself.
+
+    \b
+    Examples:
+      redoma run 'print(6 * 7)'
+      redoma run analyse.py -f data.csv --time 10 --memory 256MiB
+      echo 'print(1)' | redoma run -
+      redoma run --lang bash --backend native 'ls | wc -l'
+    """
+    from redoma.sync import Executor
+
+    if source == "-" and given["pass_stdin"]:
+        raise InvalidRequest("--stdin was given with `-`", why="the code itself comes from there", next="use a file")
+    code, language, inline = read_source(source, lang)
+    with Executor(state.config) as executor:
+        return _show(executor.run(code, language, **_options(given)), as_json, with_value=inline)
+
+
+@click.command("eval")
+@click.argument("code")
+@json_option
+@click.pass_obj
+def evaluate(state: State, code: str, as_json: bool) -> int:
+    """Evaluate Python on Monty and print the answer as a dictionary.
+
+    \b
+    Example:
+      redoma eval "2 + 2"      {'status': 'success', 'output': 4}
+    """
+    from redoma.facades.safe import answer
+    from redoma.frontends.shapes import json_value
+    from redoma.sync import Executor
+
+    with Executor(state.config) as executor:
+        result = executor.run(code, backend="monty")
+    said = answer(result)
+    if as_json:
+        print_json({key: json_value(value) for key, value in said.items()})
+    else:
+        click.echo(repr(said))
+    return 0 if result.ok else 1
+
+
+@click.command("exec", context_settings={"allow_interspersed_args": False})
+@_limits_and_context
+@click.option("--cwd", metavar="DIR", help="A directory of the host to work in.")
+@click.argument("words", nargs=-1, required=True, metavar="[ENTRY] -- COMMAND...")
+@click.pass_obj
+def execute(state: State, /, words: tuple[str, ...], cwd: str | None, as_json: bool, **given: Any) -> int:
+    """Run a command, without a shell.
+
+    ENTRY names a configured executor, with its own directory, variables and list of commands.
+
+    \b
+    Examples:
+      redoma exec app:shell -- git status
+      redoma exec --backend native -- ls -l
+    """
+    from redoma.sync import Executor
+
+    entry = None
+    if len(words) > 1 and words[1] == "--":
+        entry, words = words[0], words[2:]
+    with Executor(state.config) as executor:
+        return _show(executor.command(words, entry=entry, cwd=cwd, **_options(given)), as_json)
+
+
+@click.command("check", context_settings={"allow_interspersed_args": False})
+@click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
+@_policy
+@json_option
+@click.argument("source", nargs=-1, required=True, metavar="SOURCE | -- COMMAND...")
+@click.pass_obj
+def check(state: State, source: tuple[str, ...], lang: Language | None, policy: str | None, as_json: bool) -> int:
+    """Print the verdict without running anything.
+
+    Exit status: 0 allow, 1 prompt, 2 forbid.
+
+    \b
+    Examples:
+      redoma check script.sh
+      redoma check --lang bash 'curl example.com/x | sh'
+      redoma check -- rm -rf /
+    """
+    from redoma.policy import evaluate as judge
+
+    if len(source) == 1:
+        code, language, _ = read_source(source[0], lang)
+        request = Request(code=code, language=language)
+    else:
+        request = Request(argv=source, language="command")
+    evaluation = judge(state.config.policy.load(policy), request)
+    if as_json:
+        from redoma.frontends.shapes import evaluation_json
+
+        print_json(evaluation_json(evaluation))
+    else:
+        _print_findings(evaluation)
+    return _VERDICTS[evaluation.decision]
+
+
+def _print_findings(evaluation: Evaluation) -> None:
+    from redoma.output import sanitise
+
+    for finding in evaluation.findings:
+        where = f"{finding.line}:{finding.column}  " if finding.line else ""
+        text = sanitise(finding.text).replace("\n", " ")
+        click.echo(
+            f"{click.style(str(finding.decision), fg=_COLOURS[finding.decision])}  {where}{finding.rule}  {text}"
+        )
+        click.echo(f"    {finding.reason}")
+        if finding.suggestion:
+            click.echo(f"    → {finding.suggestion}")
+    verdict = click.style(str(evaluation.decision), fg=_COLOURS[evaluation.decision], bold=True)
+    click.echo(f"{verdict}  (policy {evaluation.policy}, {len(evaluation.findings)} findings)")
+
+
+def _show(result: Result, as_json: bool, *, with_value: bool = False) -> int:
+    if as_json:
+        from redoma.frontends.shapes import result_json
+
+        print_json(result_json(result))
+        return result.shell_exit
+    click.echo(result.stdout, nl=False)
+    if with_value and result.value is not None:
+        click.echo(repr(result.value))
+    sys.stdout.flush()
+    click.echo(result.stderr, nl=False, err=True)
+    told = result.status is Status.ERROR and result.stderr
+    if result.error and not told:
+        if result.stderr and not result.stderr.endswith("\n"):
+            click.echo(err=True)
+        colour = "yellow" if result.status.ending == "refused" else "red"
+        click.echo(f"{click.style(f'redoma: {result.status}:', fg=colour)} {result.error}", err=True)
+    if result.redacted:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
+        click.echo(f"{click.style('redoma: redacted:', fg='yellow')} {kinds}", err=True)
+    return result.shell_exit

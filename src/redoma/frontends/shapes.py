@@ -1,0 +1,32 @@
+"""Results and verdicts as JSON: one shape for every frontend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..models import Evaluation, Result
+
+
+def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
+    shape: dict[str, Any] = msgspec.to_builtins(evaluation)
+    return {"decision": evaluation.decision.value, **shape}
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    shape: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(result, value=None))
+    return shape | {
+        "ending": result.status.ending,
+        "value": json_value(result.value),
+        "evaluation": evaluation_json(result.evaluation),
+    }
+
+
+def json_value(value: Any) -> Any:
+    """The value where JSON can carry it unchanged, else its `repr`: a tuple as a key, bytes, an integer of 80 bits."""
+    try:
+        same: bool = msgspec.json.decode(msgspec.json.encode(value)) == value
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        same = False
+    return value if same else repr(value)

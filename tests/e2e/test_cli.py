@@ -1,0 +1,281 @@
+"""The real program, typed as a person would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> Any:
+    return json.loads(done.stdout)
+
+
+def test_eval_prints_exactly_the_dictionary(redoma_command: Command) -> None:
+    done = redoma_command("eval", "2 + 2")
+    assert (done.stdout, done.stderr, done.returncode) == ("{'status': 'success', 'output': 4}\n", "", 0)
+
+
+def test_eval_lists_nothing_of_the_host(redoma_command: Command, tmp_path: Path) -> None:
+    (tmp_path / "visible-name").touch()
+    done = redoma_command("eval", "import os; os.listdir('.')", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith("{'status': 'error', 'message': ")
+    assert "visible-name" not in done.stdout + done.stderr
+
+
+def test_eval_says_what_was_printed(redoma_command: Command) -> None:
+    assert answer(redoma_command("eval", "--json", "print('hi'); 3")) == {
+        "status": "success",
+        "output": 3,
+        "printed": "hi\n",
+    }
+
+
+def test_run_takes_code_a_file_and_standard_input(redoma_command: Command, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('from a file')")
+    assert redoma_command("run", "print('inline')").stdout == "inline\n"
+    assert redoma_command("run", str(script)).stdout == "from a file\n"
+    assert redoma_command("run", "-", input="print('from stdin')").stdout == "from stdin\n"
+
+
+def test_run_shows_the_value_of_inline_code(redoma_command: Command) -> None:
+    assert redoma_command("run", "6 * 7").stdout == "42\n"
+
+
+def test_run_of_a_missing_file_says_so(redoma_command: Command) -> None:
+    done = redoma_command("run", "missing.py")
+    assert done.returncode == 125
+    assert "there is no file missing.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_run_puts_files_beside_the_code(redoma_command: Command, tmp_path: Path) -> None:
+    (tmp_path / "local.csv").write_text("a,b")
+    code = "print(open('local.csv').read(), open('in/other.csv').read())"
+    local = tmp_path / "local.csv"
+    assert redoma_command("run", code, "-f", str(local), "-f", f"{local}:in/other.csv").stdout == "a,b a,b\n"
+
+
+def test_run_bash_on_the_host_only_when_asked(redoma_command: Command) -> None:
+    refused = redoma_command("run", "--lang", "bash", "echo hi")
+    assert (refused.returncode, refused.stdout) == (125, "")
+    assert "native" in refused.stderr
+    assert redoma_command("run", "--lang", "bash", "--backend", "native", "echo hi").stdout == "hi\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("run", "1"), 0),
+        (("run", "1 / 0"), 1),
+        (("run", "--backend", "native", "import sys; sys.exit(7)"), 7),
+        (("run", "--time", "0.5", "while True: pass"), 124),
+        (("run", "--memory", "20MiB", "x = 'a' * 10**9"), 137),
+        (("run", "--lang", "bash", "rm -rf /"), 126),
+        (("run", "--lang", "bash", "sudo ls"), 126),
+        (("run", "--require", "moon-dust", "1"), 125),
+        (("run", "--backend", "nativ", "1"), 125),
+        (("run", "--memory", "lots", "1"), 125),
+        (("nonsense",), 125),
+    ],
+)
+def test_the_exit_status_tells_the_endings_apart(
+    redoma_command: Command, arguments: tuple[str, ...], expected: int
+) -> None:
+    done = redoma_command(*arguments)
+    assert done.returncode == expected
+    assert "redoma/" not in done.stderr  # a traceback may be the code's, never ours
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("check", "import os\nprint(os.getcwd())"), 0),
+        (("check", "--lang", "bash", "pip install x"), 1),
+        (("check", "--lang", "bash", "r''m -rf /"), 2),
+        (("check", "--", "rm", "-rf", "/"), 2),
+        (("check", "--", "ls", "-l"), 0),
+        (("check", "--policy", "strict", "import os"), 2),
+        (("check", "--policy", "none", "--lang", "bash", "rm -rf /"), 0),
+    ],
+)
+def test_check_prints_the_verdict_and_exits_by_it(
+    redoma_command: Command, arguments: tuple[str, ...], expected: int
+) -> None:
+    done = redoma_command(*arguments)
+    assert done.returncode == expected
+    assert ("allow", "prompt", "forbid")[expected] in done.stdout
+
+
+def test_check_names_rule_place_reason_and_way_out(redoma_command: Command) -> None:
+    report = answer(redoma_command("check", "--json", "--lang", "bash", "echo hi\n  chmod 777 x"))
+    assert report["decision"] == "forbid"
+    (finding,) = report["findings"]
+    assert (finding["line"], finding["column"]) == (2, 3)
+    assert all(finding[key] for key in ("rule", "reason", "text", "suggestion"))
+
+
+def test_run_answers_json_with_everything(redoma_command: Command) -> None:
+    report = answer(redoma_command("run", "--json", "print('x'); [1, {'a': (1, 2)}]"))
+    assert (report["status"], report["ending"], report["stdout"], report["backend"]) == ("ok", "ran", "x\n", "monty")
+    assert report["evaluation"]["decision"] == "allow"
+    assert report["isolation"]["layers"]["network"] == "none"
+
+
+def test_an_error_is_json_where_json_was_asked_for(redoma_command: Command) -> None:
+    done = redoma_command("run", "--json", "--backend", "nativ", "1")
+    assert answer(done)["status"] == "failed"
+    assert "native" in answer(done)["next"]
+
+
+def test_secrets_are_neither_shown_nor_recorded(redoma_command: Command) -> None:
+    done = redoma_command(
+        *("run", "--secret", "API_TOKEN", "import os; print(os.getenv('API_TOKEN'))"),
+        env={**os.environ, "API_TOKEN": "correct-horse-battery"},
+    )
+    assert "correct-horse" not in done.stdout + done.stderr
+    assert "redacted" in done.stdout
+    recorded = "".join(path.read_text() for path in Path(os.environ["HOME"]).rglob("*.jsonl"))
+    assert recorded.count("\n") == 2
+    assert "correct-horse" not in recorded
+
+
+def test_the_record_can_be_read_and_verified(redoma_command: Command) -> None:
+    ran = answer(redoma_command("run", "--json", "--reason", "because", "print(1)"))
+    assert redoma_command("audit", "verify").stdout.startswith("intact: 2 records")
+    shown = answer(redoma_command("audit", "show", "--json", ran["id"][:8]))
+    assert [record["kind"] for record in shown] == ["intent", "outcome"]
+    assert shown[0]["data"]["reason"] == "because"
+    assert {"timestamp", "code", "result", "error", "duration", "memory_used"} - {"timestamp"} <= {
+        *shown[0]["data"],
+        *shown[1]["data"],
+    }
+    assert "print(1)" in redoma_command("audit", "tail").stdout
+    assert answer(redoma_command("audit", "stats", "--json"))["by_status"] == {"ok": 1}
+
+
+def test_an_edited_record_is_named(redoma_command: Command) -> None:
+    for number in range(3):
+        redoma_command("eval", str(number))
+    (log,) = Path(os.environ["HOME"]).rglob("audit-*.jsonl")
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([lines[0], lines[1], lines[2].replace(b'"1"', b'"7"'), *lines[3:]]))
+    done = redoma_command("audit", "verify")
+    assert done.returncode == 1
+    assert f"{log.name}:3" in done.stdout
+
+
+def test_nothing_runs_when_it_cannot_be_recorded(redoma_command: Command, tmp_path: Path) -> None:
+    in_the_way = tmp_path / "state"
+    in_the_way.write_text("a file where the directory should be")
+    mark = tmp_path / "mark"
+    done = redoma_command(
+        *("run", "--lang", "bash", "--backend", "native", f"touch {mark}"),
+        env={**os.environ, "REDOMA_STATE_DIR": str(in_the_way)},
+    )
+    assert done.returncode == 125
+    assert not mark.exists()
+
+
+def test_policy_none_is_on_record(redoma_command: Command) -> None:
+    redoma_command("run", "--policy", "none", "1")
+    assert answer(redoma_command("audit", "tail", "--json"))[0]["data"]["policy"] == "none"
+
+
+def test_a_configured_executor_runs_exactly_what_its_list_allows(redoma_command: Command, tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        'version: "1.0"\nnamespace: app\nentries:\n  - name: shell\n    kind: exec.native\n'
+        f"    default_work_dir: {tmp_path}\n    default_env: {{GREETING: hi}}\n"
+        '    command_whitelist: ["ls", "printenv GREETING"]\n'
+    )
+    assert "c.yaml" in redoma_command("--config", str(config), "exec", "app:shell", "--", "ls").stdout
+    assert redoma_command("--config", str(config), "exec", "app:shell", "--", "printenv", "GREETING").stdout == "hi\n"
+    refused = redoma_command("--config", str(config), "exec", "app:shell", "--", "ls", "-l")
+    assert refused.returncode == 126
+    assert "app:shell" in refused.stderr
+    assert "printenv GREETING" in refused.stderr
+
+
+def test_a_cloned_project_cannot_switch_the_protection_off(redoma_command: Command, tmp_path: Path) -> None:
+    (tmp_path / "redoma.yaml").write_text("policy: {pack: none}\n")
+    before = redoma_command("check", "--lang", "bash", "rm -rf /", cwd=tmp_path)
+    assert before.returncode == 2
+    assert "redoma config trust" in before.stderr
+    assert redoma_command("config", "trust", "--yes", cwd=tmp_path).returncode == 0
+    assert redoma_command("check", "--lang", "bash", "rm -rf /", cwd=tmp_path).returncode == 0
+    (tmp_path / "redoma.yaml").write_text("policy: {pack: none} \n")
+    assert redoma_command("check", "--lang", "bash", "rm -rf /", cwd=tmp_path).returncode == 2
+
+
+def test_config_check_names_line_key_and_the_nearest_valid_one(redoma_command: Command, tmp_path: Path) -> None:
+    (tmp_path / "redoma.yaml").write_text("limits:\n  tiem: 5\n")
+    done = redoma_command("config", "check", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "redoma.yaml:2:3" in done.stdout
+    assert "time" in done.stdout
+
+
+def test_config_show_says_where_each_value_came_from(redoma_command: Command, tmp_path: Path) -> None:
+    (tmp_path / "redoma.yaml").write_text("limits: {time: 5}\n")
+    rows = {row["key"]: row for row in answer(redoma_command("config", "show", "--json", cwd=tmp_path))}
+    assert rows["limits.time"]["value"] == 5
+    assert "redoma.yaml:1" in rows["limits.time"]["origin"]
+    assert rows["limits.memory"]["origin"] == "default"
+
+
+def test_doctor_says_what_this_host_offers(redoma_command: Command) -> None:
+    report = answer(redoma_command("doctor", "--json"))
+    assert report["auto"] == "monty"
+    assert {backend["name"] for backend in report["backends"]} == {"monty", "native"}
+
+
+def test_the_help_that_is_kept_ready_is_what_click_would_say(redoma_command: Command) -> None:
+    from redoma.frontends.cli.help import HELP, render
+
+    assert render() == HELP
+    assert redoma_command("--help").stdout == redoma_command("-h").stdout == redoma_command().stdout == HELP
+
+
+@pytest.mark.parametrize("command", ["run", "eval", "exec", "check", "audit", "config"])
+def test_every_help_has_an_example(redoma_command: Command, command: str) -> None:
+    assert f"redoma {command} " in redoma_command(command, "--help").stdout.replace("\n", " ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed(redoma_command: Command, shell: str) -> None:
+    assert "_REDOMA_COMPLETE" in redoma_command("completion", shell).stdout
+
+
+def test_completion_completes(redoma_command: Command) -> None:
+    words = {**os.environ, "_REDOMA_COMPLETE": "bash_complete", "COMP_WORDS": "redoma au", "COMP_CWORD": "1"}
+    assert "audit" in redoma_command(env=words).stdout
+
+
+def test_no_colour_without_a_terminal(redoma_command: Command) -> None:
+    done = redoma_command("check", "--lang", "bash", "rm -rf /")
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_escape_sequences_of_a_run_do_not_reach_the_terminal(redoma_command: Command) -> None:
+    done = redoma_command("run", r"print('\x1b]0;owned\x07 \x1b[2J')")
+    assert "\x1b" not in done.stdout
+    assert "\x07" not in done.stdout
+
+
+def test_a_reader_that_has_enough_is_no_error(redoma_command: Command) -> None:
+    redoma_command("eval", "1")
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = redoma_command("audit", "tail", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
