@@ -51,6 +51,7 @@ def supervise(order: dict[str, Any], leash: socket.socket, source: int) -> dict[
     if broken:
         os.waitpid(pid, 0)
         return {"broken": broken}
+    leash.sendall(b"%d\n" % pid)  # the group to end if somebody ends us first
     ended, watch, cause, peak = os.pidfd_open(pid), select.poll(), "", 0
     watch.register(ended, select.POLLIN)
     watch.register(leash, select.POLLIN)

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ class _Run:
         self._request, self._sink, self._cwd = request, sink, cwd
         self._leash, self._far_end = socket.socketpair()
         self._ending: Status | None = None
+        self._group = 0
 
     async def execute(self) -> Outcome:
         start = time.monotonic()
@@ -124,18 +126,28 @@ class _Run:
         }
 
     async def _report(self) -> Mapping[str, Any]:
-        """Tell the supervisor what to do, and wait for what came of it."""
+        """Tell the supervisor what to do, and wait for what came of it: the command's group, then the report."""
         loop, answer = asyncio.get_running_loop(), bytearray()
         try:
             await loop.sock_sendall(self._leash, msgspec.json.encode(self._order()) + b"\n")
             while chunk := await loop.sock_recv(self._leash, 1 << 16):
                 answer += chunk
+                if b"\n" in answer and answer[:1].isdigit():
+                    self._group = int(answer.split(b"\n", 1)[0])
         except OSError as error:
             raise BackendError("the supervisor was lost", why=str(error), next="run it again") from error
-        if not answer.endswith(b"\n"):
+        last = answer.rstrip(b"\n").rsplit(b"\n", 1)[-1]
+        if not last.startswith(b"{"):
+            self._kill_group()
             raise BackendError("the supervisor was killed", why="it left no report", next="run it again")
-        report: dict[str, Any] = msgspec.json.decode(answer)
+        report: dict[str, Any] = msgspec.json.decode(last)
         return report
+
+    def _kill_group(self) -> None:
+        """The last resort, when the supervisor is gone: what stayed in the command's group ends, what left it stays."""
+        if self._group:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._group, signal.SIGKILL)
 
     def _streams(self, process: asyncio.subprocess.Process) -> Iterator[Coroutine[Any, Any, None]]:
         if process.stdin and process.stdout and process.stderr:  # always: they were asked to be pipes
@@ -171,6 +183,7 @@ class _Run:
         _, unfinished = await asyncio.wait([*tasks, asyncio.create_task(process.wait())], timeout=_GRACE)
         if unfinished:
             process.kill()
+            self._kill_group()
             for task in unfinished:
                 task.cancel()
             await process.wait()

@@ -9,10 +9,17 @@ from __future__ import annotations
 import msgspec
 
 UNKNOWN = "\0"
-"""Stands in a word for a part that can't be known before running: `"$HOME"/x` reads as UNKNOWN + "/x".
+"""Stands in a word for a part that can't be known before running: `"$dir"/x` reads as UNKNOWN + "/x".
 
-A NUL can't occur in a real word, so nothing that is written in a script can be mistaken for it.
+A NUL can't occur in a real word, so nothing that is written in a script can be mistaken for it. `$HOME` and
+`${HOME}` read as "~" and `$PWD` as ".": what they mean is known even though their value is not.
 """
+
+MAX_SOURCE = 256 * 1024
+"""Characters that are read at all. More than this is reported as "source.too-large" and not parsed."""
+
+MAX_DEPTH = 5
+"""Code inside code (`bash -c`, `os.system`) that is followed. Deeper is reported as "source.too-deep"."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +31,10 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Command(Fact, frozen=True, kw_only=True):
-    """One simple command, after quote removal and unwrapped from `env`, `xargs`, `find -exec` and their like."""
+    """One simple command, after quote removal and unwrapped from `env`, `xargs`, `find -exec` and their like.
+
+    The wrapper is reported as a command of its own too: `sudo rm x` is `sudo` and, via it, `rm`.
+    """
 
     name: str
     """The base name ("rm" for /bin/rm); UNKNOWN inside it where it can't be known."""

@@ -1,0 +1,15 @@
+"""Policy: what may run, what a person is asked about, and what is refused.
+
+    Request ─▶ facts (python.py, shell.py) ─▶ rules (packs, the user's) ─▶ Evaluation
+
+Pure: no file, clock or environment is read, and the same request under the same policy always gives the
+same findings. It expresses intent and decides who is asked; it is never the boundary. The readers and the
+packs are loaded when first needed: judging Python doesn't load the Bash parser, nor the reverse.
+"""
+
+from __future__ import annotations
+
+from .evaluate import evaluate
+from .rules import PACKS, Policy, Rule, load
+
+__all__ = ["PACKS", "Policy", "Rule", "evaluate", "load"]

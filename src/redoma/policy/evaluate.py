@@ -1,0 +1,95 @@
+"""From a request to a verdict."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from ..models import Decision, Evaluation, Finding, Request
+from .facts import MAX_SOURCE, Command, Fact, Trait
+from .rules import Policy
+
+MAX_FINDINGS = 200
+MAX_SECRETS = 20
+
+UNREADABLE = "policy.unreadable"
+"""The rule id of a finding about the checker itself; it is not in any pack, so it can't be switched off."""
+
+
+def evaluate(policy: Policy, request: Request) -> Evaluation:
+    """Everything the policy has to say of the request. Never raises, reads nothing but its arguments."""
+    if not policy.rules:
+        return Evaluation(policy=policy.name, digest=policy.digest)
+    language = "python" if request.language == "python" else "bash"
+    try:
+        facts = [*_facts(request), *_request_facts(policy, request)]
+        findings = policy.matcher.findings(facts, request.text, language)
+    except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
+        findings = [
+            Finding(
+                rule=UNREADABLE,
+                decision=Decision.FORBID,
+                reason=f"the checker failed on this source ({type(error).__name__}), so nothing is known of it",
+                suggestion="please report it; policy='none' runs it without static checks",
+            )
+        ]
+    if len(findings) > MAX_FINDINGS:
+        strictest = sorted(findings, key=lambda finding: -finding.decision.rank)[:MAX_FINDINGS]
+        findings = sorted(strictest, key=lambda finding: (finding.line, finding.column))
+    return Evaluation(policy=policy.name, digest=policy.digest, findings=tuple(findings))
+
+
+def _facts(request: Request) -> list[Fact]:
+    if request.language == "python":
+        from . import python
+
+        return python.facts(request.code)
+    from . import shell
+
+    if request.language == "bash":
+        return shell.facts_of_script(request.code)
+    return [*shell.facts_of_argv(request.argv), *_stdin_facts(request)]
+
+
+def _stdin_facts(request: Request) -> Iterator[Fact]:
+    """The commands that the input makes the program run: `bash` fed a script, `psql` fed statements.
+
+    It is read as the here-document it amounts to, so the shell's reader decides who takes input for code. What isn't
+    text, or is too long, is data; an interpreter that takes its code from there is asked about anyway.
+    """
+    from . import shell
+
+    try:
+        text = request.stdin.decode()
+    except UnicodeDecodeError:
+        return
+    if not text or "\0" in text or len(text) > MAX_SOURCE // 2:
+        return
+    mark = "INPUT"
+    while mark in text:
+        mark += "_"
+    for fact in shell.facts_of_script(f"{shlex.join(request.argv)} <<'{mark}'\n{text}\n{mark}\n"):
+        if isinstance(fact, Command):
+            yield msgspec.structs.replace(fact, line=0, column=0)
+
+
+def _request_facts(policy: Policy, request: Request) -> Iterator[Fact]:
+    """What can be said of a request without reading its language."""
+    if request.environment:
+        from .shell_programs import is_hook
+
+        for name, value in request.environment.items():
+            if is_hook(name, value, value):
+                yield Trait(name="shell.environment-hook", text=name)
+    if "source.secret" in policy.matcher.traits and len(request.text) <= MAX_SOURCE:
+        from .. import sensitive
+
+        text = request.text
+        secrets = (match for match in sensitive.scan(text) if match.kind in sensitive.SECRET_KINDS)
+        for match in islice(secrets, MAX_SECRETS):
+            line = text.count("\n", 0, match.start) + 1
+            column = match.start - text.rfind("\n", 0, match.start)
+            yield Trait(name="source.secret", line=line, column=column, text=match.kind)

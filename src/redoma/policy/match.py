@@ -1,0 +1,359 @@
+"""Matching rules with facts.
+
+Everything that can be prepared is prepared once per policy: rules are indexed by what they are about, and the
+globs of a field become one expression. No expression here can take more than linear time on hostile input:
+globs are made without backtracking, and what users write is RE2.
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from ..models import Finding
+from .facts import UNKNOWN, Attribute, Call, Command, Fact, Import, Trait
+from .rules import Rule
+
+MAX_TEXT = 80
+_MAX_REMEMBERED = 2000
+_MAX_ROOT_GLOB = 100
+MAX_PATTERN_HITS = 20
+"""Places of one `pattern` that are reported; more say nothing new."""
+
+_Fits = Callable[[str], object]
+
+_ROOT_DIRECTORIES = (
+    "bin",
+    "boot",
+    "dev",
+    "etc",
+    "home",
+    "lib",
+    "lib32",
+    "lib64",
+    "media",
+    "mnt",
+    "opt",
+    "proc",
+    "root",
+    "run",
+    "sbin",
+    "srv",
+    "sys",
+    "usr",
+    "var",
+)
+_PROC_ROOT = re.compile(r"/proc/[^/]+(?:/task/[^/]+)?/root(?=/|\Z)")
+
+# Options that take the next word as their value, so that `git -C dir push` is still `git push`.
+_VALUE_OPTIONS = {
+    "git": {"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--super-prefix", "--config-env"},
+    "docker": {
+        "-H",
+        "--host",
+        "-c",
+        "--context",
+        "--config",
+        "-l",
+        "--log-level",
+        "--tlscacert",
+        "--tlscert",
+        "--tlskey",
+    },
+    "podman": {"--root", "--url", "--connection", "--log-level", "--config"},
+    "npm": {"--prefix", "--registry", "--userconfig", "--workspace", "-w", "-C"},
+    "pnpm": {"-C", "--dir", "--filter", "-F"},
+    "yarn": {"--cwd"},
+    "pip": {"--python", "--proxy", "--log", "--cache-dir", "--index-url", "-i"},
+    "uv": {"--directory", "--project", "--config-file", "--cache-dir", "--color"},
+    "cargo": {"--color", "--config", "-C", "-Z"},
+    "go": {"-C"},
+    "systemctl": {"-H", "--host", "-M", "--machine", "-t", "--type", "-n", "--lines", "-o", "--output"},
+    "kubectl": {"-n", "--namespace", "--context", "--kubeconfig", "-s", "--server", "--cluster", "--user"},
+    "conda": {"-n", "--name", "-p", "--prefix"},
+    "apt-get": {"-o", "-c", "-t"},
+    "apt": {"-o", "-c", "-t"},
+    "python": {"-W", "-X"},
+    "xargs": {"-n", "-P", "-I", "-L", "-d", "-E", "-s", "-a", "--max-args", "--max-procs", "--delimiter", "--arg-file"},
+    "parallel": {"-j", "--jobs", "-a", "--arg-file", "-n", "-I", "--delay", "--timeout"},
+}
+
+
+@functools.lru_cache(maxsize=512)
+def compile_re2(pattern: str) -> Any:
+    """An RE2 expression. Raises ValueError when it isn't one."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False  # it would print to the user's terminal
+    options.max_mem = 8 << 20
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else "it can't be compiled"
+        raise ValueError(reason.decode() if isinstance(reason, bytes) else str(reason)) from None
+
+
+def glob_expression(glob: str) -> str:
+    """A shell glob as an expression for a whole string, with `$` for a part that can't be known.
+
+    Each `*` is followed by an atomic group, so a failed match is given up at once instead of being retried at
+    every earlier place: `*a*a*a*b` on a long word costs the same as reading it a few times.
+    """
+    pieces = [""]
+    for part in re.findall(r"\[!?\]?[^\]]*\]|.", glob, re.DOTALL):
+        if part == "*":
+            pieces.append("")
+        elif part == "?":
+            pieces[-1] += "."
+        elif part == "$":
+            pieces[-1] += r"[\0$]"
+        elif len(part) > 1:
+            inside = part[1:-1].replace("\\", r"\\").replace("[", r"\[").replace("$", r"\0$")
+            pieces[-1] += "[" + ("^" + inside[1:] if inside.startswith("!") else inside.replace("^", r"\^", 1)) + "]"
+        else:
+            pieces[-1] += re.escape(part)
+    first, *rest = pieces
+    if not rest:
+        return first
+    *middle, last = rest
+    return first + "".join(f"(?>.*?{piece})" for piece in middle if piece) + ".*" + last
+
+
+def _any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> _Fits:
+    expressions = [glob_expression(glob) for glob in globs]
+    flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
+    return re.compile(f"(?:{'|'.join(expressions)})" if expressions else r"(?!)", flags).fullmatch
+
+
+def _is_glob(text: str) -> bool:
+    return any(character in "*?[$" for character in text)
+
+
+def _path_forms(word: str) -> Iterator[str]:
+    """What a path can mean: as written, tidied, and with a glob at the root resolved to the usual directories."""
+    yield word
+    if "/" not in word:
+        return
+    tidy = posixpath.normpath(word)
+    if tidy.startswith("//"):  # POSIX lets exactly two slashes mean something else; Linux doesn't
+        tidy = tidy[1:]
+    tidy = _PROC_ROOT.sub("", tidy) or "/"
+    if tidy != word:
+        yield tidy
+    root, slash, rest = tidy[1:].partition("/")
+    if tidy.startswith("/") and _is_glob(root):
+        # A glob of a length that nobody writes is not worth compiling: it counts as fitting everything.
+        fits = _any_glob([root]) if len(root) <= _MAX_ROOT_GLOB else bool
+        for directory in _ROOT_DIRECTORIES:
+            if fits(directory):
+                yield f"/{directory}{slash}{rest}"
+
+
+def _argument_forms(args: Sequence[str]) -> Iterator[str]:
+    for arg in args:
+        yield from _path_forms(arg)
+        if arg.startswith("-") and "=" in arg:
+            yield from _path_forms(arg.partition("=")[2])
+
+
+def _has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
+    for arg in args:
+        if arg == "--":
+            return False
+        if arg in spellings:
+            return True
+        if not arg.startswith("-"):
+            continue
+        if UNKNOWN in arg:  # `rm -"$x"`: it could be any option
+            return True
+        if arg.startswith("--"):
+            # GNU programs take any unambiguous beginning: --recur is --recursive.
+            name = arg.partition("=")[0]
+            if len(name) > 2 and any(spelling.startswith(name) for spelling in spellings):
+                return True
+        elif any(len(spelling) == 2 and spelling[1] in arg for spelling in spellings):
+            return True
+    return False
+
+
+def _has_operand(args: Sequence[str]) -> bool:
+    return any(not arg.startswith("-") for arg in args) or "--" in args[:-1]
+
+
+class _Words:
+    """One entry of `command`: a name, then words that must follow with nothing but options in between."""
+
+    def __init__(self, entry: str) -> None:
+        name, *words = entry.split()
+        self.fits_name = _any_glob([name])
+        self.fits_word = [_any_glob([word]) for word in words]
+
+    def match(self, command: Command) -> bool:
+        """Whether the words follow; that the name fits is known already."""
+        wanted = list(self.fits_word)
+        takes_value = _VALUE_OPTIONS.get(command.name.rstrip("0123456789."), ())
+        words = iter(command.args)
+        for word in words:
+            if not wanted:
+                return True
+            if wanted[0](word):
+                del wanted[0]
+            elif not word.startswith("-"):
+                return False
+            elif word in takes_value:
+                next(words, None)
+        return not wanted
+
+
+class _CommandRule:
+    """The command fields of one rule, prepared."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.words = [_Words(entry) for entry in rule.command or ("*",)]
+        self.flags = [frozenset(entry.split("|")) for entry in rule.flags]
+        self.bare = "" in rule.args
+        self.fits_arg = _any_glob(glob for glob in rule.args if glob)
+        self.fits_write = _any_glob(rule.writes)
+
+    def match(self, command: Command, entries: Iterable[_Words]) -> bool:
+        """`entries` are those of `command` whose name fits."""
+        if self.rule.writes and not command.writes:
+            return False
+        if not any(not words.fits_word or words.match(command) for words in entries):
+            return False
+        if not all(_has_flag(command.args, spellings) for spellings in self.flags):
+            return False
+        if self.rule.args and not (
+            (self.bare and not _has_operand(command.args)) or any(map(self.fits_arg, _argument_forms(command.args)))
+        ):
+            return False
+        if self.rule.writes and not any(self.fits_write(form) for path in command.writes for form in _path_forms(path)):
+            return False
+        return not _excused(self.rule, " ".join(command.args))
+
+
+def _excused(rule: Rule, text: str) -> bool:
+    return bool(rule.unless) and compile_re2(rule.unless).fullmatch(_encodable(text)) is not None
+
+
+def _encodable(text: str) -> str:
+    """RE2 reads UTF-8, which has no lone surrogates; one character stays one character."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+class _NameIndex:
+    """Rules by dotted Python name."""
+
+    def __init__(self, entries: Iterable[tuple[str, Rule]]) -> None:
+        self.exact: dict[str, list[Rule]] = {}
+        self.globs: list[tuple[_Fits, Rule]] = []
+        wild: dict[str, tuple[Rule, list[str]]] = {}
+        for entry, rule in entries:
+            if _is_glob(entry):
+                wild.setdefault(rule.id, (rule, []))[1].append(entry)
+            else:
+                self.exact.setdefault(entry, []).append(rule)
+        for rule, globs in wild.values():
+            self.globs.append((_any_glob(globs, ignore_case=False), rule))
+
+    def matching(self, name: str) -> Iterator[Rule]:
+        yield from self.exact.get(name, ())
+        for fits, rule in self.globs:
+            if fits(name):
+                yield rule
+
+
+class Matcher:
+    """A policy's rules, indexed by the kind of fact they are about."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.traits: dict[str, list[Rule]] = {}
+        for rule in rules:
+            for trait in rule.traits:
+                self.traits.setdefault(trait, []).append(rule)
+        self._commands = [_CommandRule(rule) for rule in rules if rule.of_command]
+        self._about: dict[str, list[tuple[_CommandRule, list[_Words]]]] = {}
+        self._imports = _NameIndex(
+            (entry, rule) for rule in rules for name in rule.imports for entry in (name, f"{name}.*")
+        )
+        self._calls = _NameIndex((name, rule) for rule in rules for name in rule.calls)
+        self._attributes = _NameIndex((name, rule) for rule in rules for name in rule.attributes)
+        self._of_text = [rule for rule in rules if rule.pattern or rule.longer_than > 0]
+
+    def _about_command(self, name: str) -> list[tuple[_CommandRule, list[_Words]]]:
+        """The rules whose `command` fits a name, with the entries that do. Remembered: scripts repeat themselves."""
+        about = self._about.get(name)
+        if about is None:
+            if len(self._about) >= _MAX_REMEMBERED:  # names come from the source, which may hold any number of them
+                self._about.clear()
+            about = []
+            for prepared in self._commands:
+                entries = [words for words in prepared.words if words.fits_name(name)]
+                if entries:
+                    about.append((prepared, entries))
+            self._about[name] = about
+        return about
+
+    def findings(self, facts: Iterable[Fact], text: str, language: str) -> list[Finding]:
+        """Every rule that matches a fact or the text, in the order of the source."""
+        found: dict[Finding, None] = {}
+        for fact in facts:
+            for rule in self._matching(fact):
+                if rule.language in (None, language):
+                    found[_finding(rule, fact)] = None
+        for rule in self._of_text:
+            if rule.language in (None, language):
+                found.update(dict.fromkeys(_findings_in_text(rule, text)))
+        return sorted(found, key=lambda finding: (finding.line, finding.column))
+
+    def _matching(self, fact: Fact) -> Iterator[Rule]:
+        match fact:
+            case Command():
+                for prepared, entries in self._about_command(fact.name):
+                    if prepared.match(fact, entries):
+                        yield prepared.rule
+            case Trait():
+                yield from self.traits.get(fact.name, ())
+            case Import():
+                yield from _unexcused(self._imports.matching(fact.name), fact.name)
+            case Call():
+                for rule in _unexcused(self._calls.matching(fact.name), fact.name):
+                    if rule.literal in (None, fact.literal):
+                        yield rule
+            case Attribute():
+                yield from _unexcused(self._attributes.matching(fact.name), fact.name)
+
+
+def _unexcused(rules: Iterable[Rule], name: str) -> Iterator[Rule]:
+    return (rule for rule in rules if not _excused(rule, name))
+
+
+def _findings_in_text(rule: Rule, text: str) -> Iterator[Finding]:
+    if 0 < rule.longer_than < len(text):
+        yield _finding(rule, Fact())
+    if rule.pattern:
+        text = _encodable(text)
+        for hit, _ in zip(compile_re2(rule.pattern).finditer(text), range(MAX_PATTERN_HITS), strict=False):
+            before = text[: hit.start()]
+            column = hit.start() - (before.rfind("\n") + 1) + 1
+            yield _finding(rule, Fact(line=before.count("\n") + 1, column=column, text=hit.group()))
+
+
+def _finding(rule: Rule, fact: Fact) -> Finding:
+    text = " ".join(fact.text[: 4 * MAX_TEXT].split())
+    if len(text) > MAX_TEXT:
+        text = text[: MAX_TEXT - 1] + "…"
+    return Finding(
+        rule=rule.id,
+        decision=rule.decision,
+        reason=rule.reason,
+        line=fact.line,
+        column=fact.column,
+        text="".join(character if character.isprintable() else "�" for character in text),
+        suggestion=rule.suggestion,
+    )

@@ -1,0 +1,97 @@
+"""The built-in packs: which rules each holds, and how strict.
+
+Each pack is the one before it with some decisions raised and some rules added, so `none` < `standard` < `script` <
+`strict` < `core` holds rule by rule.
+
+* `standard`, the default: the sandbox contains, so ordinary code passes; R3.3, R3.4 and R3.10 for commands.
+* `script` (R2.5): also the length of 10000, embedded secrets, dangerous patterns and syntax errors.
+* `strict` (R3.3, R3.5, R4.4): also an allowlist for Python and one plain command at a time for Bash.
+* `core` (R4.2): also no imports at all and at most 1000 characters.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..models import Decision
+from . import packs_files, packs_outside, packs_python, packs_shell, packs_system
+from .rules import Rule
+
+_SCRIPT_FORBIDS = frozenset(
+    {
+        "python.dynamic-code",
+        "python.dynamic-command",
+        "shell.dynamic-code",
+        "shell.syntax",
+        "privilege.raise",
+        "privilege.namespaces",
+        "source.too-large",
+        "source.too-deep",
+        "source.bad-utf8",
+        "source.invisible",
+    }
+)
+
+_SCRIPT = (
+    packs_python.SYNTAX,
+    Rule(
+        id="script.length",
+        decision=Decision.FORBID,
+        reason="it is longer than the 10000 characters a script may have",
+        suggestion="split it, or move data out of it",
+        longer_than=10_000,
+    ),
+    Rule(
+        id="script.secret",
+        decision=Decision.FORBID,
+        reason="it holds an embedded secret",
+        suggestion="pass the secret to the run as a variable instead",
+        traits=("source.secret",),
+        match=("aws configure set aws_access_key_id AKIAIOSFODNN7EXAMPLE",),
+        not_match=("token=$(get_token)", "echo 'password policy'"),
+    ),
+)
+
+_STRICT_FORBIDS = frozenset(
+    {
+        "python.dynamic-attribute",
+        "python.dynamic-import",
+        "shell.dynamic-command",
+        "shell.obscured-command",
+        "shell.inline-code",
+        "shell.hidden-option",
+        "shell.environment-hook",
+        "shell.shadowed-command",
+        "network.redirect",
+        "remove.unknown",
+        "remove.home",
+        "remove.repository",
+        "permissions.others-write",
+        "permissions.set-id",
+        "permissions.unknown",
+        "git.force-push",
+        "read.credentials",
+        "write.startup",
+    }
+)
+
+
+def rules_of(pack: str) -> tuple[Rule, ...]:
+    """The rules of a pack, in a fixed order."""
+    standard = (
+        *packs_files.RULES,
+        *packs_system.RULES,
+        *packs_outside.RULES,
+        *packs_shell.RULES,
+        *packs_python.STANDARD,
+    )
+    script = (*_raised(standard, _SCRIPT_FORBIDS), *_SCRIPT)
+    strict = (*_raised(script, _STRICT_FORBIDS), *packs_python.STRICT)
+    core = (*strict, *packs_python.CORE)
+    return {"none": (), "standard": standard, "script": script, "strict": strict, "core": core}[pack]
+
+
+def _raised(rules: tuple[Rule, ...], forbidden: frozenset[str]) -> tuple[Rule, ...]:
+    return tuple(
+        msgspec.structs.replace(rule, decision=Decision.FORBID) if rule.id in forbidden else rule for rule in rules
+    )

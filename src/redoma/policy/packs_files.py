@@ -1,0 +1,290 @@
+"""Built-in rules about what commands do to files: removing, changing rights, writing, reading keys."""
+
+from __future__ import annotations
+
+from .packs_base import ask, listed, refuse, tree
+
+_RECURSIVE = ("-r|-R|--recursive",)
+
+SYSTEM = tree("""
+    /etc, /usr, /bin, /sbin, /lib, /lib32, /lib64, /boot, /sys, /proc, /var/lib, /var/spool, /var/log, /System, /Library
+""")
+_CLIMBING = listed("..*/etc/*, ..*/usr/*, ..*/bin/*, ..*/sbin/*, ..*/boot/*, ..*/lib/*, ..*/root/*")
+
+_STARTUP = tuple(
+    f"{where}{name}"
+    for where in ("", "*/")
+    for name in listed("""
+        .ssh, .ssh/*, .bashrc, .bash_profile, .bash_login, .bash_logout, .bash_aliases, .profile, .zshrc, .zshenv,
+        .zprofile, .config/fish/*, .config/autostart/*, .config/systemd/*, .gitconfig, .git/hooks/*, .git/config,
+        .npmrc, .pypirc, .netrc, .pgpass, .aws/*, .kube/*, .docker/*, .gnupg/*, .inputrc, .vimrc, .pythonrc,
+        sitecustomize.py, usercustomize.py, authorized_keys, crontab, crontabs/*, LaunchAgents/*, .vscode/tasks.json,
+        .claude/*, .envrc
+    """)
+)
+
+_WORLD_WRITABLE = tuple(
+    f"{before}{who}{operator}{rights}*"
+    for before in ("", "*,")
+    for who in ("a", "o", "go", "ugo", "uo", "og", "ogu")
+    for operator in "+="
+    for rights in ("w", "rw", "xw", "wr")
+)
+
+REMOVAL = (
+    refuse(
+        id="remove.everything",
+        reason="it removes the whole file system or the whole home directory",
+        suggestion="name the directory to remove",
+        command=("rm", "rmdir", "unlink", "trash", "srm"),
+        args=("/", "/[*]", "/.[*]", "~", "~root", "~/[*]", "~/.[*]", "--no-preserve-root*"),
+        match=(
+            "rm -rf /",
+            "rm -fr /*",
+            "/bin/rm --recursive ~",
+            'rm -r -f "/"',
+            "rm -rf //",
+            "rm -rf /tmp/..",
+            "rm -rf $HOME",
+        ),
+        not_match=("rm -rf build/", "rm -f *.o", "echo 'rm -rf /'", "# rm -rf /", 'git commit -m "rm -rf /"'),
+    ),
+    refuse(
+        id="remove.directory",
+        reason="it removes a system directory, or everything where it happens to stand",
+        suggestion="name the directory to remove, inside the project or /tmp",
+        command=("rm", "srm"),
+        flags=_RECURSIVE,
+        args=(
+            *listed("""
+            ., .., */.., [*], .[*], [*][*], *../[*], ..[*], /home, /home/[*], /Users, /root, /var, /opt, /srv, /mnt,
+            /media, /run, /dev, /dev/*, /tmp
+        """),
+            *SYSTEM,
+        ),
+        match=(
+            "rm -rf *",
+            "rm -rf .",
+            "rm -r ..",
+            "rm -rf ./*",
+            "rm -rf /etc",
+            "rm -Rf /usr/lib",
+            "rm -rf ../..",
+            "rm -rf /e*",
+        ),
+        not_match=("rm -rf dist/*", "rm -rf ./build", "rm -rf /tmp/work", "rm *", "rm -rf .cache"),
+    ),
+    refuse(
+        id="remove.nothing-named",
+        reason="it removes recursively without saying what",
+        suggestion="name the directory to remove",
+        command=("rm",),
+        flags=_RECURSIVE,
+        args=("",),
+        match=("rm -rf",),
+        not_match=("rm -rf build", "rm --help", "rm"),
+    ),
+    ask(
+        id="remove.unknown",
+        reason="it removes recursively, and what it removes can't be known beforehand",
+        suggestion="name the directory, or at least its fixed beginning",
+        command=("rm", "srm"),
+        flags=_RECURSIVE,
+        args=listed("""
+            $, $$*, /$*, ~/$, ~$*, $/[*], $[*], $/.[*], $/..*, $/$*, $ *, -*$*, {}
+        """),
+        match=('rm -rf "$dir"', "rm -rf $dir/", 'rm -rf "$dir"/*', "rm -rf /$dir"),
+        not_match=("rm -rf build", 'rm -f "$tmp"', 'rm "$tmp"', 'rm -rf "$root/build"'),
+    ),
+    ask(
+        id="remove.home",
+        reason="it removes somebody's whole home directory",
+        suggestion="name a directory inside it",
+        command=("rm", "srm"),
+        flags=_RECURSIVE,
+        args=("/home/*", "/Users/*", "/root/*"),
+        unless=r"((-\S*|/(home|Users)/[^/\s]+/[^/\s*]\S*|/root/[^/\s*]\S*|[^/~\x00\s]\S*) ?)+",
+        match=("rm -rf /home/ana", "rm -rf /home/ana/*", "rm -rf /Users/ana /home/ana/x"),
+        not_match=("rm -rf /home/ana/project/build",),
+    ),
+    ask(
+        id="remove.system-file",
+        reason="it removes or moves away files of the system",
+        command=("rm", "rmdir", "unlink", "mv", "shred", "truncate"),
+        args=("/", "/[*]", *SYSTEM),
+        match=("rm /etc/passwd", "unlink /usr/bin/python3", "mv /etc /tmp/x"),
+        not_match=("rm etc/passwd", "mv a b"),
+    ),
+    ask(
+        id="remove.repository",
+        reason="it removes a repository's history",
+        command=("rm", "srm"),
+        flags=_RECURSIVE,
+        args=(".git", "*/.git"),
+        match=("rm -rf .git", "rm -rf ./project/.git/"),
+        not_match=("rm -rf .github-cache",),
+    ),
+    refuse(
+        id="remove.by-find",
+        reason="it removes what it finds anywhere in the system",
+        suggestion="start from a directory of the project",
+        command=("find", "fd", "fdfind"),
+        flags=("-delete",),
+        args=("/", "~", "/home", "/root", "/var", *SYSTEM),
+        match=("find / -delete", "find /etc -name '*.conf' -delete"),
+        not_match=("find . -name '*.pyc' -delete", "find build -delete"),
+    ),
+    ask(
+        id="remove.by-find-unknown",
+        reason="it removes or runs something on what it finds, starting where can't be known, or at the root",
+        command=("find",),
+        flags=("-delete|-exec|-execdir|-ok|-okdir",),
+        args=("$", "/$*", "/", "~"),
+        match=('find "$dir" -delete', "find / -name core -exec rm {} +"),
+        not_match=("find . -name '*.txt' -exec grep x {} +",),
+    ),
+    ask(
+        id="remove.by-xargs",
+        reason="it removes whatever is named by another program's output",
+        suggestion="look at the list first, or use find with -delete inside the project",
+        command=("xargs rm", "xargs unlink", "xargs shred", "parallel rm"),
+        match=("find / -print0 | xargs -0 -n 1 rm -f", "ls | xargs rm"),
+        not_match=("ls | xargs cat", "find . -name '*.pyc' -delete"),
+    ),
+    ask(
+        id="remove.shred",
+        reason="it destroys files beyond recovery",
+        command=("shred", "srm", "wipe"),
+        match=("shred -u notes.txt",),
+        not_match=("echo shred",),
+    ),
+)
+
+PERMISSIONS = (
+    refuse(
+        id="permissions.everyone",
+        reason="it lets everybody on the machine change the files (chmod 777)",
+        suggestion="give rights to the owner only: chmod u+rwx, or 755 for directories",
+        command=("chmod", "install", "mkdir"),
+        args=(
+            "-m*777",
+            "777",
+            "0777",
+            "[1-7]777",
+            "00777",
+            "+rwx",
+            *(glob for glob in _WORLD_WRITABLE if "rw" in glob),
+        ),
+        match=(
+            "chmod 777 x",
+            "install -m 777 a b",
+            "chmod -R 0777 .",
+            "chmod a+rwx x",
+            "chmod ugo+rwx x",
+            "chmod u+x,o+rw x",
+        ),
+        not_match=(
+            "chmod +x run.sh",
+            "chmod 644 x",
+            "chmod u+rwx x",
+            "chmod 755 x",
+            "chmod go-rwx x",
+            "chmod u=rwx,go=rx x",
+        ),
+    ),
+    ask(
+        id="permissions.others-write",
+        reason="it lets everybody on the machine write to the files",
+        suggestion="give rights to the owner or the group only",
+        command=("chmod",),
+        args=("[0-7][0-7][2367]", "[0-7][0-7][0-7][2367]", *_WORLD_WRITABLE),
+        match=("chmod 666 x", "chmod o+w x"),
+        not_match=("chmod 664 x", "chmod 700 x"),
+    ),
+    ask(
+        id="permissions.set-id",
+        reason="it makes a program run with the rights of its owner",
+        command=("chmod",),
+        args=("[2467][0-7][0-7][0-7]", "*[ug]+s*", "+s", "*[ug]+[rwx]*s", "*[ug]=*s*"),
+        match=("chmod u+s x", "chmod 4755 x"),
+        not_match=("chmod 0755 x", "chmod +x x"),
+    ),
+    refuse(
+        id="permissions.system",
+        reason="it changes rights or owners all over the system",
+        command=("chmod", "chown", "chgrp", "chattr", "setfacl"),
+        flags=("-R|--recursive",),
+        args=("/", "/[*]", "~", "/home", "/var", *SYSTEM),
+        match=("chown -R me /", "chmod -R 755 /usr"),
+        not_match=("chown -R me build",),
+    ),
+    ask(
+        id="permissions.unknown-mode",
+        reason="it changes rights to something that can't be known beforehand",
+        suggestion="write the mode out",
+        command=("chmod $*",),
+        match=('chmod "$mode" x', "chmod -v $mode x"),
+        not_match=('chmod +x "$file"', 'chmod 644 "$file"'),
+    ),
+    ask(
+        id="permissions.unknown",
+        reason="it changes rights or owners recursively, and where can't be known beforehand",
+        command=("chmod", "chown", "chgrp"),
+        flags=("-R|--recursive",),
+        args=("$", "$/", "/$*", "$/[*]"),
+        match=('chmod -R 755 "$dir"',),
+        not_match=("chmod -R 755 public", 'chmod +x "$file"'),
+    ),
+)
+
+WRITES = (
+    ask(
+        id="write.system",
+        reason="it writes to a system directory",
+        suggestion="write inside the project or to /tmp",
+        writes=(*SYSTEM, *_CLIMBING, "/", "/[!/]*[*?]*"),
+        match=(
+            "echo x > /etc/hosts",
+            "cp a /usr/local/bin/",
+            "tee -a /etc/../etc/passwd < x",
+            "sed -i s/a/b/ /etc/fstab",
+        ),
+        not_match=("echo x > out.txt", "cat /etc/hosts", "cp /etc/hosts .", "echo x > /tmp/y", "ls > /dev/null 2>&1"),
+    ),
+    ask(
+        id="write.startup",
+        reason="it changes a file that decides what runs later, or who may log in",
+        suggestion="leave start-up files, keys and hooks to the person who owns them",
+        writes=(*_STARTUP, "~/.*[*?[]*", "*/.s[*?[]*"),
+        match=(
+            "echo x >> ~/.bashrc",
+            "cat k >> ~/.ssh/authorized_keys",
+            "cp hook .git/hooks/pre-commit",
+            "ln -s x ~/.profile",
+        ),
+        not_match=("echo x > notes.profile.txt", "cat ~/.bashrc", "echo x > .github/workflows/ci.yml"),
+    ),
+    ask(
+        id="write.root-archive",
+        reason="it unpacks files over the system",
+        command=("tar", "unzip", "bsdtar", "cpio", "rsync", "7z", "dpkg", "rpm"),
+        flags=("-C|--directory|-d|-D|-i|-U|-a",),
+        args=("/", *SYSTEM),
+        match=("tar -xf x.tar -C /", "unzip x.zip -d /etc"),
+        not_match=("tar -xf x.tar -C build", "tar -czf out.tgz src"),
+    ),
+    ask(
+        id="read.credentials",
+        reason="it reads keys or passwords",
+        suggestion="pass a secret to the run explicitly instead",
+        args=listed("""
+            /etc/shadow, /etc/gshadow, /etc/sudoers*, */.ssh/id_*, ~/.ssh, */.aws/credentials, */.netrc, */.pgpass,
+            */.gnupg/*, */.kube/config, */.docker/config.json, /proc/*/environ, */.git-credentials
+        """),
+        match=("cat /etc/shadow", "base64 ~/.ssh/id_rsa", "strings /proc/1/environ"),
+        not_match=("cat /etc/hostname", "cat ssh/id_notes"),
+    ),
+)
+
+
+RULES = (*REMOVAL, *PERMISSIONS, *WRITES)

@@ -1,0 +1,271 @@
+"""The built-in rules about Python, as data.
+
+`STANDARD` lets ordinary programs be: the sandbox contains them. `STRICT` is an allowlist for small pieces of code
+(REQUIREMENTS R3.5, R4.2, R4.4), and `CORE` narrows it to code that imports nothing.
+"""
+
+from __future__ import annotations
+
+from .packs_base import ask, listed, refuse
+
+_SENSITIVE_MODULES = ("os", "posix", "subprocess", "builtins", "__builtins__", "pty", "ctypes")
+
+STANDARD = (
+    refuse(
+        id="python.encoding",
+        reason="it asks to be read in another encoding than UTF-8: what is checked and what runs would differ",
+        suggestion="save it as UTF-8 and drop the coding comment",
+        traits=("python.encoding",),
+        match=("# coding: utf-7\nx = 1", "#!/usr/bin/python\n# -*- coding: unicode_escape -*-"),
+        not_match=("# -*- coding: utf-8 -*-\nx = 1", "x = 1\ny = 2\n# coding: utf-7"),
+    ),
+    ask(
+        id="python.dynamic-code",
+        reason="it runs text as code: dangerous, since what it will do can't be read beforehand",
+        suggestion="write the code out; to read data, use json.loads or ast.literal_eval",
+        calls=listed("""
+            eval, exec, compile, code.interact, code.InteractiveInterpreter*, code.InteractiveConsole*,
+            marshal.loads, types.CodeType, types.FunctionType, runpy.run_path
+        """),
+        literal=False,
+        attributes=("eval", "exec", "compile", "types.CodeType"),
+        match=("eval(x)", "exec(open('x').read())", "f = eval\nf(x)", "__builtins__.eval(x)", "map(exec, lines)"),
+        not_match=(
+            "eval('1 + 1')",
+            "import ast\nast.literal_eval(x)",
+            "model.eval()",
+            "import re\nre.compile(x)",
+            "'eval(x)'",
+            "import pandas as pd\ndf = pd.read_csv(p)\ndf.eval('a + b')",
+        ),
+    ),
+    ask(
+        id="python.dynamic-command",
+        reason="it starts a command that can't be known beforehand",
+        suggestion="write the command as a list whose first word is a constant",
+        traits=("python.dynamic-command",),
+        attributes=listed("""
+            os.system, os.popen, os.exec*, os.spawn*, os.posix_spawn*, pty.spawn, subprocess.run, subprocess.call,
+            subprocess.check_call, subprocess.check_output, subprocess.getoutput, subprocess.getstatusoutput
+        """),
+        match=(
+            "import os\nos.system(x)",
+            "import subprocess\nsubprocess.run(cmd)",
+            "import os\nlist(map(os.system, x))",
+            "import os\nos.system(f'ls {x}')",
+        ),
+        not_match=(
+            "import subprocess\nsubprocess.run(['git', 'status'])",
+            "import os\nos.system('ls')",
+            "import subprocess\nsubprocess.run(['git', 'log', path])",
+        ),
+    ),
+    ask(
+        id="python.dynamic-attribute",
+        reason="it picks a member of a sensitive module by a name that can't be known, or hands the module around",
+        suggestion="write the member's name out",
+        traits=("python.dynamic-attribute",),
+        attributes=(
+            *_SENSITIVE_MODULES,
+            *(f"{module}.__dict__*" for module in _SENSITIVE_MODULES),
+            "*.__globals__*",
+            "*.__builtins__*",
+            "*.f_globals*",
+            "*.f_builtins*",
+            "sys.modules",
+        ),
+        calls=listed("""
+            *.__globals__*, *.__builtins__*, object.__subclasses__, *.__base__.__subclasses__,
+            *.__bases__*.__subclasses__, *.__mro__*.__subclasses__
+        """),
+        match=(
+            "import os\ngetattr(os, x)(y)",
+            "import os\nf(os)",
+            "f.__globals__['os']",
+            "import sys\nsys.modules[x]",
+            "import os\n[os][0].system('ls')",
+            "().__class__.__base__.__subclasses__()",
+        ),
+        not_match=(
+            "import sys\nprint('os' in sys.modules)",
+            "import os\nos.getcwd()",
+            "import os\nhasattr(os, 'fork')",
+            "getattr(self, name)",
+            "import os\no = os\no.getcwd()",
+        ),
+    ),
+    ask(
+        id="python.dynamic-import",
+        reason="it imports a module by a name that can't be known beforehand",
+        suggestion="import the module by its name",
+        traits=("python.dynamic-import",),
+        match=("__import__(name)", "import importlib\nimportlib.import_module(x)"),
+        not_match=("__import__('json')", "import importlib\nimportlib.import_module('json')"),
+    ),
+)
+
+SYNTAX = refuse(
+    id="python.syntax",
+    reason="it has a syntax error, so it can't run",
+    suggestion="correct the syntax",
+    traits=("python.syntax-error",),
+    match=("def f(:",),
+    not_match=("x = 1",),
+)
+
+_ALLOWED_IMPORTS = listed("""
+    __future__, abc, array, base64, bisect, calendar, cmath, collections, copy, csv, dataclasses, datetime, decimal,
+    enum, fractions, functools, graphlib, hashlib, heapq, itertools, json, keyword, math, numbers, operator, pprint,
+    random, re, reprlib, secrets, statistics, string, textwrap, time, types, typing, unicodedata, uuid, zoneinfo,
+    numpy, pandas, requests
+""")
+
+# A module of the allowlist holds others as plain attributes (`random._os`, `json.codecs`, `enum.sys`).
+_SMUGGLED = tuple(
+    form
+    for module in listed("""
+        os, _os, sys, _sys, subprocess, builtins, _builtins, bltns, importlib, shutil, socket, ctypes, ctypeslib,
+        codecs, pickle, _pickle, io, posix, posixpath, pathlib, tempfile, threading, multiprocessing, inspect, gc,
+        f2py, testing
+    """)
+    for form in (f"*.{module}", f"*.{module}.*")
+)
+
+_DUNDERS = ("*.__*__", "*.__*__.*", "*.__*__(*", "*.__*__[[]*")
+_HARMLESS_DUNDERS = (
+    r"(.*\.)?__(init|name|doc|len|str|repr|eq|lt|version|post_init|iter|next|enter|exit|call|annotations)__|__debug__"
+)
+_INTROSPECTION = listed("""
+    globals, locals, vars, dir, getattr, setattr, delattr, input, breakpoint, help, memoryview, __import__,
+    __loader__, __builtins__, __spec__, exit, quit
+""")
+
+STRICT = (
+    refuse(
+        id="strict.import",
+        reason="this module is not on the list of the strict policy",
+        suggestion="use "
+        + ", ".join(("json", "csv", "re", "datetime", "math", "collections", "numpy", "pandas"))
+        + " and their like",
+        imports=("*",),
+        unless="(" + "|".join(_ALLOWED_IMPORTS) + r")(\..*)?",
+        match=(
+            "import os",
+            "import subprocess as s",
+            "from shutil import rmtree",
+            "__import__('sys')",
+            "from . import x",
+        ),
+        not_match=(
+            "import json",
+            "from datetime import date",
+            "import numpy as np",
+            "print('import os')",
+            "os_name = 1",
+        ),
+    ),
+    refuse(
+        id="strict.smuggled-module",
+        reason="it reaches a module that is not on the list through one that is",
+        imports=_SMUGGLED,
+        calls=_SMUGGLED,
+        attributes=_SMUGGLED,
+        match=("import random\nrandom._os.system('ls')", "from json import codecs", "import enum\nx = enum.sys"),
+        not_match=("import re\nre.compile('x')", "import math\nmath.sqrt(2)"),
+    ),
+    refuse(
+        id="strict.call",
+        reason="this call starts programs, runs text as code or reads objects that can: dangerous",
+        suggestion="write the code out; to read data, use json.loads",
+        calls=listed("""
+            eval, exec, compile, os.*, sys.*, subprocess.*, shutil.*, pickle.*, cPickle.*, marshal.*, shelve.*,
+            dill.*, *.read_pickle, *.to_pickle, *.to_sql, *.read_sql*, numpy.load, numpy.save*, pandas.eval,
+            types.CodeType, types.FunctionType, operator.attrgetter, operator.methodcaller, $, $.*
+        """),
+        unless=r"\x00\.(?:[a-z]+|[a-z_]*[a-z])",
+        attributes=listed("""
+            eval, exec, compile, os.*, subprocess.*, pickle.*, types.CodeType, types.FunctionType
+        """),
+        match=("eval('1')", "exec(x)", "f = eval", "import pickle\npickle.loads(x)", "import os\nos.system('ls')"),
+        not_match=("import re\nre.compile('x')", "'a b'.split()", "print('passo')"),
+    ),
+    refuse(
+        id="strict.file",
+        reason="it opens files",
+        suggestion="pass the data in as text",
+        calls=listed("""
+            open, io.open, *.open, io.FileIO, pathlib.*, *.write_text, *.read_text, *.read_bytes, *.write_bytes,
+            numpy.fromfile, numpy.memmap, numpy.genfromtxt, numpy.loadtxt
+        """),
+        attributes=("open", "io.open", "pathlib.Path"),
+        match=("open('x')", "f = open", "import io\nio.open('x')"),
+        not_match=("opened = True", "x = 'open(1)'"),
+    ),
+    refuse(
+        id="strict.introspection",
+        reason="it reaches into the interpreter, past what the policy can see",
+        calls=(*_INTROSPECTION, *_DUNDERS),
+        attributes=(
+            *listed("""
+            *.gi_frame*, *.cr_frame*, *.tb_frame*, *.f_back*, *.f_globals*, *.f_locals*, *.f_builtins*,
+            *.func_globals*, *.gi_code*
+        """),
+            *_INTROSPECTION,
+            *_DUNDERS,
+        ),
+        unless=_HARMLESS_DUNDERS,
+        match=(
+            "x.__class__.__subclasses__()",
+            "globals()",
+            "getattr(x, 'y')",
+            "__builtins__",
+            "().__class__",
+            "vars()",
+            "input()",
+            "breakpoint()",
+            "f = getattr",
+        ),
+        not_match=(
+            "super().__init__()",
+            "if __name__ == '__main__':\n    print(1)",
+            "variables = 1",
+            "print('__class__')",
+        ),
+    ),
+    refuse(
+        id="strict.request",
+        reason="the strict policy reads from the web, and does nothing else there",
+        suggestion="use requests.get or requests.head",
+        calls=("requests.*",),
+        attributes=("requests.*",),
+        imports=("requests",),
+        unless=r"requests|requests\.(get|head)(\(\).*)?|requests\.(exceptions(\..*)?|RequestException|HTTPError|Timeout|ConnectionError)",
+        match=("import requests\nrequests.post(u, json=d)", "from requests import Session"),
+        not_match=("import requests\nrequests.get(u).json()", "from requests import get\nget(u)"),
+    ),
+    ask(
+        id="strict.operator",
+        reason="the strict policy takes one plain command at a time: no `;`, `&&`, `||`, `|`, backquote or $()",
+        suggestion="run the commands one by one",
+        traits=("shell.operator",),
+        match=("ls; pwd", "ls && pwd", "ls | wc", "echo $(pwd)", "echo `pwd`"),
+        not_match=("ls -l", "echo 'a; b && c | d'"),
+    ),
+)
+
+CORE = (
+    refuse(
+        id="core.import",
+        reason="code of this profile imports nothing",
+        suggestion="use what the language has built in",
+        imports=("*",),
+        match=("import json", "from math import pi"),
+        not_match=("print('import json')",),
+    ),
+    refuse(
+        id="core.length",
+        reason="it is longer than the 1000 characters this profile takes",
+        suggestion="split it into smaller pieces",
+        longer_than=1000,
+    ),
+)

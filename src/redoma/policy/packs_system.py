@@ -1,0 +1,201 @@
+"""Built-in rules about commands that change the machine: privileges, disks, services, users, logs."""
+
+from __future__ import annotations
+
+from .packs_base import ask, listed, refuse
+
+_DISKS = listed("""
+    /dev/sd*, /dev/hd*, /dev/vd*, /dev/xvd*, /dev/nvme*, /dev/mmcblk*, /dev/dm-*, /dev/mapper/*, /dev/md*,
+    /dev/disk*, /dev/rdisk*, /dev/loop*, /dev/mem, /dev/kmem, /dev/port
+""")
+
+PRIVILEGE = (
+    ask(
+        id="privilege.raise",
+        reason="it runs something with another user's rights",
+        suggestion="run it as yourself; a sandbox needs no sudo",
+        command=("sudo", "su", "doas", "pkexec", "runuser", "sudoedit", "gosu", "run0", "dzdo", "sg"),
+        match=("sudo ls", "su - root -c id", "env sudo -n true"),
+        not_match=("echo sudo", 'git commit -m "remove sudo"', "grep sudo README.md"),
+    ),
+    ask(
+        id="privilege.namespaces",
+        reason="it enters or makes another view of the system",
+        command=listed("""
+            nsenter, unshare, chroot, pivot_root, capsh, setcap, setpriv, bwrap, systemd-run, machinectl
+        """),
+        match=("chroot /mnt sh", "unshare -r id"),
+        not_match=("man chroot",),
+    ),
+    refuse(
+        id="privilege.container",
+        reason="it starts a container that holds the host in its hands",
+        suggestion="drop --privileged and the mounts of / and of the Docker socket",
+        command=listed("""
+            docker run, docker exec, docker create, docker container run, podman run, podman exec, podman create,
+            nerdctl run
+        """),
+        args=(
+            "--privileged*",
+            "/:*",
+            "*=/:*",
+            "*docker.sock*",
+            "--pid=host",
+            "--cap-add=*all*",
+            "--cap-add=*sys_admin*",
+            "type=bind,*source=/,*",
+            "type=bind,*src=/,*",
+            "--device=/dev/*",
+            "/etc:*",
+            "/root:*",
+        ),
+        match=("docker run --privileged x", "docker run -v /:/host x", "docker run -v /var/run/docker.sock:/s x"),
+        not_match=("docker run --rm -v ./data:/data x", "docker ps"),
+    ),
+)
+
+SYSTEM_STATE = (
+    refuse(
+        id="disk.format",
+        reason="it formats, partitions or wipes a disk",
+        command=listed("""
+            mkfs*, mke2fs, mkswap, wipefs, fdisk, sfdisk, gdisk, sgdisk, parted, blkdiscard, hdparm,
+            cryptsetup luksformat, pvcreate, vgremove, lvremove, zpool destroy, diskutil erase*
+        """),
+        match=("mkfs.ext4 /dev/sda1", "wipefs -a /dev/sdb"),
+        not_match=("lsblk", "df -h"),
+    ),
+    refuse(
+        id="disk.write",
+        reason="it writes to a disk or to memory directly",
+        writes=_DISKS,
+        match=("dd if=/dev/zero of=/dev/sda", "echo x > /dev/nvme0n1", "cat img | tee /dev/sdb"),
+        not_match=("echo x > /dev/null", "ls 2> /dev/stderr", "dd if=a of=b"),
+    ),
+    ask(
+        id="disk.write-unknown",
+        reason="it copies raw data to a place that can't be known beforehand",
+        command=("dd",),
+        args=("of=$*", "$", "of=/dev/*"),
+        unless=r"(.* )?of=/dev/(null|stdout|stderr)( [^\x00]*)?",
+        match=('dd if=image of="$disk"',),
+        not_match=("dd if=/dev/urandom of=/dev/null count=1", "dd if=a of=b"),
+    ),
+    refuse(
+        id="system.halt",
+        reason="it stops the machine",
+        command=listed("""
+            shutdown, reboot, halt, poweroff, init 0, init 6, telinit, kexec, systemctl poweroff, systemctl reboot,
+            systemctl halt, systemctl kexec
+        """),
+        match=("shutdown -h now", "init 0", "systemctl --force reboot"),
+        not_match=("systemctl status nginx", "git init"),
+    ),
+    refuse(
+        id="system.sysrq",
+        reason="it gives the kernel orders past every safeguard",
+        writes=("/proc/sysrq-trigger", "/proc/sys/*", "/sys/power/*"),
+        match=("echo b > /proc/sysrq-trigger",),
+        not_match=("cat /proc/meminfo",),
+    ),
+    refuse(
+        id="system.kill-all",
+        reason="it kills every process it may",
+        command=("kill",),
+        args=("-1",),
+        unless=r"-1( [1-9%]\S*)+",
+        match=("kill -9 -1", "kill -KILL -- -1"),
+        not_match=("kill -1 1234", "kill 4321", "kill -9 99"),
+    ),
+    ask(
+        id="system.kill-by-name",
+        reason="it kills every process of a name or a user",
+        command=("killall", "killall5", "pkill -u*", "pkill -9 -u*"),
+        match=("killall python", "pkill -u root"),
+        not_match=("kill %1",),
+    ),
+    ask(
+        id="system.services",
+        reason="it changes which services run",
+        command=listed("""
+            systemctl stop, systemctl disable, systemctl mask, systemctl restart, systemctl start, systemctl enable,
+            systemctl edit, systemctl daemon-reload, service, rc-service, update-rc.d, launchctl
+        """),
+        match=("systemctl stop sshd", "systemctl --now disable ufw"),
+        not_match=("systemctl status sshd",),
+    ),
+    ask(
+        id="system.firewall",
+        reason="it changes how the machine filters or routes its network",
+        command=listed("""
+            iptables*, ip6tables*, nft, ufw, firewall-cmd, ip route, ip link, ip addr, ifconfig, route
+        """),
+        unless=r"(-L|-S|status|list ruleset|-nL|-n -L|(route|link|addr)( (show|list|get)\b[^\x00]*)?)",
+        match=("iptables -F", "ufw disable"),
+        not_match=("ip addr show", "iptables -L"),
+    ),
+    ask(
+        id="system.mount",
+        reason="it changes what is mounted",
+        command=("mount", "umount", "swapoff", "swapon", "losetup", "fusermount*"),
+        unless="(-l|--help|)",
+        match=("mount /dev/sda1 /mnt", "umount /data"),
+        not_match=("mount", "findmnt"),
+    ),
+    refuse(
+        id="system.kernel",
+        reason="it loads or removes code of the kernel",
+        command=("insmod", "modprobe", "rmmod", "bpftool"),
+        match=("insmod evil.ko",),
+        not_match=("lsmod",),
+    ),
+    ask(
+        id="system.settings",
+        reason="it changes settings of the whole system",
+        command=listed("""
+            sysctl, setenforce, auditctl, timedatectl set*, hostnamectl set*, update-alternatives, ldconfig,
+            dpkg-reconfigure, localectl set*, date -s, hwclock
+        """),
+        unless=r"(-a|[a-z][a-z0-9_.]*|--version)",
+        match=("sysctl -w kernel.randomize_va_space=0", "setenforce 0"),
+        not_match=("sysctl kernel.hostname",),
+    ),
+    ask(
+        id="system.users",
+        reason="it changes users, groups or passwords",
+        command=listed("""
+            useradd, usermod, userdel, adduser, deluser, groupadd, groupdel, groupmod, passwd, chpasswd, visudo,
+            vipw, vigr, chsh, chfn, gpasswd, newusers
+        """),
+        match=("useradd eve", "echo root:x | chpasswd"),
+        not_match=("whoami", "id -u"),
+    ),
+    ask(
+        id="system.schedule",
+        reason="it makes something run later, outside this run",
+        command=("crontab", "at", "batch", "systemd-run", "launchctl load"),
+        unless=r"-l",
+        match=("crontab -r", "echo x | at now", "crontab jobs.txt"),
+        not_match=("crontab -l",),
+    ),
+    ask(
+        id="system.traces",
+        reason="it wipes history or logs",
+        command=listed("""
+            history -c, history -*c*, history -d, journalctl --vacuum*, journalctl --rotate, unset hist*,
+            git reflog expire, git filter-branch, git filter-repo, auditctl -D
+        """),
+        match=("history -c", "journalctl --vacuum-time=1s", "unset HISTFILE"),
+        not_match=("history", "journalctl -u nginx", "git reflog"),
+    ),
+    ask(
+        id="system.history-file",
+        reason="it rewrites a shell's history",
+        writes=("*_history", "*/fish_history"),
+        match=("> ~/.bash_history", "ln -sf /dev/null ~/.bash_history"),
+        not_match=("cat history.txt",),
+    ),
+)
+
+
+RULES = (*PRIVILEGE, *SYSTEM_STATE)

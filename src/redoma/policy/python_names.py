@@ -1,0 +1,472 @@
+"""What names and expressions of a Python program stand for, as far as that can be known without running it.
+
+`import os as o; f = o.system` makes `f` stand for "os.system"; `"sys" + "tem"` folds to "system". Scopes and the
+order of statements are ignored: a name stands for everything it is ever bound to, which errs on the safe side.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+
+from .facts import UNKNOWN
+
+_BUILTINS = frozenset(dir(builtins))
+_MAX_LINKS = 50
+"""Links of one dotted chain that are followed; `a.b().c().d()…` in the thousands is not a name to know."""
+_MAX_MEANINGS = 16
+_MAX_TEXT = 100_000
+_MAX_NESTING = 60
+"""Depth of expressions that are followed. Deeper counts as unknowable."""
+_MAX_WORK = 50_000
+"""Expressions that are followed in one program: `b = a + a; c = b + b; …` doubles at every step."""
+
+# Most nodes of a tree bind nothing. Asking for the class first halves the time a program takes to read.
+_BINDING = frozenset(
+    {
+        ast.Name,
+        ast.Attribute,
+        ast.Subscript,
+        ast.Assign,
+        ast.AnnAssign,
+        ast.NamedExpr,
+        ast.AugAssign,
+        ast.For,
+        ast.arguments,
+        ast.FunctionDef,
+        ast.AsyncFunctionDef,
+        ast.ClassDef,
+        ast.Import,
+        ast.ImportFrom,
+    }
+)
+# Fields that hold names, numbers and operators, never code. Skipping them leaves half of a tree.
+_PLAIN_FIELDS = frozenset(
+    {"ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "asname", "kind", "type_comment"}
+    | {"conversion", "is_async", "simple", "type_ignores", "kwd_attrs", "rest"}
+)
+_CODE_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
+    kind: tuple(field for field in kind._fields if field not in _PLAIN_FIELDS and kind is not ast.Constant)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+_LIST_GROWERS = frozenset({"append", "extend"})
+
+
+def all_nodes(tree: ast.Module) -> list[ast.AST]:
+    """The nodes that can hold code, breadth first and without recursion."""
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:  # grows while it is walked
+        for field in _CODE_FIELDS[node.__class__]:
+            value = getattr(node, field, None)
+            if value.__class__ is list:
+                nodes.extend([item for item in value if isinstance(item, ast.AST)])
+            elif isinstance(value, ast.AST):
+                nodes.append(value)
+    return nodes
+
+
+class Names:
+    """The bindings of one program."""
+
+    def __init__(self, nodes: Sequence[ast.AST]) -> None:
+        self.stars: list[str] = []
+        """Modules imported by `from m import *`: any name could be theirs."""
+        self._imported: dict[str, dict[str, None]] = {}
+        self._assigned: dict[str, list[ast.expr]] = {}
+        self._stores: Counter[str] = Counter()
+        self._grown: set[str] = set()
+        self._changed: set[str] = set()
+        self._settled: dict[str, int] = {}
+        self._nesting = 0
+        self._work = 0
+        for node in nodes:
+            if node.__class__ in _BINDING:
+                self._note(node)
+        self._note_settled(nodes[0])
+
+    # -- collecting ---------------------------------------------------------------------------------------------
+
+    def _note(self, node: ast.AST) -> None:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                self._stores[name] += 1
+            case ast.Name(id=name, ctx=ast.Del()):
+                self._stores[name] += 2
+                self._changed.add(name)
+            case ast.Attribute(value=ast.Name(id=name), attr=method):
+                if method in _LIST_GROWERS:
+                    self._grown.add(name)
+                elif method in {"insert", "pop", "remove", "reverse", "clear", "sort"}:
+                    self._changed.add(name)
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
+                self._changed.add(name)
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self._bind(target, value)
+            case ast.AnnAssign(target=target, value=value) if value is not None:
+                self._bind(target, value)
+            case ast.NamedExpr(target=target, value=value):
+                self._bind(target, value)
+            case ast.AugAssign(target=ast.Name(id=name)):
+                self._grown.add(name)
+                self._stores[name] -= 1  # its target counts as a binding of its own
+            case ast.For(target=target, iter=ast.List(elts=values) | ast.Tuple(elts=values) | ast.Set(elts=values)):
+                for value in values:
+                    self._bind(target, value)
+            case ast.arguments():
+                self._note_arguments(node)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                self._stores[name] += 2  # never one plain value
+            case ast.Import(names=aliases):
+                for alias in aliases:
+                    top = alias.name if alias.asname else alias.name.partition(".")[0]
+                    self._import(alias.asname or top, top)
+            case ast.ImportFrom(names=aliases):
+                for alias in aliases:
+                    if alias.name == "*":
+                        self.stars.append(module_of(node))
+                    else:
+                        self._import(alias.asname or alias.name, f"{module_of(node)}.{alias.name}")
+
+    def _import(self, name: str, full: str) -> None:
+        self._stores[name] += 2
+        self._imported.setdefault(name, {})[full] = None
+
+    def _bind(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self._assigned.setdefault(target.id, []).append(value)
+        elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+            for one, its_value in zip(target.elts, value.elts, strict=False):
+                if isinstance(one, ast.Name):
+                    self._assigned.setdefault(one.id, []).append(its_value)
+
+    def _note_arguments(self, arguments: ast.arguments) -> None:
+        positional = [*arguments.posonlyargs, *arguments.args]
+        for arg in (*positional, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+            if arg is not None:
+                self._stores[arg.arg] += 2
+        defaults = [
+            *zip(reversed(positional), reversed(arguments.defaults), strict=False),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=False),
+        ]
+        for arg, default in defaults:
+            if default is not None:
+                self._assigned.setdefault(arg.arg, []).append(default)
+
+    def _note_settled(self, tree: ast.AST) -> None:
+        """Where a name is bound for certain, by a statement of the module itself.
+
+        `if 0: from re import compile as exec` must not turn a later `exec(x)` into a harmless `re.compile(x)`.
+        """
+        for statement in getattr(tree, "body", ()):
+            match statement:
+                case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                    for alias in aliases:
+                        self._settled.setdefault(alias.asname or alias.name.partition(".")[0], statement.lineno)
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    self._settled.setdefault(name, statement.lineno)
+
+    # -- what a name stands for ----------------------------------------------------------------------------------
+
+    def is_local(self, name: str) -> bool:
+        """Bound by the program to something of its own, not to a module's or Python's own object."""
+        return name in self._stores and name not in self._imported and name not in _BUILTINS
+
+    def meanings(self, node: ast.expr) -> list[str]:
+        """The dotted names an expression can stand for; UNKNOWN at the start where its base can't be named."""
+        found: dict[str, None] = {}
+        seen: set[tuple[str, str]] = set()
+        pending = [self._chain(node)]
+        while pending and len(found) < _MAX_MEANINGS:
+            base, tail = pending.pop()
+            if (base, tail) in seen or len(seen) > 4 * _MAX_MEANINGS:
+                continue
+            seen.add((base, tail))
+            if base == UNKNOWN or base.startswith("="):
+                found[_plain(base.removeprefix("=") + tail)] = None
+                continue
+            for full in islice(self._imported.get(base, ()), _MAX_MEANINGS):
+                found[_plain(full + tail)] = None
+            values = self._assigned.get(base, ())
+            for value in values[:_MAX_MEANINGS]:
+                value_base, value_tail = self._chain(value)
+                if value_base != UNKNOWN and value_base != base:
+                    pending.append((value_base, value_tail + tail))
+            if base not in self._imported and not values:
+                for module in self.stars[:_MAX_MEANINGS]:
+                    found[f"{module}.{base}{tail}"] = None
+            line = getattr(node, "lineno", 0)
+            settled = base in self._settled and self._settled[base] < line and base not in self._changed
+            if not (base in self._imported or (values and base not in _BUILTINS)) or (
+                base in _BUILTINS and not settled
+            ):
+                found[_plain(base + tail)] = None
+        return list(found) or [_plain("".join(self._chain(node)))]
+
+    def _chain(self, node: ast.expr) -> tuple[str, str]:
+        """An expression as a base and what is done to it: `o.path.join()` is ("o", ".path.join()").
+
+        A base that starts with "=" is a full name already: `__import__("os")` is "=os" whatever `os` is bound to.
+        """
+        if isinstance(node, ast.Name):
+            return node.id, ""
+        if self._nesting >= _MAX_NESTING or self._work >= _MAX_WORK:
+            return UNKNOWN, ""
+        self._nesting += 1
+        self._work += 1
+        chain = self._follow(node)
+        self._nesting -= 1
+        return chain
+
+    def _follow(self, node: ast.expr) -> tuple[str, str]:
+        tail = ""
+        for _ in range(_MAX_LINKS):
+            match node:
+                case ast.Name(id=name):
+                    return name, tail
+                case ast.Attribute(value=value, attr=attribute):
+                    node, tail = value, f".{attribute}{tail}"
+                case ast.NamedExpr(value=value) | ast.Await(value=value):
+                    node = value
+                case ast.Call(func=function):
+                    looked_up = self._looked_up(node)
+                    if looked_up is not None:
+                        return looked_up[0], looked_up[1] + tail
+                    node, tail = function, "()" + tail
+                case ast.Subscript(value=value, slice=key):
+                    looked_up = self._item(value, key)
+                    if looked_up is not None:
+                        return looked_up[0], looked_up[1] + tail
+                    node, tail = value, "[]" + tail
+                case _:
+                    break
+        return UNKNOWN, tail
+
+    def _looked_up(self, call: ast.Call) -> tuple[str, str] | None:
+        """What a call that fetches something by a constant name fetches: getattr, __import__, `sys.modules.get` …"""
+        match call:
+            case ast.Call(func=ast.Name(id="getattr"), args=[owner, key, *_]):
+                return self._member(owner, key)
+            case ast.Call(func=ast.Attribute(attr="__getattribute__" | "__getattr__", value=owner), args=[key]):
+                return self._member(owner, key)
+            case ast.Call(func=ast.Attribute(attr="__getattribute__"), args=[owner, key]):
+                return self._member(owner, key)
+            case ast.Call(func=ast.Attribute(attr="get" | "pop" | "__getitem__", value=owner), args=[key, *_]):
+                return self._item(owner, key)
+            case ast.Call(func=ast.Name(id="__import__"), args=[key, *_]):
+                module = self.text(key)
+            case ast.Call(func=ast.Name() | ast.Attribute() as function, args=[key, *_]):
+                last = function.id if isinstance(function, ast.Name) else function.attr
+                imports = last in ("import_module", "__import__") or last in self._imported
+                if not imports or not any(
+                    m in ("importlib.import_module", "__import__") for m in self.meanings(function)
+                ):
+                    return None
+                module = self.text(key)
+            case _:
+                return None
+        if module is None or UNKNOWN in module:
+            return None
+        # `__import__("os.path")` gives os; import_module gives os.path. Calling both by the full name errs on one side
+        # for `__import__`, so its value is the top.
+        top = isinstance(call.func, ast.Name) and call.func.id == "__import__"
+        return "=" + (module.partition(".")[0] if top else module), ""
+
+    def _member(self, owner: ast.expr, key: ast.expr) -> tuple[str, str] | None:
+        name = self.text(key)
+        if name is None or UNKNOWN in name:
+            return None
+        base, tail = self._chain(owner)
+        return base, f"{tail}.{name}"
+
+    def _item(self, owner: ast.expr, key: ast.expr) -> tuple[str, str] | None:
+        """What `sys.modules["os"]`, `globals()["f"]`, `vars(os)["system"]` or `os.__dict__["system"]` stand for."""
+        if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "vars" and owner.args:
+            return self._member(owner.args[0], key)
+        if not isinstance(owner, (ast.Attribute, ast.Call, ast.Name)):
+            return None
+        base, tail = self._chain(owner)
+        tables = tail.endswith(("modules", "__dict__", "__builtins__", "f_globals")) or (base, tail) in _NAMESPACES
+        if not tables and base not in self._imported and base != "__builtins__":
+            return None
+        name = self.text(key)
+        if name is None or UNKNOWN in name:
+            return None
+        if tail.endswith(".__dict__"):
+            return base, f"{tail.removesuffix('.__dict__')}.{name}"
+        if (base, tail) in _NAMESPACES:
+            return name, ""
+        if (base, tail) == ("__builtins__", "") or tail.endswith("__builtins__"):
+            return f"=builtins.{name}", ""
+        whole = {full + tail for full in self._imported.get(base) or [base.removeprefix("=")]}
+        return (f"={name}", "") if "sys.modules" in whole else None
+
+    # -- constants -----------------------------------------------------------------------------------------------
+
+    def text(self, node: ast.expr) -> str | None:
+        """The string an expression makes, with UNKNOWN for parts that can't be known; None if none of it can be."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return node.value
+        if self._nesting >= _MAX_NESTING or self._work >= _MAX_WORK:
+            return None
+        self._nesting += 1
+        self._work += 1
+        folded = self._fold(node)
+        self._nesting -= 1
+        return folded if folded is None or len(folded) <= _MAX_TEXT else None
+
+    def _fold(self, node: ast.expr) -> str | None:
+        match node:
+            case ast.Constant(value=bytes(raw)):
+                return raw.decode("utf-8", "replace")
+            case ast.JoinedStr(values=parts):
+                return self._join(parts, "")
+            case ast.FormattedValue(value=value):
+                return str(value.value) if isinstance(value, ast.Constant) else self.text(value)
+            case ast.BinOp(op=ast.Add()):
+                return self._join(_operands(node, ast.Add), "")
+            case ast.BinOp(op=ast.Div()):  # pathlib
+                return self._join(_operands(node, ast.Div), "/")
+            case ast.BinOp(op=ast.Mod(), left=template):
+                return _blanked(self.text(template), "%")
+            case ast.Subscript(
+                value=value, slice=ast.Slice(lower=None, upper=None, step=ast.UnaryOp(operand=ast.Constant(value=1)))
+            ):
+                reversed_text = self.text(value)
+                return None if reversed_text is None else reversed_text[::-1]
+            case ast.Name(id=name):
+                only = self._only_value(name)
+                return None if only is None or name in self._grown else self.text(only)
+            case ast.Attribute(attr="executable") if "sys.executable" in self.meanings(node):
+                return "python3"
+            case ast.Subscript(value=owner, slice=ast.Constant(value="HOME")) if "os.environ" in self.meanings(owner):
+                return "~"
+            case ast.Call():
+                return self._fold_call(node)
+        return None
+
+    def _fold_call(self, call: ast.Call) -> str | None:
+        match call:
+            case ast.Call(func=ast.Name(id="chr"), args=[ast.Constant(value=int(code))]) if 0 < code < 0x110000:
+                return chr(code)
+            case ast.Call(func=ast.Name(id="str"), args=[value, *_]):
+                return self.text(value)
+            case ast.Call(
+                func=ast.Attribute(attr="join", value=ast.Constant(value=str(glue))),
+                args=[ast.List() | ast.Tuple() as parts],
+            ):
+                return self._join(parts.elts, glue)
+            case ast.Call(func=ast.Attribute(attr="format", value=template)):
+                return _blanked(self.text(template), "{")
+            case ast.Call(func=ast.Attribute(attr="replace", value=value), args=[old, new]):
+                parts_known = [self.text(part) for part in (value, old, new)]
+                whole, before, after = parts_known
+                return None if whole is None or before is None or after is None else whole.replace(before, after)
+            case ast.Call(func=ast.Attribute(attr="decode" | "encode", value=value)):
+                return self.text(value)
+            case ast.Call(func=ast.Attribute(attr="strip" | "expanduser" | "resolve", value=value), args=[]):
+                return self.text(value)
+        return self._fold_path(call)
+
+    def _fold_path(self, call: ast.Call) -> str | None:
+        if not isinstance(call.func, (ast.Name, ast.Attribute)):
+            return None
+        names = self.meanings(call.func)
+        if "pathlib.Path.home" in names or ("os.getenv" in names and call.args and self.text(call.args[0]) == "HOME"):
+            return "~"
+        if {"pathlib.Path", "pathlib.PurePath", "pathlib.PosixPath", "os.path.join"} & set(names):
+            return self._join(call.args, "/")
+        if {"os.path.expanduser", "os.path.abspath", "os.path.realpath", "os.fspath", "shlex.quote"} & set(
+            names
+        ) and call.args:
+            return self.text(call.args[0])
+        return None
+
+    def _join(self, parts: Sequence[ast.expr], glue: str) -> str | None:
+        texts = [self.text(part) for part in parts]
+        if not texts or all(text is None for text in texts):
+            return None
+        return glue.join(UNKNOWN if text is None else text for text in texts)
+
+    def _only_value(self, name: str) -> ast.expr | None:
+        """The one thing a name is ever bound to."""
+        values = self._assigned.get(name, ())
+        if len(values) != 1 or self._stores[name] != 1 or name in self._changed:
+            return None
+        return values[0]
+
+    def words(self, node: ast.expr) -> list[str] | None:
+        """The strings of a list expression, UNKNOWN for each that can't be known; None when it isn't a list."""
+        match node:
+            case ast.List(elts=items) | ast.Tuple(elts=items):
+                return [self.text(item) or UNKNOWN if not _is_empty(item) else "" for item in items]
+            case ast.BinOp(op=ast.Add()):
+                first, *rest = _operands(node, ast.Add)
+                known = self.words(first) if not isinstance(first, ast.BinOp) else None
+                if known is None:
+                    return None
+                return known + [word for part in rest for word in (self._words_or_unknown(part))]
+            case ast.Name(id=name):
+                value = self._only_value(name)
+                known = None if value is None or isinstance(value, ast.Name) else self.words(value)
+                return known if known is None or name not in self._grown else [*known, UNKNOWN]
+            case ast.Call(func=ast.Attribute(attr="split", value=ast.Constant(value=str(line))), args=[]):
+                return line.split()
+            case ast.Call(args=[argument, *_], func=ast.Name() | ast.Attribute() as function):
+                if "shlex.split" in self.meanings(function):
+                    text = self.text(argument)
+                    return None if text is None else _split(text)
+        return None
+
+    def _words_or_unknown(self, node: ast.expr) -> list[str]:
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return self.words(node) or []
+        return [UNKNOWN]
+
+
+_NAMESPACES = frozenset({("globals", "()"), ("locals", "()"), ("vars", "()")})
+
+
+def module_of(node: ast.ImportFrom) -> str:
+    return "." * node.level + (node.module or "")
+
+
+def _plain(name: str) -> str:
+    """`builtins.eval` and `__builtins__.eval` are eval."""
+    for prefix in ("builtins.", "__builtins__."):
+        name = name.removeprefix(prefix)
+    return name
+
+
+def _operands(node: ast.BinOp, kind: type[ast.operator]) -> list[ast.expr]:
+    """The operands of a chain such as a + b + c, which the tree nests to the left, as deep as it is long."""
+    operands: list[ast.expr] = []
+    left: ast.expr = node
+    while isinstance(left, ast.BinOp) and isinstance(left.op, kind):
+        operands.append(left.right)
+        left = left.left
+    return [left, *reversed(operands)]
+
+
+def _split(line: str) -> list[str] | None:
+    try:
+        return shlex.split(line)
+    except ValueError:  # an open quote: it will fail when it runs, too
+        return None
+
+
+def _blanked(template: str | None, mark: str) -> str | None:
+    """A template with everything from each placeholder up to its end made UNKNOWN."""
+    if template is None:
+        return None
+    return re.sub(r"%[^%\s]" if mark == "%" else r"\{[^{}]*\}", UNKNOWN, template)
+
+
+def _is_empty(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == ""

@@ -1,0 +1,243 @@
+"""Rules as data, and how a set of them becomes a policy.
+
+A rule looks at one fact at a time. `command`, `flags`, `args`, `writes` and `unless` describe one command and
+must all hold of it. `imports`, `calls`, `attributes`, `traits`, `pattern` and `longer_than` each describe
+another kind of thing, and any one of them is enough. Inside one field any entry will do, except in `flags`.
+
+Globs are those of the shell (`*`, `?`, `[…]`), ignore case, and have one addition: `$` stands for a part
+that can't be known before running, such as a variable.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from ..errors import PolicyError
+from ..models import Decision
+
+if TYPE_CHECKING:
+    from .match import Matcher
+
+PACKS = ("none", "standard", "script", "strict", "core")
+"""The built-in packs, weakest first: each holds every rule of the one before it, at least as strict."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One thing to look for, what to decide when it is there, and why."""
+
+    id: str
+    decision: Decision
+    reason: str
+    suggestion: str = ""
+    language: Literal["python", "bash"] | None = None
+    """Only requests in this language; an argument vector counts as bash. None: all of them."""
+
+    command: tuple[str, ...] = ()
+    """A name and its first words: "rm", "git push", "mkfs*". Options between the words don't matter."""
+    flags: tuple[str, ...] = ()
+    """Options that must all be there, each with its spellings: "-r|-R|--recursive". `-rf` holds both -r and -f."""
+    args: tuple[str, ...] = ()
+    """Globs on arguments after quote removal, as written and as a tidied path. "" holds when there is no operand."""
+    writes: tuple[str, ...] = ()
+    """Globs on the paths it writes to, by redirection or as its targets."""
+    unless: str = ""
+    """RE2. The rule is silent where this fits all of the command's arguments joined by spaces, or the Python name."""
+
+    imports: tuple[str, ...] = ()
+    """Globs on imported modules; "os" is os and everything in it."""
+    calls: tuple[str, ...] = ()
+    """Globs on the full name of what is called, aliases resolved: "os.system", "pickle.*"."""
+    literal: bool | None = None
+    """Narrows `calls`: True, only where every argument is a constant; False, only where one is not."""
+    attributes: tuple[str, ...] = ()
+    """Globs on names that are read without being called: "*.__globals__"."""
+    traits: tuple[str, ...] = ()
+    """Names of structural properties, such as "shell.pipe-to-interpreter"."""
+    pattern: str = ""
+    """RE2 over the text of the request. The last resort: it can't tell code from a string or a comment."""
+    longer_than: int = 0
+    """Characters of source above which it matches."""
+
+    match: tuple[str, ...] = ()
+    """Examples that the rule must find; checked when the rule is loaded."""
+    not_match: tuple[str, ...] = ()
+    """Examples that it must leave alone; checked when the rule is loaded."""
+
+    @property
+    def of_command(self) -> bool:
+        return bool(self.command or self.flags or self.args or self.writes)
+
+    @property
+    def of_python(self) -> bool:
+        return bool(self.imports or self.calls or self.attributes)
+
+    @property
+    def example_languages(self) -> tuple[Literal["python", "bash"], ...]:
+        """What its examples are written in: what the rule says, or what its fields imply."""
+        if self.language is not None:
+            return (self.language,)
+        python = self.of_python or any(trait.startswith("python.") for trait in self.traits)
+        bash = self.of_command or any(trait.startswith("shell.") for trait in self.traits)
+        if python == bash:
+            return ("python", "bash")
+        return ("python",) if python else ("bash",)
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A pack's rules and the user's own, ready to judge requests."""
+
+    name: str
+    rules: tuple[Rule, ...]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 of everything that can change a verdict; examples can't, but are cheap to hold to."""
+        import hashlib
+
+        return hashlib.sha256(msgspec.json.encode((self.name, self.rules), order="deterministic")).hexdigest()
+
+    @functools.cached_property
+    def matcher(self) -> Matcher:
+        from .match import Matcher
+
+        return Matcher(self.rules)
+
+
+def load(pack: str = "standard", rules: Sequence[Rule] = (), decisions: Mapping[str, Decision] | None = None) -> Policy:
+    """The rules of a built-in pack plus `rules`, with the decisions of some of them changed by id.
+
+    Raises `PolicyError` for an unknown pack or id, and for a rule that can't work or contradicts its examples.
+    The built-in rules' own examples are checked by the test suite, not on every start.
+    """
+    if pack not in PACKS:
+        raise PolicyError(
+            f"unknown policy pack {pack!r}", why=f"the packs are {', '.join(PACKS)}", next=_nearest(pack, PACKS)
+        )
+    built_in = _built_in(pack)
+    if not rules and not decisions:
+        return built_in
+    verify(rules, taken=(rule.id for rule in built_in.rules))
+    chosen = {rule.id: rule for rule in (*built_in.rules, *rules)}
+    for rule_id, decision in (decisions or {}).items():
+        if rule_id not in chosen:
+            raise PolicyError(
+                f"there is no rule {rule_id!r} to decide about",
+                why=f"the pack {pack!r} and your own rules don't have it",
+                next=_nearest(rule_id, chosen),
+            )
+        chosen[rule_id] = msgspec.structs.replace(chosen[rule_id], decision=decision)
+    return Policy(name=pack, rules=tuple(chosen.values()))
+
+
+def verify(rules: Iterable[Rule], taken: Iterable[str] = ()) -> None:
+    """Raise `PolicyError` for the first rule that can't work or whose own examples disagree with it."""
+    seen = set(taken)
+    for rule in rules:
+        if rule.id in seen:
+            raise PolicyError(
+                f"rule {rule.id!r} is there twice",
+                why="a finding must name one rule",
+                next="give it an id of its own, or change the decision of the existing rule under `decisions`",
+            )
+        seen.add(rule.id)
+        _check_fields(rule)
+        _check_examples(rule)
+
+
+@functools.cache
+def _built_in(pack: str) -> Policy:
+    from . import packs
+
+    return Policy(name=pack, rules=packs.rules_of(pack))
+
+
+def _check_fields(rule: Rule) -> None:
+    if not rule.id or rule.id != "".join(rule.id.split()):
+        raise PolicyError(
+            f"rule id {rule.id!r} can't be used", why="it is empty or holds spaces", next="use a-name.like-this"
+        )
+    try:
+        msgspec.json.encode(rule)
+    except UnicodeEncodeError:
+        raise PolicyError(
+            f"rule {rule.id!r} holds text that is not valid UTF-8", why="it can't be recorded", next="remove it"
+        ) from None
+    if not (rule.of_command or rule.of_python or rule.traits or rule.pattern or rule.longer_than > 0):
+        raise PolicyError(
+            f"rule {rule.id!r} matches nothing",
+            why="it says what to decide but not what to look for",
+            next="add one of command, flags, args, writes, imports, calls, attributes, traits, pattern, longer_than",
+        )
+    for field in ("command", "flags", "writes", "imports", "calls", "attributes"):
+        if not all(entry.strip() for entry in getattr(rule, field)):
+            raise PolicyError(
+                f"rule {rule.id!r} has an empty entry in `{field}`", why="it would match nothing", next="remove it"
+            )
+    known = _known_traits(rule.traits)
+    for trait in rule.traits:
+        if trait not in known:
+            raise PolicyError(
+                f"rule {rule.id!r} names the unknown trait {trait!r}",
+                why="nothing reports it",
+                next=_nearest(trait, known),
+            )
+    _check_expression(rule, "unless", rule.unless)
+    _check_expression(rule, "pattern", rule.pattern)
+
+
+def _check_expression(rule: Rule, field: str, expression: str) -> None:
+    from .match import compile_re2
+
+    try:
+        compile_re2(expression)
+    except ValueError as error:
+        raise PolicyError(
+            f"rule {rule.id!r} has a `{field}` that is not a valid RE2 expression",
+            why=str(error),
+            next="correct it; RE2 has no look-around and no back-references",
+        ) from None
+
+
+def _check_examples(rule: Rule) -> None:
+    from ..models import Request
+    from .evaluate import evaluate
+
+    policy = Policy(name="example", rules=(rule,))
+    for expected, examples in ((True, rule.match), (False, rule.not_match)):
+        for example in examples:
+            found = any(
+                finding.rule == rule.id
+                for language in rule.example_languages
+                for finding in evaluate(policy, Request(code=example, language=language)).findings
+            )
+            if found is not expected:
+                raise PolicyError(
+                    f"rule {rule.id!r} disagrees with its own example {example!r}",
+                    why="it is under `match` but the rule doesn't find it"
+                    if expected
+                    else "it is under `not_match` but the rule finds it",
+                    next="correct the rule or the example",
+                )
+
+
+def _known_traits(wanted: Iterable[str]) -> dict[str, str]:
+    """The traits that could be meant; the Bash parser is loaded only for a rule that is about Bash."""
+    from . import python
+
+    known = dict(python.TRAITS)
+    if any(trait not in known for trait in wanted):
+        from . import shell
+
+        known.update(shell.TRAITS)
+    return known
+
+
+def _nearest(name: str, valid: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else "use one of the names that exist"

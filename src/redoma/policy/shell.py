@@ -1,0 +1,65 @@
+"""Facts about Bash: every simple command a script or an argument vector may run, and how it is hidden.
+
+Theory of operation. `shell_source` prepares the text, tree-sitter-bash parses it, and `shell_reader` walks the tree in
+the order of the source with a stack of its own (no recursion: nesting is the writer's choice). At each command
+`shell_words` expands the words with what is known of the variables, and the result goes through a work list:
+`shell_wrappers` takes `sudo`, `xargs`, `bash -c` … off, what is inside goes on the list again, and every layer is
+reported. Nested code is read by a reader of its own, one level deeper.
+
+What the facts promise to the rules:
+- names and arguments are what the program would receive; `~` and `$HOME` are "~";
+- `writes` are normalised paths, joined with the directory of a preceding `cd`; rm, mv, chmod … list what they touch;
+- a redirection without a command of its own is a write by ":";
+- what is fed to a database client is one more argument of it;
+- `python -m pip install x` is also a command "pip"; `busybox rm` is also "rm".
+"""
+
+from __future__ import annotations
+
+from .facts import UNKNOWN, Fact, Trait
+from .shell_commands import MAX_DEPTH, Commands
+from .shell_reader import read
+from .shell_source import MAX_SOURCE, prepare
+from .shell_words import Word
+
+TRAITS: dict[str, str] = {
+    "shell.parse-error": "the parser could not make sense of a part, or reads it differently from Bash",
+    "shell.dynamic-command": "the name of a command is only known when it runs",
+    "shell.obscured-command": "the name of a command is hidden by escapes, braces, globs or look-alike letters",
+    "shell.pipe-to-interpreter": "downloaded or decoded text is run as code",
+    "shell.inline-code": "code in a language that is not read here is given on the command line",
+    "shell.dynamic-code": "text that is only known when it runs, or that comes from a pipe, is run as code",
+    "shell.fork-bomb": "a function starts itself more than once, in the background",
+    "shell.environment-hook": "a variable is set that makes other programs run something",
+    "shell.network-redirect": "a redirection opens a network connection",
+    "shell.operator": "an operator joins commands, or a substitution is made",
+    "shell.shadowed-command": "a function or alias redefines a known command",
+    "shell.hidden-option": "an option makes an innocent program run another one",
+    "source.nul": "the text holds a NUL byte",
+    "source.too-large": "the text is too long to be read",
+    "source.too-deep": "code is nested in code too deeply to be followed",
+    "source.bad-utf8": "the text is not valid UTF-8",
+    "source.invisible": "the text holds invisible or direction-changing characters",
+}
+
+
+def facts_of_script(source: str, depth: int = 0) -> list[Fact]:
+    """What a Bash script does. Never raises."""
+    return read(source, depth)
+
+
+def facts_of_argv(argv: tuple[str, ...], depth: int = 0) -> list[Fact]:
+    """What an argument vector does when it is run without a shell. Never raises."""
+    if depth > MAX_DEPTH:
+        return [Trait(name="source.too-deep")]
+    commands = Commands(depth)
+    at = (0, 0, " ".join(argv)[:200])
+    if sum(map(len, argv)) > MAX_SOURCE:
+        commands.trait("source.too-large", at)
+        argv = argv[:1]
+    for problem in dict.fromkeys(name for arg in argv for name, _ in prepare(arg).problems):
+        # An argument is data: it may hold any character, but not what can't be an argument at all.
+        if problem in ("source.nul", "source.bad-utf8"):
+            commands.trait(problem, at)
+    commands.run(tuple(Word(arg.replace(UNKNOWN, "")) for arg in argv), at)
+    return commands.facts

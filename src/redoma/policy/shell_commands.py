@@ -1,0 +1,301 @@
+"""One command after its words are known: reported, unwrapped, and whatever code it carries read in turn.
+
+Shared by scripts, where `shell_reader` finds the commands in a syntax tree, and by argument vectors, which have none.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from .facts import UNKNOWN, Command, Fact, Trait
+from .shell_interpreters import Code, Run, Script
+from .shell_programs import (
+    DATABASES,
+    FETCHERS,
+    KNOWN_COMMANDS,
+    PARTICULAR,
+    evaluates_subscript,
+    hides_a_command,
+    is_hook,
+    is_network_path,
+    runs_from_awk,
+    spelled_out,
+    takes_escapes,
+    targets,
+)
+from .shell_words import Value, Variables, Word, base
+from .shell_wrappers import unwrap
+
+MAX_DEPTH = 5
+"""Levels of code inside code that are followed."""
+MAX_LAYERS = 200
+"""Commands that one command may unwrap to, and pieces of code that one script may carry."""
+MAX_WRAPPERS = 25
+
+Place = tuple[int, int, str]
+"""Line, column and text of the command in the source."""
+
+CHDIR = frozenset({"cd", "pushd", "popd"})
+_DECLARES = frozenset({"export", "declare", "typeset", "local", "readonly"})
+_SETTERS = _DECLARES | {"read", "printf", "mapfile", "readarray", "getopts", "unset", "let", "wait"}
+_STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+_CRON_TIMES = re.compile(r"(?m)^\s*(?:@\w+|(?:\S+[ \t]+){5})")
+
+
+class Feed(NamedTuple):
+    """What is on standard input."""
+
+    text: str | None
+    """The text itself, with UNKNOWN in it where it isn't all known; None when nothing is known."""
+    makers: frozenset[str] = frozenset()
+    """The programs that made it, empty for text that stands in the script (see `shell_words.command_names`)."""
+
+
+class Commands:
+    """Collects the facts of commands that run one after the other, and remembers what they change."""
+
+    def __init__(self, depth: int, *, constants: bool = True) -> None:
+        self.depth, self.constants = depth, constants
+        self.facts: list[Fact] = []
+        self.variables = Variables({"PWD": ((Word("."),),)})
+        self.volatile: set[str] = set()
+        """Variables that a function may change whenever it is called."""
+        self.files: dict[str, str | None] = {}
+        """Files that were written, with their content where it is known: they may be run later."""
+        self.feed: Feed | None = None
+        self.unsure = False
+        """Whether something may have set any variable at all."""
+        self.pieces = 0
+
+    def trait(self, name: str, at: Place) -> None:
+        line, column, text = at
+        self.facts.append(Trait(name=name, line=line, column=column, text=text))
+
+    def emit(self, name: str, args: tuple[str, ...], writes: Sequence[str], via: tuple[str, ...], at: Place) -> None:
+        line, column, text = at
+        paths = dict.fromkeys([*writes, *(each for path in writes for each in spelled_out(path))]) if writes else ()
+        self.facts.append(
+            Command(name=name, args=args, writes=tuple(paths), via=via, line=line, column=column, text=text)
+        )
+
+    def set(self, name: str, values: Sequence[Value]) -> None:
+        if self.constants and name not in self.volatile:
+            self.variables.set(name, values)
+        else:
+            self.variables.forget(name)
+
+    def cwd(self) -> str | None:
+        known = self.variables.values.get("PWD")
+        return known[0][0].text if known and len(known) == 1 else None
+
+    def lasting(self) -> Variables:
+        """The variables whose value will be the same whenever it is looked at."""
+        return Variables({})
+
+    def run(self, words: tuple[Word, ...], at: Place, writes: Sequence[str] = ()) -> None:
+        """Report a command and every command it wraps."""
+        todo: list[tuple[tuple[Word, ...], tuple[str, ...]]] = [(words, ())]
+        for _ in range(MAX_LAYERS):
+            if not todo:
+                return
+            current, via = todo.pop(0)
+            while current and not current[0].text and current[0].loose:
+                current = current[1:]
+            if current and current[0].text:
+                if len(via) <= MAX_WRAPPERS:
+                    todo += self.one(current, via, at, writes)
+                else:
+                    self.trait("source.too-deep", at)
+            elif writes:
+                self.emit(":", (), writes, via, at)
+        self.trait("source.too-deep", at)
+
+    def one(
+        self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
+    ) -> list[tuple[tuple[Word, ...], tuple[str, ...]]]:
+        """Report one layer; return the commands inside it."""
+        inside = [(guess, via) for guess in self.name(words, at)]
+        name, args = base(words[0]), tuple(word.text for word in words[1:])
+        self.special(name, args, at)
+        paths = [normal(path, self.cwd()) for path in targets(name, args)]
+        if name == "tee" or name in FETCHERS:
+            content = self.feed.text if name == "tee" and self.feed and "-a" not in args else None
+            self.files.update(dict.fromkeys(paths, content))
+        fed = (self.feed.text or UNKNOWN,) if self.feed and name in DATABASES else ()
+        self.emit(name, args + fed, [*writes, *paths], via, at)
+        steps = unwrap(words, self.feed.text if self.feed else None)
+        for step in steps:
+            inner = (*via, step.via)
+            if isinstance(step, Run):
+                inside.append((step.words, inner))
+            elif isinstance(step, Code):
+                self.code(step, at, inner)
+            else:
+                self.script(step, at, inner)
+        if not steps:
+            self.executed(words[0], at, via)
+        return inside
+
+    def name(self, words: tuple[Word, ...], at: Place) -> list[tuple[Word, ...]]:
+        """Report what is wrong with a command's name; return what it may be if unknown parts turn out empty."""
+        first = words[0]
+        name = base(first)
+        if (first.glob and name != "[") or first.built or not name.isascii():
+            self.trait("shell.obscured-command", at)
+        # `!!` is history expansion where that is on, and nothing a script needs where it is not.
+        if UNKNOWN not in name and not (first.loose and UNKNOWN in first.text) and not name.startswith("!!"):
+            return []
+        self.trait("shell.dynamic-command", at)
+        rest = first.text.replace(UNKNOWN, "")
+        if rest.strip("./!"):
+            return [(first._replace(text=rest, loose=False), *words[1:])]
+        return [words[1:]] if words[1:] and not words[1].text.startswith("-") else []
+
+    def special(self, name: str, args: tuple[str, ...], at: Place) -> None:
+        """What is particular to this command, and what it changes for the commands after it."""
+        if name in PARTICULAR:
+            self.particular(name, args, at)
+        if any(is_network_path(arg) for arg in args):
+            self.trait("shell.network-redirect", at)
+        if name == "alias" and any(arg.partition("=")[0] in KNOWN_COMMANDS for arg in args if "=" in arg):
+            self.trait("shell.shadowed-command", at)
+        if name in ("env", "sudo", "doas") or name in _DECLARES:
+            settings = (arg.partition("=") for arg in args if "=" in arg)
+            if any(is_hook(variable, value, value) for variable, _, value in settings):
+                self.trait("shell.environment-hook", at)
+        if name in CHDIR:
+            self.chdir(name, args)
+        elif name in ("eval", "source", ".") or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
+            self.unsure = True
+        elif name in _SETTERS:
+            self.setter(name, args)
+
+    def particular(self, name: str, args: tuple[str, ...], at: Place) -> None:
+        """Programs that run something because of an option, an argument or what they are fed."""
+        if hides_a_command(name, args):
+            self.trait("shell.hidden-option", at)
+        escapes = takes_escapes(name) and self.feed is not None and "!" in (self.feed.text or "!")
+        if escapes or runs_from_awk(name, args):
+            self.trait("shell.inline-code", at)
+        if evaluates_subscript(name, args):
+            self.trait("shell.dynamic-code", at)
+
+    def chdir(self, name: str, args: tuple[str, ...]) -> None:
+        operands = [arg for arg in args if not arg.startswith("-") or arg == "-"]
+        target = operands[0] if operands else "~"
+        if name == "popd" or target == "-" or UNKNOWN in target:
+            self.variables.forget("PWD")
+        else:
+            self.set("PWD", [(Word(normal(target, self.cwd())),)])
+
+    def setter(self, name: str, args: tuple[str, ...]) -> None:
+        """Builtins that set variables by name: those have no known value any more."""
+        if name == "printf":
+            found = re.match(r"-v(.*)", args[0] if args else "", re.DOTALL)
+            args = ((found[1] or "".join(args[1:2])),) if found else ()
+        if name in _DECLARES and any(re.match(r"-[A-Za-z]*n", arg) for arg in args):
+            self.unsure = True  # a name reference: what is set through it can't be followed
+        for arg in args:
+            target = re.split(r"[=\[]", arg, maxsplit=1)[0]
+            self.unsure |= UNKNOWN in target
+            if name not in _DECLARES:
+                for mentioned in re.findall(r"[A-Za-z_]\w*", arg if name == "let" else target):
+                    self.variables.forget(mentioned)
+                self.variables.forget(target[2:])  # `read -aname`
+
+    # Code inside code
+
+    def code(self, step: Code, at: Place, via: tuple[str, ...]) -> None:
+        """Source text given as a word: `bash -c`, `eval`, `python -c` …"""
+        if step.language == "other":
+            self.trait("shell.inline-code", at)
+            return
+        if UNKNOWN in step.source.text:
+            fetched = step.source.makers & FETCHERS
+            self.trait("shell.pipe-to-interpreter" if fetched else "shell.dynamic-code", at)
+        shared = {"now": self.variables, "later": self.lasting()}.get(step.when)
+        self.nested(step.language, step.source.text, at, *via, params=step.params, shared=shared)
+
+    def script(self, step: Script, at: Place, via: tuple[str, ...]) -> None:
+        """A script from a file, or from standard input."""
+        path = step.path
+        if path is None or path.text in _STDIN_PATHS:
+            self.fed(self.feed or Feed(None), step.language, at, via)
+        elif path.makers:
+            self.fed(Feed(path.content, path.makers), step.language, at, via)
+        elif UNKNOWN in base(path) or (path.loose and UNKNOWN in path.text):
+            self.trait("shell.dynamic-code", at)
+        else:
+            self.executed(path, at, via, step.language)
+
+    def fed(self, feed: Feed, language: str, at: Place, via: tuple[str, ...]) -> None:
+        """An interpreter that reads its program from a pipe, a here-document or a process substitution."""
+        if feed.makers & FETCHERS:
+            self.trait("shell.pipe-to-interpreter", at)
+        elif feed.makers or feed.text is None or UNKNOWN in feed.text:
+            self.trait("shell.dynamic-code", at)
+        if feed.text is not None:
+            self.nested(language, feed.text, at, *via)
+
+    def executed(self, path: Word, at: Place, via: tuple[str, ...], language: str = "") -> None:
+        """A file is run. If it was written before, what was written is judged as well."""
+        if not self.files:
+            return
+        place = normal(path.text, self.cwd())
+        if place not in self.files or not (language or "/" in path.text):
+            return
+        content = self.files[place]
+        if content is None:
+            self.trait("shell.dynamic-code", at)
+            return
+        first = content.partition("\n")[0]
+        if not language and first.startswith("#!"):
+            language = "python" if "python" in first else "shell" if re.search(r"sh\b", first) else "other"
+        self.nested(language or "shell", content, at, *via)
+
+    def nested(
+        self,
+        language: str,
+        source: str,
+        at: Place,
+        *via: str,
+        params: tuple[Word, ...] = (),
+        shared: Variables | None = None,
+    ) -> None:
+        """Read code found inside this code; its facts stand at the place of the command that runs it."""
+        self.pieces += 1
+        if self.pieces > MAX_LAYERS:
+            self.trait("source.too-deep", at)
+            return
+        facts: list[Fact]
+        if language == "other":
+            facts = [Trait(name="shell.inline-code")]
+        elif language == "python":
+            from . import python
+
+            facts = python.facts(source.replace(UNKNOWN, "_"), self.depth + 1)
+        else:
+            from .shell_reader import read
+
+            # An unknown part stays unknown in there: as an expansion of something that has no known value.
+            text = _CRON_TIMES.sub("", source) if language == "crontab" else source
+            facts = read(text.replace(UNKNOWN, "${_}"), self.depth + 1, params, at, self.constants, shared)
+        line, column, place = at
+        for fact in facts:
+            moved = msgspec.structs.replace(fact, line=line, column=column, text=fact.text or place)
+            if isinstance(moved, Command):
+                moved = msgspec.structs.replace(moved, via=(*via, *moved.via))
+            self.facts.append(moved)
+
+
+def normal(path: str, cwd: str | None) -> str:
+    """A path without `.`, `..` and doubled slashes, from the directory that was changed to."""
+    if cwd is not None and cwd != "." and path and path[0] not in "/~" and not path.startswith(UNKNOWN):
+        path = f"{cwd}/{path}"
+    plain = posixpath.normpath(path) if path else ""
+    return plain[1:] if plain.startswith("//") else plain

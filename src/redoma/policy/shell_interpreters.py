@@ -1,0 +1,162 @@
+"""Programs that run code: where on their command line it is, and in which language."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .shell_words import Word
+
+
+class Run(NamedTuple):
+    """Another command."""
+
+    words: tuple[Word, ...]
+    via: str
+
+
+class Code(NamedTuple):
+    """Source text given on the command line. `language` is "shell", "python" or "other"."""
+
+    language: str
+    source: Word
+    via: str
+    params: tuple[Word, ...] = ()
+    """What the code sees as `$0`, `$1` …"""
+    when: str = "elsewhere"
+    """"now" or "later" if it runs in this same shell and sees its variables."""
+
+
+class Script(NamedTuple):
+    """Source read from a file; `path` is None for standard input."""
+
+    language: str
+    path: Word | None
+    via: str
+
+
+Step = Run | Code | Script
+
+
+# The `sh` family reads options in the same way; what comes after `-c` is its first operand.
+_SHELLS = re.compile(r"(?:r?bash|sh|dash|ash|zsh|[mpo]?ksh(?:93)?|fish|yash|posh|lksh)(?:-?\d[\d.]*)?\Z")
+_PYTHONS = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)*)?w?t?\Z")
+
+# Interpreters whose code we don't read: the options that carry code, and those that take some other value.
+_OTHERS: dict[str, tuple[str, str]] = {
+    "perl": ("e E", "I M m F i x"),
+    "ruby": ("e", "I r C E F K"),
+    "node": ("e p eval print", "r require import loader C conditions"),
+    "nodejs": ("e p eval print", "r require"),
+    "bun": ("e p eval print", "r preload"),
+    "php": ("r B R E", "d c f z S t"),
+    "lua": ("e", "l"),
+    "luajit": ("e", "l j"),
+    "tclsh": ("", ""),
+    "wish": ("", ""),
+    "expect": ("c", "f"),
+    "Rscript": ("e", ""),
+    "R": ("e", "f"),
+    "julia": ("e E eval print", "L load"),
+    "osascript": ("e", "l"),
+    "pwsh": ("c Command EncodedCommand", "f File"),
+    "powershell": ("c Command EncodedCommand", "f File"),
+    "elixir": ("e eval", "r"),
+    "erl": ("eval", "s"),
+    "ghc": ("e", ""),
+    "groovy": ("e", ""),
+    "scala": ("e", ""),
+    "guile": ("c", "l s"),
+    "sbcl": ("eval", "load"),
+    "emacs": ("eval", "l f load"),
+    "m4": ("", ""),
+}
+
+
+@functools.lru_cache(maxsize=1024)
+def interpreter(name: str) -> str | None:
+    """The language a program runs, or None when it is no interpreter."""
+    if _SHELLS.match(name):
+        return "shell"
+    if _PYTHONS.match(name):
+        return "python"
+    return "other" if name in _OTHERS else None
+
+
+def interpret(name: str, language: str, rest: list[Word]) -> Iterator[Step]:
+    if language == "shell":
+        yield from _shell(name, rest)
+    elif language == "python":
+        yield from _python(name, rest)
+    else:
+        yield from _other(name, rest)
+
+
+def _shell(name: str, rest: list[Word]) -> Iterator[Step]:
+    at, inline, stdin = 0, False, False
+    while at < len(rest):
+        text = rest[at].text
+        if text in ("--", "-"):
+            at += 1
+            break
+        if text in ("--rcfile", "--init-file"):
+            yield Script("shell", rest[at + 1] if at + 1 < len(rest) else None, f"{name} {text}")
+            at += 2
+        elif text in ("--command", "--init-command"):
+            inline, at = True, at + 1
+        elif text.startswith("--"):
+            at += 1
+        elif text[:1] in "-+" and len(text) > 1:
+            inline |= text[0] == "-" and "c" in text
+            stdin |= text[0] == "-" and "s" in text
+            at += 2 if text[-1] in "oO" else 1
+        else:
+            break
+    operands = rest[at:]
+    if inline and operands:
+        yield Code("shell", operands[0], f"{name} -c", tuple(operands[1:]))
+    elif not inline and not {"--version", "--help", "-n"} & {word.text for word in rest[:at]}:
+        yield Script("shell", None if stdin or not operands else operands[0], name)
+
+
+def _python(name: str, rest: list[Word]) -> Iterator[Step]:
+    at = 0
+    while at < len(rest):
+        text = rest[at].text
+        if not text.startswith("-") or text == "-":
+            break
+        if found := re.match(r"-[A-Za-z]*?([cm])(.*)", text, re.DOTALL) if not text.startswith("--") else None:
+            tail = [Word(found[2])] if found[2] else []
+            operands = tail + rest[at + 1 :]
+            if operands and found[1] == "c":
+                yield Code("python", operands[0], f"{name} -c")
+            elif operands:
+                yield Run(tuple(operands), f"{name} -m")
+            return
+        if text in ("-V", "-VV", "--version", "-h", "--help"):
+            return
+        at += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
+    yield Script("python", rest[at] if at < len(rest) and rest[at].text != "-" else None, name)
+
+
+def _other(name: str, rest: list[Word]) -> Iterator[Step]:
+    code, values = (options.split() for options in _OTHERS[name])
+    at, found = 0, False
+    while at < len(rest) and rest[at].text.startswith("-") and rest[at].text != "-":
+        text = rest[at].text
+        option = text.lstrip("-").partition("=")[0]
+        if text.startswith("--"):
+            carries = option in code
+        else:
+            # Letters run together (`perl -pie`): code follows if any of them carries it.
+            carries = option in code or any(letter in code for letter in option)
+        if carries:
+            found = True
+            yield Code("other", rest[min(at + 1, len(rest) - 1)], f"{name} {text[:20]}")
+        if text in ("-v", "-V", "--version", "-h", "--help"):
+            return
+        at += 2 if carries or option in values else 1
+    if not found:
+        yield Script("other", rest[at] if at < len(rest) and rest[at].text != "-" else None, name)

@@ -1,0 +1,440 @@
+"""Walks the syntax tree of a script in the order of its source and finds the commands, with what is known there."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .facts import Fact, Trait
+from .shell_commands import CHDIR, MAX_DEPTH, Feed, Place
+from .shell_programs import KNOWN_COMMANDS, SUBSCRIPT, is_hook
+from .shell_redirects import LIVE, Redirects, redirections
+from .shell_source import HEREDOC_PATH, Source, position, prepare
+from .shell_text import MAX_FIELDS, expand_braces
+from .shell_words import UNSURE, Expander, Value, Variables, Word, combinations, command_names, merge
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+MAX_NESTING = 50
+"""Levels of parentheses, substitutions and blocks that are followed."""
+MAX_FACTS = 5000
+MAX_NODES = 200_000
+
+Items = Sequence["Node | Callable[[], None]"]
+"""What to visit next: parts of the tree, and things to do between them."""
+
+
+def read(
+    source: str,
+    depth: int,
+    params: tuple[Word, ...] = (),
+    place: Place | None = None,
+    constants: bool = True,
+    shared: Variables | None = None,
+) -> list[Fact]:
+    """The facts of a script. `params` are its `$0`, `$1` …
+
+    If it is part of another script, `place` is where it stands and `shared` what it knows of that one's variables.
+    """
+    if depth > MAX_DEPTH:
+        line, column, text = place or (0, 0, "")
+        return [Trait(name="source.too-deep", line=line, column=column, text=text)]
+    prepared = prepare(source)
+    reader = _Reader(prepared, depth, place, constants=constants)
+    if shared is not None:
+        reader.variables = shared.copy()
+    reader.start(params)
+    if not (reader.unsure and constants):
+        return reader.facts
+    # Something in it may set any variable. What was concluded from constants stands as one reading of the script;
+    # a second one is made that trusts none.
+    second = _Reader(prepared, depth, place, constants=False)
+    second.start(())
+    known = set(reader.facts)
+    return reader.facts + [fact for fact in second.facts if fact not in known]
+
+
+@functools.cache
+def _parser() -> Parser:
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+def parse(data: bytes) -> Node:
+    return _parser().parse(data).root_node
+
+
+# A name that is not being expanded may be one that is being set: `x=1`, `read x`, `for x in`, `((x++))`.
+_MENTION = re.compile(r"(?<![\w$])(?<!\$\{)([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*):?=")
+# Words that mean just what they say: no quotes, expansions, globs, assignments or redirections.
+_PLAIN = re.compile(r"[A-Za-z0-9_./+-]+(?:[ \t]+[A-Za-z0-9_./:=@%+,-]+)*\Z")
+_DESCRIPTOR = re.compile(r"(?:\d+|\{\w+\})\Z")
+_REDIRECTS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
+_NOT_CODE = frozenset({"raw_string", "comment", "ansi_c_string", "string_content", "heredoc_body"})
+_OPERATORS = frozenset({";", "&&", "||", "|", "|&", "&", "`", "$("})
+
+
+class _Reader(Redirects):
+    """One walk over one script."""
+
+    def __init__(self, source: Source, depth: int, place: Place | None, *, constants: bool) -> None:
+        super().__init__(source, depth, place, constants=constants)
+        self.attached: dict[int, list[Node]] = {}
+        """Redirections of commands that come further on, by node."""
+        self.level = 0
+
+    def start(self, params: tuple[Word, ...]) -> None:
+        if params:
+            self.set("0", [params[:1]])
+            for number, word in enumerate(params[1:], 1):
+                self.set(str(number), [(word,)])
+            for name in "@*":
+                self.set(name, [params[1:]])
+        for name, offset in self.source.problems:
+            line, column = position(self.source.original, offset)
+            self.trait(name, self.place or (line, column, self.source.original[offset : offset + 40]))
+        self.walk(parse(self.data))
+
+    def walk(self, root: Node) -> None:
+        stack: list[Node | Callable[[], None]] = [root]
+        visited = 0
+        while stack:
+            item = stack.pop()
+            if callable(item):
+                item()
+                continue
+            visited += 1
+            if len(self.facts) > MAX_FACTS or visited > MAX_NODES:
+                self.trait("source.too-large", self.at(item))
+                return
+            stack.extend(reversed(self.visit(item)))
+
+    def visit(self, node: Node) -> Items:
+        """Report one node; what is returned is visited next, in that order."""
+        kind = node.type
+        if handler := _HANDLERS.get(kind):
+            return handler(self, node)
+        if children := node.children:
+            return children
+        if node.is_missing:
+            self.trait("shell.parse-error", self.at(node))
+        elif kind in _OPERATORS:
+            self.trait("shell.operator", self.at(node))
+        elif node.is_named and kind not in _NOT_CODE:
+            # A word the parser sees no structure in. If it holds a substitution all the same, that is read.
+            text = self.text(node)
+            if ("$(" in text or "`" in text) and LIVE.search(text):
+                self.trait("shell.parse-error", self.at(node))
+                self.nested("shell", f": {text}", self.at(node), "$(")
+        return ()
+
+    def scoped(self, *items: Node, branch: bool) -> Items:
+        """Visit with the variables of this point; afterwards they are as before, or (for a branch) either way."""
+        if self.level >= MAX_NESTING:
+            self.trait("source.too-deep", self.at(items[0]))
+            return ()
+        before: list[Variables] = []
+
+        def enter() -> None:
+            self.level += 1
+            before.append(self.variables.copy())
+
+        def leave() -> None:
+            self.level -= 1
+            if branch:
+                self.variables.join(before[0])
+            else:
+                self.variables = before[0]
+
+        return [enter, *items, leave]
+
+    # Statements
+
+    def substitution(self, node: Node) -> Items:
+        text = self.text(node)
+        if text.startswith("`") and "\\" in text:
+            # Inside backquotes a backslash protects once more; the grammar doesn't know, Bash does.
+            self.trait("shell.operator", self.at(node))
+            self.nested("shell", re.sub(r"\\([$`\\])", r"\1", text[1:-1]), self.at(node), "`")
+            return ()
+        return self.scoped(*node.children, branch=False)
+
+    def branches(self, node: Node) -> Items:
+        """if, case, &&, ||: each part may or may not run, and doesn't see what another part set."""
+        items: list[Node | Callable[[], None]] = []
+        for child in node.children:
+            items += self.scoped(child, branch=True) if child.is_named and items else [child]
+        return items
+
+    def sequence(self, node: Node) -> Items:
+        """`a && b && c` is a tree that leans left, as deep as it is long: read it as the list that it is."""
+        parts: list[Node] = []
+        while node.type == "list":
+            parts += reversed(node.children[1:])
+            node = node.children[0]
+        items: list[Node | Callable[[], None]] = [node]
+        for part in reversed(parts):
+            items += self.scoped(part, branch=True) if part.is_named else [part]
+        return items
+
+    def loop(self, node: Node) -> Items:
+        variable = node.child_by_field_name("variable")
+        values = node.children_by_field_name("value")
+
+        def start() -> None:
+            # The second round sees what the first one set.
+            self.forget_mentioned(node)
+            if variable is not None and values:
+                words = [word for value in values for word in Expander(self.variables).words(value)]
+                self.set(self.text(variable), [(word,) for word in words])
+
+        inside = self.scoped(*node.children, branch=True)
+        return [start, *inside] if inside else ()
+
+    def forget_mentioned(self, node: Node) -> set[str]:
+        mentioned = {first or second for first, second in _MENTION.findall(self.text(node))}
+        if CHDIR & mentioned:
+            mentioned.add("PWD")
+        for name in mentioned:
+            self.variables.forget(name)
+        return mentioned
+
+    def lasting(self) -> Variables:
+        # What runs later can count on a value only if it is set once, and before this.
+        known = self.variables.values.items()
+        return Variables({name: values for name, values in known if self.mention_counts[name] == 1})
+
+    @functools.cached_property
+    def mention_counts(self) -> Counter[str]:
+        return Counter(first or second for first, second in _MENTION.findall(self.source.text))
+
+    def function(self, node: Node) -> Items:
+        name_node, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+        name = self.text(name_node) if name_node else ""
+        self.functions.add(name)
+        if name in KNOWN_COMMANDS:
+            self.trait("shell.shadowed-command", self.at(node))
+        if body is not None and "&" in self.text(body) and self.calls(body, name) > 1:
+            self.trait("shell.fork-bomb", self.at(node))
+        before: list[tuple[Variables, Feed | None]] = []
+
+        def enter() -> None:
+            self.volatile |= self.forget_mentioned(node)
+            before.append((self.variables.copy(), self.feed))
+            self.variables, self.feed = self.lasting(), None
+
+        def leave() -> None:
+            self.variables, self.feed = before[0]
+
+        return [enter, *self.scoped(*node.children[1:], branch=False), leave]
+
+    def calls(self, body: Node, name: str) -> int:
+        count, stack = 0, [body]
+        while stack:
+            node = stack.pop()
+            count += node.type == "command_name" and self.text(node) == name
+            stack.extend(node.named_children)
+        return count
+
+    def pipeline(self, node: Node) -> Items:
+        outer = self.feed
+        made: list[Feed] = []
+
+        def begin(segment: Node) -> Callable[[], None]:
+            def take_and_give() -> None:
+                self.feed = made[-1] if made else outer
+                makers = command_names(self.text(segment)) | (made[-1].makers if made else frozenset())
+                made.append(Feed(self.output(segment), makers))
+
+            return take_and_give
+
+        def leave() -> None:
+            self.feed = outer
+
+        items: list[Node | Callable[[], None]] = []
+        for child in node.children:
+            items += [begin(child), *self.scoped(child, branch=False)] if child.is_named else [child]
+        return [*items, leave]
+
+    def statement(self, node: Node) -> Items:
+        """A statement with redirections after it."""
+        body = node.child_by_field_name("body")
+        redirects = redirections(node)
+        rest = [child for child in node.children if child not in redirects and child != body]
+        # The grammar hangs the redirection of `a && b > f` on the whole list; Bash gives it to b.
+        last = body
+        while last is not None and last.type in ("list", "pipeline", "negated_command"):
+            last = last.named_children[-1]
+        if body is not None and last is not None and last.type == "command":
+            self.attached[last.id] = redirects
+            return [body, *redirects, *rest]
+        if writes := self.written(redirects, None):
+            self.emit(":", (), writes, (), self.at(node))
+        outer, feed = self.feed, self.redirected(redirects)
+
+        def enter() -> None:
+            self.feed = feed or outer
+
+        def leave() -> None:
+            self.feed = outer
+
+        return [enter, *([body] if body is not None else []), leave, *redirects, *rest]
+
+    # Variables
+
+    def assignment(self, node: Node) -> Items:
+        self.assign(node)
+        return node.children
+
+    def assign(self, node: Node, command: str = "") -> None:
+        """`name=value`, for the rest of the script or only for the command it stands before."""
+        name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if name_node is None:
+            return
+        name = self.text(name_node).partition("[")[0]
+        raw = self.text(value_node) if value_node else ""
+        values = self.values(value_node) if value_node else [(Word(""),)]
+        if any(is_hook(name, merge(value).text, raw, command) for value in values if value):
+            self.trait("shell.environment-hook", self.at(node))
+        if any(SUBSCRIPT.search(word.text) for value in values for word in value):
+            self.trait("shell.dynamic-code", self.at(node))
+        if command:
+            return
+        if name_node.type == "subscript":
+            self.variables.forget(name)
+        elif any(child.type == "+=" for child in node.children):
+            array = value_node is not None and value_node.type == "array"
+            self.append(name, values, array)
+        else:
+            self.set(name, values)
+
+    def append(self, name: str, values: Sequence[Value], array: bool) -> None:
+        known = self.variables.values.get(name, (UNSURE,))
+        pairs = [(before, after) for before in known for after in values]
+        self.set(name, [a + b if array else (merge((*a[:1], *b[:1]), ""),) for a, b in pairs])
+
+    def values(self, node: Node) -> list[Value]:
+        """Everything the right side of an assignment may turn out to be."""
+
+        def one(expander: Expander) -> Value:
+            if node.type == "array":
+                return tuple(word for child in node.named_children for word in expander.words(child))
+            return (expander.text(node),)
+
+        first = Expander(self.variables)
+        return [one(first), *(one(Expander(self.variables, picks)) for picks in combinations(first.seen))]
+
+    def declaration(self, node: Node) -> Items:
+        """export, declare, local, readonly, typeset, unset: a command and assignments at once."""
+        words = [Word(self.text(node.children[0]))]
+        parts: list[Node] = []
+        for child in node.children:
+            if child.type == "variable_assignment":
+                self.assign(child)
+                parts += child.children
+                name = child.child_by_field_name("name")
+                words.append(Word(self.text(name) if name else ""))
+                continue
+            parts.append(child)
+            if child.is_named and not child.type.endswith("_redirect"):
+                words += Expander(self.variables).words(child)
+                self.variables.forget(words[-1].text.partition("=")[0])
+        self.run(tuple(words), self.at(node), self.written(redirections(node), None))
+        return parts
+
+    # Commands
+
+    def simple(self, node: Node) -> Items:
+        """One simple command, for every value its variables may have."""
+        text = self.text(node)
+        if node.id not in self.attached and _PLAIN.match(text):
+            self.run(tuple(map(Word, text.split())), self.at(node))
+            return ()
+        prefixes: list[Node] = []
+        parts: list[Node] = []
+        redirects = self.attached.pop(node.id, [])
+        for child in node.named_children:
+            kind = child.type
+            (prefixes if kind == "variable_assignment" else redirects if kind in _REDIRECTS else parts).append(child)
+        if redirects:
+            # In `bash 0<f` and `exec {fd}<f` the grammar takes the descriptor for an argument.
+            starts = {redirect.start_byte for redirect in redirects}
+            parts = [p for p in parts if not (p.end_byte in starts and _DESCRIPTOR.match(self.text(p)))]
+        for prefix in prefixes:
+            self.assign(prefix, self.text(parts[0]) if parts else "")
+        readings = self.readings(parts)
+        outer, self.feed = self.feed, self.redirected(redirects) or self.feed
+        writes = self.written(redirects, self.output(node)) if redirects else []
+        at = self.at(node)
+        for words in dict.fromkeys(readings) if len(readings) > 1 else readings:
+            self.run(words, at, writes)
+        self.feed = outer
+        if "(" not in text and "`" not in text and HEREDOC_PATH not in text and not node.has_error:
+            return ()  # nothing in it runs anything: most commands end here
+        # Its own assignments are not for the rest of the script, so only what is inside them is visited.
+        inside = [child for prefix in prefixes for child in prefix.children]
+        return inside + [child for child in node.children if child.type != "variable_assignment"]
+
+    def readings(self, parts: Sequence[Node]) -> list[tuple[Word, ...]]:
+        def one(expander: Expander) -> tuple[Word, ...]:
+            return tuple(word for part in parts for word in expander.words(part))
+
+        first = Expander(self.variables)
+        readings = [one(first)]
+        if not first.seen and not first.prompts:
+            return readings
+        readings += (one(Expander(self.variables, picks)) for picks in combinations(first.seen))
+        if first.open:
+            readings.append(one(Expander(Variables({}))))
+        for prompt in first.prompts:
+            self.trait("shell.dynamic-code", self.at(prompt))
+        return readings
+
+    def test(self, node: Node) -> Items:
+        """`[[ 'a[$(rm x)]' -eq 0 ]]`: an arithmetic comparison runs the subscript, quoted or not."""
+        if SUBSCRIPT.search(self.text(node)):
+            self.trait("shell.dynamic-code", self.at(node))
+        return node.children
+
+    def failed(self, node: Node) -> Items:
+        """The parser gave up here. Whatever looks like a command in it is reported as one."""
+        at, text = self.at(node), self.text(node)
+        self.trait("shell.parse-error", at)
+        # `{rm,-rf,/}` as a command's name: the grammar takes the brace for a group.
+        if found := re.match(r"\{[^\s{};&|]*[,.][^\s;&|]*", text):
+            words = [Word(word, built=True) for word in expand_braces(found.group())]
+            self.run((*words, *(Word(rest) for rest in text[found.end() :].split()[:MAX_FIELDS])), at)
+        for piece in re.split(r"[;&|\n(){}]+", text)[:MAX_FIELDS]:
+            plain = tuple(Word(word) for word in re.sub(r"['\"\\]", "", piece).split()[:MAX_FIELDS])
+            if plain and re.match(r"[\w./~-]+\Z", plain[0].text):
+                self.run(plain, at)
+        return node.children
+
+
+_HANDLERS: dict[str, Callable[[_Reader, Node], Items]] = {
+    "command": _Reader.simple,
+    "redirected_statement": _Reader.statement,
+    "pipeline": _Reader.pipeline,
+    "list": _Reader.sequence,
+    "if_statement": _Reader.branches,
+    "case_statement": _Reader.branches,
+    "for_statement": _Reader.loop,
+    "c_style_for_statement": _Reader.loop,
+    "while_statement": _Reader.loop,
+    "function_definition": _Reader.function,
+    "subshell": _Reader.substitution,
+    "command_substitution": _Reader.substitution,
+    "process_substitution": _Reader.substitution,
+    "variable_assignment": _Reader.assignment,
+    "declaration_command": _Reader.declaration,
+    "unset_command": _Reader.declaration,
+    "file_redirect": _Reader.redirect,
+    "test_command": _Reader.test,
+    "ERROR": _Reader.failed,
+}

@@ -1,0 +1,303 @@
+"""Prepares Bash source for the parser, by Bash's own lexical rules where tree-sitter-bash has others.
+
+Three things are settled here, before the grammar sees the text, because a difference there hides commands:
+a backslash-newline inside a word (`r\\⏎m`), here-documents (a wrong end swallows the lines after it), and
+characters that only one of the two readers takes for white space. Positions lead back to the original.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from typing import NamedTuple
+
+MAX_SOURCE = 128 * 1024
+"""Characters read of one script. More than this is no longer something a person reviews either."""
+MAX_MARKS, MAX_PIPES = 5000, 1500
+"""Operators, brackets and keywords of one script. The parser's recovery from errors takes time that grows with their
+square, and for pipes also memory: 50,000 open pipes would end the process, which no exception handler survives."""
+MAX_NESTING = 500
+"""Open quotes, braces and parentheses at one time."""
+
+HEREDOC_PATH = "/dev/heredoc/"
+"""A here-document is handed to the parser as a read from this made-up path and the document's number."""
+
+
+class Heredoc(NamedTuple):
+    body: str
+    expands: bool
+    """Whether `$` and backquotes in it are live (its delimiter was not quoted)."""
+
+    def as_string(self) -> str:
+        """A live document as a script that only expands it: its quotes are plain text, except in substitutions."""
+        out: list[str] = [': "']
+        depth, tick, at = 0, False, 0
+        for found in re.finditer(r"\\.|\$\(|\(|\)|`|\"", self.body, re.DOTALL):
+            out.append(self.body[at : found.start()])
+            at, mark = found.end(), found.group()
+            if mark == "`":
+                tick = not tick
+            elif mark == "$(" or (mark == "(" and depth):
+                depth += 1
+            elif mark == ")" and depth:
+                depth -= 1
+            elif mark == '"' and not depth and not tick:
+                mark = '\\"'
+            out.append(mark)
+        out += (self.body[at:], '"')
+        return "".join(out)
+
+
+class Source(NamedTuple):
+    text: str
+    heredocs: tuple[Heredoc, ...]
+    original: str
+    starts: tuple[int, ...]
+    """Offsets in `text` where a stretch copied from the original begins ..."""
+    origins: tuple[int, ...]
+    """... and where in the original it came from."""
+    problems: tuple[tuple[str, int], ...]
+    """Trait names found on the way, each with its offset in the original."""
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """The 1-based line and column in the original of an offset in `text`."""
+        stretch = bisect.bisect_right(self.starts, offset) - 1
+        return position(self.original, self.origins[stretch] + offset - self.starts[stretch])
+
+
+def position(text: str, offset: int) -> tuple[int, int]:
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
+
+
+# Bash takes only space, tab and newline for white space; the grammar takes every one of these. After such a
+# character `#` opens a comment for one and continues a word for the other.
+_INVISIBLE = re.compile(
+    "[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180e\u2000-\u200f"
+    "\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]|\r(?!\n)"
+)
+_MARKS = re.compile(r"[|(){}\[\]<>!`]|\$[\[{(]|\b(?:for|case|select|if|while|until|coproc)\b")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def prepare(original: str) -> Source:
+    """The text to parse. Never raises: what can't be made sense of is listed under `problems`."""
+    problems: list[tuple[str, int]] = []
+    # Bash drops NUL bytes as it reads; so do we, and the offsets after one are a little off.
+    if "\0" in original:
+        problems.append(("source.nul", original.index("\0")))
+        original = original.replace("\0", "")
+    if found := _SURROGATE.search(original):
+        problems.append(("source.bad-utf8", found.start()))
+        original = _SURROGATE.sub("\ufffd", original)
+    if not original.isprintable() and (found := _INVISIBLE.search(original)):
+        problems.append(("source.invisible", found.start()))
+    if len(original) > MAX_PIPES and _is_too_much(original):
+        problems.append(("source.too-large", 0))
+        original = ""
+    if "\\\n" in original or "<<" in original or "<>" in original or '$"' in original:
+        return _Scanner(original, problems).scan()
+    return Source(original, (), original, (0,), (0,), tuple(problems))
+
+
+def _is_too_much(text: str) -> bool:
+    return len(text) > MAX_SOURCE or text.count("|") > MAX_PIPES or len(_MARKS.findall(text)) > MAX_MARKS
+
+
+# What an open construct is, innermost last on the scanner's stack.
+_CODE, _QUOTED, _BRACE, _ARITHMETIC = range(4)
+
+_STOP = re.compile(
+    r"""\\ | ' | " | ` | \$\(\( | \$\( | \$\{ | \$' | \$" | \(\( | [<>]\( | <<< | <<-? | <> | [(){}\#\n]
+    | \bcase\b | \besac\b""",
+    re.VERBOSE,
+)
+_ANSI_C = re.compile(r"(?:[^'\\]|\\.)*'", re.DOTALL)
+_DELIMITER = re.compile(r"""[ \t]*((?:\$?'[^']*'|\$?"(?:[^"\\]|\\.)*"|\\.|[^\s;&|<>()'"\\`])+)""", re.DOTALL)
+
+
+class _Frame:
+    __slots__ = ("cases", "closer", "depth", "kind", "quoted")
+
+    def __init__(self, kind: int, closer: str = "", *, quoted: bool = False) -> None:
+        self.kind, self.closer, self.quoted = kind, closer, quoted
+        self.cases = 0  # open `case` words: their patterns end in a `)` that closes nothing
+        self.depth = 2 if kind == _ARITHMETIC else 0
+
+
+class _Scanner:
+    """One pass over the text, from one character that matters to the next, with a stack of what is open."""
+
+    def __init__(self, original: str, problems: list[tuple[str, int]]) -> None:
+        self.original, self.problems = original, problems
+        self.pieces: list[str] = []
+        self.length = 0
+        self.copied = 0  # everything before this offset of the original has been dealt with
+        self.starts, self.origins = [0], [0]
+        self.heredocs: list[Heredoc] = []
+        self.pending: list[tuple[int, str, bool, bool]] = []
+        self.frames = [_Frame(_CODE)]
+
+    def scan(self) -> Source:
+        at = 0
+        while found := _STOP.search(self.original, at):
+            at = self.mark(found.group(), found.start(), found.end())
+            if len(self.frames) > MAX_NESTING:
+                self.problems.append(("source.too-deep", found.start()))
+                break
+        if self.pending:
+            self.problems.append(("shell.parse-error", len(self.original)))
+            self.heredocs += [Heredoc("", True)] * len(self.pending)
+        self.replace(len(self.original), len(self.original), "")
+        return Source(
+            "".join(self.pieces),
+            tuple(self.heredocs),
+            self.original,
+            tuple(self.starts),
+            tuple(self.origins),
+            tuple(self.problems),
+        )
+
+    def replace(self, start: int, end: int, text: str) -> None:
+        """Copy up to `start`, then put `text` for what the original has up to `end`."""
+        kept = self.original[self.copied : start]
+        self.pieces += (kept, text)
+        self.length += len(kept) + len(text)
+        self.copied = end
+        self.starts.append(self.length)
+        self.origins.append(end)
+
+    def mark(self, mark: str, start: int, end: int) -> int:
+        """Act on what was found; return where to go on."""
+        frame = self.frames[-1]
+        if mark == '$"':
+            # A translated string is a string; inside quotes the same two characters are a dollar and the end.
+            if frame.kind != _QUOTED and not frame.quoted:
+                self.replace(start, start + 1, "")
+            mark, start = '"', start + 1
+        if mark == "\\":
+            if self.original.startswith("\n", end):
+                self.replace(start, end + 1, "")
+            return end + 1
+        if mark in ("$((", "$(", "${", "`") and not (mark == "`" and frame.closer == "`"):
+            inside = frame.kind == _QUOTED or (frame.kind == _BRACE and frame.quoted)
+            self.frames.append(
+                _Frame(_ARITHMETIC)
+                if mark == "$(("
+                else _Frame(_BRACE, "}", quoted=inside)
+                if mark == "${"
+                else _Frame(_CODE, "`" if mark == "`" else ")")
+            )
+            return end
+        if frame.kind == _CODE:
+            return self.code(frame, mark, start, end)
+        if frame.kind == _ARITHMETIC:
+            frame.depth += mark.count("(") - mark.count(")")
+            if frame.depth <= 0:
+                self.frames.pop()
+            return end if mark != "'" else start + 1
+        if mark == '"':
+            if frame.kind == _QUOTED:
+                self.frames.pop()
+            else:
+                self.frames.append(_Frame(_QUOTED))
+        elif frame.kind == _BRACE:
+            if mark == "}":
+                self.frames.pop()
+            elif mark == "'" and not frame.quoted:
+                return self.after("'", end)
+            elif mark == "$'" and not frame.quoted:
+                return self.ansi_c(end)
+        return end if len(mark) == 1 else start + 1
+
+    def code(self, frame: _Frame, mark: str, start: int, end: int) -> int:
+        if mark == "'":
+            return self.after("'", end)
+        if mark == "$'":
+            return self.ansi_c(end)
+        if mark == '"':
+            self.frames.append(_Frame(_QUOTED))
+        elif mark == "((":
+            self.frames.append(_Frame(_ARITHMETIC))
+        elif mark in ("(", "<(", ">("):
+            self.frames.append(_Frame(_CODE, ")"))
+        elif mark == ")":
+            if frame.closer == ")" and not frame.cases:
+                self.frames.pop()
+        elif mark == "`":
+            self.frames.pop()
+        elif mark == "case":
+            frame.cases += 1
+        elif mark == "esac":
+            frame.cases = max(0, frame.cases - 1)
+        elif mark == "#":
+            if start == 0 or (self.original[start - 1] in " \t\n;&|()" and not self.joined(start)):
+                newline = self.original.find("\n", start)
+                return len(self.original) if newline < 0 else newline
+        elif mark in ("<<", "<<-"):
+            return self.heredoc(mark, start, end)
+        elif mark == "<>":
+            self.replace(start, end, "> ")
+        elif mark == "\n" and self.pending:
+            return self.bodies(end)
+        return end
+
+    def joined(self, start: int) -> bool:
+        """Whether a removed backslash-newline put this `#` in the middle of a word."""
+        if self.copied != start or not self.pieces:
+            return False
+        before = next((piece for piece in reversed(self.pieces) if piece), "\n")
+        return before[-1] not in " \t\n;&|()"
+
+    def after(self, closer: str, at: int) -> int:
+        end = self.original.find(closer, at)
+        if end < 0:
+            self.problems.append(("shell.parse-error", at - 1))
+            return len(self.original)
+        return end + 1
+
+    def ansi_c(self, at: int) -> int:
+        found = _ANSI_C.match(self.original, at)
+        return found.end() if found else self.after("'", at)
+
+    def heredoc(self, mark: str, start: int, end: int) -> int:
+        found = _DELIMITER.match(self.original, end)
+        if not found:
+            self.problems.append(("shell.parse-error", start))
+            return end
+        word = found.group(1)
+        plain = re.sub(r"""\$?'([^']*)'|\$?"((?:[^"\\]|\\.)*)"|\\(.)""", lambda m: m[1] or m[2] or m[3] or "", word)
+        number = len(self.heredocs) + len(self.pending)
+        self.pending.append((start, plain, plain == word, mark == "<<-"))
+        self.replace(start, found.end(), f"<{HEREDOC_PATH}{number} ")
+        return found.end()
+
+    def bodies(self, at: int) -> int:
+        """Take the here-documents that begin after this newline out of the text."""
+        begin = at
+        for start, delimiter, expands, tabs in self.pending:
+            lines: list[str] = []
+            while at < len(self.original):
+                line, at = self.line(at, expands)
+                line = line.lstrip("\t") if tabs else line
+                if line == delimiter:
+                    break
+                lines.append(line + "\n")
+            else:
+                self.problems.append(("shell.parse-error", start))
+            self.heredocs.append(Heredoc("".join(lines), expands))
+        self.pending.clear()
+        self.replace(begin, at, "")
+        return at
+
+    def line(self, at: int, expands: bool) -> tuple[str, int]:
+        """One line, joined with the next where a live here-document continues it: `EO\\⏎F` does end one."""
+        text = ""
+        while True:
+            newline = self.original.find("\n", at)
+            stop = len(self.original) if newline < 0 else newline
+            text += self.original[at:stop]
+            at = min(stop + 1, len(self.original))
+            backslashes = len(text) - len(text.rstrip("\\"))
+            if not expands or backslashes % 2 == 0 or newline < 0:
+                return text, at
+            text = text[:-1]

@@ -1,0 +1,446 @@
+"""What a word of Bash becomes after quote removal and expansion, as far as that can be known beforehand.
+
+Variables with known values are put in their place, constants such as `$(echo rm)` are folded, braces are
+expanded, and everything else becomes UNKNOWN. `$HOME` and `~` both read as "~".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from .facts import UNKNOWN
+from .shell_programs import FETCHERS
+from .shell_text import MAX_FIELDS, ansi_c, echoed_words, expand_braces
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+MAX_COMBINATIONS = 64
+"""Combinations of values that are tried for one command."""
+MAX_VALUE = 4096
+"""Characters remembered of a value."""
+MAX_ALTERNATIVES = 8
+"""Values remembered of one variable; with more, it counts as unknown."""
+MAX_NAMED = 16 * 1024
+"""Characters looked through for the programs that made a text."""
+MAX_EXPANSION_DEPTH = 8
+"""Expansions inside expansions that are computed; further in, they are unknown (what they run is read all the same)."""
+
+
+class Word(NamedTuple):
+    text: str
+    glob: bool = False
+    """It holds an unquoted `*`, `?` or `[`."""
+    built: bool = False
+    """Its letters were hidden: hex escapes, braces, quotes in the middle, a substitution that only echoes."""
+    loose: bool = False
+    """It holds an unquoted part that isn't known, which may turn out to be several words, or none."""
+    makers: frozenset[str] = frozenset()
+    """Names of the commands whose output it holds."""
+    content: str | None = None
+    """For `<(echo …)`: what reading from it gives, when that is known."""
+
+
+Value = tuple[Word, ...]
+"""One value of a variable: a single word, or the elements of an array."""
+
+UNSURE: Value = (Word(UNKNOWN),)
+
+
+class Variables:
+    """What each variable may hold at this point of the script; a name that is missing may hold anything."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: dict[str, tuple[Value, ...]]) -> None:
+        self.values = values
+
+    def copy(self) -> Variables:
+        return Variables(dict(self.values))
+
+    def set(self, name: str, values: Sequence[Value]) -> None:
+        distinct = tuple(dict.fromkeys(values))
+        if len(distinct) > MAX_ALTERNATIVES or any(
+            sum(len(word.text) for word in value) > MAX_VALUE for value in distinct
+        ):
+            self.values.pop(name, None)
+        else:
+            self.values[name] = distinct
+
+    def forget(self, name: str) -> None:
+        self.values.pop(name, None)
+
+    def join(self, other: Variables) -> None:
+        """After a branch that may not have been taken: both histories are possible."""
+        for name in list(self.values):
+            theirs = other.values.get(name)
+            if theirs is None:
+                self.forget(name)
+            elif theirs != self.values[name]:
+                self.set(name, self.values[name] + theirs)
+
+
+def base(word: Word) -> str:
+    """The name of the program at a path."""
+    return word.text.rpartition("/")[2]
+
+
+class _Atom(NamedTuple):
+    """A part of a word that braces and globs don't look into."""
+
+    words: tuple[Word, ...]
+    """More than one: the elements of `"${array[@]}"`, or an unquoted value that was split."""
+    joins: tuple[bool, bool] = (True, True)
+    """Whether the first and last of them stick to their neighbours."""
+
+
+class Expander:
+    """Expands the words of one command for one choice among the possible values of its variables."""
+
+    def __init__(self, variables: Variables, picks: dict[object, int] | None = None) -> None:
+        self.variables = variables
+        self.picks = picks or {}
+        self.seen: dict[object, int] = {}
+        """Each choice that came up, and between how many values."""
+        self.prompts: list[Node] = []
+        """Expansions that run what the variable holds: `${x@P}`."""
+
+    @property
+    def open(self) -> bool:
+        """Whether there are too many combinations to try, so that nothing should be taken for known."""
+        return prod(self.seen.values()) > MAX_COMBINATIONS
+
+    def pick(self, key: object, options: Sequence[Value]) -> Value:
+        if len(options) > 1:
+            self.seen[key] = len(options)
+        return options[self.picks.get(key, 0)] if options else UNSURE
+
+    def words(self, node: Node, depth: int = 0) -> list[Word]:
+        """The words that one word of the source becomes: usually one, and usually as it stands."""
+        raw, kind = _text(node), node.type
+        if kind == "raw_string" or (kind == "string" and not _ACTIVE.search(raw)):
+            return [Word(raw[1:-1])]
+        if kind in _PLAIN_TYPES and _PLAIN.match(raw):
+            return [Word(raw)]
+        if kind == "string" and (simple := self.simple(raw[1:-1])):
+            return [simple]
+        return _Builder(self, depth).build(node)
+
+    def simple(self, quoted: str) -> Word | None:
+        """Quoted text with nothing in it but plain references, which needs no look at the tree; None for any other."""
+        if not _SIMPLE.match(quoted):
+            return None
+        parts = _REFERENCE.split(quoted)
+        values = [self.lookup(part.strip("{}"))[:1] if at % 2 else (Word(part),) for at, part in enumerate(parts)]
+        return merge([word for value in values for word in value], "")
+
+    def text(self, node: Node, depth: int = 0) -> Word:
+        """The word as it is on the right of an assignment: not split."""
+        words = self.words(node, depth)
+        return words[0] if len(words) == 1 else merge(words)
+
+    def lookup(self, name: str) -> Value:
+        if (known := self.variables.values.get(name)) is not None:
+            return self.pick(name, known)
+        if name == "HOME":
+            return (Word("~"),)
+        if name == "IFS":
+            return (Word(" \t\n"),)
+        return UNSURE
+
+
+_PLAIN_TYPES = frozenset({"word", "number", "variable_name", "command_name"})
+_SIMPLE = re.compile(r"(?:[^$`\\]|\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\})*\Z")
+_REFERENCE = re.compile(r"\$(\{\w+\}|[A-Za-z_]\w*)")
+_ACTIVE = re.compile(r"[$`\\]")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,-]+\Z")
+
+
+def _text(node: Node) -> str:
+    return (node.text or b"").decode("utf-8", "replace")
+
+
+def merge(words: Sequence[Word], separator: str = " ") -> Word:
+    """Several words read as one, the way `"$*"` and `eval` join them."""
+    if len(words) == 1:
+        return words[0]
+    text = separator.join([word.text for word in words])
+    if UNKNOWN in text:
+        text = _UNKNOWNS.sub(UNKNOWN, text)
+    glob = built = loose = False
+    makers: frozenset[str] = frozenset()
+    for word in words:
+        glob, built, loose = glob or word.glob, built or word.built, loose or word.loose
+        makers = makers | word.makers if word.makers else makers
+    return Word(text, glob, built, loose, makers)
+
+
+_UNKNOWNS = re.compile(f"{UNKNOWN}+")
+
+
+def combinations(seen: dict[object, int]) -> Iterator[dict[object, int]]:
+    """Every way to choose among the values that came up, the first one (all zero) left out."""
+    if prod(seen.values()) <= MAX_COMBINATIONS:
+        for indexes in product(*(range(count) for count in seen.values())):
+            if any(indexes):
+                yield dict(zip(seen, indexes, strict=True))
+
+
+# Atoms stand in the template of a word as characters of Unicode's first private-use plane, which a script can't
+# hold by itself: any such character in the source becomes an atom too.
+_FIRST_ATOM, _LAST_ATOM = 0xF0000, 0xFFFFF
+_LITERAL = re.compile(r"\\(.)|([\U000f0000-\U000fffff])", re.DOTALL)
+_GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
+_QUOTED_ESCAPE = re.compile(r'\\([$`"\\])')
+_TILDE = re.compile(r"~(?=/|:|\Z|[A-Za-z_+-])")
+
+
+class _Builder:
+    """Builds one word: a template of literal characters and atoms, then braces, then fields."""
+
+    def __init__(self, expander: Expander, depth: int) -> None:
+        self.expander, self.depth = expander, depth
+        self.atoms: list[_Atom] = []
+        self.template: list[str] = []
+        self.hidden = False
+
+    def build(self, node: Node) -> list[Word]:
+        parts = node.children if node.type in ("concatenation", "command_name") else [node]
+        if len(parts) == 1 and parts[0].type == "concatenation":
+            parts = parts[0].children
+        for part in parts:
+            self.part(part)
+        self.hidden |= self._quotes_inside(parts)
+        template = "".join(self.template)
+        templates = expand_braces(template) if "{" in template else [template]
+        if not templates:
+            return [Word(UNKNOWN, built=True, loose=True)]
+        built = self.hidden or templates != [template]
+        return [word for each in templates for word in self.fields(each, built)]
+
+    @staticmethod
+    def _quotes_inside(parts: Sequence[Node]) -> bool:
+        """`r''m`, `"r"m`: quotes next to plain letters, with nothing to expand, only serve to hide a name."""
+        kinds = {part.type for part in parts}
+        return bool(kinds & {"raw_string", "string", "ansi_c_string"}) and "word" in kinds and not kinds & _EXPANSIONS
+
+    def part(self, node: Node) -> None:
+        kind = node.type
+        if kind == "raw_string":
+            self.atom(Word(_text(node)[1:-1]))
+        elif kind == "ansi_c_string":
+            raw = _text(node)[2:-1]
+            self.hidden |= "\\" in raw
+            self.atom(Word(ansi_c(raw)))
+        elif kind == "string":
+            self.string(node)
+        elif kind in _EXPANSIONS:
+            self.expansion(node)
+        elif kind == "``":
+            self.hidden = True
+        else:
+            self.literal(_text(node))
+
+    def atom(self, *words: Word, joins: tuple[bool, bool] = (True, True)) -> None:
+        self.template.append(chr(_FIRST_ATOM + len(self.atoms)))
+        self.atoms.append(_Atom(words, joins))
+        if len(self.atoms) > MAX_FIELDS * 16:
+            # Nobody writes such a word; it counts as unknown, and the characters for atoms don't run out.
+            self.template.clear()
+            self.atoms = [_Atom((Word(UNKNOWN, loose=True),))]
+            self.template.append(chr(_FIRST_ATOM))
+
+    def literal(self, raw: str) -> None:
+        """Unquoted text: a backslash protects the next character."""
+        at = 0
+        for found in _LITERAL.finditer(raw):
+            self.template.append(raw[at : found.start()])
+            at = found.end()
+            if found[1] != "\n":
+                self.hidden |= bool(found[1]) and found[1].isalnum() and bool(self.template[0] or self.atoms)
+                self.atom(Word(found[1] or found[2]))
+        self.template.append(raw[at:])
+
+    def string(self, node: Node) -> None:
+        """A double-quoted string: only its expansions are nodes of their own, the rest is taken from the source."""
+        raw, base = node.text or b"", node.start_byte
+        at = 1
+        words: list[Word] = []
+        for child in node.named_children:
+            if child.type in _EXPANSIONS:
+                words.append(Word(_unquote(raw[at : child.start_byte - base])))
+                at = child.end_byte - base
+                fields = self.value(child)
+                if _splits_quoted(child):
+                    self.atom(merge(words, ""))
+                    words.clear()
+                    self.atom(*fields)
+                else:
+                    words.append(merge(fields))
+        words.append(Word(_unquote(raw[at:-1])))
+        self.atom(merge(words, ""))
+
+    def expansion(self, node: Node) -> None:
+        words = self.value(node)
+        if node.type in ("process_substitution", "arithmetic_expansion"):
+            self.atom(*words)
+            return
+        fields: list[Word] = []
+        joins = (True, True)
+        for index, word in enumerate(words):
+            pieces = word.text.split()
+            if index == 0 and pieces and word.text[:1].isspace():
+                joins = (False, joins[1])
+            if index == len(words) - 1 and pieces and word.text[-1:].isspace():
+                joins = (joins[0], False)
+            loose = UNKNOWN in word.text or word.loose
+            fields += (
+                word._replace(text=piece, loose=loose, glob=word.glob or bool(_GLOB.search(piece))) for piece in pieces
+            )
+        if not fields:
+            # An empty value vanishes; one that is only white space (`$IFS`) still parts its neighbours.
+            self.atom(*([Word(""), Word("")] if any(word.text for word in words) else [Word("", loose=True)]))
+        else:
+            self.atom(*fields, joins=joins)
+
+    def value(self, node: Node) -> Value:
+        """What an expansion gives before it is split."""
+        if self.depth > MAX_EXPANSION_DEPTH:
+            return UNSURE
+        if node.type == "simple_expansion":
+            return self.expander.lookup(_text(node)[1:])
+        if node.type == "expansion":
+            return self.parameter(node)
+        if node.type in ("command_substitution", "process_substitution"):
+            output = folded_output(node, self.expander, self.depth + 1)
+            makers = command_names(_text(node))
+            if node.type == "process_substitution":
+                return (Word(UNKNOWN, makers=makers, content=output),)
+            if output is None:
+                # A fresh temporary path: nobody knows its name, but everybody knows where it is.
+                fresh = _MKTEMP.match(_text(node))
+                return (Word("/tmp/" + UNKNOWN if fresh else UNKNOWN, makers=makers),)  # noqa: S108
+            self.hidden = True
+            return (Word(output.rstrip("\n")),)
+        if found := _SUM.match(_text(node)):
+            return (Word(str(sum(int(term.replace(" ", "")) for term in re.findall(r"[+-]?\s*\d+", found[1])))),)
+        return UNSURE
+
+    def parameter(self, node: Node) -> Value:
+        """`${name…}`: plain, an array, or with a default; other forms are not computed."""
+        found = _PARAMETER.match(_text(node))
+        if not found:
+            return UNSURE
+        name, index, operator = found["name"], found["index"], found["operator"]
+        value = self.expander.lookup(name)
+        if index is None or index == "0":
+            value = value[:1]
+        elif index not in ("@", "*"):
+            return UNSURE
+        if not operator:
+            return value if found["end"] else UNSURE
+        if operator.startswith("@"):
+            if operator == "@P":
+                self.expander.prompts.append(node)
+            return UNSURE
+        if operator.endswith("?"):
+            return value  # or the script stops here
+        default = self._default(node)
+        if operator in ("+", ":+"):
+            return self.expander.pick(node.id, (default, ()))
+        known = any(UNKNOWN not in word.text for word in value) and value != UNSURE
+        if known and any(word.text for word in value):
+            return value
+        return self.expander.pick(node.id, (UNSURE, default))
+
+    def _default(self, node: Node) -> Value:
+        operands = node.named_children[1:]
+        if not operands:
+            return (Word(""),)
+        return tuple(word for operand in operands for word in self.expander.words(operand, self.depth + 1))
+
+    def fields(self, template: str, built: bool) -> list[Word]:
+        """The words of one template, once braces are out of the way."""
+        out: list[Word] = []
+        current: Word | None = None
+        if found := _TILDE.match(template):
+            current = Word(found.group())
+            template = template[1:]
+        for chunk in _CHUNKS.findall(template):
+            if not _FIRST_ATOM <= ord(chunk[0]) <= _LAST_ATOM:
+                current = _stick(current, Word(chunk, glob=bool(_GLOB.search(chunk))))
+                continue
+            words, joins = self.atoms[ord(chunk) - _FIRST_ATOM]
+            if not words:
+                continue
+            if not joins[0] and current is not None:
+                out.append(current)
+                current = None
+            current = _stick(current, words[0])
+            for word in words[1:]:
+                out.append(current)
+                current = word
+            if not joins[1]:
+                out.append(current)
+                current = None
+        if current is not None:
+            out.append(current)
+        lone = len(self.atoms) == 1 and len(template) == 1
+        kept = [word for word in out if word.text or not (word.loose or (lone and len(out) > 1))]
+        return [word._replace(built=word.built or built) for word in kept[:MAX_FIELDS]]
+
+
+_EXPANSIONS = frozenset(
+    {"simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion"}
+)
+_CHUNKS = re.compile(r"[\U000f0000-\U000fffff]|[^\U000f0000-\U000fffff]+")
+_MKTEMP = re.compile(r"\$\(\s*mktemp(?:\s+(?:-[dqu]+|--directory))*\s*\)\Z")
+_SUM = re.compile(r"\$\(\(\s*(\d{1,9}(?:\s*[+-]\s*\d{1,9})*)\s*\)\)\Z")
+_PARAMETER = re.compile(
+    r"\$\{(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[(?P<index>[@*]|\d+)\])?"
+    r"(?:(?P<end>\})\Z|(?P<operator>:?[-=+?]|@[A-Za-z]))?"
+)
+
+
+def _stick(left: Word | None, right: Word) -> Word:
+    return right if left is None else merge((left, right), "")
+
+
+def _unquote(raw: bytes) -> str:
+    return _QUOTED_ESCAPE.sub(r"\1", raw.decode("utf-8", "replace"))
+
+
+def _splits_quoted(node: Node) -> bool:
+    """`"$@"` and `"${array[@]}"` give several words even inside quotes."""
+    return _text(node) in ("$@", "${@}") or _text(node).endswith("[@]}")
+
+
+def folded_output(node: Node, expander: Expander, depth: int) -> str | None:
+    """What a substitution that only echoes constants prints; None for every other."""
+    body = [child for child in node.named_children if child.type != "comment"]
+    return echoed(body[0], expander, depth) if len(body) == 1 and body[0].type == "command" else None
+
+
+def echoed(command: Node, expander: Expander, depth: int = 0) -> str | None:
+    """What `echo` or `printf` with known words prints; None when it isn't one of them, or not known."""
+    parts = command.named_children
+    if depth > MAX_EXPANSION_DEPTH or not parts or any(child.type.endswith("_redirect") for child in parts):
+        return None
+    name = _text(parts[0])
+    if parts[0].type != "command_name" or name.strip("\\\"'") not in ("echo", "printf"):
+        return None
+    words = [word for child in parts for word in expander.words(child, depth + 1)]
+    return echoed_words([word.text for word in words])
+
+
+_QUOTING = re.compile(r"['\"\\]")
+_TOKEN = re.compile(r"[\w.+-]+")
+
+
+def command_names(source: str) -> frozenset[str]:
+    """Which programs that fetch or decode text a piece of source names. Never empty: "" stands for any other."""
+    return FETCHERS.intersection(_TOKEN.findall(_QUOTING.sub("", source[:MAX_NAMED]))) | {""}

@@ -1,0 +1,60 @@
+"""The standard pack against two lists written without reading it: disguised attacks, and ordinary work."""
+
+from __future__ import annotations
+
+import pytest
+from corpus_evasions import EVASIONS
+from corpus_ordinary import BASH, PYTHON
+
+from redoma.models import Decision, Evaluation, Request
+from redoma.policy import evaluate, load
+
+STANDARD = load("standard")
+
+# The kernel ends an argument at a NUL byte, so a script that holds one can't be given as an argument.
+EVASIONS_AS_ARGUMENTS = [name for name, script in EVASIONS.items() if "\0" not in script]
+
+
+def explain(evaluation: Evaluation) -> str:
+    return "; ".join(f"{f.rule} ({f.decision}) at {f.line}:{f.column}: {f.text}" for f in evaluation.findings)
+
+
+def test_the_lists_are_as_long_as_promised() -> None:
+    assert len(EVASIONS) >= 60
+    assert len(BASH) >= 60
+    assert len(PYTHON) >= 30
+    assert len(set(EVASIONS.values())) == len(EVASIONS), "two evasions are the same script"
+
+
+def test_no_script_is_both_an_evasion_and_ordinary() -> None:
+    assert not set(EVASIONS.values()) & set(BASH.values())
+
+
+@pytest.mark.parametrize("name", EVASIONS)
+def test_an_evasion_is_never_allowed(name: str) -> None:
+    evaluation = evaluate(STANDARD, Request(code=EVASIONS[name], language="bash"))
+    assert evaluation.decision > Decision.ALLOW, EVASIONS[name]
+
+
+@pytest.mark.parametrize("name", EVASIONS_AS_ARGUMENTS)
+def test_an_evasion_given_as_an_argument_of_bash_is_never_allowed(name: str) -> None:
+    evaluation = evaluate(STANDARD, Request(argv=("bash", "-c", EVASIONS[name]), language="command"))
+    assert evaluation.decision > Decision.ALLOW, EVASIONS[name]
+
+
+@pytest.mark.parametrize("name", BASH)
+def test_an_ordinary_script_is_allowed(name: str) -> None:
+    evaluation = evaluate(STANDARD, Request(code=BASH[name], language="bash"))
+    assert evaluation.decision is Decision.ALLOW, explain(evaluation)
+
+
+@pytest.mark.parametrize("name", BASH)
+def test_an_ordinary_script_given_as_an_argument_of_bash_is_allowed(name: str) -> None:
+    evaluation = evaluate(STANDARD, Request(argv=("bash", "-c", BASH[name]), language="command"))
+    assert evaluation.decision is Decision.ALLOW, explain(evaluation)
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_an_ordinary_python_program_is_allowed(name: str) -> None:
+    evaluation = evaluate(STANDARD, Request(code=PYTHON[name], language="python"))
+    assert evaluation.decision is Decision.ALLOW, explain(evaluation)

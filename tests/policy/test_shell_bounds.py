@@ -1,0 +1,88 @@
+"""Reading a script ends, soon and without an error, whatever the script is."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redoma.policy.facts import Trait
+from redoma.policy.shell import facts_of_argv, facts_of_script
+
+N = 10_000
+
+HOSTILE = {
+    "substitutions": "$(" * N + "ls" + ")" * N,
+    "quoted substitutions": '"$(' * N + "ls" + ')"' * N,
+    "unclosed substitutions": "$(" * N,
+    "unclosed quotes": '"$(' * N,
+    "subshells": "( " * N + "ls" + " )" * N,
+    "groups": "{ " * N + "ls" + ";}" * N,
+    "arithmetic": "((" * N,
+    "defaults": "${x:-" * N + "}" * N,
+    "backquotes": "`" * N,
+    "loops": "for x in a b; do " * N + "ls" + "; done" * N,
+    "conditions": "if " * N + "ls" + "; then :; fi" * N,
+    "lists": " && ".join(["ls"] * N),
+    "pipes": " | ".join(["ls"] * N),
+    "braces": "echo " + "{a,b}" * N,
+    "nested braces": "{a," * N + "}" * N,
+    "here-documents": "cat <<A\n" * N,
+    "here-documents on one line": "cat " + "<<A " * N + "\n",
+    "wrappers": "sudo " * N + "ls",
+    "evals": "eval " * N + "ls",
+    "doubling": "x=ab\n" + "x=$x$x\n" * N + "$x",
+    "functions": "\n".join(f"f{i}() {{ f{i - 1}; }}" for i in range(N)),
+    "choices": "echo " + "${a:-b}" * N,
+    "empty quotes": "''" * N,
+    "find": "find " + "/a " * 1000 + "-exec ls {} ; " * 1000,
+    "open pipes": "a|" * 50_000,
+    "open arrays": "a=b a=(" * 5_000,
+    "open loops": "for " * 30_000,
+    "a megabyte": "echo hello\n" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_script_is_read_in_bounded_time(name: str) -> None:
+    start = time.perf_counter()
+    facts = facts_of_script(HOSTILE[name])
+    # Two orders of magnitude above what these take alone on an idle machine would still be no hang.
+    assert time.perf_counter() - start < 20
+    assert len(facts) < 20_000
+
+
+def test_a_hostile_argument_vector_is_read_in_bounded_time() -> None:
+    for argv in (("sudo",) * N, ("bash", "-c") * N, ("x" * 2_000_000,), ("xargs",) * N):
+        assert facts_of_argv(argv)
+
+
+def test_what_is_not_read_is_said() -> None:
+    for name in ("a megabyte", "lists", "substitutions"):
+        found = {fact.name for fact in facts_of_script(HOSTILE[name]) if isinstance(fact, Trait)}
+        assert found & {"source.too-large", "source.too-deep"}, name
+
+
+_PIECES = (
+    "rm -rf / $x ${x} ${x:-y} $(ls) `ls` ' \" \\ ; & && || | ( ) { } < > << <<EOF EOF <<< <( >( $(( )) [[ ]] # ! "
+    "if then fi for in do done while case esac function f() x=y x+=(z) {a,b} {1..3} * ? ~ $' $\" \0 \udc80 é"
+)
+_SHELL = st.lists(st.sampled_from([*_PIECES.split(" "), "\n", " ", "\t", "\r", "\\\n"]), max_size=40).map("".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_SHELL | st.text(max_size=60))
+def test_no_script_makes_reading_fail_and_reading_is_deterministic(source: str) -> None:
+    assert facts_of_script(source) == facts_of_script(source)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["sudo", "env", "bash", "-c", "xargs", "find", "-exec", ";", "{}", "--"]) | _SHELL, max_size=8
+    )
+)
+def test_no_argument_vector_makes_reading_fail(argv: list[str]) -> None:
+    assert facts_of_argv(tuple(argv)) == facts_of_argv(tuple(argv))
