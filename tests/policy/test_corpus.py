@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from corpus_evasions import EVASIONS
-from corpus_ordinary import BASH, PYTHON
+from corpus_ordinary import BASH
+from corpus_programs import PYTHON
 
 from redoma.models import Decision, Evaluation, Request
 from redoma.policy import evaluate, load

@@ -6,7 +6,7 @@ import pytest
 
 from redoma.policy.facts import UNKNOWN, Command, Trait
 from redoma.policy.shell import facts_of_script
-from redoma.policy.shell_text import ansi_c, echoed_words, expand_braces
+from redoma.policy.shell.text import ansi_c, echoed_words, expand_braces
 
 
 def commands(source: str) -> list[tuple[str, ...]]:

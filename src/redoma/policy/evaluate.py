@@ -79,7 +79,7 @@ def _stdin_facts(request: Request) -> Iterator[Fact]:
 def _request_facts(policy: Policy, request: Request) -> Iterator[Fact]:
     """What can be said of a request without reading its language."""
     if request.environment:
-        from .shell_programs import is_hook
+        from .shell.programs import is_hook
 
         for name, value in request.environment.items():
             if is_hook(name, value, value):

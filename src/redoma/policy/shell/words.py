@@ -12,9 +12,9 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from .facts import UNKNOWN
-from .shell_programs import FETCHERS
-from .shell_text import MAX_FIELDS, ansi_c, echoed_words, expand_braces
+from ..facts import UNKNOWN
+from .programs import FETCHERS
+from .text import MAX_FIELDS, ansi_c, echoed_words, expand_braces
 
 if TYPE_CHECKING:
     from tree_sitter import Node

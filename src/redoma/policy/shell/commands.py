@@ -1,6 +1,6 @@
 """One command after its words are known: reported, unwrapped, and whatever code it carries read in turn.
 
-Shared by scripts, where `shell_reader` finds the commands in a syntax tree, and by argument vectors, which have none.
+Shared by scripts, where `reader` finds the commands in a syntax tree, and by argument vectors, which have none.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from .facts import UNKNOWN, Command, Fact, Trait
-from .shell_interpreters import Code, Run, Script
-from .shell_programs import (
+from ..facts import UNKNOWN, Command, Fact, Trait
+from .interpreters import Code, Run, Script
+from .programs import (
     DATABASES,
     FETCHERS,
     KNOWN_COMMANDS,
@@ -28,8 +28,8 @@ from .shell_programs import (
     takes_escapes,
     targets,
 )
-from .shell_words import Value, Variables, Word, base
-from .shell_wrappers import unwrap
+from .words import Value, Variables, Word, base
+from .wrappers import unwrap
 
 MAX_DEPTH = 5
 """Levels of code inside code that are followed."""
@@ -53,7 +53,7 @@ class Feed(NamedTuple):
     text: str | None
     """The text itself, with UNKNOWN in it where it isn't all known; None when nothing is known."""
     makers: frozenset[str] = frozenset()
-    """The programs that made it, empty for text that stands in the script (see `shell_words.command_names`)."""
+    """The programs that made it, empty for text that stands in the script (see `words.command_names`)."""
 
 
 class Commands:
@@ -276,11 +276,11 @@ class Commands:
         if language == "other":
             facts = [Trait(name="shell.inline-code")]
         elif language == "python":
-            from . import python
+            from .. import python
 
             facts = python.facts(source.replace(UNKNOWN, "_"), self.depth + 1)
         else:
-            from .shell_reader import read
+            from .reader import read
 
             # An unknown part stays unknown in there: as an expansion of something that has no known value.
             text = _CRON_TIMES.sub("", source) if language == "crontab" else source

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .shell_words import Word
+from .words import Word
 
 
 class Run(NamedTuple):

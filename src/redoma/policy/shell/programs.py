@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Sequence
 
-from .facts import UNKNOWN
+from ..facts import UNKNOWN
 
 
 def _names(text: str) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .packs_base import ask, listed, refuse, tree
+from .base import ask, listed, refuse, tree
 
 _RECURSIVE = ("-r|-R|--recursive",)
 

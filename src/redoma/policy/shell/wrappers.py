@@ -10,127 +10,13 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
-from .facts import UNKNOWN
-from .shell_interpreters import Code, Run, Script, Step, interpret, interpreter
-from .shell_words import Word, base, merge
+from ..facts import UNKNOWN
+from .interpreters import Code, Run, Script, Step, interpret, interpreter
+from .prefixes import ASSIGNMENT, PAIRS, PREFIXES, Prefix, strip
+from .words import Word, base, merge
 
-
-class _Wrapper(NamedTuple):
-    flags: str = ""
-    """Options without a value: single letters, then long names, separated by spaces."""
-    values: str = ""
-    """Options that take the next word as their value."""
-    skip: int = 0
-    """Operands of its own before the command."""
-    assignments: bool = False
-
-
-# Words that Bash itself takes off, then programs. An option in neither list is read both ways.
-_WRAPPERS: dict[str, _Wrapper] = {
-    "!": _Wrapper(),
-    "{": _Wrapper(),
-    "then": _Wrapper(),
-    "do": _Wrapper(),
-    "else": _Wrapper(),
-    "time": _Wrapper("p v a portability verbose append quiet q", "f o format output"),
-    "builtin": _Wrapper(),
-    "exec": _Wrapper("c l", "a"),
-    "nohup": _Wrapper(),
-    "nice": _Wrapper("", "n adjustment"),
-    "ionice": _Wrapper("t ignore", "c n class classdata"),
-    "chrt": _Wrapper("a b d f i o r R v", "T P D", 1),
-    "taskset": _Wrapper("a", "c cpu-list", 1),
-    "setsid": _Wrapper("c f w ctty fork wait"),
-    "stdbuf": _Wrapper("", "i o e input output error"),
-    "unbuffer": _Wrapper("p"),
-    "timeout": _Wrapper("v f p foreground preserve-status verbose", "s k signal kill-after", 1),
-    "gtimeout": _Wrapper("v foreground preserve-status verbose", "s k signal kill-after", 1),
-    "env": _Wrapper("i 0 v ignore-environment null debug", "u C unset chdir a argv0", 0, True),
-    "sudo": _Wrapper(
-        "A b E e H i K k l n P S s v B askpass background preserve-env login non-interactive stdin shell",
-        "u g h p C D R T U r t c user group host prompt chdir chroot close-from command-timeout role type",
-        0,
-        True,
-    ),
-    "doas": _Wrapper("L n s", "u C a"),
-    "pkexec": _Wrapper("keep-cwd disable-internal-agent", "user"),
-    "runuser": _Wrapper("l f p", "u g G"),
-    "chroot": _Wrapper("skip-chdir", "userspec groups", 1),
-    "setarch": _Wrapper("R v B F I L S T X Z 3", "", 1),
-    "linux32": _Wrapper("R v B F I L S T X Z 3"),
-    "linux64": _Wrapper("R v B F I L S T X Z 3"),
-    "strace": _Wrapper("f ff q qq c C t tt r T v y yy i k x xx", "o e p s u E a b I O P S X trace"),
-    "ltrace": _Wrapper("f c C t r S T", "o e p s u n a l x"),
-    "valgrind": _Wrapper("q v"),
-    "catchsegv": _Wrapper(),
-    "fakeroot": _Wrapper("u", "l s i b"),
-    "proot": _Wrapper("0", "r b w q"),
-    "firejail": _Wrapper("quiet noprofile"),
-    "rlwrap": _Wrapper("a c i n r", "f H l"),
-    "dbus-run-session": _Wrapper("", "config-file"),
-    "dbus-launch": _Wrapper("exit-with-session sh-syntax"),
-    "systemd-run": _Wrapper(
-        "t P G S q user scope wait pty pipe collect quiet", "p u M H E unit property slice uid gid"
-    ),
-    "systemd-inhibit": _Wrapper("", "what who why mode"),
-    "faketime": _Wrapper("f m p", "", 1),
-    "cpulimit": _Wrapper("b f v z", "l p e"),
-    "prlimit": _Wrapper("", "p o"),
-    "flock": _Wrapper("s x e u n o F v nonblock shared exclusive close", "w E timeout", 1),
-    "nsenter": _Wrapper(
-        "a m u i n p U C T r w F e all mount uts ipc net pid user cgroup", "t S G target setuid setgid"
-    ),
-    "unshare": _Wrapper(
-        "m u i n p U C T f r c mount uts ipc net pid user cgroup fork map-root-user", "R w S G root wd"
-    ),
-    "capsh": _Wrapper(),
-    "setpriv": _Wrapper("no-new-privs clear-groups", "reuid regid groups"),
-    "watch": _Wrapper("b c d e g p t x beep color differences errexit exec", "n q interval"),
-    "entr": _Wrapper("a c d n p r s z"),
-    "chpst": _Wrapper("v P 0 1 2", "u U e / n l L m d o p f c r t"),
-    "softlimit": _Wrapper("", "a c d f l m o p r s t"),
-    "tini": _Wrapper("s v w g", "p e"),
-    "dumb-init": _Wrapper("c v", "r"),
-    "gosu": _Wrapper("", "", 1),
-    "su-exec": _Wrapper("", "", 1),
-    "torsocks": _Wrapper(),
-    "proxychains": _Wrapper("q", "f"),
-    "proxychains4": _Wrapper("q", "f"),
-    "busybox": _Wrapper(),
-    "toybox": _Wrapper(),
-    "npx": _Wrapper("y yes no-install q", "p package"),
-    "bunx": _Wrapper(),
-    "uvx": _Wrapper("", "from with p python"),
-    "coproc": _Wrapper(),
-    "screen": _Wrapper("d m D R dm", "S c t dmS"),
-    "sshpass": _Wrapper("e v", "p f d P"),
-}
-
-# Two words that together are a wrapper.
-_PAIRS: dict[tuple[str, str], _Wrapper] = {
-    ("uv", "run"): _Wrapper("q v frozen locked no-sync isolated no-project", "p python with extra group env-file"),
-    ("poetry", "run"): _Wrapper(),
-    ("pdm", "run"): _Wrapper(),
-    ("hatch", "run"): _Wrapper(),
-    ("rye", "run"): _Wrapper(),
-    ("pipenv", "run"): _Wrapper(),
-    ("pipx", "run"): _Wrapper("", "spec python"),
-    ("conda", "run"): _Wrapper("no-capture-output live-stream", "n p name prefix cwd"),
-    ("bundle", "exec"): _Wrapper(),
-    ("npm", "exec"): _Wrapper("y yes", "p package"),
-    ("pnpm", "exec"): _Wrapper("r"),
-    ("pnpm", "dlx"): _Wrapper(),
-    ("yarn", "dlx"): _Wrapper(),
-    ("direnv", "exec"): _Wrapper("", "", 1),
-    ("mise", "exec"): _Wrapper("", "", 0),
-    ("bisect", "run"): _Wrapper(),
-    ("jobs", "-x"): _Wrapper(),
-    ("cmake", "-E"): _Wrapper(),
-}
-
-_PAIR_HEADS = frozenset(first for first, _ in _PAIRS)
+_PAIR_HEADS = frozenset(first for first, _ in PAIRS)
 _LOADER = re.compile(r"ld[-.\w]*\.so(?:\.\d+)*\Z")
 
 
@@ -141,53 +27,17 @@ def unwrap(words: Sequence[Word], fed: str | None) -> list[Step]:
         return list(interpret(name, language, rest))
     steps: list[Step] = []
     if name.startswith("ld") and _LOADER.match(name):
-        steps += [
-            Run(each, "ld.so") for each in _strip(_Wrapper("list verify", "library-path preload audit argv0"), rest)
-        ]
+        steps += [Run(each, "ld.so") for each in strip(Prefix("list verify", "library-path preload audit argv0"), rest)]
     if special := _SPECIAL.get(name):
         steps += special(rest, fed)
-    if name in _WRAPPERS:
-        steps += [Run(each, name) for each in _strip(_WRAPPERS[name], rest) if each]
+    if name in PREFIXES:
+        steps += [Run(each, name) for each in strip(PREFIXES[name], rest) if each]
     if name == "git" or name in _PAIR_HEADS:
         texts = [name, *(word.text for word in rest[:8])]
         for at, pair in enumerate(pairwise(texts)):
-            if pair in _PAIRS and (at == 0 or name == "git"):
-                steps += [Run(each, " ".join(pair)) for each in _strip(_PAIRS[pair], rest[at + 1 :]) if each]
+            if pair in PAIRS and (at == 0 or name == "git"):
+                steps += [Run(each, " ".join(pair)) for each in strip(PAIRS[pair], rest[at + 1 :]) if each]
     return steps
-
-
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-
-
-def _strip(wrapper: _Wrapper, rest: list[Word]) -> list[tuple[Word, ...]]:
-    """The command inside; more than one reading when an option isn't known."""
-    flags, values = wrapper.flags.split(), wrapper.values.split()
-    readings: list[tuple[Word, ...]] = []
-    skip, at = wrapper.skip, 0
-    while at < len(rest):
-        text = rest[at].text
-        if text == "--":
-            at += 1 + skip
-            break
-        if text.startswith("-") and len(text) > 1:
-            option = text.lstrip("-").partition("=")[0]
-            long = text.startswith("--")
-            if (long and "=" in text) or option in flags or (not long and option[0] in flags and option[-1] in flags):
-                at += 1
-            elif option in values or (not long and option[-1] in values and option[:-1].strip("".join(flags)) == ""):
-                at += 2
-            elif (not long and option[0] in values) or re.fullmatch(r"-\d+", text):
-                at += 1
-            else:
-                readings.append(tuple(rest[at + 2 :]))
-                at += 1
-        elif wrapper.assignments and _ASSIGNMENT.match(text):
-            at += 1
-        elif skip:
-            skip, at = skip - 1, at + 1
-        else:
-            break
-    return [tuple(rest[at:]), *readings]
 
 
 def _su(rest: list[Word], fed: str | None) -> Iterator[Step]:
@@ -220,7 +70,7 @@ def _env(rest: list[Word], fed: str | None) -> Iterator[Step]:
     for at, word in enumerate(rest):
         text = word.text
         if not text.startswith("-"):
-            if not _ASSIGNMENT.match(text):
+            if not ASSIGNMENT.match(text):
                 return
             continue
         if found := re.match(r"--split-string=?|-[i0v]*S", text):
@@ -391,7 +241,7 @@ def _joined(via: str, skip: Sequence[str] = (), values: str = "") -> Callable[[l
     """A program that joins its operands and hands them to a shell."""
 
     def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
-        for command in _strip(_Wrapper(values=values), rest):
+        for command in strip(Prefix(values=values), rest):
             if command:
                 yield Code("shell", merge(command), via)
 
@@ -406,12 +256,12 @@ def _docker(rest: list[Word], fed: str | None) -> Iterator[Step]:
         return
     if "--entrypoint" in texts and texts.index("--entrypoint") + 1 < len(texts):
         yield Run((rest[texts.index("--entrypoint") + 1],), "docker --entrypoint")
-    for command in _strip(_DOCKER, rest[at + 1 :]):
+    for command in strip(_DOCKER, rest[at + 1 :]):
         if command:
             yield Run(command, f"docker {texts[at]}")
 
 
-_DOCKER = _Wrapper(
+_DOCKER = Prefix(
     "d i t P rm init privileged detach interactive tty",
     "a c e h l m p u v w name network net volume mount env env-file user workdir publish memory cpus platform "
     "entrypoint label hostname add-host cap-add cap-drop security-opt device tmpfs ulimit gpus shm-size restart",
@@ -508,7 +358,7 @@ _SPECIAL: dict[str, Callable[[list[Word], str | None], Iterator[Step]]] = {
     "crontab": _crontab,
     "tmux": _tmux,
     "screen": lambda rest, fed: (
-        Run(each, "screen") for each in _strip(_Wrapper("d m D R dm dmS", "S c t"), rest) if each
+        Run(each, "screen") for each in strip(Prefix("d m D R dm dmS", "S c t"), rest) if each
     ),
     "gdb": _after_dashes("gdb"),
     "capsh": _after_dashes("capsh"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..models import Decision
-from .rules import Rule
+from ...models import Decision
+from ..rules import Rule
 
 ask = partial(Rule, decision=Decision.PROMPT)
 refuse = partial(Rule, decision=Decision.FORBID)

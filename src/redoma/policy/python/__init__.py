@@ -1,6 +1,6 @@
 """Facts from Python's syntax tree.
 
-Names are followed through imports, assignments and constant look-ups (`python_names.py`); commands that a program
+Names are followed through imports, assignments and constant look-ups (`names.py`); commands that a program
 starts with constant words are read by the shell's own reader, so one set of rules judges both.
 """
 
@@ -16,8 +16,8 @@ from typing import TypedDict
 
 import msgspec
 
-from .facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Attribute, Call, Command, Fact, Import, Trait
-from .python_names import Names, all_nodes, module_of
+from ..facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Attribute, Call, Command, Fact, Import, Trait
+from .names import Names, all_nodes, module_of
 
 TRAITS = {
     "python.syntax-error": "it doesn't parse as Python",
@@ -313,7 +313,7 @@ class _Reader:
         if script is None or UNKNOWN in script:
             yield Trait(name="python.dynamic-command", **place)
         if script is not None:
-            from . import shell
+            from .. import shell
 
             yield from self.inside(shell.facts_of_script, script.replace(UNKNOWN, _UNKNOWN_WORD), place)
 
@@ -321,7 +321,7 @@ class _Reader:
         if not words:
             yield Trait(name="python.dynamic-command", **place)
             return
-        from . import shell
+        from .. import shell
 
         quoted = f'"{_UNKNOWN_WORD}"'
         script = " ".join(

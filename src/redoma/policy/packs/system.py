@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .packs_base import ask, listed, refuse
+from .base import ask, listed, refuse
 
 _DISKS = listed("""
     /dev/sd*, /dev/hd*, /dev/vd*, /dev/xvd*, /dev/nvme*, /dev/mmcblk*, /dev/dm-*, /dev/mapper/*, /dev/md*,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from .facts import UNKNOWN
+from ..facts import UNKNOWN
 
 MAX_FIELDS = 256
 """Words that one word may expand to."""

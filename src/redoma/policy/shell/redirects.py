@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .facts import UNKNOWN
-from .shell_commands import Commands, Feed, Place, normal
-from .shell_programs import is_network_path
-from .shell_source import HEREDOC_PATH, Heredoc, Source
-from .shell_words import Expander, Word, command_names, echoed
-from .shell_wrappers import search_roots
+from ..facts import UNKNOWN
+from .commands import Commands, Feed, Place, normal
+from .programs import is_network_path
+from .source import HEREDOC_PATH, Heredoc, Source
+from .words import Expander, Word, command_names, echoed
+from .wrappers import search_roots
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -111,7 +111,7 @@ class Redirects(Commands):
             return Feed(document.body)
         if simple := Expander(self.variables).simple(document.body):
             return Feed(simple.text, simple.makers - {""})
-        from .shell_reader import parse
+        from .reader import parse
 
         root = parse(document.as_string().encode("utf-8", "replace"))
         strings = [part for child in root.named_children for part in child.named_children if part.type == "string"]

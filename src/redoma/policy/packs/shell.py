@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .packs_base import ask, refuse
+from .base import ask, refuse
 
 RULES = (
     refuse(

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import msgspec
 
-from ..models import Decision
-from . import packs_files, packs_outside, packs_python, packs_shell, packs_system
-from .rules import Rule
+from ...models import Decision
+from ..rules import Rule
+from . import files, outside, python, shell, system
 
 _SCRIPT_FORBIDS = frozenset(
     {
@@ -33,7 +33,7 @@ _SCRIPT_FORBIDS = frozenset(
 )
 
 _SCRIPT = (
-    packs_python.SYNTAX,
+    python.SYNTAX,
     Rule(
         id="script.length",
         decision=Decision.FORBID,
@@ -79,15 +79,15 @@ _STRICT_FORBIDS = frozenset(
 def rules_of(pack: str) -> tuple[Rule, ...]:
     """The rules of a pack, in a fixed order."""
     standard = (
-        *packs_files.RULES,
-        *packs_system.RULES,
-        *packs_outside.RULES,
-        *packs_shell.RULES,
-        *packs_python.STANDARD,
+        *files.RULES,
+        *system.RULES,
+        *outside.RULES,
+        *shell.RULES,
+        *python.STANDARD,
     )
     script = (*_raised(standard, _SCRIPT_FORBIDS), *_SCRIPT)
-    strict = (*_raised(script, _STRICT_FORBIDS), *packs_python.STRICT)
-    core = (*strict, *packs_python.CORE)
+    strict = (*_raised(script, _STRICT_FORBIDS), *python.STRICT)
+    core = (*strict, *python.CORE)
     return {"none": (), "standard": standard, "script": script, "strict": strict, "core": core}[pack]
 
 

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .facts import Fact, Trait
-from .shell_commands import CHDIR, MAX_DEPTH, Feed, Place
-from .shell_programs import KNOWN_COMMANDS, SUBSCRIPT, is_hook
-from .shell_redirects import LIVE, Redirects, redirections
-from .shell_source import HEREDOC_PATH, Source, position, prepare
-from .shell_text import MAX_FIELDS, expand_braces
-from .shell_words import UNSURE, Expander, Value, Variables, Word, combinations, command_names, merge
+from ..facts import Fact, Trait
+from .commands import CHDIR, MAX_DEPTH, Feed, Place
+from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_hook
+from .redirects import LIVE, Redirects, redirections
+from .source import HEREDOC_PATH, Source, position, prepare
+from .text import MAX_FIELDS, expand_braces
+from .words import UNSURE, Expander, Value, Variables, Word, combinations, command_names, merge
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

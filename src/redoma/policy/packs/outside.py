@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .packs_base import ask, listed
+from .base import ask, listed
 
 
 def _words(*words: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
-from .facts import UNKNOWN
+from ..facts import UNKNOWN
 
 _BUILTINS = frozenset(dir(builtins))
 _MAX_LINKS = 50

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from .packs_base import ask, listed, refuse
+from .base import ask, listed, refuse
 
 _SENSITIVE_MODULES = ("os", "posix", "subprocess", "builtins", "__builtins__", "pty", "ctypes")
 

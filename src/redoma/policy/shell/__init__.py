@@ -1,9 +1,9 @@
 """Facts about Bash: every simple command a script or an argument vector may run, and how it is hidden.
 
-Theory of operation. `shell_source` prepares the text, tree-sitter-bash parses it, and `shell_reader` walks the tree in
+Theory of operation. `source` prepares the text, tree-sitter-bash parses it, and `reader` walks the tree in
 the order of the source with a stack of its own (no recursion: nesting is the writer's choice). At each command
-`shell_words` expands the words with what is known of the variables, and the result goes through a work list:
-`shell_wrappers` takes `sudo`, `xargs`, `bash -c` … off, what is inside goes on the list again, and every layer is
+`words` expands the words with what is known of the variables, and the result goes through a work list:
+`wrappers` takes `sudo`, `xargs`, `bash -c` … off, what is inside goes on the list again, and every layer is
 reported. Nested code is read by a reader of its own, one level deeper.
 
 What the facts promise to the rules:
@@ -16,11 +16,11 @@ What the facts promise to the rules:
 
 from __future__ import annotations
 
-from .facts import UNKNOWN, Fact, Trait
-from .shell_commands import MAX_DEPTH, Commands
-from .shell_reader import read
-from .shell_source import MAX_SOURCE, prepare
-from .shell_words import Word
+from ..facts import UNKNOWN, Fact, Trait
+from .commands import MAX_DEPTH, Commands
+from .reader import read
+from .source import MAX_SOURCE, prepare
+from .words import Word
 
 TRAITS: dict[str, str] = {
     "shell.parse-error": "the parser could not make sense of a part, or reads it differently from Bash",

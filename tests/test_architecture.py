@@ -1,0 +1,117 @@
+"""The shape of the package: who may import whom, what is public, and what is loaded when."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import redoma
+
+PACKAGE = Path(redoma.__file__).parent
+
+# Each room, and the rooms it may import. Whatever is not listed is a mistake, so a new room has to be placed here.
+MAY_IMPORT = {
+    "errors": set(),
+    "models": {"errors"},
+    "sensitive": {"errors", "models"},
+    "policy": {"errors", "models", "sensitive"},
+    "output": {"errors", "models", "sensitive"},
+    "audit": {"errors", "models"},
+    "backends": {"errors", "models"},
+    "config": {"errors", "models", "policy"},
+    "intake": {"errors", "models", "config"},
+    "endings": {"errors", "models", "backends", "output", "sensitive"},
+    "executor": {
+        *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
+        *("intake", "endings"),
+    },
+    "sync": {"errors", "models", "backends", "config", "executor", "intake"},
+    "facades": {"errors", "models", "sensitive", "sync", "audit"},
+    "frontends": {"errors", "models", "policy", "output", "audit", "config", "executor", "sync", "facades", ""},
+}
+
+
+def imports_of(file: Path) -> set[str]:
+    """The rooms a file imports, also inside functions; type-checking imports don't run and don't count."""
+    package = ["redoma", *file.relative_to(PACKAGE).parent.parts]
+    found: set[str] = set()
+    todo: list[ast.AST] = [ast.parse(file.read_text())]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        todo.extend(ast.iter_child_nodes(node))
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        found |= {name.split(".")[1] if "." in name else "" for name in names if name.split(".")[0] == "redoma"}
+    return found
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_dependencies_point_one_way(room: str) -> None:
+    files = [PACKAGE / f"{room}.py"] if (PACKAGE / f"{room}.py").exists() else sorted((PACKAGE / room).rglob("*.py"))
+    assert files
+    for file in files:
+        others = imports_of(file) - {room, "__version__"}
+        assert others <= MAY_IMPORT[room], f"{file.relative_to(PACKAGE)} imports {sorted(others - MAY_IMPORT[room])}"
+
+
+def test_every_room_is_placed() -> None:
+    rooms = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert rooms - {"__init__"} == set(MAY_IMPORT)
+
+
+def test_every_public_name_can_be_had() -> None:
+    assert {name for name in redoma.__all__ if not hasattr(redoma, name)} == set()
+    assert set(dir(redoma)) == {*redoma.__all__, "__version__"}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = redoma.nonsense
+
+
+def loaded_by(code: str) -> set[str]:
+    script = f"import sys; before = set(sys.modules); {code}; print(*sorted(set(sys.modules) - before))"
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+def test_importing_redoma_loads_nothing_heavy() -> None:
+    heavy = {"msgspec", "click", "yaml", "re2", "asyncio", "tree_sitter", "pydantic_monty", "stdnum"}
+    assert not loaded_by("import redoma") & heavy
+
+
+def test_judging_python_does_not_load_the_bash_parser_nor_the_reverse() -> None:
+    judge = (
+        "from redoma.policy import load, evaluate; from redoma import Request; "
+        "evaluate(load(), Request(code={!r}, language={!r}))"
+    )
+    assert "tree_sitter" not in loaded_by(judge.format("print(1)", "python"))
+    assert "redoma.policy.python" not in loaded_by(judge.format("ls -l", "bash"))
+
+
+def test_ctypes_is_in_one_file() -> None:
+    users = [file.name for file in PACKAGE.rglob("*.py") if "import ctypes" in file.read_text()]
+    assert users == ["_linux.py"]
+
+
+def test_no_file_is_over_500_lines() -> None:
+    root = PACKAGE.parents[1]
+    long = [
+        path
+        for folder in ("src", "tests")
+        for path in (root / folder).rglob("*.py")
+        if len(path.read_text().splitlines()) > 500
+    ]
+    assert long == []
