@@ -1,4 +1,4 @@
-"""Ordinary Python programs, each of which must come out `allow`. Written like its Bash half, without reading the rules."""
+"""Ordinary Python programs: each must come out `allow`. Written like the Bash half, without reading the rules."""
 
 from __future__ import annotations
 
