@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import msgspec
@@ -9,9 +10,10 @@ import msgspec
 from .backends.base import Outcome
 from .errors import RedomaError
 from .models import Decision, Evaluation, Limits, Request, Result, Status
-from .output import Captured
+from .output import Captured, sanitise
 from .sensitive import Redactor
 
+_LONGEST_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
 _KEPT_OF_A_RESULT = 8192  # characters in the audit log: enough to know a run by; the caller has the whole
 
 
@@ -29,18 +31,22 @@ def refused(result: Result) -> Result:
     )
 
 
-def failed(result: Result, error: RedomaError, *, captured: Captured | None = None, ran: bool = False) -> Result:
+def failed(
+    result: Result, error: Exception, redactor: Redactor, *, captured: Captured | None = None, ran: bool = False
+) -> Result:
     """Redoma, not the code, could not do its part. What was printed until then is kept."""
     prefix = f"it ran and ended {result.status.value!r}, but " if ran else ""
     if captured is not None:
         result = _with_output(result, captured)
-    return msgspec.structs.replace(result, status=Status.FAILED, error=f"{prefix}{error}")
+    what = str(error) if isinstance(error, RedomaError) else f"a bug in Redoma, please report it: {error!r}"
+    message, _ = _message(prefix + what, redactor)
+    return msgspec.structs.replace(result, status=Status.FAILED, error=message)
 
 
 def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Redactor, limits: Limits) -> Result:
     """The code ran. Whatever it left, value and message too, passes the redactor before anybody sees it."""
     value, in_value = redactor.redact_data(outcome.value)
-    error, in_error = redactor.redact(outcome.error or _explanation(outcome.status, limits))
+    error, in_error = _message(outcome.error or _explanation(outcome.status, limits), redactor)
     counts = dict(captured.redacted)
     for kind, count in (*in_value.items(), *in_error.items()):
         counts[kind] = counts.get(kind, 0) + count
@@ -55,6 +61,12 @@ def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Red
         usage=outcome.usage,
         redacted=counts,
     )
+
+
+def _message(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
+    """A message may quote what the code chose: as harmless, as redacted and as bounded as its output."""
+    clean, counts = redactor.redact(sanitise(text))
+    return clean[:_LONGEST_MESSAGE], counts
 
 
 def _with_output(result: Result, captured: Captured) -> Result:
@@ -83,9 +95,11 @@ def _explanation(status: Status, limits: Limits) -> str:
 
 def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict[str, Any]:
     """For the record, before: contents of input and files by size alone, secrets by name alone."""
+    # Word by word: quoting a command for reading may split a secret that holds a quote.
+    words = [redactor.redact(word)[0] for word in request.argv]
     record: dict[str, Any] = redactor.redact_data(
         {
-            "code": request.text,
+            "code": shlex.join(words) if words else request.code,
             "language": request.language,
             "backend": request.backend,
             "requester": request.requester,

@@ -19,7 +19,7 @@ from .backends.base import Backend, Capabilities
 from .config import Config
 from .errors import AuditError, BackendError, BackendUnavailable, Unsupported
 from .intake import Options
-from .models import Decision, Evaluation, Finding, Language, Request, Result, Status
+from .models import Decision, Evaluation, Finding, Language, Limits, Request, Result, Status
 from .output import Capture
 from .policy import Policy, evaluate
 from .sensitive import Redactor
@@ -45,7 +45,8 @@ class AsyncExecutor:
 
     async def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
         """Run an argument vector, without a shell; `entry` names a configured executor such as `app:shell`."""
-        request = intake.build(self.config, self.backends, options, argv=tuple(argv), language="command")
+        given = intake.words("argv", argv)
+        request = intake.build(self.config, self.backends, options, argv=given, language="command")
         objections: tuple[Finding, ...] = ()
         if entry is not None:
             intake.must_be_known("executor", [entry], self.config.entries)
@@ -70,7 +71,7 @@ class AsyncExecutor:
         try:
             self._record("intent", request.id, endings.intent(request, evaluation, redactor))
         except AuditError as error:
-            return endings.failed(result, error)  # what can't be recorded doesn't run
+            return endings.failed(result, error, redactor)  # what can't be recorded doesn't run
         try:
             if evaluation.decision is Decision.ALLOW:
                 result = await self._execute(request, result, redactor)
@@ -80,7 +81,7 @@ class AsyncExecutor:
             try:
                 self._record("outcome", request.id, endings.outcome(result))
             except AuditError as error:
-                result = endings.failed(result, error, ran=True)
+                result = endings.failed(result, error, redactor, ran=True)
         return result
 
     async def _execute(self, request: Request, result: Result, redactor: Redactor) -> Result:
@@ -96,11 +97,11 @@ class AsyncExecutor:
                 outcome = await backend.run(request, capture.feed)
             except (Unsupported, BackendUnavailable) as error:
                 refusals.append(error)
-            except BackendError as error:
-                return endings.failed(result, error, captured=capture.finish())
+            except Exception as error:  # a backend's own bug too: the output is kept, and the record says what broke
+                return endings.failed(result, error, redactor, captured=capture.finish())
             else:
                 return endings.finished(result, outcome, capture.finish(), redactor, request.limits)
-        return endings.failed(result, _no_backend(request, refusals))
+        return endings.failed(result, _no_backend(request, refusals), redactor)
 
     def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
         if self.config.audit.enabled:
@@ -134,6 +135,7 @@ def _require(name: str, can: Capabilities, request: Request) -> None:
         "files": can.files or not request.files,
         "a working directory on the host": can.cwd or request.cwd is None,
         **{f"the isolation layer {layer!r}": False for layer in can.isolation.lacking(request.require)},
+        **{f"a limit on {name}": name in can.limits for name in Limits.__struct_fields__},
     }
     unmet = [need for need, met in needs.items() if not met]
     if unmet:

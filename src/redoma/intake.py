@@ -49,8 +49,8 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
                 "env": dict(options.get("env", {})),
                 "secrets": dict(options.get("secrets", {})),
                 "files": {name: _bytes(content) for name, content in options.get("files", {}).items()},
-                "cwd": options.get("cwd"),
-                "require": tuple(options.get("require", ())),
+                "cwd": None if (cwd := options.get("cwd")) is None else os.path.abspath(cwd),
+                "require": words("require", options.get("require", ())),
                 "reason": options.get("reason", ""),
                 "requester": options.get("requester") or _user(),
             },
@@ -61,10 +61,25 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
         if isinstance(error.__cause__, InvalidRequest):
             raise error.__cause__ from None
         raise InvalidRequest("the request can't be read", why=str(error), next="check the types given") from None
+    except (TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, InvalidRequest):
+            raise
+        raise InvalidRequest("the request can't be read", why=str(error), next="check the types given") from None
+
+
+def words(name: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Several words. One text is not taken for the list of its letters."""
+    if isinstance(given, (str, bytes)):
+        raise InvalidRequest(f"{name} is one text", why="it takes a list of words", next=f"write [{given!r}]")
+    return tuple(given)
 
 
 def for_entry(request: Request, name: str, entry: Entry) -> tuple[Request, tuple[Finding, ...]]:
     """The request as a configured executor runs it, and its objection if the command is not on its list."""
+    if request.backend not in ("auto", "native"):
+        raise InvalidRequest(
+            f"{name} can't run on {request.backend}", why="it is an executor of kind exec.native", next="leave it out"
+        )
     work_dir = str(entry.default_work_dir) if entry.default_work_dir else None
     request = msgspec.structs.replace(
         request, backend="native", env={**entry.default_env, **request.env}, cwd=request.cwd or work_dir
@@ -98,8 +113,9 @@ def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None
 def _limits(configured: Limits, given: Limits | Mapping[str, Any] | None) -> Limits:
     if isinstance(given, Limits):
         return given
-    must_be_known("limit", given or {}, Limits.__struct_fields__)
-    return msgspec.structs.replace(configured, **(given or {}))
+    changes = dict(given or {})
+    must_be_known("limit", changes, Limits.__struct_fields__)
+    return msgspec.structs.replace(configured, **changes)
 
 
 def _bytes(content: bytes | str) -> bytes:

@@ -125,6 +125,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
 
 
+MIN_SECRET = 4
+"""Characters of the shortest value that can be taken out of an output: shorter ones stand everywhere by chance."""
+
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -184,6 +187,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                     why="names are letters, digits and _, and values hold no NUL byte",
                     next="rename it or encode the value",
                 )
+        for name, value in self.secrets.items():
+            if len(value) < MIN_SECRET:
+                raise InvalidRequest(
+                    f"the secret {name} is too short to be kept out of sight",
+                    why=f"text of fewer than {MIN_SECRET} characters stands everywhere by chance",
+                    next="pass it as an ordinary variable, or use a longer one",
+                )
+        if self.cwd is not None and (self.files or "\0" in self.cwd):
+            raise InvalidRequest(
+                f"the working directory {self.cwd!r} can't be used",
+                why="files are placed in the run's own directory" if self.files else "it holds a NUL byte",
+                next="leave one of cwd and files out" if self.files else "remove it",
+            )
         for path in self.files:
             parts = path.split("/")
             if not path or "\0" in path or path.startswith("/") or ".." in parts or "." in parts or "" in parts:

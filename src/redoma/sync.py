@@ -26,6 +26,8 @@ class Executor:
     def __init__(self, config: Config | None = None, *, backends: Iterable[Backend] | None = None) -> None:
         self.core = AsyncExecutor(config, backends=backends)
         self._owner = os.getpid()
+        self._gate = threading.Lock()
+        self._closing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="redoma", daemon=True)
         self._thread.start()
@@ -44,15 +46,18 @@ class Executor:
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin something on our loop. Cancelling the future ends the work; it is done when the work is."""
-        if self._owner != os.getpid() or self._loop.is_closed():
-            work.close()
-            raise RedomaError("this executor is closed", why="it was, or its process forked", next="make a new one")
-        return _Started(self._loop, work)
+        with self._gate:  # nothing is begun on a loop that is about to stop: nobody would ever finish it
+            if not self._closing and self._owner == os.getpid():
+                return _Started(self._loop, work)
+        work.close()
+        raise RedomaError("this executor is closed", why="it was, or its process forked", next="make a new one")
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         answer = self.start(work)
         try:
             return answer.result()
+        except CancelledError:
+            raise RedomaError("the run was ended", why="its executor was closed", next="make a new one") from None
         except BaseException:
             if not answer.done():  # Ctrl-C: the run ends before we do
                 answer.cancel()
@@ -60,18 +65,22 @@ class Executor:
             raise
 
     def close(self) -> None:
-        """End what runs, let go of what is kept warm. Safe to call twice, and in a forked child."""
-        if self._owner == os.getpid() and not self._loop.is_closed():
-            self.start(self._finish()).result()
+        """End what runs, let go of what is kept warm. Safe to call twice, by several threads, and in a forked child."""
+        if self._owner != os.getpid():
+            return
+        with self._gate:
+            first, self._closing = not self._closing, True
+        if first:
+            _Started(self._loop, self._finish()).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        self._thread.join()
+        if first:
             self._loop.close()
 
     async def _finish(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        if others:
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
             await asyncio.wait(others)
         await self.core.aclose()
 

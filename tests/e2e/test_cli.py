@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +108,8 @@ def test_the_exit_status_tells_the_endings_apart(
         (("check", "--lang", "bash", "r''m -rf /"), 2),
         (("check", "--", "rm", "-rf", "/"), 2),
         (("check", "--", "ls", "-l"), 0),
+        (("check", "--", "reboot"), 2),
+        (("check", "--", "sudo"), 1),
         (("check", "--policy", "strict", "import os"), 2),
         (("check", "--policy", "none", "--lang", "bash", "rm -rf /"), 0),
     ],
@@ -279,3 +285,114 @@ def test_a_reader_that_has_enough_is_no_error(redoma_command: Command) -> None:
     done = redoma_command("audit", "tail", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_everything_after_the_first_dashes_is_the_commands(redoma_command: Command, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("content")
+    assert redoma_command("exec", "--backend", "native", "--", "cat", "--", str(tmp_path / "f")).stdout == "content"
+    without = redoma_command("exec", "ls")
+    assert without.returncode == 125
+    assert "--" in without.stderr
+
+
+def on_a_terminal(*arguments: str, **env: str) -> bytes:
+    """What the program writes to a real terminal."""
+    controller, terminal = pty.openpty()
+    program = str(Path(sys.executable).with_name("redoma"))
+    environment = {**os.environ, "TERM": "xterm", **env}
+    process = subprocess.Popen([program, *arguments], stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            shown += (chunk := os.read(controller, 4096))
+        except OSError:  # the other end is closed
+            break
+        if not chunk:
+            break
+    process.wait(timeout=60)
+    os.close(controller)
+    return shown
+
+
+def test_colours_are_for_terminals_that_want_them() -> None:
+    arguments = ("check", "--lang", "bash", "rm -rf /")
+    assert b"\x1b[31m" in on_a_terminal(*arguments, NO_COLOR="")
+    assert b"\x1b" not in on_a_terminal(*arguments, NO_COLOR="1")
+    assert b"\x1b" not in on_a_terminal(*arguments, TERM="dumb", NO_COLOR="")
+    assert b"\x1b" not in on_a_terminal("run", "--backend", "nativ", "1", NO_COLOR="1")
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_the_run_and_is_on_record(number: int, tmp_path: Path) -> None:
+    program = str(Path(sys.executable).with_name("redoma"))
+    (tmp_path / "a").touch()
+    arguments = [program, "run", "--time", "50", "-f", str(tmp_path / "a"), "while True: pass"]
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    while not (workers := _workers_of(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == (130 if number == signal.SIGINT else 128 + number)
+    assert "Traceback" not in errors
+    assert workers
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    (log,) = Path(os.environ["HOME"]).rglob("audit-*.jsonl")
+    assert json.loads(log.read_text().splitlines()[-1])["data"]["status"] == "killed"
+
+
+def _workers_of(pid: int) -> list[str]:
+    found: list[str] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        found += (thread / "children").read_text().split()
+    return found
+
+
+SHELL_TRICKS = [
+    "redoma run 'print(1)' >&-",
+    "redoma --help >&-",
+    "redoma run - <&-",
+    "redoma run -i '1' <&-",
+    "redoma run 'print(1)' >/dev/full",
+    "redoma --help >/dev/full",
+    "redoma check --json 'x' >/dev/full",
+    "redoma --help | true",
+    "redoma run -f /dev/zero 1",
+    "mkfifo pipe; redoma run -f pipe 1",
+    "redoma run .",
+    "redoma run -f . 1",
+    "redoma run $'\\xff'",
+    "redoma --config nowhere.yaml run 1",
+    "redoma config trust nowhere.yaml",
+    "redoma audit show zzz",
+    "redoma audit tail -n -1",
+    "HOME=relative redoma run 1",
+    "env -u HOME redoma run 1",
+]
+
+
+@pytest.mark.parametrize("line", SHELL_TRICKS)
+def test_no_condition_of_the_shell_ends_in_a_traceback(line: str) -> None:
+    path = f"{Path(sys.executable).parent}:{os.defpath}"
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, timeout=30, check=False, env={**os.environ, "PATH": path}
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_source_may_come_through_a_pipe() -> None:
+    path = f"{Path(sys.executable).parent}:{os.defpath}"
+    for line in ("redoma run <(echo 'print(7)')", "echo 'print(7)' | redoma run /dev/stdin"):
+        done = subprocess.run(
+            ["bash", "-c", line],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            env={**os.environ, "PATH": path},
+        )
+        assert done.stdout == "7\n"

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from redoma.backends import _linux
 
-_SAMPLE_SECONDS = 0.02  # how often the memory of the whole tree is looked at
+_SAMPLE_SECONDS = 0.02  # how often the whole tree of processes is looked at
 _SOURCE_FD = 3
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -46,18 +46,19 @@ def main() -> None:
 
 
 def supervise(order: dict[str, Any], leash: socket.socket, source: int) -> dict[str, Any]:
-    """Run the command to its end, or until the leash is cut or it uses too much memory."""
+    """Run the command to its end, or until the leash is cut or the tree of its processes uses too much."""
     broken, pid = start(order, source)
     if broken:
         os.waitpid(pid, 0)
-        return {"broken": broken}
+        return json.loads(broken)  # type: ignore[no-any-return]
     leash.sendall(b"%d\n" % pid)  # the group to end if somebody ends us first
     ended, watch, cause, peak = os.pidfd_open(pid), select.poll(), "", 0
     watch.register(ended, select.POLLIN)
     watch.register(leash, select.POLLIN)
     while not (ready := watch.poll(_SAMPLE_SECONDS * 1000)) and not cause:
-        peak = max(peak, used := memory_in_use(order["memory"]))
-        cause = "memory" if used > order["memory"] else ""
+        tree = descendants()
+        peak = max(peak, used := memory_of(tree, order["memory"]))
+        cause = "memory" if used > order["memory"] else "processes" if len(tree) > order["processes"] else ""
     if not cause and all(fd != ended for fd, _ in ready):
         cause = "leash"
     if cause:
@@ -70,7 +71,7 @@ def supervise(order: dict[str, Any], leash: socket.socket, source: int) -> dict[
 
 
 def start(order: dict[str, Any], source: int) -> tuple[str, int]:
-    """Fork the command. Returns why it could not be started, or an empty string, and its process id."""
+    """Fork the command. Returns why it could not be started (JSON), or an empty string, and its process id."""
     told, tell = os.pipe()  # both close on exec: end of file means that the command has started
     parent = os.getpid()
     pid = os.fork()
@@ -83,19 +84,13 @@ def start(order: dict[str, Any], source: int) -> tuple[str, int]:
 
 
 def become(order: dict[str, Any], source: int, tell: int, parent: int) -> NoReturn:
-    """In the child: limits, session, directory, descriptors, and then the command itself."""
-    step = f"enter {order['cwd']}"
+    """In the child: session, directory, descriptors, limits, and then the command itself."""
+    ours, step = True, "prepare the run"
     try:
         _linux.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:  # it died before we asked to die with it
             os._exit(127)
         os.setsid()
-        for name, value in order["rlimits"].items():
-            which = getattr(resource, name)
-            hard = resource.getrlimit(which)[1]
-            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(which, (bound, bound))
-        os.chdir(order["cwd"])
         # Out of the way first: any of them may already sit where another has to go.
         source = fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 10)
         tell = fcntl.fcntl(tell, fcntl.F_DUPFD_CLOEXEC, 10)
@@ -105,10 +100,19 @@ def become(order: dict[str, Any], source: int, tell: int, parent: int) -> NoRetu
             os.dup2(source, _SOURCE_FD, inheritable=True)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)  # Python ignores them, and exec passes that on
-        step = f"start {order['argv'][0]}"
+        ours, step = False, f"enter {order['cwd']}"
+        os.chdir(order["cwd"])
+        ours, step = True, "set its limits"
+        for name, value in order["rlimits"].items():
+            which = getattr(resource, name)
+            hard = resource.getrlimit(which)[1]
+            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(which, (bound, bound))
+        ours, step = False, f"start {order['argv'][0]}"
         os.execvpe(order["argv"][0], order["argv"], order["env"])  # noqa: S606 - without a shell is the point
-    except OSError as error:
-        os.write(tell, f"{step}: {error.strerror}".encode())
+    except Exception as error:  # whatever it is has to reach Redoma: there is no stack above us to raise to
+        why = error.strerror if isinstance(error, OSError) else repr(error)
+        os.write(tell, json.dumps({"broken": f"{step}: {why}", "ours": ours}).encode())
     os._exit(127)
 
 
@@ -136,13 +140,17 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def memory_in_use(limit: int) -> int:
-    """Bytes of memory of the whole tree. Cheap sums first; shared pages are told apart only when it matters."""
+def descendants() -> list[int]:
     tree, todo = [], children_of(os.getpid())
     while todo:
         pid = todo.pop()
         tree.append(pid)
         todo.extend(children_of(pid))
+    return tree
+
+
+def memory_of(tree: list[int], limit: int) -> int:
+    """Bytes of memory of all of them. Cheap sums first; shared pages are told apart only when it matters."""
     resident = sum(_resident(pid) for pid in tree)
     return resident if resident <= limit else sum(_proportional(pid) for pid in tree)
 

@@ -18,7 +18,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendError, BackendUnavailable, Unsupported
-from ..models import Isolation, KiB, Request, Status, Stream, Usage
+from ..models import Isolation, KiB, Limits, Request, Status, Stream, Usage
 from .base import Capabilities, Outcome, Sink, plain
 from .scratch import scratch
 
@@ -68,7 +68,7 @@ class MontyBackend:
                 },
                 missing=("kernel",),
             ),
-            limits=frozenset({"time", "memory", "recursion", "output_lines", "output_bytes", "output_total"}),
+            limits=frozenset(Limits.__struct_fields__),  # it has neither processes nor descriptors to have too many of
             stdin=True,
             env=True,
             files=True,
@@ -76,17 +76,18 @@ class MontyBackend:
         )
 
     async def run(self, request: Request, sink: Sink) -> Outcome:
-        loop = asyncio.get_running_loop()
         run = _Run(request, sink, self.capabilities().isolation)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="redoma-monty")
-        work = loop.run_in_executor(self._threads, lambda: run.execute(self._ready()))
+        work = self._threads.submit(lambda: run.execute(self._ready()))
+        waiting = asyncio.wrap_future(work)
         self._active.add(run)
         try:
-            return await asyncio.shield(work)
+            return await asyncio.shield(waiting)
         except asyncio.CancelledError:
-            run.stop(Status.KILLED)
-            await asyncio.wait([work])  # not left behind: the worker is dead once its thread is done
+            if not work.cancel():  # it is past the queue
+                run.stop(Status.KILLED)
+                await asyncio.wait([waiting])  # not left behind: the worker is dead once its thread is done
             raise
         finally:
             self._active.discard(run)
@@ -108,7 +109,7 @@ class MontyBackend:
                 pool = pydantic_monty.Monty(max_processes=self._workers, max_checkouts_per_worker=1)
                 try:
                     self._pool = pool.__enter__()
-                except (OSError, pydantic_monty.MontyError) as error:
+                except (OSError, RuntimeError, pydantic_monty.MontyError) as error:
                     raise BackendUnavailable(
                         "the monty workers don't start", why=str(error), next="pip install 'pydantic-monty==1.4.0'"
                     ) from error
@@ -121,7 +122,7 @@ class MontyBackend:
             run.stop(Status.KILLED)
         # Waited for here, not on yet another thread: none can be started any more when the interpreter shuts down.
         if threads is not None:
-            threads.shutdown()
+            threads.shutdown(cancel_futures=True)
         if pool is not None:
             pool.__exit__(None, None, None)
 
@@ -178,7 +179,7 @@ class _Run:
                     )
                 )
                 self._pin(session.worker_pid)
-            except (OSError, monty.MontyError) as error:
+            except (OSError, RuntimeError, monty.MontyError) as error:
                 raise BackendError("no monty worker could be had", why=str(error), next="run it again") from error
             return self._feed(session, mount)
 
@@ -222,7 +223,7 @@ class _Run:
             exception = type(failure.exception()).__name__
             error = failure.display("type-msg")
             _raise_if_unsupported(failure, exception, error)
-            status = self._status_of(exception)
+            status = self._status_of(exception, error)
             if status is not Status.TIMEOUT:
                 self._print("stderr", failure.display("traceback") + "\n")
         except monty.MontyError as failure:
@@ -240,10 +241,13 @@ class _Run:
             usage=Usage(wall=time.monotonic() - start, memory=_peak_memory(pid)),
         )
 
-    def _status_of(self, exception: str) -> Status:
+    def _status_of(self, exception: str, error: str) -> Status:
+        """Told by the clock and by the interpreter's own words: code may raise errors of the same types itself."""
         if exception == "TimeoutError" and time.monotonic() >= self._deadline:
-            return Status.TIMEOUT  # told by the clock: code may raise a TimeoutError of its own
-        return Status.MEMORY if exception == "MemoryError" else Status.ERROR
+            return Status.TIMEOUT
+        if error.startswith(("MemoryError: memory limit exceeded: ", "MemoryError: mount memory usage limit of ")):
+            return Status.MEMORY
+        return Status.ERROR
 
     def _print(self, stream: Stream, text: str) -> None:
         if self._ending is None and not self._sink(stream, text.encode("utf-8", "surrogatepass")):
@@ -278,7 +282,8 @@ def _peak_memory(pid: int | None) -> int | None:
 
 
 def _lines(stdin: bytes) -> Callable[[object], str]:
-    lines = iter(stdin.decode("utf-8", "replace").splitlines())
+    text = stdin.decode("utf-8", "replace")
+    lines = iter(text.removesuffix("\n").split("\n") if text else [])
 
     def read_line(prompt: object = "") -> str:
         try:

@@ -28,7 +28,7 @@ from .scratch import scratch
 _PACKAGES = str(Path(__file__).parents[2])
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from redoma.backends._supervisor import main; main()"
 _PYTHON = (
-    "import sys; sys.argv[:] = ['main.py']; sys.path.insert(0, ''); "
+    "import sys; sys.setrecursionlimit(int(sys.argv[1])); sys.argv[:] = ['main.py']; sys.path.insert(0, ''); "
     # compile() of text ignores a `coding:` cookie: what runs is what the policy read.
     "exec(compile(open(3, 'rb').read().decode(), 'main.py', 'exec'))"
 )
@@ -36,6 +36,7 @@ _ISOLATION = Isolation(
     layers={"environment": "only the variables of the request"},
     missing=("process", "filesystem", "network", "kernel"),
 )
+_MAX_DEPTH = 1_000_000  # CPython takes no larger recursion limit than an int of C
 _GRACE = 5.0  # seconds a supervisor has to kill and reap before it is given up
 
 
@@ -48,9 +49,7 @@ class NativeBackend:
         return Capabilities(
             languages=frozenset({"python", "bash", "command"}),
             isolation=_ISOLATION,
-            limits=frozenset(
-                {"time", "memory", "output_lines", "output_bytes", "output_total", "file_size", "open_files"}
-            ),
+            limits=frozenset(Limits.__struct_fields__),
             stdin=True,
             env=True,
             files=True,
@@ -122,6 +121,7 @@ class _Run:
             "env": self._request.environment,
             "cwd": self._cwd,
             "memory": limits.memory,
+            "processes": limits.processes,
             "rlimits": _rlimits(limits),
         }
 
@@ -192,6 +192,8 @@ class _Run:
             )
 
     def _outcome(self, report: Mapping[str, Any], wall: float) -> Outcome:
+        if report.get("ours"):
+            raise BackendError(f"could not {report['broken']}", next="check the limits, or report it")
         if "broken" in report:
             return Outcome(
                 status=Status.ERROR,
@@ -206,6 +208,8 @@ class _Run:
             status, error = Status.KILLED, _signal_text(-code, self._request.limits)
         if report["cause"] == "memory":
             status, error = Status.MEMORY, None
+        elif report["cause"] == "processes":
+            status, error = Status.KILLED, f"it had more than {self._request.limits.processes} processes and was ended"
         elif report["cause"] == "leash":
             status, error = self._ending or Status.KILLED, None
         return Outcome(
@@ -229,19 +233,23 @@ def _argv(request: Request) -> tuple[str, ...]:
                 )
             return (bash, "--noprofile", "--norc", "/dev/fd/3")
         case "python":
-            return (sys.executable, "-I", "-X", "utf8", "-c", _PYTHON)
+            return (sys.executable, "-I", "-X", "utf8", "-c", _PYTHON, str(min(request.limits.recursion, _MAX_DEPTH)))
+
+
+_MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
 
 
 def _rlimits(limits: Limits) -> dict[str, int]:
     # The supervisor's look at the whole tree decides about memory; RLIMIT_DATA only stops one sudden huge allocation.
     # RLIMIT_NPROC is left alone: it counts all of the user's processes on the host, not those of the run.
-    return {
+    wanted = {
         "RLIMIT_DATA": 4 * limits.memory,
-        "RLIMIT_CPU": math.ceil(limits.time * (os.cpu_count() or 1)) + 1,
+        "RLIMIT_CPU": min(math.ceil(limits.time * (os.cpu_count() or 1)) + 1, 2**31),  # the kernel counts it in ns
         "RLIMIT_FSIZE": limits.file_size,
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_CORE": 0,
     }
+    return {name: min(value, _MOST) for name, value in wanted.items()}
 
 
 def _signal_text(number: int, limits: Limits) -> str:

@@ -11,6 +11,7 @@ import re
 import threading
 from collections import deque
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -143,24 +144,36 @@ def _printed(result: Result) -> str:
     return text if text or result.value is None else repr(result.value)
 
 
-_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*(?:python|py|python3)?[ \t]*\n(.*?)^[ \t]*\1[ \t]*$", re.M | re.S | re.I)
-_MAX_WORDS = 20  # of instruction before the code on one line
+_FENCE = re.compile(r"[ \t]*(```+|~~~+)[ \t]*(?:python3?|py)?[ \t]*\Z", re.I)
+_MAX_MESSAGE = 20_000  # characters in which code without a fence is looked for: each place it may begin is tried
+_MAX_PLACES = 20
 
 
 def extract(text: str) -> str | None:
     """The code in a message: a fenced block; the message itself; or what follows an instruction."""
-    text = text.replace("\r\n", "\n")
-    if fenced := _FENCE.search(text):
-        return fenced.group(2).strip("\n") or None
-    text = text.strip()
+    lines = text.replace("\r\n", "\n").split("\n")
+    if fenced := _fenced(lines):
+        return fenced
+    text = "\n".join(lines).strip()
+    if len(text) > _MAX_MESSAGE:
+        return None
     if _is_code(text):
         return text
     first, _, rest = text.partition("\n")
-    candidates = [f"{first[match.end() :].lstrip()}\n{rest}" for match in re.finditer(":", first)]
-    candidates.append(rest)
-    words = [match.end() for match in re.finditer(r"\s+", first)]
-    candidates += [f"{first[end:]}\n{rest}" for end in words[:_MAX_WORDS]]
+    places = [match.end() for match in islice(re.finditer(r":\s*", first), _MAX_PLACES)]
+    words = [match.end() for match in islice(re.finditer(r"\s+", first), _MAX_PLACES)]
+    candidates = [*(f"{first[at:]}\n{rest}" for at in places), rest, *(f"{first[at:]}\n{rest}" for at in words)]
     return next((code.strip("\n") for code in candidates if _is_code(code.strip("\n"))), None)
+
+
+def _fenced(lines: list[str]) -> str | None:
+    """What stands between the first line that opens a fence and the next that closes it."""
+    opened = next(((at, match[1]) for at, line in enumerate(lines) if (match := _FENCE.match(line))), None)
+    if opened is None:
+        return None
+    start, fence = opened
+    end = next((at for at in range(start + 1, len(lines)) if lines[at].strip() == fence), None)
+    return "\n".join(lines[start + 1 : end]).strip("\n") or None if end else None
 
 
 def _is_code(text: str) -> bool:

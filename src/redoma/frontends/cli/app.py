@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
+import signal
 import sys
 from pathlib import Path
-from typing import IO
+from typing import NoReturn
 
 import click
 
@@ -48,33 +51,55 @@ for command in (
 
 def run(arguments: list[str]) -> int:
     """Run the command line. Whatever goes wrong ends as a message: what, why and what next; never as a traceback."""
-    _make_writable(sys.stdout)
-    _make_writable(sys.stderr)
-    as_json = "--json" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that can't show a character gets an escape for it, not a UnicodeEncodeError.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     try:
-        return int(cli.main(arguments, prog_name="redoma", standalone_mode=False) or 0)
+        status = int(cli.main(arguments, prog_name="redoma", standalone_mode=False, color=_colour()) or 0)
+        sys.stdout.flush()
+        return status
     except click.exceptions.Abort:
-        click.echo("redoma: interrupted", err=True)
+        _complain("interrupted")
         return 130
     except click.ClickException as error:
-        if as_json:
-            print_json({"status": "failed", "error": error.format_message()})
-        else:
-            error.show()
+        _fail(arguments, error.format_message())
     except RedomaError as error:
-        if as_json:
-            print_json({"status": "failed", "error": error.what, "why": error.why, "next": error.next})
-        else:
-            click.echo(
-                click.style("redoma: ", fg="red") + error.what + (f": {error.why}" if error.why else ""), err=True
-            )
-            if error.next:
-                click.echo(f"  next: {error.next}", err=True)
+        _fail(arguments, error.what, error.why, error.next)
+    except OSError as error:
+        _fail(arguments, "it could not be read or written", error.strerror or str(error))
+    except Exception as error:  # a bug of ours is no reason for a user to read our source
+        _fail(arguments, "this is a bug in Redoma", repr(error), "please report it, with what you typed")
     return FAILED
 
 
-def _make_writable(stream: IO[str]) -> None:
-    """A terminal that can't show a character gets an escape for it, not a UnicodeEncodeError."""
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
+def _end(number: int, frame: object) -> NoReturn:
+    """End like Ctrl-C does: what runs is ended and recorded first. The default would leave it running."""
+    raise SystemExit(128 + number)
+
+
+def _colour() -> bool | None:
+    """No colours where they are unwanted; otherwise click decides by whether it writes to a terminal."""
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+
+
+def _complain(text: str) -> None:
+    click.echo(f"{click.style('redoma:', fg='red')} {text}", err=True, color=_colour())
+
+
+def _fail(arguments: list[str], what: str, why: str = "", hint: str = "") -> None:
+    from redoma.output import sanitise
+
+    what, why, hint = sanitise(what), sanitise(why), sanitise(hint)
+    try:
+        if "--json" in arguments:
+            print_json({"status": "failed", "error": what, "why": why, "next": hint})
+            sys.stdout.flush()
+            return
+    except OSError as error:
+        why = f"{why}; and standard output: {error.strerror}"
+    _complain(what + (f": {why}" if why else ""))
+    if hint:
+        click.echo(f"  next: {hint}", err=True)

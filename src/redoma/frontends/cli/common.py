@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -60,22 +62,57 @@ def columns(rows: Iterable[Sequence[str]]) -> None:
         click.echo("  ".join([*padded, row[-1]]).rstrip())
 
 
+class TakesCommand(click.Command):
+    """A command line that ends in `-- COMMAND...`. What follows the first `--` is the command's, word for word."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else None
+        ctx.meta["redoma.command"] = None if at is None else tuple(args[at + 1 :])
+        return super().parse_args(ctx, args[:at])
+
+
+def given_command() -> tuple[str, ...] | None:
+    """The words after `--`; None if there was no `--`."""
+    command: tuple[str, ...] | None = click.get_current_context().meta["redoma.command"]
+    return command
+
+
 def read_source(source: str, language: Language | None) -> tuple[str, Language, bool]:
     """Source text, its language, and whether it was given inline: from `-`, a file, or the argument itself."""
     if source == "-":
-        return _decode(sys.stdin.buffer.read(_MAX_SOURCE + 1), "standard input"), language or "python", False
+        return _decode(standard_input(_MAX_SOURCE + 1), "standard input"), language or "python", False
     path = Path(source)
     try:
-        is_file = len(source) < 4096 and "\n" not in source and "\0" not in source and path.is_file()
+        exists = len(source) < 4096 and "\n" not in source and "\0" not in source and path.exists()
     except OSError:
-        is_file = False
-    if is_file:
-        with path.open("rb") as file:
-            data = file.read(_MAX_SOURCE + 1)
+        exists = False
+    if exists:
+        data = read_file(path, _MAX_SOURCE, pipes=True)
         return _decode(data, source), language or _language_of(path, data), False
     if path.suffix in _SUFFIXES and not any(character in source for character in " \t\n(;=$"):
         raise InvalidRequest(f"there is no file {source}", why="it looks like a file's name", next="check the path")
     return source, language or "python", True
+
+
+def read_file(path: Path, most: int, *, pipes: bool = False) -> bytes:
+    """A file's content. Anything but a regular file could keep us waiting for ever; a source may be a pipe even so."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK))
+        with open(descriptor, "rb") as file:
+            mode = os.fstat(descriptor).st_mode
+            if not (stat.S_ISREG(mode) or (pipes and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)))):
+                raise InvalidRequest(f"{path} can't be read", why="it is not a regular file", next="name a file")
+            data = file.read(most + 1)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InvalidRequest(f"{path} can't be read", why=why, next="check the path and its rights") from None
+    if len(data) > most:
+        raise InvalidRequest(f"{path} is too large", why=f"at most {most} bytes are taken", next="make it smaller")
+    return data
+
+
+def standard_input(most: int = -1) -> bytes:
+    return sys.stdin.buffer.read(most) if sys.stdin is not None else b""
 
 
 def _language_of(path: Path, data: bytes) -> Language:

@@ -12,7 +12,17 @@ import click
 from redoma.errors import InvalidRequest
 from redoma.models import Decision, Evaluation, Language, Request, Result, Status
 
-from .common import Size, State, json_option, print_json, read_source
+from .common import (
+    Size,
+    State,
+    TakesCommand,
+    given_command,
+    json_option,
+    print_json,
+    read_file,
+    read_source,
+    standard_input,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +31,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 _COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: "red"}
 _VERDICTS = {Decision.ALLOW: 0, Decision.PROMPT: 1, Decision.FORBID: 2}
+
+_MAX_FILE = 256 * 1024 * 1024
 
 _policy = click.option(
     "--policy", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]"
@@ -59,7 +71,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "env": dict(_variable(text) for text in given["env"]),
         "secrets": dict(_variable(text) for text in given["secrets"]),
         "files": dict(_file(text) for text in given["files"]),
-        "stdin": sys.stdin.buffer.read() if given["pass_stdin"] else b"",
+        "stdin": standard_input() if given["pass_stdin"] else b"",
         "require": given["require"],
         "reason": given["reason"],
     }
@@ -76,12 +88,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 def _file(text: str) -> tuple[str, bytes]:
     local, _, guest = text.partition(":")
-    try:
-        return guest or Path(local).name, Path(local).read_bytes()
-    except OSError as error:
-        raise InvalidRequest(
-            f"{local} can't be read", why=error.strerror or str(error), next="check the path"
-        ) from None
+    return guest or Path(local).name, read_file(Path(local), _MAX_FILE)
 
 
 @click.command("run")
@@ -133,12 +140,12 @@ def evaluate(state: State, code: str, as_json: bool) -> int:
     return 0 if result.ok else 1
 
 
-@click.command("exec", context_settings={"allow_interspersed_args": False})
+@click.command("exec", cls=TakesCommand, options_metavar="[OPTIONS] [ENTRY] -- COMMAND...")
 @_limits_and_context
 @click.option("--cwd", metavar="DIR", help="A directory of the host to work in.")
-@click.argument("words", nargs=-1, required=True, metavar="[ENTRY] -- COMMAND...")
+@click.argument("entry", required=False, metavar="")
 @click.pass_obj
-def execute(state: State, /, words: tuple[str, ...], cwd: str | None, as_json: bool, **given: Any) -> int:
+def execute(state: State, /, entry: str | None, cwd: str | None, as_json: bool, **given: Any) -> int:
     """Run a command, without a shell.
 
     ENTRY names a configured executor, with its own directory, variables and list of commands.
@@ -150,20 +157,22 @@ def execute(state: State, /, words: tuple[str, ...], cwd: str | None, as_json: b
     """
     from redoma.sync import Executor
 
-    entry = None
-    if len(words) > 1 and words[1] == "--":
-        entry, words = words[0], words[2:]
+    command = given_command()
+    if not command:
+        raise InvalidRequest(
+            "there is no command", why="it stands after `--`", next="write it like: redoma exec app:shell -- git status"
+        )
     with Executor(state.config) as executor:
-        return _show(executor.command(words, entry=entry, cwd=cwd, **_options(given)), as_json)
+        return _show(executor.command(command, entry=entry, cwd=cwd, **_options(given)), as_json)
 
 
-@click.command("check", context_settings={"allow_interspersed_args": False})
+@click.command("check", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
 @click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
 @_policy
 @json_option
-@click.argument("source", nargs=-1, required=True, metavar="SOURCE | -- COMMAND...")
+@click.argument("source", required=False, metavar="")
 @click.pass_obj
-def check(state: State, source: tuple[str, ...], lang: Language | None, policy: str | None, as_json: bool) -> int:
+def check(state: State, /, source: str | None, lang: Language | None, policy: str | None, as_json: bool) -> int:
     """Print the verdict without running anything.
 
     Exit status: 0 allow, 1 prompt, 2 forbid.
@@ -176,11 +185,18 @@ def check(state: State, source: tuple[str, ...], lang: Language | None, policy: 
     """
     from redoma.policy import evaluate as judge
 
-    if len(source) == 1:
-        code, language, _ = read_source(source[0], lang)
-        request = Request(code=code, language=language)
+    command = given_command()
+    if (source is None) == (not command):
+        raise InvalidRequest(
+            "there is nothing to check, or too much",
+            why="it takes a SOURCE, or a command after `--`",
+            next="write it like: redoma check script.sh, or redoma check -- rm -rf build",
+        )
+    if command:
+        request = Request(argv=command, language="command")
     else:
-        request = Request(argv=source, language="command")
+        code, language, _ = read_source(source or "", lang)
+        request = Request(code=code, language=language)
     evaluation = judge(state.config.policy.load(policy), request)
     if as_json:
         from redoma.frontends.shapes import evaluation_json
@@ -204,7 +220,8 @@ def _print_findings(evaluation: Evaluation) -> None:
         if finding.suggestion:
             click.echo(f"    → {finding.suggestion}")
     verdict = click.style(str(evaluation.decision), fg=_COLOURS[evaluation.decision], bold=True)
-    click.echo(f"{verdict}  (policy {evaluation.policy}, {len(evaluation.findings)} findings)")
+    count = len(evaluation.findings)
+    click.echo(f"{verdict}  (policy {evaluation.policy}, {count} finding{'' if count == 1 else 's'})")
 
 
 def _show(result: Result, as_json: bool, *, with_value: bool = False) -> int:
