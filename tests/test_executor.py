@@ -319,6 +319,16 @@ def test_a_relative_working_directory_is_the_callers(config: Config, tmp_path: P
             assert result.stdout == f"{expected}\n"
 
 
+def test_a_command_on_the_host_works_where_its_caller_is_and_code_in_a_directory_of_its_own(
+    config: Config, tmp_path: Path
+) -> None:
+    os.chdir(tmp_path)
+    with Executor(config) as executor:
+        assert executor.command(["pwd"], backend="native").stdout == f"{tmp_path}\n"
+        assert executor.command(["cat", "f"], backend="native", files={"f": "x"}).stdout == "x"
+        assert "redoma-" in executor.run("pwd", "bash", backend="native").stdout
+
+
 def test_files_and_a_working_directory_exclude_each_other(config: Config, tmp_path: Path) -> None:
     with Executor(config) as executor, pytest.raises(InvalidRequest, match="cwd and files"):
         executor.run("1", backend="native", cwd=str(tmp_path), files={"x": "y"})

@@ -49,7 +49,7 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
                 "env": dict(options.get("env", {})),
                 "secrets": dict(options.get("secrets", {})),
                 "files": {name: _bytes(content) for name, content in options.get("files", {}).items()},
-                "cwd": None if (cwd := options.get("cwd")) is None else os.path.abspath(cwd),
+                "cwd": _directory(options, what["language"] == "command" and backend == "native"),
                 "require": words("require", options.get("require", ())),
                 "reason": options.get("reason", ""),
                 "requester": options.get("requester") or _user(),
@@ -80,9 +80,9 @@ def for_entry(request: Request, name: str, entry: Entry) -> tuple[Request, tuple
         raise InvalidRequest(
             f"{name} can't run on {request.backend}", why="it is an executor of kind exec.native", next="leave it out"
         )
-    work_dir = str(entry.default_work_dir) if entry.default_work_dir else None
+    here = None if request.files else str(entry.default_work_dir or os.getcwd())
     request = msgspec.structs.replace(
-        request, backend="native", env={**entry.default_env, **request.env}, cwd=request.cwd or work_dir
+        request, backend="native", env={**entry.default_env, **request.env}, cwd=request.cwd or here
     )
     allowed = entry.command_whitelist
     # Word by word: there is no shell that could read anything else into them.
@@ -116,6 +116,14 @@ def _limits(configured: Limits, given: Limits | Mapping[str, Any] | None) -> Lim
     changes = dict(given or {})
     must_be_known("limit", changes, Limits.__struct_fields__)
     return msgspec.structs.replace(configured, **changes)
+
+
+def _directory(options: Options, on_the_host: bool) -> str | None:
+    """Where it works, as an absolute path. A command on the host works where its caller is, as a shell's would."""
+    given = options.get("cwd")
+    if given is None and on_the_host and not options.get("files"):
+        return os.getcwd()
+    return None if given is None else os.path.abspath(given)
 
 
 def _bytes(content: bytes | str) -> bytes:

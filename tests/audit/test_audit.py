@@ -345,16 +345,25 @@ def test_show_finds_a_run_by_the_beginning_of_its_id(directory: Path) -> None:
 def test_stats_count_runs_and_find_those_without_an_outcome(directory: Path) -> None:
     log = AuditLog(directory)
     for number in range(1, 21):
-        log.append("intent", str(number), {"backend": "monty" if number > 5 else "native", "requester": "ana"})
-        log.append("outcome", str(number), {"status": "ok" if number > 2 else "timeout", "duration": number / 10})
+        log.append("intent", str(number), {"backend": "auto", "requester": "ana"})
+        ran = {"backend": "monty" if number > 5 else "native", "duration": number / 10}
+        log.append("outcome", str(number), {"status": "ok" if number > 2 else "timeout", **ran})
     last = log.append("intent", "cut-short", {"backend": "monty"})
     stats = log.stats()
     assert (stats.runs, stats.interrupted) == (21, 1)
     assert stats.by_status == {"ok": 18, "timeout": 2}
-    assert stats.by_backend == {"monty": 16, "native": 5}
+    assert stats.by_backend == {"monty": 15, "native": 5}
     assert stats.by_requester == {"ana": 20, "unknown": 1}
     assert (stats.duration_p50, stats.duration_p95) == (1.0, 1.9)
     assert stats.last == last.time
+
+
+def test_stats_count_the_backend_that_ran_and_none_where_nothing_did(directory: Path) -> None:
+    log = AuditLog(directory)
+    for run, backend in (("a", "monty"), ("refused", "")):
+        log.append("intent", run, {"backend": "auto"})
+        log.append("outcome", run, {"status": "ok", "backend": backend})
+    assert log.stats().by_backend == {"monty": 1}
 
 
 def test_a_reader_names_the_line_that_it_cant_read(directory: Path) -> None:

@@ -155,6 +155,26 @@ def test_a_day_whose_head_was_lost_is_taken_over_whole(directory: Path) -> None:
     assert log.verify().ok
 
 
+@pytest.mark.parametrize("today", [1, 2, 3, 60])
+def test_days_whose_heads_were_lost_are_taken_over_whatever_day_it_is_then(directory: Path, today: int) -> None:
+    run_days(directory, 0)
+    behind = (directory / "head").read_bytes()
+    run_days(directory, 1, 2)
+    (directory / "head").write_bytes(behind)
+    assert AuditLog(directory).verify().ok
+    log = run_days(directory, today)
+    assert log.verify().ok
+    assert [record.id for record in log.tail(2)] == [f"run{today}"] * 2
+
+
+def test_an_empty_file_of_a_later_day_changes_nothing(directory: Path) -> None:
+    run_days(directory, 0)
+    (directory / "audit-2099-01-01.jsonl").touch(0o600)
+    log = run_days(directory, 1)
+    assert (directory / "audit-2026-01-02.jsonl").exists()
+    assert log.verify().ok
+
+
 def test_a_log_with_fsync_is_the_same_log(directory: Path) -> None:
     for day in (0, 1):
         log_on(directory, day, fsync=True).append("intent", "x", INTENT)

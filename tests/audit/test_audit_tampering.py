@@ -19,6 +19,7 @@ from redoma.audit import AuditLog, Problem
 from redoma.errors import AuditError
 
 FIRST, SECOND, THIRD = "audit-2026-01-01.jsonl", "audit-2026-01-02.jsonl", "audit-2026-01-03.jsonl"
+LATER = "audit-2026-01-04.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +191,16 @@ def test_two_files_with_their_names_exchanged_are_reordered(directory: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "content", [None, b"", b"{}", b"\xff\0", b"[" * 4096, b'{"seq":-1,"hash":"","file":"","offset":0}']
+    "content",
+    [
+        None,
+        b"",
+        b"{}",
+        b"\xff\0",
+        b"[" * 4096,
+        b'{"seq":-1,"hash":"","file":"","offset":0}',
+        b'{"seq":0,"hash":"%b","file":"%b","offset":5}' % (b"0" * 64, THIRD.encode()),
+    ],
 )
 def test_a_head_deleted_or_unreadable_is_reported_and_stops_the_log(directory: Path, content: bytes | None) -> None:
     (directory / "head").unlink() if content is None else (directory / "head").write_bytes(content)
@@ -228,6 +238,49 @@ def test_no_record_is_added_to_a_newest_file_that_is_damaged(directory: Path, da
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
+def test_a_newest_file_with_another_name_is_reported(directory: Path) -> None:
+    (directory / THIRD).rename(directory / "audit-2099-01-01.jsonl")
+    with pytest.raises(AuditError, match="is gone"):
+        log_on(directory, 2).append("intent", "x", INTENT)
+    assert place(problem(directory)) == ("head", "audit-2099-01-01.jsonl", 1, 7)
+
+
+@pytest.mark.parametrize("shift", [-1, 1, -10_000])
+def test_a_head_that_names_another_place_than_its_record_ends_at_is_reported(directory: Path, shift: int) -> None:
+    head = json.loads((directory / "head").read_bytes())
+    (directory / "head").write_text(json.dumps(head | {"offset": max(head["offset"] + shift, 0)}))
+    with pytest.raises(AuditError, match="damaged"):
+        log_on(directory, 2).append("intent", "x", INTENT)
+    assert problem(directory).kind == "head"
+
+
+@given(
+    seq=st.integers(0, 10),
+    named=st.sampled_from([FIRST, SECOND, THIRD, LATER, "audit-2099-01-01.jsonl"]),
+    ends=st.integers(0, 4),
+    shift=st.sampled_from([0, 0, 0, -1, 1]),
+    renamed=st.sampled_from([None, FIRST, SECOND, THIRD]),
+    day=st.integers(0, 4),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_log_that_verifies_takes_the_next_record_and_still_verifies(
+    pristine: Path, seq: int, named: str, ends: int, shift: int, renamed: str | None, day: int
+) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(shutil.copytree(pristine, Path(scratch) / "audit"))
+        lines = lines_of(directory / named) if (directory / named).exists() else []
+        offset = max(len(b"".join(lines[:ends])) + shift, 0)
+        digest = AuditLog(directory).tail(10)[seq - 1].hash if seq else "0" * 64
+        if renamed:
+            (directory / renamed).rename(directory / "audit-2099-01-01.jsonl")
+        head = {"seq": seq, "hash": digest, "file": named, "offset": offset}
+        (directory / "head").write_text(json.dumps(head))
+        if AuditLog(directory).verify().ok:
+            assert log_on(directory, day).append("intent", "x", INTENT).seq == 11
+            assert AuditLog(directory).verify().records == 11
+            assert AuditLog(directory).verify().ok
+
+
 def test_a_head_older_than_what_is_left_of_the_log_is_reported(directory: Path) -> None:
     old = (directory / "head").read_bytes()
     run_days(directory, 40)
@@ -238,10 +291,9 @@ def test_a_head_older_than_what_is_left_of_the_log_is_reported(directory: Path) 
 
 
 def test_a_line_broken_off_is_no_crash_once_the_head_names_its_record(directory: Path) -> None:
-    head = json.loads((directory / "head").read_bytes())
-    (directory / "head").write_text(json.dumps(head | {"offset": 0}))
-    edit(directory, THIRD, lambda old: [*old[:3], old[3][:-40]])
-    assert place(problem(directory)) == ("truncated", THIRD, 4, 10)
+    edit(directory, THIRD, lambda old: [old[0][:-40]])
+    (directory / THIRD).rename(directory / LATER)  # behind the place that the head names, where a crash would leave it
+    assert place(problem(directory)) == ("truncated", LATER, 1, 7)
 
 
 def test_a_line_broken_off_is_no_crash_once_a_new_day_has_begun(directory: Path) -> None:

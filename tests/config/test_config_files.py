@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -167,6 +168,27 @@ MISTAKES = {
         "entries[1]",
         "there is already an entry 'a:x'",
     ),
+    'namespace: a\nentries: [{name: x, kind: exec.native, command_whitelist: [ls, "echo \'x"]}]': (
+        2,
+        64,
+        "entries[0].command_whitelist[1]",
+        "it can't be split into words (No closing quotation) | close every quote",
+    ),
+    "namespace: a\nentries: [{name: x, kind: exec.native, command_whitelist: ['a\\']}]": (
+        2,
+        60,
+        "entries[0].command_whitelist[0]",
+        "it can't be split into words (No escaped character)",
+    ),
+    "namespace: a\nentries: [{name: x, kind: exec.native, command_whitelist: [' ']}]": (
+        2,
+        60,
+        "entries[0].command_whitelist[0]",
+        "it holds no command",
+    ),
+    "namespace: a\nentries: [{name: *a, kind: exec.native}]": (2, 18, "", "aliases are not accepted"),
+    "policy: {rules: [{id: a.b, decision: *a, reason: x, command: [y]}]}": (1, 38, "", "aliases are not accepted"),
+    "policy: {rules: [~]}": (1, 18, "policy.rules[0]", "expected a mapping of keys to values, found nothing"),
     "audit: {fsync: true}\naudit: {fsync: false}": (2, 1, "", "the key 'audit' is already on line 1"),
     "limits: &a {time: 1}": (1, 9, "", "anchors are not accepted"),
     "limits: !!python/object:os.system {}": (1, 9, "", "is not accepted"),
@@ -243,6 +265,16 @@ def test_a_rule_may_not_take_the_id_of_a_built_in_rule_of_any_pack(place: Place)
 def test_names_in_a_file_reach_messages_without_control_characters(place: Place) -> None:
     (problem,) = config.check(place.named('"\\e[2Jx": 1'), env=place.env)
     assert "\x1b" not in problem.where + problem.message + problem.hint
+
+
+@pytest.mark.parametrize("field", ["id", "reason", "suggestion"])
+def test_what_a_rule_says_to_people_holds_no_control_characters(place: Place, field: str) -> None:
+    texts = {"id": "app.x", "reason": "|\n        two\n        lines", "suggestion": "é"}
+    rule = "policy:\n  rules:\n    - decision: forbid\n      command: [deploy]\n"
+    assert problems(place, rule + "".join(f"      {key}: {text}\n" for key, text in texts.items())) == []
+    texts[field] = '"a\\e[2J\\r"'
+    (found,) = problems(place, rule + "".join(f"      {key}: {text}\n" for key, text in texts.items()))
+    assert found[2:] == (f"policy.rules[0].{field}", "it holds characters that can't be seen | write it in plain text")
 
 
 # Which file is read
@@ -376,17 +408,83 @@ def test_without_a_file_neither_yaml_nor_the_policy_engine_is_loaded(place: Plac
 _PIECES = st.sampled_from(
     [*MISTAKES, *"-:{}[]'\"\\|>#%~1é\n\t\0", "  ", "---", "&a ", "*a", "!!str ", "<<", "9" * 30, RULE]
 )
+_SPOILED = st.sampled_from(
+    [
+        "*a",
+        "&a x",
+        "!t x",
+        "~",
+        "''",
+        "5",
+        "[]",
+        "{}",
+        "[*a]",
+        "[~]",
+        "{*a : 1}",
+        "{<<: *a}",
+        '"echo \'x"',
+        "'\\'",
+        '"\\0"',
+    ]
+)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.one_of(st.binary(max_size=200), st.text(max_size=200), st.lists(_PIECES, max_size=8).map("".join)))
+def spoiled(valid: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """What belongs there, or something that doesn't."""
+    return st.one_of(valid, valid, valid, _SPOILED)
+
+
+def leaf(*valid: str) -> st.SearchStrategy[str]:
+    return spoiled(st.sampled_from(valid))
+
+
+def listed(item: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return spoiled(st.lists(item, max_size=3).map(lambda items: f"[{', '.join(items)}]"))
+
+
+def mapped(required: dict[str, st.SearchStrategy[str]], **optional: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    pairs = st.fixed_dictionaries(required, optional=optional)
+    return spoiled(pairs.map(lambda values: "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"))
+
+
+_FILES = mapped(
+    {"namespace": leaf("a")},
+    entries=listed(
+        mapped(
+            {"name": leaf("x", "y"), "kind": leaf("exec.native")},
+            default_work_dir=leaf("/srv"),
+            default_env=mapped({}, A=leaf("b")),
+            command_whitelist=listed(leaf("ls", "'ls -l'")),
+        )
+    ),
+    policy=mapped(
+        {},
+        pack=leaf("strict"),
+        rules=listed(
+            mapped(
+                {"id": leaf("app.a", "app.b"), "decision": leaf("forbid"), "reason": leaf("r")},
+                command=listed(leaf("deploy")),
+                match=listed(leaf("deploy")),
+            )
+        ),
+        decisions=mapped({}, **{"app.a": leaf("prompt")}),
+    ),
+    limits=mapped({}, time=leaf("3"), memory=leaf("1MiB")),
+    audit=mapped({}, enabled=leaf("true"), directory=leaf("~/x"), retention_days=leaf("3")),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=200), st.lists(_PIECES, max_size=8).map("".join), _FILES))
 def test_no_content_gives_anything_but_a_configuration_or_a_config_error(place: Place, content: str | bytes) -> None:
     data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
     file = place.named(data)
     found = config.check(file, env=place.env)
     try:
-        place.load(file)
+        loaded = place.load(file)
     except ConfigError:
         assert found
     else:
         assert found == []
+        for entry in loaded.entries.values():
+            assert all(shlex.split(command) for command in entry.command_whitelist or ())

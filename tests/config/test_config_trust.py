@@ -161,10 +161,14 @@ def test_trust_can_be_listed_and_taken_back(place: Place) -> None:
 
 def test_a_file_that_changed_after_it_was_shown_is_not_trusted(place: Place) -> None:
     place.project_file.write_text("limits: {time: 60}\n")
-    assert config.loosenings(place.project_file, env=place.env) == ["line 1 raises limits.time from 30.0 to 60.0"]
+    shown, loosened = config.loosenings(place.project_file, env=place.env)
+    assert loosened == ["line 1 raises limits.time from 30.0 to 60.0"]
+    place.project_file.write_text("limits: {time: 61}\n")
     with pytest.raises(ConfigError, match="changed since it was shown"):
-        config.trust(place.project_file, digest="0" * 64, env=place.env)
+        config.trust(shown.path, digest=shown.digest, env=place.env)
     assert config.trusted_files(place.env) == {}
+    place.project_file.write_text("limits: {time: 60}\n")
+    assert config.trust(shown.path, digest=shown.digest, env=place.env) == shown
 
 
 def test_a_broken_file_cannot_be_trusted(place: Place) -> None:

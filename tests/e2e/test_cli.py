@@ -371,6 +371,10 @@ SHELL_TRICKS = [
     "redoma audit tail -n -1",
     "HOME=relative redoma run 1",
     "env -u HOME redoma run 1",
+    "mkdir $'\\xff'; cd $'\\xff'; echo 'limits: {time: 1}' > redoma.yaml; redoma config show --json",
+    "mkdir $'\\xff'; cd $'\\xff'; redoma exec --json --backend native -- pwd",
+    "redoma run --json $'\\xff'",
+    "redoma exec --backend native -- ls $'\\xff'",
 ]
 
 

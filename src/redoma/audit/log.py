@@ -141,14 +141,24 @@ class _Writer:
         return head
 
     def recover(self) -> None:
-        """Make the log end where its head says, after a writer that was killed half-way."""
+        """Make the log end where its head says, after a writer that was killed half-way or a power cut."""
         ending = b'"hash":"%b"}\n' % self.head.hash.encode()
         if self.head.offset and os.pread(self._log_fd, len(ending), self.head.offset - len(ending)) != ending:
             raise self._damaged(f"{self.head.file} does not hold record {self.head.seq} where it was written")
-        if (size := os.fstat(self._log_fd).st_size) > self.head.offset:
-            self._take_over(size)
+        self._take_over()
+        newer = (name for name in os.listdir(self._directory) if name > self.head.file and is_log_name(name))
+        for name in sorted(newer):
+            # A power cut may have lost the heads of whole days, and to write on here would begin a second chain. An
+            # empty file was never ours: we write into a file only after the head has named it.
+            if os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_size:
+                self.head = msgspec.structs.replace(self.head, file=name, offset=0)
+                self._log_fd = self._open_log()
+                self._take_over()
 
-    def _take_over(self, size: int) -> None:
+    def _take_over(self) -> None:
+        """Move the head to the end of its file."""
+        if (size := os.fstat(self._log_fd).st_size) <= self.head.offset:
+            return
         with open(self._log_fd, "rb", closefd=False) as file:
             for start, line in read_lines(file, self.head.offset, size):
                 try:
@@ -184,7 +194,6 @@ class _Writer:
         # back after the kill would leave a file newer than the one being written.
         self._move_head(Head(self.head.seq, self.head.hash, self._today, 0))
         self._log_fd = self._open_log()
-        self.recover()  # a power cut may have lost the head of this very step, after records were written
         if removed:
             self.put("retention", "", {"days": retention_days, "removed": removed})
         # Oldest first, so that a kill on the way leaves a chain that starts right after a file named above.

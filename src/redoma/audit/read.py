@@ -25,6 +25,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     by_status: dict[str, int]
     by_backend: dict[str, int]
+    """What ran them, which the intent doesn't know yet. A refused run has no backend, and is in none."""
     by_requester: dict[str, int]
     interrupted: int
     """Runs with an intent and no outcome: still running, or cut short."""
@@ -84,11 +85,12 @@ def stats(log: Iterable[Record]) -> Stats:
         if record.kind == "intent":
             runs += 1
             unfinished.add(record.id)
-            backends[str(record.data.get("backend") or "unknown")] += 1
             requesters[str(record.data.get("requester") or "unknown")] += 1
         elif record.kind == "outcome":
             unfinished.discard(record.id)
             statuses[str(record.data.get("status") or "unknown")] += 1
+            if backend := record.data.get("backend"):
+                backends[str(backend)] += 1
             if isinstance(duration := record.data.get("duration"), int | float):
                 durations.append(duration)
     ordered = sorted(durations)

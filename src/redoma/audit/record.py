@@ -68,7 +68,8 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         fits = self.seq >= 0 and 0 <= self.offset < 2**62 and re.fullmatch("[0-9a-f]{64}", self.hash)
-        if not fits or not _LOG_NAME.fullmatch(self.file) or (self.seq == 0) != (self.hash == GENESIS):
+        empty = self.seq == 0
+        if not fits or not _LOG_NAME.fullmatch(self.file) or empty != (self.hash == GENESIS) or (empty and self.offset):
             raise ValueError("its values make no sense")
 
 

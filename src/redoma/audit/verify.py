@@ -149,8 +149,8 @@ class _Scan:
             return self._misplaced(line, frame, rest)
         if frame.prev != self._hash:
             return self._unlinked(line, frame)
-        if self._head and frame.seq == self._head.seq and frame.hash != self._head.hash:
-            return _problem("altered", line, frame.seq, f"record {frame.seq} is not the one that the head names")
+        if self._head and (problem := _beside_head(self._head, line, frame)):
+            return problem
         self._records, self._seq, self._hash, self._at = self._records + 1, frame.seq, frame.hash, line
         if self._expected in (frame.hash, frame.prev):
             self._expected = None
@@ -227,6 +227,21 @@ class _Scan:
             message = f"no record has the hash {self._expected}: the log was rewritten, or cut back, since"
             return Problem(kind="rewritten", message=message)
         return None
+
+
+def _beside_head(head: Head, line: _Line, frame: Frame) -> Problem | None:
+    """What an append would stumble over: a record that is not on the side of the head's place where it belongs."""
+    end = line.start + len(line.raw)
+    if frame.seq == head.seq and frame.hash != head.hash:
+        return _problem("altered", line, frame.seq, f"record {frame.seq} is not the one that the head names")
+    if frame.seq == head.seq and head.offset:
+        fits = (line.file, end) == (head.file, head.offset)
+    else:  # in a file that the head has only just named, nothing is acknowledged yet
+        fits = (frame.seq <= head.seq) == ((line.file, line.start) < (head.file, head.offset))
+    if fits:
+        return None
+    expected = f"the head says that record {head.seq} is the last before byte {head.offset} of {head.file}"
+    return _problem("head", line, frame.seq, f"record {frame.seq} ends at byte {end} of {line.file}, but {expected}")
 
 
 def _problem(kind: Kind, line: _Line, seq: int, message: str) -> Problem:

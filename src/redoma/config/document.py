@@ -28,7 +28,7 @@ _UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u200e\u200f\
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """Something in the file. A bare `Node` stands where something was refused and is already reported."""
+    """Something in the file. A bare `Node` is only its place."""
 
     line: int
     column: int
@@ -61,9 +61,14 @@ class Mapping(Node, frozen=True, kw_only=True):
     pairs: tuple[tuple[Scalar, Node], ...]
 
 
-def parse(source: Source) -> tuple[Node, list[Problem]]:
-    """The tree, and what is wrong with it that doesn't stop it from being read. Raises `InvalidFile` if it can't be."""
-    return _Composer(source).document()
+def parse(source: Source) -> Node:
+    """The tree. Raises `InvalidFile` with everything in the text that has no place in one."""
+    composer = _Composer(source)
+    root = composer.document()
+    if composer.problems:
+        # What was refused has left a hole, and nobody who reads the tree should have to know about holes.
+        raise InvalidFile(tuple(composer.problems))
+    return root
 
 
 class _Composer:
@@ -73,17 +78,17 @@ class _Composer:
         self.nodes = 0
         self.events = _events(source)
 
-    def document(self) -> tuple[Node, list[Problem]]:
+    def document(self) -> Node:
         next(self.events)  # the start of the stream
         event = next(self.events)
         if isinstance(event, yaml.StreamEndEvent):
-            return Mapping(line=1, column=1, pairs=()), []
+            return Mapping(line=1, column=1, pairs=())
         root = self.node(next(self.events), 0)
         next(self.events)  # the end of the document
         event = next(self.events)
         if not isinstance(event, yaml.StreamEndEvent):
             raise InvalidFile((self.problem(event, "there is a second document", "keep one document in a file"),))
-        return root, self.problems
+        return root
 
     def problem(self, event: Any, message: str, hint: str) -> Problem:
         line, column = _position(event.start_mark)

@@ -50,7 +50,7 @@ def check(path: Path, *, env: Mapping[str, str] | None = None) -> list[Problem]:
 
 
 def trust(path: Path, *, digest: str | None = None, env: Mapping[str, str] | None = None) -> Source:
-    """Trust what a project file says now. `digest`: what the user was shown, if that must still be its content."""
+    """Trust what a project file says now. `digest`: what the user was shown, which must still be its content."""
     env = os.environ if env is None else env
     source = places.read(path)
     if digest not in (None, source.digest):
@@ -60,11 +60,15 @@ def trust(path: Path, *, digest: str | None = None, env: Mapping[str, str] | Non
     return source
 
 
-def loosenings(path: Path, *, env: Mapping[str, str] | None = None) -> list[str]:
-    """What a project file would loosen, each a phrase such as "line 3 raises limits.time from 30.0 to 60.0"."""
+def loosenings(path: Path, *, env: Mapping[str, str] | None = None) -> tuple[Source, list[str]]:
+    """A project file as it is now, and what it would loosen: "line 3 raises limits.time from 30.0 to 60.0".
+
+    Both from one read. Give the digest to `trust` after showing them, or something else may be trusted than was shown.
+    """
     env = os.environ if env is None else env
-    layer = _layer(places.read(path), "project file", env)
-    return list(_loosenings(_with_user_file(_defaults(env), None, env), layer))
+    source = places.read(path)
+    layer = _layer(source, "project file", env)
+    return source, list(_loosenings(_with_user_file(_defaults(env), None, env), layer))
 
 
 def describe(config: Config) -> list[tuple[str, Any, str]]:
@@ -194,7 +198,8 @@ def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
         before = getattr(config.audit, name)
         # A longer retention, or syncing each record, asks for more. Everything else is another place or less of it.
         if value != before and (name == "directory" or value < before):
-            yield at(f"audit.{name}", f"changes audit.{name} from {before} to {value}")
+            change = f"changes audit.{name} from {printable(str(before))} to {printable(str(value))}"
+            yield at(f"audit.{name}", change)
     yield from (at(key, change) for key, change in _policy_loosenings(config.policy, layer))
 
 

@@ -44,8 +44,7 @@ class Reader:
         self.report(Node(line=line, column=column), path, message, hint)
 
     def wrong(self, node: Node, path: str, expected: str, hint: str = "") -> Any:
-        if type(node) is not Node:  # a bare node was reported when it was refused
-            self.report(node, path, f"expected {expected}, found {_found(node)}", hint or f"write {expected}")
+        self.report(node, path, f"expected {expected}, found {_found(node)}", hint or f"write {expected}")
         return UNSET
 
     def value(self, node: Node, kind: inspect.Type, path: str, *, complete: bool = False) -> Any:
@@ -93,14 +92,15 @@ class Reader:
         fields: dict[str, inspect.Type] = {field.encode_name: field.type for field in kind.fields}
         if kind.tag_field:
             fields[kind.tag_field] = inspect.LiteralType((kind.tag,))
-        values = self.mapping(node, fields, path)
-        if complete and isinstance(node, document.Mapping):
+        if complete:
+            if not isinstance(node, document.Mapping):  # a section may be empty, but an item is something
+                return self.wrong(node, path, "a mapping of keys to values")
             present = {key.text for key, _ in node.pairs}
             for field in kind.fields:
                 if field.required and field.encode_name not in present:
                     name = field.encode_name
                     self.report(node, path, f"the key {name!r} is missing", f"add `{name}: ...`")
-        return values
+        return self.mapping(node, fields, path)
 
     def mapping(
         self, node: Node, fields: dict[str, inspect.Type] | None, path: str, other: inspect.Type | None = None

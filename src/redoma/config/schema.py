@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,9 +57,8 @@ class _File(msgspec.Struct):
 
 def read_layer(source: Source, label: str, home: Path | None) -> Layer:
     """What the file says. Raises `InvalidFile` with all that is wrong in it."""
-    root, problems = parse(source)
     reader = Reader(source.path, home)
-    values = reader.value(root, inspect.type_info(_File), "") or {}
+    values = reader.value(parse(source), inspect.type_info(_File), "") or {}
     policy = values.get("policy", {})
     layer = Layer(
         label=label,
@@ -71,9 +71,8 @@ def read_layer(source: Source, label: str, home: Path | None) -> Layer:
         entries=_entries(reader, values),
         marks=reader.marks,
     )
-    problems = sorted([*problems, *reader.problems], key=lambda problem: (problem.line, problem.column))
-    if problems:
-        raise InvalidFile(tuple(problems))
+    if reader.problems:
+        raise InvalidFile(tuple(reader.problems))
     return layer
 
 
@@ -97,7 +96,11 @@ def _rules(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Rule, ...]:
     for number, node in enumerate(nodes):
         path, before = f"policy.rules[{number}]", len(reader.problems)
         values = reader.value(node, kind, path, complete=True)
-        if len(reader.problems) > before or not isinstance(values, dict):
+        for field in ("id", "reason", "suggestion"):
+            # A terminal shows them, and a project may add rules without being trusted.
+            if isinstance(values, dict) and not values.get(field, "").replace("\n", " ").isprintable():
+                reader.report_at(f"{path}.{field}", "it holds characters that can't be seen", "write it in plain text")
+        if len(reader.problems) > before:
             continue
         try:
             rule = Rule(**values)
@@ -133,11 +136,24 @@ def _entries(reader: Reader, values: dict[str, Any]) -> dict[str, Entry]:
         path, address = f"entries[{number}]", f"{values.get('namespace')}:{entry.name}"
         if address in entries:
             reader.report_at(path, f"there is already an entry {address!r}", "give it a name of its own")
-        for name, value in entry.default_env.items():
-            try:
-                Request(env={name: value})
-            except InvalidRequest as error:
-                reader.report_at(f"{path}.default_env.{name}", f"{error.what}: {error.why}", error.next)
+        _check_entry(reader, path, entry)
         entries[address] = entry
         reader.marks[f"entries.{address}"] = reader.marks[path]
     return entries
+
+
+def _check_entry(reader: Reader, path: str, entry: Entry) -> None:
+    """What would only be found out when the executor is used."""
+    for name, value in entry.default_env.items():
+        try:
+            Request(env={name: value})
+        except InvalidRequest as error:
+            reader.report_at(f"{path}.default_env.{name}", f"{error.what}: {error.why}", error.next)
+    for number, command in enumerate(entry.command_whitelist or ()):
+        place = f"{path}.command_whitelist[{number}]"
+        try:
+            if not shlex.split(command):
+                reader.report_at(place, "it holds no command", "write a command, or remove it")
+        except ValueError as error:
+            message = f"it can't be split into words ({error})"
+            reader.report_at(place, message, "close every quote, and put a character after every backslash")

@@ -47,10 +47,12 @@ def json_option(command: F) -> F:
 
 
 def print_json(data: Any) -> None:
+    import json
+
     import msgspec
 
-    text = msgspec.json.format(msgspec.json.encode(data, enc_hook=str, order="deterministic"), indent=2)
-    click.echo(text.decode())
+    # The standard library's writer: a path that is no UTF-8 comes out as the escape that stands for it in JSON.
+    click.echo(json.dumps(msgspec.to_builtins(data, enc_hook=str), indent=2, ensure_ascii=False))
 
 
 def columns(rows: Iterable[Sequence[str]]) -> None:

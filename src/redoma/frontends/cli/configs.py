@@ -43,13 +43,14 @@ def _project_file(file: Path | None) -> Path:
 def check(file: Path | None, as_json: bool) -> int:
     """Report everything that is wrong with a FILE (default: the project's). Exit 1 if something is."""
     from redoma.config import check as problems_of
+    from redoma.config import printable
 
     path = _project_file(file)
     problems = problems_of(path)
     if as_json:
         print_json([{**msgspec.structs.asdict(problem), "file": str(problem.file)} for problem in problems])
     elif not problems:
-        click.echo(f"{click.style('ok', fg='green')}: {path}")
+        click.echo(f"{click.style('ok', fg='green')}: {printable(path)}")
     for problem in [] if as_json else problems:
         click.echo(f"{problem.where}: {click.style(problem.message, fg='red')}")
         if problem.hint:
@@ -62,13 +63,15 @@ def check(file: Path | None, as_json: bool) -> int:
 @click.pass_obj
 def show(state: State, as_json: bool) -> None:
     """Every value in force and where it came from."""
-    from redoma.config import describe
+    from redoma.config import describe, printable
 
     rows = describe(state.config)
     if as_json:
         print_json([{"key": key, "value": value, "origin": origin} for key, value, origin in rows])
     else:
-        columns((key, value if isinstance(value, str) else repr(value), origin) for key, value, origin in rows)
+        columns(
+            (key, printable(value) if isinstance(value, str) else repr(value), origin) for key, value, origin in rows
+        )
 
 
 @config.command("trust")
@@ -77,22 +80,22 @@ def show(state: State, as_json: bool) -> None:
 @json_option
 def trust(file: Path | None, yes: bool, as_json: bool) -> None:
     """Let a project file loosen rules and define executors, as long as its content stays exactly this."""
-    from redoma.config import loosenings
+    from redoma.config import loosenings, printable
     from redoma.config import trust as record
 
-    path = _project_file(file)
-    changes = loosenings(path)
-    if not as_json:
-        click.echo(f"{path} would:")
-        for change in changes or ["only tighten: it already has effect without being trusted"]:
-            click.echo(f"  - {change}")
+    source, changes = loosenings(_project_file(file))
+    shown = printable(source.path)
+    click.echo(f"{shown} (sha256 {source.digest}) would:", err=as_json)
+    for change in changes or ["only tighten: it already has effect without being trusted"]:
+        click.echo(f"  - {change}", err=as_json)
     if not yes:
         click.confirm("Trust exactly this content?", abort=True, err=True)
-    source = record(path)
+    # The question may have waited for long, and whoever writes to the project knows when: only what was shown counts.
+    record(source.path, digest=source.digest)
     if as_json:
         print_json({"file": str(source.path), "digest": source.digest, "loosens": changes})
     else:
-        click.echo(f"{click.style('trusted', fg='green')}: {source.path} (sha256 {source.digest[:12]})")
+        click.echo(f"{click.style('trusted', fg='green')}: {shown}")
 
 
 @config.command("untrust")
@@ -100,6 +103,7 @@ def trust(file: Path | None, yes: bool, as_json: bool) -> None:
 @json_option
 def untrust(file: Path | None, as_json: bool) -> int:
     """Take the trust in a project file back. Exit 1 if it was not trusted."""
+    from redoma.config import printable
     from redoma.config import untrust as forget
 
     path = _project_file(file)
@@ -107,5 +111,5 @@ def untrust(file: Path | None, as_json: bool) -> int:
     if as_json:
         print_json({"file": str(path), "was_trusted": was_trusted})
     else:
-        click.echo(f"{path}: {'no longer trusted' if was_trusted else 'was not trusted'}")
+        click.echo(f"{printable(path)}: {'no longer trusted' if was_trusted else 'was not trusted'}")
     return 0 if was_trusted else 1
