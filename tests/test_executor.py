@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import redoma
 from redoma import (
     Answer,
     AsyncExecutor,
@@ -487,3 +488,25 @@ async def test_cancelling_a_queued_run_does_not_wait_for_the_others(config: Conf
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert time.monotonic() - start < 10
+
+
+def test_words_that_are_no_utf8_arrive_as_they_are(config: Config) -> None:
+    odd = os.fsdecode(b"caf\xe9")
+    with Executor(config) as executor:
+        result = executor.command(["printf", "%s", odd], backend="native", env={"NAME": odd}, policy="none")
+        assert (result.status, result.stdout) == (Status.OK, "caf\ufffd"), result.error
+        assert executor.run(f"print({odd!r})", policy="none").status in (Status.OK, Status.ERROR)
+    assert AuditLog(config.audit.directory).verify().ok
+
+
+async def test_rules_of_a_configured_none_hold_and_an_asked_for_none_is_none(config: Config) -> None:
+    import msgspec
+
+    from redoma.config import PolicyConfig
+
+    rule = redoma.Rule(id="x.y", decision=redoma.Decision.FORBID, reason="r", command=("ls",), match=("ls",))
+    config = msgspec.structs.replace(config, policy=PolicyConfig(pack="none", rules=(rule,)))
+    async with AsyncExecutor(config, backends=[FakeBackend(name="monty")]) as executor:
+        assert (await executor.command(["ls"])).status is Status.FORBIDDEN
+        assert (await executor.command(["rm", "-rf", "/"])).status is Status.OK
+        assert (await executor.command(["ls"], policy="none")).status is Status.OK

@@ -97,7 +97,7 @@ def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict
     """For the record, before: contents of input and files by size alone, secrets by name alone."""
     # Word by word: quoting a command for reading may split a secret that holds a quote.
     words = [redactor.redact(word)[0] for word in request.argv]
-    record: dict[str, Any] = redactor.redact_data(
+    record, _ = redactor.redact_data(
         {
             "code": shlex.join(words) if words else request.code,
             "language": request.language,
@@ -116,14 +116,14 @@ def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict
             "cwd": request.cwd,
             "require": list(request.require),
         }
-    )[0]
-    return record
+    )
+    return _encodable(record)  # type: ignore[no-any-return]
 
 
 def outcome(result: Result) -> dict[str, Any]:
     """For the record, after."""
     shown = result.stdout if result.value is None else repr(result.value)
-    return {
+    record = {
         "status": result.status.value,
         "exit_code": result.exit_code,
         "result": shown[:_KEPT_OF_A_RESULT],
@@ -135,3 +135,17 @@ def outcome(result: Result) -> dict[str, Any]:
         "isolation": msgspec.to_builtins(result.isolation),
         "redacted": result.redacted,
     }
+    return _encodable(record)  # type: ignore[no-any-return]
+
+
+def _encodable(value: Any) -> Any:
+    """Plain data whose text can be written as UTF-8: a file name that is none is recorded with escapes, not refused."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_encodable(key): _encodable(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_encodable(item) for item in value]
+        case _:
+            return value

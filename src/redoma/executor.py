@@ -34,7 +34,7 @@ class AsyncExecutor:
     def __init__(self, config: Config | None = None, *, backends: Iterable[Backend] | None = None) -> None:
         self.config = config or configuration.load()
         self.backends = {backend.name: backend for backend in (_installed() if backends is None else backends)}
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[str | None, Policy] = {}
         audit = self.config.audit
         self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
 
@@ -55,10 +55,9 @@ class AsyncExecutor:
 
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
         """What policy says of a request, without running it."""
-        pack = policy or self.config.policy.pack
-        if pack not in self._policies:
-            self._policies[pack] = self.config.policy.load(pack)
-        return evaluate(self._policies[pack], request)
+        if policy not in self._policies:
+            self._policies[policy] = self.config.policy.load(policy)
+        return evaluate(self._policies[policy], request)
 
     async def submit(
         self, request: Request, *, policy: str | None = None, objections: tuple[Finding, ...] = ()

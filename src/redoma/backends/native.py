@@ -6,6 +6,7 @@ Every run has a supervisor (see `_supervisor`) which starts it, measures it and 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import shutil
@@ -17,8 +18,6 @@ from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from ..errors import BackendError, BackendUnavailable
 from ..models import Isolation, Limits, Request, Status, Stream, Usage
@@ -104,8 +103,10 @@ class _Run:
                 cwd="/",
                 start_new_session=True,  # a Ctrl-C at our terminal is ours to handle
             )
-        except OSError as error:
+        except BaseException as error:  # a cancellation too
             self._leash.close()
+            if not isinstance(error, OSError):
+                raise
             raise BackendError("the run could not be started", why=str(error), next="free some processes") from error
         finally:
             os.close(source)
@@ -129,7 +130,8 @@ class _Run:
         """Tell the supervisor what to do, and wait for what came of it: the command's group, then the report."""
         loop, answer = asyncio.get_running_loop(), bytearray()
         try:
-            await loop.sock_sendall(self._leash, msgspec.json.encode(self._order()) + b"\n")
+            # ASCII, with escapes: a word that is no UTF-8 arrives as the bytes it was.
+            await loop.sock_sendall(self._leash, json.dumps(self._order()).encode() + b"\n")
             while chunk := await loop.sock_recv(self._leash, 1 << 16):
                 answer += chunk
                 if b"\n" in answer and answer[:1].isdigit():
@@ -140,7 +142,7 @@ class _Run:
         if not last.startswith(b"{"):
             self._kill_group()
             raise BackendError("the supervisor was killed", why="it left no report", next="run it again")
-        report: dict[str, Any] = msgspec.json.decode(last)
+        report: dict[str, Any] = json.loads(last)
         return report
 
     def _kill_group(self) -> None:
@@ -157,7 +159,7 @@ class _Run:
 
     async def _pump(self, stream: Stream, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(1 << 16):
-            if self._ending is None and not self._sink(stream, data):
+            if self._ending is not Status.OUTPUT and not self._sink(stream, data):
                 self._end(Status.OUTPUT)
 
     async def _feed(self, writer: asyncio.StreamWriter) -> None:
