@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from redoma.models import Limits, MiB
 from redoma.output import Capture, sanitise
@@ -59,15 +60,22 @@ def realistic(size: int) -> str:
     return "".join(parts)
 
 
-def rate(size: int, work: Callable[[], object]) -> float:
-    """MB in a second of processor time, so that other work on the machine doesn't count; the best of three runs, since
-    the first also builds the automaton's states."""
-    best = 0.0
+class Rate(NamedTuple):
+    """MB in a second of processor time, with which other work on the machine doesn't count, and by the clock."""
+
+    processor: float
+    clock: float
+
+
+def rate(size: int, work: Callable[[], object]) -> Rate:
+    """The best of three runs, since the first also builds the automaton's states."""
+    processor, clock = [], []
     for _ in range(3):
-        started = time.process_time()
+        started = time.process_time(), time.perf_counter()
         work()
-        best = max(best, size / 1e6 / (time.process_time() - started))
-    return best
+        processor.append(time.process_time() - started[0])
+        clock.append(time.perf_counter() - started[1])
+    return Rate(size / 1e6 / min(processor), size / 1e6 / min(clock))
 
 
 def capture(data: bytes, limits: Limits) -> None:
@@ -82,6 +90,9 @@ def main() -> int:
     text = realistic(size)
     data = text.encode()
     small = text[: len(text) // 40]
+    coloured = "".join(
+        f"\x1b[32m{line[:20]}\x1b[0m{line[20:]}" for line in text[: len(text) // 4].splitlines(True)
+    ).encode()
     alternation = re.compile(b"|".join(b"(?:" + p.regex + b")" for p in PATTERNS))
     everything = Limits(output_bytes=2 * len(data), output_lines=10**9, output_total=2 * len(data))
     plain, known = Redactor(), Redactor(["correct horse battery staple", "s3cr3t/value+more"])
@@ -94,16 +105,17 @@ def main() -> int:
         "Redactor, two known values": rate(len(data), lambda: known.redact(text)),
         "sanitise": rate(len(data), lambda: sanitise(text)),
         "Capture, all of it kept": rate(len(data), lambda: capture(data, everything)),
+        "Capture, each line coloured": rate(len(coloured), lambda: capture(coloured, everything)),
         "Capture, default limits": rate(len(data), lambda: capture(data, Limits(output_total=100 * MiB + len(data)))),
     }
     print(
         f"{len(data) / 1e6:.0f} MB of logs, JSON and source; {sum(plain.redact(text)[1].values())} things to take out"
     )
-    for name, value in rates.items():
-        print(f"{name:28} {value:9.1f} MB/s  {value / rates['re, the same patterns']:7.1f} x re")
-    slow = [
-        name for name in ("Redactor", "Redactor, two known values", "Capture, all of it kept") if rates[name] < GOAL
-    ]
+    base = rates["re, the same patterns"].processor
+    for name, (processor, clock) in rates.items():
+        print(f"{name:28} {processor:9.1f} MB/s  {processor / base:7.1f} x re  {clock:9.1f} MB/s by the clock")
+    promised = ("Redactor", "Redactor, two known values", "Capture, all of it kept")
+    slow = [name for name in promised if rates[name].processor < GOAL]
     print(f"goal of {GOAL:.0f} MB/s: {'missed by ' + ', '.join(slow) if slow else 'met'}")
     return 1 if slow else 0
 

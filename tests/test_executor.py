@@ -379,6 +379,13 @@ def test_a_message_is_as_harmless_as_output(config: Config) -> None:
     assert "16C7e42F292c6912E7710c838347Ae178B4a" not in repr(result)
 
 
+def test_an_escape_before_a_secret_in_a_message_does_not_show_its_rest(config: Config) -> None:
+    with Executor(config) as executor:
+        code = r"import os; raise ValueError('\x1b' + os.environ['S'])"
+        result = executor.run(code, secrets={"S": "Tr0ub4dor-and-3"})
+    assert "0ub4dor" not in repr(result)
+
+
 def test_a_secret_with_a_quote_is_not_on_record(config: Config) -> None:
     secret = "pa'ss-wordX9"
     with Executor(config) as executor:

@@ -7,7 +7,7 @@ import time
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from redoma.models import Limits
@@ -166,6 +166,72 @@ def test_a_known_secret_never_appears_in_any_chunking(data: st.DataObject) -> No
     shown = captured(text.encode(), limits, chunk=chunk, values=tuple(values))
     assert not any(value in shown.stdout for value in values)
     assert shown == captured(text.encode(), limits, values=tuple(values))
+
+
+FRAGMENTS = [
+    "\x1b", "\x1b[", "\x1b[3", "\x1b[1;31", "\x1b[1;31m", "\x1b[?25", "\x1b[38;5;", "\x1b[0K", "\x1b(", "\x1b(B",
+    "\x1bc", "\x1b]", "\x1b]0;", "\x1b]0;title\x07", "\x1b]8;;x\x1b\\", "\x1bP", "\x1b_", "\x9b", "\x9b31", "\x9b31m",
+    "\x9d", "\x00", "\x07", "\x08", "\r", "\x7f", "\u200b", "\ufeff", "\x1b[\x1b[", "\x1b[3\u200b1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fragment", FRAGMENTS)
+@pytest.mark.parametrize("place", [0, 4, 11])
+def test_an_escape_takes_no_letter_of_a_secret_along(fragment: str, place: int) -> None:
+    value = "Tr0ub4dor-and-3"
+    shown = captured(f"a {value[:place]}{fragment}{value[place:]} z".encode(), values=(value,))
+    assert shown.stdout.endswith("[redacted:known-secret] z")
+    assert shown.redacted == {"known-secret": 1}
+
+
+@pytest.mark.parametrize("token", [KEY, "ghp_" + "aB3dE6" * 6, "GB82 WEST 1234 5698 7654 32", "password=hunter2x9"])
+@pytest.mark.parametrize(
+    "fragment", ["\x1b", "\x1b[", "\x1b[1;31", "\x1b[?1", "\x1b(", "\x9b", "\x1b[1;31m", "\x1b[" + "1;" * 99]
+)
+def test_nor_of_what_only_looks_like_one(token: str, fragment: str) -> None:
+    (kind,) = Redactor().redact(token)[1]
+    shown = captured(f"{fragment}{token} z".encode())
+    assert shown.stdout.removeprefix("password=") == f"[redacted:{kind}] z"
+    assert shown.redacted == {kind: 1}
+
+
+def test_colours_around_and_inside_a_secret_leave_nothing_behind() -> None:
+    mail = "\x1b[1;31mana@exemplo.com.br\x1b[0m, \x1b]8;;mailto:ana@exemplo.com.br\x1b\\write\x1b]8;;\x1b\\"
+    assert captured(mail.encode()) == Captured(stdout="[redacted:email], write", redacted={"email": 1})
+    # What is found before the colours go may be only a part: the whole is still to be found after.
+    for cut in (27, 60):
+        coloured = PEM[:cut] + "\x1b[0m" + PEM[cut:-30]
+        assert captured(coloured.encode()).stdout == "[redacted:private-key]"
+    glued = captured(b"AKIAIOSFODNN7EXAM\x1b[0mPLE-and-more", values=("EXAMPLE-and-more",))
+    assert glued.stdout == "[redacted:aws-access-key]"
+    twice = captured(b"0111B1\x1b[00111B1\x1b[0", values=("0111B10",))
+    assert twice.stdout == "[redacted:known-secret]" * 2
+    erased = captured(b"Tr0ub4dor_\x08 z", values=("Tr0ub4dor_",))
+    assert erased.stdout == "[redacted:known-secret] z"
+
+
+def test_a_value_with_something_invisible_in_it_is_found_without_it() -> None:
+    for value in ("\ufeffTr0ub4dor", "Tr0u\u200bb4dor", "Tr0u\rb4dor", "Tr0u\x1b[31mb4dor"):
+        assert captured(f"a\x1b[m {value}".encode(), values=(value,)).stdout == "a [redacted:known-secret]"
+    assert Redactor(["\ufeffTr0ub4dor"]).redact("Tr0ub4dor")[0] == "[redacted:known-secret]"
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_neither_a_secret_nor_its_end_appears_whatever_escapes_surround_it(data: st.DataObject) -> None:
+    value = data.draw(st.text("aBmKP]_[;01?/ é", min_size=6, max_size=14).map(str.strip))
+    # Two of a value that ends as it begins (`0000000`) can overlap, and then there is no saying where one ends.
+    assume(len(value) >= 6 and not any(value.startswith(value[at:]) for at in range(1, len(value))))
+    inside = data.draw(st.lists(st.tuples(st.integers(0, len(value)), st.sampled_from(FRAGMENTS)), max_size=4))
+    broken = value
+    for place, fragment in sorted(inside, reverse=True):
+        broken = broken[:place] + fragment + broken[place:]
+    noise = st.lists(st.sampled_from(["x", ".", " ", "\n", "ç", *FRAGMENTS]), max_size=5).map("".join)
+    raw = "".join(data.draw(noise) + broken for _ in range(data.draw(st.integers(1, 3)))) + data.draw(noise)
+    limits = Limits(output_bytes=data.draw(st.sampled_from([40, 150, 10_000])))
+    shown = captured(raw.encode(), limits, chunk=data.draw(st.integers(1, 50)), values=(value,))
+    assert value[-6:] not in shown.stdout
+    assert shown.stdout.count("[redacted:") == sum(shown.redacted.values())
 
 
 # --- bounds --------------------------------------------------------------------------------------------------

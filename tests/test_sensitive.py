@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redoma.sensitive import PERSONAL_KINDS, SECRET_KINDS, Redactor, scan
+from redoma.sensitive import MIN_SECRET, PERSONAL_KINDS, SECRET_KINDS, Redactor, scan
 from redoma.sensitive.patterns import PATTERNS, Pattern
 from redoma.sensitive.redactor import DEEPEST, MOST
 
@@ -300,7 +300,10 @@ def test_what_is_glued_to_a_secret_is_found_once_that_is_gone() -> None:
 
 
 def test_values_too_short_to_redact_are_ignored() -> None:
-    assert Redactor(["1", "", "abc"]).redact("abc 1") == ("abc 1", {})
+    assert Redactor(["1", "", "abc", " abc\n"]).redact("abc 1") == ("abc 1", {})
+    assert Redactor(["x" * MIN_SECRET]).redact("xxxx") == ("[redacted:known-secret]", {"known-secret": 1})
+    # Control characters may be missing from what is printed, so they don't count.
+    assert Redactor(["\x01\x02\x03\x04", "\x01\x02\x03a"]).redact("banana") == ("banana", {})
 
 
 def test_the_lines_of_a_known_value_go_one_by_one() -> None:
@@ -338,6 +341,34 @@ def test_nested_data_is_redacted_in_keys_values_numbers_and_bytes() -> None:
         "[redacted:aws-access-key] (2)": {"[redacted:card]": {known}},
     }
     assert counts == {"aws-access-key": 2, "known-secret": 3, "card": 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "cleaned", "kind"),
+    [
+        ({"password": "hunter2abcX9"}, {"password": "[redacted:password]"}, "password"),
+        ({"PASSWORD": "hunter2abcX9"}, {"PASSWORD": "[redacted:password]"}, "password"),
+        ({"db": {"password": 'quo"te\\ and\nline 22'}}, {"db": {"password": "[redacted:password]"}}, "password"),
+        ([{"api_key": HEX}], [{"api_key": "[redacted:credential]"}], "credential"),
+        ({"Authorization": "Bearer abcdefghij"}, {"Authorization": "[redacted:authorization]"}, "authorization"),
+        ({"password": f"{KEY} or x1"}, {"password": "[redacted:password]"}, "password"),
+        ({"password": KEY}, {"password": "[redacted:aws-access-key]"}, "aws-access-key"),
+        ({"user": f"{KEY} or x1"}, {"user": "[redacted:aws-access-key] or x1"}, "aws-access-key"),
+    ],
+)
+def test_a_name_gives_its_value_away_in_data_as_in_text(data: object, cleaned: object, kind: str) -> None:
+    assert Redactor().redact_data(data) == (cleaned, {kind: 1})
+    assert Redactor().redact_data(cleaned) == (cleaned, {})
+
+
+def test_ordinary_data_comes_back_as_it_was() -> None:
+    same = {
+        "token": "next page", "password": "required", "PWD": "/home/me", "secret": "", "name\"": "\ud800",
+        "max_tokens": "4096", "numbers": [2**5000, -(10**4299), 0.5],
+        "sets": [{1, 2}, frozenset({3}), {frozenset({4}), (5,)}, {frozenset({6}): None}],
+    }  # fmt: skip
+    cleaned, counts = Redactor().redact_data(same)
+    assert (repr(cleaned), counts) == (repr(same), {})
 
 
 def test_hostile_nesting_and_size_are_bounded() -> None:

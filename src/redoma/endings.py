@@ -10,7 +10,7 @@ import msgspec
 from .backends.base import Outcome
 from .errors import RedomaError
 from .models import Decision, Evaluation, Limits, Request, Result, Status
-from .output import Captured, sanitise
+from .output import Captured, clean
 from .sensitive import Redactor
 
 _LONGEST_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
@@ -65,8 +65,8 @@ def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Red
 
 def _message(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
     """A message may quote what the code chose: as harmless, as redacted and as bounded as its output."""
-    clean, counts = redactor.redact(sanitise(text))
-    return clean[:_LONGEST_MESSAGE], counts
+    cleaned, counts = clean(text, redactor)
+    return cleaned[:_LONGEST_MESSAGE], counts
 
 
 def _with_output(result: Result, captured: Captured) -> Result:

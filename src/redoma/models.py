@@ -188,7 +188,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                     next="rename it or encode the value",
                 )
         for name, value in self.secrets.items():
-            if len(value) < MIN_SECRET:
+            if len(value.strip()) < MIN_SECRET:
                 raise InvalidRequest(
                     f"the secret {name} is too short to be kept out of sight",
                     why=f"text of fewer than {MIN_SECRET} characters stands everywhere by chance",

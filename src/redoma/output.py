@@ -1,7 +1,8 @@
 """What a run printed, made fit to be read: bounded, harmless to a terminal, and without secrets.
 
-The order matters. Escape sequences go first, or one in the middle of a key would hide it; then secrets, while the
-text is still whole; only then is it cut to size, so that a cut never leaves half a secret behind.
+The order matters. Secrets are first set apart from the escape sequences around them, or one that was cut short would
+take a letter along; then escape sequences go, or one in the middle of a key would hide it; then secrets, while the text
+is still whole; only then is it cut to size, so that a cut never leaves half a secret behind.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _OVERSTRUCK = re.compile(r"_\x08|(.)\x08(?=\1)")
 _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n"})
 # Beyond ASCII: what reverses the order of text, and what has no width and so can hide in a word.
 _INVISIBLE = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e"
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _REMOVED = re.compile(f"[{_INVISIBLE}]+")
@@ -41,21 +42,18 @@ _STRAY_JOINERS = re.compile(rf"(?<![^\x00-\x7f])[{_JOINERS}]+")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
-def _is_clean(text: str) -> bool:
+def _is_clean(data: bytes) -> bool:
     """Whether there is nothing to do, as for most text; so this is what decides how fast sanitising is."""
-    if text.isascii():
-        return len(text.encode().translate(None, _CONTROLS)) == len(text)
-    try:
-        return _odd().search(text.encode()) is None
-    except UnicodeEncodeError:  # a lone surrogate
-        return False
+    if data.isascii():
+        return len(data.translate(None, _CONTROLS)) == len(data)
+    return _odd().search(data) is None
 
 
 @functools.cache
 def _odd() -> Any:
     import re2  # four times as fast as `re` on text that is not ASCII
 
-    return re2.compile(f"[{_INVISIBLE}{_JOINERS}\u2028\u2029]")
+    return re2.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}{_JOINERS}\u2028\u2029]")
 
 
 def sanitise(text: str) -> str:
@@ -65,19 +63,26 @@ def sanitise(text: str) -> str:
     key with an invisible character inside becomes a whole key again, which redaction then finds. Of a line redrawn
     with carriage returns (a progress bar) the last state is kept, as on a terminal.
     """
-    if _is_clean(text):
+    text = _SURROGATE.sub("\ufffd", text)
+    return text if _is_clean(text.encode()) else _without_sequences(_without_invisible(text))
+
+
+def _without_invisible(text: str) -> str:
+    """Nothing invisible beyond ASCII, and sequences in their seven-bit form only."""
+    if _is_clean(text.encode().translate(None, _CONTROLS)):
         return text
-    if not text.isascii():
-        text = _C1.sub(lambda c1: "\x1b" + chr(ord(c1[0]) - 0x40), text)
+    text = _C1.sub(lambda c1: "\x1b" + chr(ord(c1[0]) - 0x40), text)
+    text = _STRAY_JOINERS.sub("", _REMOVED.sub("", text))
+    return text.replace("\u2028", "\n").replace("\u2029", "\n")
+
+
+def _without_sequences(text: str) -> str:
     text = _SEQUENCE.sub("", text)
     if "\x08" in text:
         text = _OVERSTRUCK.sub("", text)
     if "\r" in text:
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    if text.isascii():
-        return text.encode().translate(None, _CONTROLS).decode()
-    text = _STRAY_JOINERS.sub("", _REMOVED.sub("", text))
-    return _SURROGATE.sub("\ufffd", text.replace("\u2028", "\n").replace("\u2029", "\n"))
+    return text.encode().translate(None, _CONTROLS).decode()
 
 
 # --- capturing -----------------------------------------------------------------------------------------------
@@ -190,9 +195,18 @@ class _Text(NamedTuple):
     gap_lines: int = 0
 
 
-def _scanned(raw: bytearray, redactor: Redactor) -> tuple[bytes, list[Found]]:
+def clean(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
+    """A message as output would show it, and what was redacted: sanitising first alone could hide half a secret."""
+    data, found = _scanned(text.encode("utf-8", "replace"), redactor)
+    return replace(data, found)[0].decode(), dict(Counter(item.kind for item in found))
+
+
+def _scanned(raw: bytes | bytearray, redactor: Redactor) -> tuple[bytes, list[Found]]:
     # Invalid bytes become U+FFFD: one sign that no program prints by accident, where \xNN could be its own text.
-    data = sanitise(raw.decode("utf-8", "replace")).encode()
+    text = raw.decode("utf-8", "replace")
+    data = text.encode()
+    if not _is_clean(data):
+        data = _without_sequences(redactor.mend(_without_invisible(text).encode()).decode()).encode()
     return data, redactor.find(data)
 
 

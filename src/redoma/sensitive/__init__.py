@@ -6,7 +6,8 @@ a courtesy to readers and logs, not a boundary: code that wants to can always en
 
 from __future__ import annotations
 
+from ..models import MIN_SECRET
 from .redactor import Redactor
 from .scanner import KNOWN, PERSONAL_KINDS, SECRET_KINDS, Match, scan
 
-__all__ = ["KNOWN", "PERSONAL_KINDS", "SECRET_KINDS", "Match", "Redactor", "scan"]
+__all__ = ["KNOWN", "MIN_SECRET", "PERSONAL_KINDS", "SECRET_KINDS", "Match", "Redactor", "scan"]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from ..models import MIN_SECRET
 from .scanner import KNOWN, PLACEHOLDER, Found, find, merge, options
 
-SHORTEST_VALUE = 4
-"""Shorter values are left alone: taking out every `1` would destroy the output and give the value away as well."""
 _SHORTEST_LINE = 16
 _SHORTEST_BASE64 = 5
-_LONGEST_NUMBER = 4096
 _PATTERN_ROOM = 8 * 1024
 """Bytes of values that go into one automaton, the shortest first. RE2 gives up on a pattern of some hundred thousand
 parts; what has no room is searched for letter by letter, in the usual encodings but not in mixtures of them."""
@@ -29,28 +29,39 @@ DEEPEST, MOST = 64, 100_000
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 _ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 
+# Control characters, and what a terminal takes for a sequence: short ones, whole or cut short, and strings to it.
+# As little as will do, lest a value lose its last letter to the noise and find the same letter further on.
+_NOISE = (
+    rb"(?:[\x00-\x08\x0b-\x1f\x7f]|\x1b[\[\]PX^_]??[0-?]*?[ -/]*?[0-~]??"
+    rb"|\x1b[\]PX^_][^\x00-\x1f\x7f]*?(?:\x07|\x1b\\))*?"
+)
+# What would take the next character along; and the parameters of a sequence, up to its last letter.
+_CUT_SHORT = re.compile(rb"\x1b(?:\[[0-?]*)?[ -/]*")
+_PARAMETERS = re.compile(rb"\x1b\[[0-?]*[0-9;](?=[@-~])")
+
 
 class Redactor:
     """Replaces sensitive data by `[redacted:KIND]`.
 
     `values` are secrets by value. Each is found as it is, URL-encoded, JSON-escaped, in hexadecimal and in base64
-    (either alphabet, also inside a longer base64 text). Values under four characters are ignored.
+    (either alphabet, also inside a longer base64 text). Values with fewer than `MIN_SECRET` visible characters are
+    ignored: taking out every `1` would destroy the output and give the value away as well.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        known = {form for value in values for form in _with_lines(value) if len(form) >= SHORTEST_VALUE}
+        known = {form for value in values for form in _with_lines(value) if len(_visible(form)) >= MIN_SECRET}
         self.longest = max((6 * len(form.encode("utf-8", "surrogatepass")) for form in known), default=0)
         """Bytes that the longest form of a value can take: whoever cuts a text must look that far beyond the cut."""
-        flexible: list[str] = []
+        self._flexible: list[str] = []
         self._literals: set[bytes] = set()
         room = _PATTERN_ROOM
         for value in sorted(known, key=len):
             room -= len(value.encode("utf-8", "surrogatepass"))
             if room >= 0:
-                flexible.append(value)
+                self._flexible.append(value)
             else:
                 self._literals.update(_encodings(value))
-        self._values = _compile(flexible) if flexible else None
+        self._values = _compile(self._flexible) if self._flexible else None
 
     def find(self, data: bytes) -> list[Found]:
         """Where there is something to take out of UTF-8 text: sorted, none overlapping another."""
@@ -71,6 +82,38 @@ class Redactor:
             while start >= 0:
                 yield Found(start, start + len(literal), KNOWN)
                 start = data.find(literal, start + len(literal))
+
+    def mend(self, data: bytes) -> bytes:
+        """The text with sensitive data in one piece, to be used before control sequences are removed from it.
+
+        A sequence ends with a letter, so one that was cut short takes the first letter of what follows: of `ESC [ 3 1`
+        and `Tr0ub4dor` there would remain `r0ub4dor`, which is not the secret any more and would be shown.
+        """
+        if self._flexible:
+            where, which = self._broken
+            whole = [_visible(value).encode("utf-8", "surrogatepass") for value in self._flexible]
+            matches = ((*match.span(), whole[max(which.Match(match[0]), default=-1)]) for match in where.finditer(data))
+            data = _set_apart(data, matches)
+        # A colour cut short before a token (`ESC [ 3 1 ghp_…`) must not look like the beginning of a longer word.
+        spaced = bytearray(data)
+        for match in _PARAMETERS.finditer(data):
+            spaced[match.end() - 1] = 0x20
+        starts = sorted({item.start for item in (*self._known(data), *find(bytes(spaced), named=True))})
+        return _set_apart(data, ((start, start, b"") for start in starts))
+
+    @functools.cached_property
+    def _broken(self) -> tuple[Any, Any]:
+        """Where a value is, with any sequences between its characters, and which of them it is."""
+        import re2
+
+        # A backspace after it goes too, for it would erase an underscore at the end.
+        forms = [_NOISE.join(map(_as_it_is, value)) + rb"\x08*" for value in self._flexible]
+        which = re2.Set.FullMatchSet(options())
+        for form in forms:
+            which.Add(form)
+        which.Compile()
+        # The longest first: a value that begins another must not leave the other's rest behind.
+        return re2.compile(b"|".join(reversed(forms)), options()), which
 
     def redact(self, text: str) -> tuple[str, dict[str, int]]:
         """The text without what is sensitive, and how many of each kind were taken out."""
@@ -102,6 +145,18 @@ def replace(data: bytes, found: list[Found]) -> tuple[bytes, list[Found]]:
     return b"".join([*pieces, data[end:]]), labels
 
 
+def _set_apart(data: bytes, pieces: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """The data with each piece in its place, and, instead of a sequence that would run on into it, a NUL."""
+    parts: list[bytes] = []
+    end = 0
+    for start, stop, piece in pieces:
+        escape = data.rfind(b"\x1b", end, start)
+        cut_short = escape >= 0 and _CUT_SHORT.fullmatch(data, escape, start)
+        parts += (data[end:escape], b"\0", piece) if cut_short else (data[end:start], piece)
+        end = stop
+    return b"".join([*parts, data[end:]])
+
+
 def _uncovered(data: bytes, found: list[Found], fresh: list[Found]) -> Iterator[Found]:
     """What was glued to something that goes (`AKIA…password=…`), and stands alone once that is gone."""
     masked = bytearray(data)
@@ -122,7 +177,7 @@ class _Walk:
     def __init__(self, redactor: Redactor) -> None:
         self.redactor, self.counts, self.left = redactor, Counter[str](), MOST
 
-    def clean(self, value: Any, depth: int) -> Any:
+    def clean(self, value: Any, depth: int, name: str = "") -> Any:
         self.left -= 1
         if depth < 0 or self.left < 0:
             return "[left out: nested too deep]" if depth < 0 else "[left out: too many items]"
@@ -130,7 +185,7 @@ class _Walk:
             case None | bool():
                 return value
             case str():
-                return self._text(value)
+                return self._named(name, value) if name else self._text(value)
             case bytes() | bytearray():
                 kept, counts = self.redactor.redact_bytes(bytes(value))
                 self.counts.update(counts)
@@ -141,14 +196,12 @@ class _Walk:
                 return self._items(value, depth)
             case tuple():
                 return tuple(self._items(value, depth))
-            case set() | frozenset():  # as plain data, and hashable where it is a key
+            case set():
+                return set(self._items(value, depth))
+            case frozenset():
                 return frozenset(self._items(value, depth))
-            case int() if value.bit_length() > _LONGEST_NUMBER:
-                return "[left out: too long a number]"  # Python itself may refuse to spell it
             case int() | float():
-                text = repr(value)
-                cleaned = self._text(text)
-                return value if cleaned == text else cleaned
+                return self._number(value)
             case _:
                 return self._text(repr(value))
 
@@ -156,6 +209,26 @@ class _Walk:
         cleaned, counts = self.redactor.redact(text)
         self.counts.update(counts)
         return cleaned
+
+    def _number(self, value: float) -> Any:
+        try:
+            text = repr(value)
+        except ValueError:  # Python doesn't spell integers of more than 4300 digits, since that takes too long
+            return "[left out: too long a number]"
+        cleaned = self._text(text)
+        return value if cleaned == text else cleaned
+
+    def _named(self, name: str, text: str) -> str:
+        """A text that its name may give away, as where both are printed. If it does, all of the text goes."""
+        before = f"{json.dumps(name, ensure_ascii=False)}: ".encode("utf-8", "surrogatepass")
+        spelt, at = json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"), len(before)
+        pair = [Found(f.start - at, f.end - at, f.kind) for f in self.redactor.find(before + spelt) if f.end > at]
+        alone = self.redactor.find(spelt) if pair else []
+        for item in pair:
+            if item not in alone:
+                self.counts[item.kind] += 1
+                return f"[redacted:{item.kind}]"
+        return self._text(text)
 
     def _items(self, values: Iterable[Any], depth: int) -> list[Any]:
         cleaned = []
@@ -173,7 +246,7 @@ class _Walk:
             while name in cleaned:  # two secret keys become the same word; neither entry may vanish
                 times[label] += 1
                 name = f"{label} ({times[label] + 1})"
-            cleaned[name] = self.clean(value, depth - 1)
+            cleaned[name] = self.clean(value, depth - 1, key if isinstance(key, str) else "")
             if self.left < 0:
                 break
         return cleaned
@@ -184,6 +257,15 @@ def _with_lines(value: str) -> list[str]:
     value = value.replace("\r\n", "\n").strip()
     lines = [line.strip() for line in value.split("\n")]
     return [value] if len(lines) == 1 else [value, *(x for x in lines if len(x) >= _SHORTEST_LINE and "-----" not in x)]
+
+
+def _unseen(char: str) -> bool:
+    """Whether sanitising may drop the character before we get to look."""
+    return unicodedata.category(char) in ("Cc", "Cf")
+
+
+def _visible(value: str) -> str:
+    return "".join(char for char in value if not _unseen(char))
 
 
 def _compile(values: list[str]) -> Any:
@@ -228,10 +310,15 @@ def _spelt(char: str) -> bytes:
         choices.append(re.escape("\\" + _ESCAPES[char]))
     if char == " ":
         choices.append(r"\+")
-    if char < " " or char == "\x7f":
-        choices.append("")  # sanitising drops control characters before we get to look
+    if _unseen(char):
+        choices.append("")
     # Only the hexadecimal digits may be of either case.
     return f"(?:{choices[0]}|(?i:{'|'.join(choices[1:])}))".encode()
+
+
+def _as_it_is(char: str) -> bytes:
+    data = re.escape(char.encode("utf-8", "surrogatepass"))
+    return b"(?:%s)?" % data if _unseen(char) else data
 
 
 def _base64(value: bytes) -> Iterator[bytes]:

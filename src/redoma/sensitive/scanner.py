@@ -77,8 +77,10 @@ def _automata() -> tuple[Any, Any]:
     return where, which
 
 
-def find(text: bytes, position: int = 0, stop: int | None = None) -> Iterator[Found]:
-    """Sensitive data by its looks, in UTF-8 text. In order of where the patterns met it; may overlap."""
+def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool = False) -> Iterator[Found]:
+    """Sensitive data by its looks, in UTF-8 text; with the name that gave it away, if asked for.
+
+    In order of where the patterns met it; may overlap."""
     where, which = _automata()
     rejected = 0
     while candidate := where.search(text, position, stop):
@@ -92,7 +94,7 @@ def find(text: bytes, position: int = 0, stop: int | None = None) -> Iterator[Fo
             position = max(end, span[1])
             if span[0] >= end and (names := which.Match(text[span[0] : span[1]])):
                 pattern = PATTERNS[min(names)]  # `token: glpat-…`: found by its name, better known by its looks
-            yield Found(span[0], span[1], pattern.kind)
+            yield Found(min(start, span[0]) if named else span[0], span[1], pattern.kind)
             continue
         rejected += 1
         if rejected > _MAX_REJECTED:
