@@ -122,7 +122,7 @@ BOMBS = {
     "deep recursion": "def f(): return f()\nf()",
     "deep data": "x = []\nfor i in range(10 ** 6): x = [x]\nx",
     "a slow pattern": "import re\nre.match('(a+)+$', 'a' * 40 + 'b')",
-    "virtual files": "for i in range(10 ** 6): open('/work/f' + str(i), 'w').write('x' * 10 ** 6)",
+    "virtual files": "for i in range(10 ** 6): open('/workspace/f' + str(i), 'w').write('x' * 10 ** 6)",
     "a generator of output": "while True: print('x' * 10 ** 6)",
 }
 

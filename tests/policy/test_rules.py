@@ -192,6 +192,7 @@ def test_flags_must_all_be_there_in_any_spelling(code: str, expected: bool) -> N
         ("$", "cat x", False),
         ("[!a]*", "cat b", True),
         ("[!a]*", "cat a", False),
+        ("[!/]*", "cat b", True),
         ("", "cat -v", True),
         ("", "cat -v x", False),
     ],

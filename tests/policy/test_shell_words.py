@@ -6,7 +6,9 @@ import pytest
 
 from redoma.policy.facts import UNKNOWN, Command, Trait
 from redoma.policy.shell import facts_of_script
+from redoma.policy.shell.reader import parse
 from redoma.policy.shell.text import ansi_c, echoed_words, expand_braces
+from redoma.policy.shell.words import LINE, Expander, Variables, Word
 
 
 def commands(source: str) -> list[tuple[str, ...]]:
@@ -184,3 +186,51 @@ def test_braces_are_expanded(word: str, words: list[str]) -> None:
 )
 def test_what_echo_and_printf_print_is_known_only_for_constants(words: list[str], output: str | None) -> None:
     assert echoed_words(words) == output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ls",
+        "tar -czf out.tar.gz -C build report",
+        "cp\ta  \t b",
+        "ls *.txt a?b",
+        """echo "a b" 'c "d" $x' e""",
+        """echo "it's" '' "" """.rstrip(),
+        'echo "$one" "${one}" "<$one>" "$many$none"',
+        'echo "$list" "$empty" "$1" "$1 of ${none}."',
+        "echo 'two\nlines' \"and\n$one\"",
+        "echo 'é' \"ü $one\"",
+    ],
+)
+def test_a_plain_command_reads_the_same_from_its_text_as_from_the_tree(line: str) -> None:
+    variables = Variables(
+        {
+            "one": ((Word("1", built=True),),),
+            "many": ((Word("a"),), (Word("b"),)),
+            "list": ((Word("x"), Word("y")),),
+            "empty": ((),),
+            "1": ((Word(UNKNOWN, loose=True, makers=frozenset({"curl"})),),),
+        }
+    )
+    assert LINE.match(line)
+    (command,) = parse(line.encode()).named_children
+    from_tree, from_text = Expander(variables), Expander(variables)
+    assert list(from_text.line(line)) == [word for part in command.named_children for word in from_tree.words(part)]
+    assert from_text.seen == from_tree.seen
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'echo "$(id)"', 'echo "`id`"', r'echo "\$x"', "echo $x", 'echo a"b"', "echo 'a'b", "X=1 ls", "ls > f", "a;b",
+        "ls 'open", 'ls "open', "echo {a,b}", "echo ~", r"echo a\ b", "echo [ab]", 'echo "$1x"', 'echo "${x:-y}"',
+        'echo "$@"', "ls # no", "a\nb", "*", "$'a'",
+    ],
+)  # fmt: skip
+def test_a_command_with_anything_more_in_it_is_left_to_the_tree(line: str) -> None:
+    assert not LINE.match(line)
+
+
+def test_an_array_without_elements_leaves_nothing_in_a_quoted_word() -> None:
+    assert commands('a=(); echo "<$a>"') == [("echo", "<>")]

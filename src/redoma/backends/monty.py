@@ -25,7 +25,7 @@ from .scratch import scratch
 if TYPE_CHECKING:
     import pydantic_monty
 
-_HOME = "/work"  # where the request's files are, in the interpreter's virtual file system
+_HOME = "/workspace"  # where the request's files are, in the interpreter's virtual file system
 _HOST_CALLS = 100_000  # input(), environment, sleep and file operations of one run; each is a round trip to us
 
 

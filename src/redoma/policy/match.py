@@ -133,31 +133,26 @@ def _is_glob(text: str) -> bool:
     return any(character in "*?[$" for character in text)
 
 
-def _path_forms(word: str) -> Iterator[str]:
-    """What a path can mean: as written, tidied, and with a glob at the root resolved to the usual directories."""
-    yield word
-    if "/" not in word:
-        return
-    tidy = posixpath.normpath(word)
-    if tidy.startswith("//"):  # POSIX lets exactly two slashes mean something else; Linux doesn't
-        tidy = tidy[1:]
-    tidy = _PROC_ROOT.sub("", tidy) or "/"
-    if tidy != word:
-        yield tidy
-    root, slash, rest = tidy[1:].partition("/")
-    if tidy.startswith("/") and _is_glob(root):
-        # A glob of a length that nobody writes is not worth compiling: it counts as fitting everything.
-        fits = _any_glob([root]) if len(root) <= _MAX_ROOT_GLOB else bool
-        for directory in _ROOT_DIRECTORIES:
-            if fits(directory):
-                yield f"/{directory}{slash}{rest}"
+def _path_forms(words: Iterable[str]) -> list[str]:
+    """What paths can mean: as written, tidied, and with a glob at the root resolved to the usual directories."""
+    forms = list(words)
+    for word in [word for word in forms if "/" in word]:
+        tidy = posixpath.normpath(word)
+        if tidy.startswith("//"):  # POSIX lets exactly two slashes mean something else; Linux doesn't
+            tidy = tidy[1:]
+        tidy = _PROC_ROOT.sub("", tidy) or "/"
+        if tidy != word:
+            forms.append(tidy)
+        root, slash, rest = tidy[1:].partition("/")
+        if tidy.startswith("/") and _is_glob(root):
+            # A glob of a length that nobody writes is not worth compiling: it counts as fitting everything.
+            fits = _any_glob([root]) if len(root) <= _MAX_ROOT_GLOB else bool
+            forms += [f"/{directory}{slash}{rest}" for directory in _ROOT_DIRECTORIES if fits(directory)]
+    return forms
 
 
-def _argument_forms(args: Sequence[str]) -> Iterator[str]:
-    for arg in args:
-        yield from _path_forms(arg)
-        if arg.startswith("-") and "=" in arg:
-            yield from _path_forms(arg.partition("=")[2])
+def _argument_forms(args: Sequence[str]) -> list[str]:
+    return _path_forms([*args, *[arg.partition("=")[2] for arg in args if "=" in arg and arg.startswith("-")]])
 
 
 def _has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
@@ -219,20 +214,24 @@ class _CommandRule:
         self.bare = "" in rule.args
         self.fits_arg = _any_glob(glob for glob in rule.args if glob)
         self.fits_write = _any_glob(rule.writes)
+        self.needs_slash = bool(rule.args) and all("/" in glob and "[" not in glob for glob in rule.args)
 
-    def match(self, command: Command, entries: Iterable[_Words]) -> bool:
-        """`entries` are those of `command` whose name fits."""
-        if self.rule.writes and not command.writes:
+    def concerns(self, *, writes: bool, slashes: bool) -> bool:
+        """Whether it can match a command that writes nothing, or has no slash in its arguments."""
+        return (writes or not self.rule.writes) and (slashes or not self.needs_slash)
+
+    def match(self, command: Command, entries: Sequence[_Words], arguments: list[str], writes: list[str]) -> bool:
+        """`entries` are those of which one must fit the command's words; `arguments` and `writes` are path forms."""
+        if entries and not any(words.match(command) for words in entries):
             return False
-        if not any(not words.fits_word or words.match(command) for words in entries):
-            return False
-        if not all(_has_flag(command.args, spellings) for spellings in self.flags):
-            return False
+        for spellings in self.flags:
+            if not _has_flag(command.args, spellings):
+                return False
         if self.rule.args and not (
-            (self.bare and not _has_operand(command.args)) or any(map(self.fits_arg, _argument_forms(command.args)))
+            (self.bare and not _has_operand(command.args)) or any(map(self.fits_arg, arguments))
         ):
             return False
-        if self.rule.writes and not any(self.fits_write(form) for path in command.writes for form in _path_forms(path)):
+        if self.rule.writes and not any(map(self.fits_write, writes)):
             return False
         return not _excused(self.rule, " ".join(command.args))
 
@@ -277,7 +276,7 @@ class Matcher:
             for trait in rule.traits:
                 self.traits.setdefault(trait, []).append(rule)
         self._commands = [_CommandRule(rule) for rule in rules if rule.of_command]
-        self._about: dict[str, list[tuple[_CommandRule, list[_Words]]]] = {}
+        self._about: dict[tuple[str, bool, bool], list[tuple[_CommandRule, list[_Words]]]] = {}
         self._imports = _NameIndex(
             (entry, rule) for rule in rules for name in rule.imports for entry in (name, f"{name}.*")
         )
@@ -285,18 +284,24 @@ class Matcher:
         self._attributes = _NameIndex((name, rule) for rule in rules for name in rule.attributes)
         self._of_text = [rule for rule in rules if rule.pattern or rule.longer_than > 0]
 
-    def _about_command(self, name: str) -> list[tuple[_CommandRule, list[_Words]]]:
-        """The rules whose `command` fits a name, with the entries that do. Remembered: scripts repeat themselves."""
-        about = self._about.get(name)
+    def _about_command(self, command: Command) -> list[tuple[_CommandRule, list[_Words]]]:
+        """The rules that can be about a command, with the entries its words must fit; none where its name is enough.
+
+        Remembered, since scripts repeat themselves. Most commands write nothing and name no path, and for these the
+        rules with the most globs, which are about paths whatever the command, are left out beforehand.
+        """
+        name, writes, slashes = key = command.name, bool(command.writes), "/" in "".join(command.args)
+        about = self._about.get(key)
         if about is None:
             if len(self._about) >= _MAX_REMEMBERED:  # names come from the source, which may hold any number of them
                 self._about.clear()
             about = []
             for prepared in self._commands:
-                entries = [words for words in prepared.words if words.fits_name(name)]
-                if entries:
-                    about.append((prepared, entries))
-            self._about[name] = about
+                if prepared.concerns(writes=writes, slashes=slashes):
+                    entries = [words for words in prepared.words if words.fits_name(name)]
+                    if entries:
+                        about.append((prepared, entries if all(words.fits_word for words in entries) else []))
+            self._about[key] = about
         return about
 
     def findings(self, facts: Iterable[Fact], text: str, language: str) -> list[Finding]:
@@ -314,9 +319,11 @@ class Matcher:
     def _matching(self, fact: Fact) -> Iterator[Rule]:
         match fact:
             case Command():
-                for prepared, entries in self._about_command(fact.name):
-                    if prepared.match(fact, entries):
-                        yield prepared.rule
+                if about := self._about_command(fact):
+                    arguments, writes = _argument_forms(fact.args), _path_forms(fact.writes) if fact.writes else []
+                    for prepared, entries in about:
+                        if prepared.match(fact, entries, arguments, writes):
+                            yield prepared.rule
             case Trait():
                 yield from self.traits.get(fact.name, ())
             case Import():

@@ -8,17 +8,18 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from ..facts import UNKNOWN, Command, Fact, Trait
-from .interpreters import Code, Run, Script
+from .interpreters import Code, Run, Script, interpreter
 from .programs import (
     DATABASES,
     FETCHERS,
     KNOWN_COMMANDS,
     PARTICULAR,
+    WRITERS,
     evaluates_subscript,
     hides_a_command,
     is_hook,
@@ -29,7 +30,7 @@ from .programs import (
     targets,
 )
 from .words import Value, Variables, Word, base
-from .wrappers import unwrap
+from .wrappers import WRAPPERS, is_loader, unwrap
 
 MAX_DEPTH = 5
 """Levels of code inside code that are followed."""
@@ -43,11 +44,18 @@ Place = tuple[int, int, str]
 CHDIR = frozenset({"cd", "pushd", "popd"})
 _DECLARES = frozenset({"export", "declare", "typeset", "local", "readonly"})
 _SETTERS = _DECLARES | {"read", "printf", "mapfile", "readarray", "getopts", "unset", "let", "wait"}
+_SETS_VARIABLES = _DECLARES | {"env", "sudo", "doas"}
+_RUNS_HERE = frozenset({"eval", "source", "."})
+_KNOWN = frozenset(
+    {*_SETTERS, *_SETS_VARIABLES, *_RUNS_HERE, *CHDIR, "alias", "trap", "tee", *FETCHERS, *DATABASES}
+    | {*PARTICULAR, *WRITERS, *WRAPPERS}
+)
+"""Every name that makes a command more than a name and arguments, but for interpreters, which come with versions."""
 _STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _CRON_TIMES = re.compile(r"(?m)^\s*(?:@\w+|(?:\S+[ \t]+){5})")
 
 
-class Feed(NamedTuple):
+class Feed(msgspec.Struct, frozen=True, gc=False):
     """What is on standard input."""
 
     text: str | None
@@ -78,7 +86,7 @@ class Commands:
 
     def emit(self, name: str, args: tuple[str, ...], writes: Sequence[str], via: tuple[str, ...], at: Place) -> None:
         line, column, text = at
-        paths = dict.fromkeys([*writes, *(each for path in writes for each in spelled_out(path))]) if writes else ()
+        paths = dict.fromkeys([*writes, *[each for path in writes for each in spelled_out(path)]]) if writes else ()
         self.facts.append(
             Command(name=name, args=args, writes=tuple(paths), via=via, line=line, column=column, text=text)
         )
@@ -119,8 +127,15 @@ class Commands:
         self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
     ) -> list[tuple[tuple[Word, ...], tuple[str, ...]]]:
         """Report one layer; return the commands inside it."""
-        inside = [(guess, via) for guess in self.name(words, at)]
-        name, args = base(words[0]), tuple(word.text for word in words[1:])
+        name, args = base(words[0]), tuple([word.text for word in words[1:]])
+        inside = [(guess, via) for guess in self.name(name, words, at)]
+        if name not in _KNOWN and interpreter(name) is None and not is_loader(name):
+            # Most programs are nothing but a name and arguments, to which none of the questions below apply.
+            if any(map(is_network_path, args)):
+                self.trait("shell.network-redirect", at)
+            self.emit(name, args, writes, via, at)
+            self.executed(words[0], at, via)
+            return inside
         self.special(name, args, at)
         paths = [normal(path, self.cwd()) for path in targets(name, args)]
         if name == "tee" or name in FETCHERS:
@@ -128,7 +143,7 @@ class Commands:
             self.files.update(dict.fromkeys(paths, content))
         fed = (self.feed.text or UNKNOWN,) if self.feed and name in DATABASES else ()
         self.emit(name, args + fed, [*writes, *paths], via, at)
-        steps = unwrap(words, self.feed.text if self.feed else None)
+        steps = unwrap(name, words[1:], self.feed.text if self.feed else None)
         for step in steps:
             inner = (*via, step.via)
             if isinstance(step, Run):
@@ -141,10 +156,9 @@ class Commands:
             self.executed(words[0], at, via)
         return inside
 
-    def name(self, words: tuple[Word, ...], at: Place) -> list[tuple[Word, ...]]:
+    def name(self, name: str, words: tuple[Word, ...], at: Place) -> list[tuple[Word, ...]]:
         """Report what is wrong with a command's name; return what it may be if unknown parts turn out empty."""
         first = words[0]
-        name = base(first)
         if (first.glob and name != "[") or first.built or not name.isascii():
             self.trait("shell.obscured-command", at)
         # `!!` is history expansion where that is on, and nothing a script needs where it is not.
@@ -153,24 +167,24 @@ class Commands:
         self.trait("shell.dynamic-command", at)
         rest = first.text.replace(UNKNOWN, "")
         if rest.strip("./!"):
-            return [(first._replace(text=rest, loose=False), *words[1:])]
+            return [(replace(first, text=rest, loose=False), *words[1:])]
         return [words[1:]] if words[1:] and not words[1].text.startswith("-") else []
 
     def special(self, name: str, args: tuple[str, ...], at: Place) -> None:
         """What is particular to this command, and what it changes for the commands after it."""
         if name in PARTICULAR:
             self.particular(name, args, at)
-        if any(is_network_path(arg) for arg in args):
+        if any(map(is_network_path, args)):
             self.trait("shell.network-redirect", at)
         if name == "alias" and any(arg.partition("=")[0] in KNOWN_COMMANDS for arg in args if "=" in arg):
             self.trait("shell.shadowed-command", at)
-        if name in ("env", "sudo", "doas") or name in _DECLARES:
+        if name in _SETS_VARIABLES:
             settings = (arg.partition("=") for arg in args if "=" in arg)
             if any(is_hook(variable, value, value) for variable, _, value in settings):
                 self.trait("shell.environment-hook", at)
         if name in CHDIR:
             self.chdir(name, args)
-        elif name in ("eval", "source", ".") or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
+        elif name in _RUNS_HERE or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
             self.unsure = True
         elif name in _SETTERS:
             self.setter(name, args)
@@ -244,10 +258,10 @@ class Commands:
 
     def executed(self, path: Word, at: Place, via: tuple[str, ...], language: str = "") -> None:
         """A file is run. If it was written before, what was written is judged as well."""
-        if not self.files:
+        if not self.files or not (language or "/" in path.text):
             return
         place = normal(path.text, self.cwd())
-        if place not in self.files or not (language or "/" in path.text):
+        if place not in self.files:
             return
         content = self.files[place]
         if content is None:
@@ -287,9 +301,9 @@ class Commands:
             facts = read(text.replace(UNKNOWN, "${_}"), self.depth + 1, params, at, self.constants, shared)
         line, column, place = at
         for fact in facts:
-            moved = msgspec.structs.replace(fact, line=line, column=column, text=fact.text or place)
+            moved = replace(fact, line=line, column=column, text=fact.text or place)
             if isinstance(moved, Command):
-                moved = msgspec.structs.replace(moved, via=(*via, *moved.via))
+                moved = replace(moved, via=(*via, *moved.via))
             self.facts.append(moved)
 
 

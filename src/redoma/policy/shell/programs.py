@@ -83,8 +83,10 @@ _SYSTEM = tuple(sorted(_names("bin boot dev etc home lib lib64 opt proc root run
 
 def spelled_out(path: str) -> list[str]:
     """The system paths that a glob may stand for: `/e?c/passwd` is /etc/passwd."""
+    if not path.startswith("/"):
+        return []
     head, slash, tail = path[1:].partition("/")
-    if not path.startswith("/") or not re.search(r"[*?\[]", head):
+    if not re.search(r"[*?\[]", head):
         return []
     return [f"/{name}{slash}{tail}" for name in _SYSTEM if fnmatch.fnmatchcase(name, head)]
 
@@ -109,10 +111,15 @@ def _operands(args: Sequence[str], values: str = "") -> list[str]:
     return out
 
 
+_BUNDLE = re.compile(r"-[A-Za-z]+\Z")
+
+
 def _option(args: Sequence[str], *names: str) -> list[str]:
     """Values of an option, in the forms `-o x`, `-ox`, `--output x` and `--output=x`."""
     out: list[str] = []
     for at, arg in enumerate(args):
+        if not arg.startswith("-"):
+            continue
         for name in names:
             if arg == name and at + 1 < len(args):
                 out.append(args[at + 1])
@@ -121,7 +128,7 @@ def _option(args: Sequence[str], *names: str) -> list[str]:
             elif not name.startswith("--") and arg != name and not arg.startswith("--"):
                 if arg.startswith(name):
                     out.append(arg[2:])
-                elif arg.endswith(name[1]) and at + 1 < len(args) and re.match(r"-[A-Za-z]+\Z", arg):
+                elif arg.endswith(name[1]) and at + 1 < len(args) and _BUNDLE.match(arg):
                     out.append(args[at + 1])
     return out
 
@@ -140,12 +147,15 @@ def _in_place(args: Sequence[str]) -> list[str]:
     return []
 
 
+_TAR_LETTERS, _TAR_BUNDLE = re.compile(r"-?[A-Za-z]+\Z"), re.compile(r"[A-Za-z]*f\Z")
+
+
 def _tar_targets(args: Sequence[str]) -> list[str]:
     """Extracting writes where -C says, creating writes the archive."""
-    letters = "".join(arg for arg in args[:2] if re.match(r"-?[A-Za-z]+\Z", arg))
+    letters = "".join([arg for arg in args[:2] if _TAR_LETTERS.match(arg)])
     if "x" in letters or "--extract" in args or "--get" in args:
         return _option(args, "-C", "--directory")
-    bundled = args[1:2] if args and re.match(r"[A-Za-z]*f\Z", args[0]) else []
+    bundled = args[1:2] if args and _TAR_BUNDLE.match(args[0]) else []
     return [*bundled, *_option(args, "-f", "--file")]
 
 
@@ -211,6 +221,9 @@ def _without_mode(args: Sequence[str]) -> list[str]:
     return ["0" if at == mode else arg for at, arg in enumerate(args)]
 
 
+WRITERS = frozenset(_TARGETS)
+
+
 def targets(name: str, args: Sequence[str]) -> list[str]:
     """Paths that this program writes, creates, changes or removes."""
     return _TARGETS[name](args) if name in _TARGETS else []
@@ -263,7 +276,7 @@ _SHELL_OUT = re.compile(r"!|\bsystem\b|\bshell\b|\bpython\b|\bpy3?\b|\blua\b|\bp
 
 def _any(pattern: str) -> Callable[[Sequence[str]], bool]:
     compiled = re.compile(pattern)
-    return lambda args: any(compiled.match(arg) for arg in args)
+    return lambda args: any(map(compiled.match, args))
 
 
 def _editor(args: Sequence[str]) -> bool:
@@ -278,20 +291,16 @@ def _sed(args: Sequence[str]) -> bool:
 
 def _statements(pattern: str) -> Callable[[Sequence[str]], bool]:
     compiled = re.compile(pattern, re.IGNORECASE)
-    return lambda args: any(compiled.search(arg) for arg in args)
+    return lambda args: any(map(compiled.search, args))
 
 
+_tar_runs = _any(r"--(?:checkpoint-action|to-command|rsh-command|info-script|new-volume-script|rmt-command)|-F")
 _TAME_COMPRESSORS = r"(?:gzip|pigz|bzip2|pbzip2|xz|pixz|zstd|zstdmt|lz4|lzma|lzip|brotli)\b[\s\d-]*T?\d*\Z"
 
 
 def _tar(args: Sequence[str]) -> bool:
-    if any(
-        re.match(r"--(?:checkpoint-action|to-command|rsh-command|info-script|new-volume-script|rmt-command)", a)
-        for a in args
-    ):
-        return True
     programs = _option(args, "--use-compress-program", "--use-compress-prog", "-I")
-    return any(not re.match(_TAME_COMPRESSORS, program) for program in programs) or _any(r"-F")(args)
+    return _tar_runs(args) or any(not re.match(_TAME_COMPRESSORS, program) for program in programs)
 
 
 def _rsync(args: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import Fact, Trait
@@ -14,7 +14,7 @@ from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_hook
 from .redirects import LIVE, Redirects, redirections
 from .source import HEREDOC_PATH, Source, position, prepare
 from .text import MAX_FIELDS, expand_braces
-from .words import UNSURE, Expander, Value, Variables, Word, combinations, command_names, merge
+from .words import LINE, UNSURE, Expander, Value, Variables, Word, combinations, command_names, merge
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -72,12 +72,12 @@ def parse(data: bytes) -> Node:
 
 # A name that is not being expanded may be one that is being set: `x=1`, `read x`, `for x in`, `((x++))`.
 _MENTION = re.compile(r"(?<![\w$])(?<!\$\{)([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*):?=")
-# Words that mean just what they say: no quotes, expansions, globs, assignments or redirections.
-_PLAIN = re.compile(r"[A-Za-z0-9_./+-]+(?:[ \t]+[A-Za-z0-9_./:=@%+,-]+)*\Z")
 _DESCRIPTOR = re.compile(r"(?:\d+|\{\w+\})\Z")
 _REDIRECTS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
 _NOT_CODE = frozenset({"raw_string", "comment", "ansi_c_string", "string_content", "heredoc_body"})
-_OPERATORS = frozenset({";", "&&", "||", "|", "|&", "&", "`", "$("})
+_WORDS = frozenset({"string", "simple_expansion", "concatenation", "command_name"})
+# Without one of these a word holds no substitution, and no operator of an arithmetic expression either.
+_LIVELY = re.compile(r"[(`<>\[{]")
 
 
 class _Reader(Redirects):
@@ -87,7 +87,8 @@ class _Reader(Redirects):
         super().__init__(source, depth, place, constants=constants)
         self.attached: dict[int, list[Node]] = {}
         """Redirections of commands that come further on, by node."""
-        self.level = 0
+        self.saved: list[Variables] = []
+        """The variables as they were at the beginning of each scope that is open, innermost last."""
 
     def start(self, params: tuple[Word, ...]) -> None:
         if params:
@@ -109,50 +110,59 @@ class _Reader(Redirects):
             if callable(item):
                 item()
                 continue
-            visited += 1
             if len(self.facts) > MAX_FACTS or visited > MAX_NODES:
                 self.trait("source.too-large", self.at(item))
                 return
-            stack.extend(reversed(self.visit(item)))
+            # A handler reports its node; what it returns is visited next, in that order.
+            parts = _HANDLERS.get(item.type, _Reader.other)(self, item)
+            visited += len(parts)
+            stack += [part for part in reversed(parts) if callable(part) or self.is_telling(part)]
 
-    def visit(self, node: Node) -> Items:
-        """Report one node; what is returned is visited next, in that order."""
+    def is_telling(self, node: Node) -> bool:
+        """Whether a node is worth a visit: most are keywords, punctuation and words in which nothing runs."""
         kind = node.type
-        if handler := _HANDLERS.get(kind):
-            return handler(self, node)
+        if kind in _HANDLERS:
+            return True
+        if node.child_count:
+            return kind not in _WORDS or node.has_error or _LIVELY.search(self.text(node)) is not None
+        if node.is_missing:
+            return True
+        if not node.is_named or kind in _NOT_CODE:
+            return False
+        text = self.text(node)
+        return "$(" in text or "`" in text
+
+    def other(self, node: Node) -> Items:
+        """Anything that means nothing by itself."""
         if children := node.children:
             return children
         if node.is_missing:
             self.trait("shell.parse-error", self.at(node))
-        elif kind in _OPERATORS:
-            self.trait("shell.operator", self.at(node))
-        elif node.is_named and kind not in _NOT_CODE:
-            # A word the parser sees no structure in. If it holds a substitution all the same, that is read.
-            text = self.text(node)
-            if ("$(" in text or "`" in text) and LIVE.search(text):
-                self.trait("shell.parse-error", self.at(node))
-                self.nested("shell", f": {text}", self.at(node), "$(")
+        elif LIVE.search(text := self.text(node)):
+            # A word the parser sees no structure in, which holds a substitution all the same: that is read.
+            self.trait("shell.parse-error", self.at(node))
+            self.nested("shell", f": {text}", self.at(node), "$(")
         return ()
 
     def scoped(self, *items: Node, branch: bool) -> Items:
         """Visit with the variables of this point; afterwards they are as before, or (for a branch) either way."""
-        if self.level >= MAX_NESTING:
+        if len(self.saved) >= MAX_NESTING:
             self.trait("source.too-deep", self.at(items[0]))
             return ()
-        before: list[Variables] = []
+        return [self.enter, *items, self.leave_branch if branch else self.leave]
 
-        def enter() -> None:
-            self.level += 1
-            before.append(self.variables.copy())
+    def enter(self) -> None:
+        self.saved.append(self.variables.copy())
 
-        def leave() -> None:
-            self.level -= 1
-            if branch:
-                self.variables.join(before[0])
-            else:
-                self.variables = before[0]
+    def leave(self) -> None:
+        self.variables = self.saved.pop()
 
-        return [enter, *items, leave]
+    def leave_branch(self) -> None:
+        self.variables.join(self.saved.pop())
+
+    def operator(self, node: Node) -> Items:
+        self.trait("shell.parse-error" if node.is_missing else "shell.operator", self.at(node))
+        return ()
 
     # Statements
 
@@ -201,7 +211,7 @@ class _Reader(Redirects):
         mentioned = {first or second for first, second in _MENTION.findall(self.text(node))}
         if CHDIR & mentioned:
             mentioned.add("PWD")
-        for name in mentioned:
+        for name in mentioned & self.variables.values.keys():
             self.variables.forget(name)
         return mentioned
 
@@ -243,12 +253,14 @@ class _Reader(Redirects):
         return count
 
     def pipeline(self, node: Node) -> Items:
-        outer = self.feed
+        outer, segments = self.feed, node.named_children
         made: list[Feed] = []
 
         def begin(segment: Node) -> Callable[[], None]:
             def take_and_give() -> None:
                 self.feed = made[-1] if made else outer
+                if segment == segments[-1]:
+                    return  # nobody in here takes what it prints
                 makers = command_names(self.text(segment)) | (made[-1].makers if made else frozenset())
                 made.append(Feed(self.output(segment), makers))
 
@@ -274,7 +286,7 @@ class _Reader(Redirects):
         if body is not None and last is not None and last.type == "command":
             self.attached[last.id] = redirects
             return [body, *redirects, *rest]
-        if writes := self.written(redirects, None):
+        if writes := self.written(redirects):
             self.emit(":", (), writes, (), self.at(node))
         outer, feed = self.feed, self.redirected(redirects)
 
@@ -308,7 +320,7 @@ class _Reader(Redirects):
             return
         if name_node.type == "subscript":
             self.variables.forget(name)
-        elif any(child.type == "+=" for child in node.children):
+        elif "+=" in [child.type for child in node.children]:
             array = value_node is not None and value_node.type == "array"
             self.append(name, values, array)
         else:
@@ -328,7 +340,10 @@ class _Reader(Redirects):
             return (expander.text(node),)
 
         first = Expander(self.variables)
-        return [one(first), *(one(Expander(self.variables, picks)) for picks in combinations(first.seen))]
+        values = [one(first)]
+        if first.seen:
+            values += (one(Expander(self.variables, picks)) for picks in combinations(first.seen))
+        return values
 
     def declaration(self, node: Node) -> Items:
         """export, declare, local, readonly, typeset, unset: a command and assignments at once."""
@@ -345,20 +360,21 @@ class _Reader(Redirects):
             if child.is_named and not child.type.endswith("_redirect"):
                 words += Expander(self.variables).words(child)
                 self.variables.forget(words[-1].text.partition("=")[0])
-        self.run(tuple(words), self.at(node), self.written(redirections(node), None))
+        self.run(tuple(words), self.at(node), self.written(redirections(node)))
         return parts
 
     # Commands
 
     def simple(self, node: Node) -> Items:
         """One simple command, for every value its variables may have."""
-        text = self.text(node)
-        if node.id not in self.attached and _PLAIN.match(text):
-            self.run(tuple(map(Word, text.split())), self.at(node))
+        text, redirects = self.text(node), self.attached.pop(node.id, [])
+        # Not with a redirection that follows at once: its descriptor may stand in here as a word.
+        adjoined = redirects and redirects[0].start_byte == node.end_byte
+        if LINE.match(text) and not adjoined and not node.has_error:
+            self.perform(node, self.readings(lambda expander: expander.line(text)), redirects)
             return ()
         prefixes: list[Node] = []
         parts: list[Node] = []
-        redirects = self.attached.pop(node.id, [])
         for child in node.named_children:
             kind = child.type
             (prefixes if kind == "variable_assignment" else redirects if kind in _REDIRECTS else parts).append(child)
@@ -368,23 +384,27 @@ class _Reader(Redirects):
             parts = [p for p in parts if not (p.end_byte in starts and _DESCRIPTOR.match(self.text(p)))]
         for prefix in prefixes:
             self.assign(prefix, self.text(parts[0]) if parts else "")
-        readings = self.readings(parts)
-        outer, self.feed = self.feed, self.redirected(redirects) or self.feed
-        writes = self.written(redirects, self.output(node)) if redirects else []
-        at = self.at(node)
-        for words in dict.fromkeys(readings) if len(readings) > 1 else readings:
-            self.run(words, at, writes)
-        self.feed = outer
+        readings = self.readings(lambda expander: tuple([word for part in parts for word in expander.words(part)]))
+        self.perform(node, readings, redirects)
         if "(" not in text and "`" not in text and HEREDOC_PATH not in text and not node.has_error:
             return ()  # nothing in it runs anything: most commands end here
         # Its own assignments are not for the rest of the script, so only what is inside them is visited.
         inside = [child for prefix in prefixes for child in prefix.children]
         return inside + [child for child in node.children if child.type != "variable_assignment"]
 
-    def readings(self, parts: Sequence[Node]) -> list[tuple[Word, ...]]:
-        def one(expander: Expander) -> tuple[Word, ...]:
-            return tuple(word for part in parts for word in expander.words(part))
+    def perform(self, node: Node, readings: Sequence[tuple[Word, ...]], redirects: Sequence[Node]) -> None:
+        """Run a command in each of its readings, with its redirections in place."""
+        outer, writes = self.feed, []
+        if redirects:
+            self.feed = self.redirected(redirects) or outer
+            writes = self.written(redirects, node)
+        at = self.at(node)
+        for words in dict.fromkeys(readings) if len(readings) > 1 else readings:
+            self.run(words, at, writes)
+        self.feed = outer
 
+    def readings(self, one: Callable[[Expander], tuple[Word, ...]]) -> list[tuple[Word, ...]]:
+        """What a command's words may be; `one` expands them for one choice of values."""
         first = Expander(self.variables)
         readings = [one(first)]
         if not first.seen and not first.prompts:
@@ -417,7 +437,7 @@ class _Reader(Redirects):
         return node.children
 
 
-_HANDLERS: dict[str, Callable[[_Reader, Node], Items]] = {
+_HANDLERS: Mapping[str, Callable[[_Reader, Node], Items]] = {
     "command": _Reader.simple,
     "redirected_statement": _Reader.statement,
     "pipeline": _Reader.pipeline,
@@ -437,4 +457,4 @@ _HANDLERS: dict[str, Callable[[_Reader, Node], Items]] = {
     "file_redirect": _Reader.redirect,
     "test_command": _Reader.test,
     "ERROR": _Reader.failed,
-}
+} | dict.fromkeys((";", "&&", "||", "|", "|&", "&", "`", "$("), _Reader.operator)

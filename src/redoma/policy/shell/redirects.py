@@ -10,7 +10,7 @@ from ..facts import UNKNOWN
 from .commands import Commands, Feed, Place, normal
 from .programs import is_network_path
 from .source import HEREDOC_PATH, Heredoc, Source
-from .words import Expander, Word, command_names, echoed
+from .words import LINE, Expander, Word, command_names, echoed
 from .wrappers import search_roots
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ LIVE = re.compile(r"(?<!\\)(?:\\\\)*(?:\$\(|`|[<>]\()")
 """The beginning of a substitution."""
 
 
+_DESCRIPTOR = re.compile(r"(?:\d+-?|-)\Z")
 _PRINTS = re.compile(r"[\\'\"]*(?:echo|printf|cat|tee|find)\b")
 
 
@@ -36,16 +37,20 @@ class Redirects(Commands):
         self.place = place
         """Where all facts stand, when the script is itself a piece of another one."""
         self.data = source.text.encode("utf-8", "replace")
-        self.ascii = len(self.data) == len(source.text)
+        self.ascii = source.text.isascii()
+        self.verbatim = self.ascii and len(source.starts) == 1
+        """Whether positions in the text that was parsed are those in the original."""
         self.functions: set[str] = set()
 
     def text(self, node: Node) -> str:
+        if self.ascii:  # offsets in bytes are offsets in characters
+            return self.source.text[node.start_byte : node.end_byte]
         return self.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
     def at(self, node: Node) -> Place:
         if self.place is not None:
             return self.place
-        if self.ascii and len(self.source.starts) == 1:
+        if self.verbatim:
             row, column = node.start_point
             return row + 1, column + 1, self.text(node)[:200]
         offset = node.start_byte if self.ascii else len(self.data[: node.start_byte].decode("utf-8", "replace"))
@@ -57,7 +62,8 @@ class Redirects(Commands):
 
     def output(self, segment: Node) -> str | None:
         """What a segment of a pipeline prints, for the few where that is plain to see."""
-        if not _PRINTS.match(self.text(segment)):
+        text = self.text(segment)
+        if not _PRINTS.match(text):
             return None
         body = segment.child_by_field_name("body") if segment.type == "redirected_statement" else segment
         if body is None or body.type != "command" or not body.named_children:
@@ -70,13 +76,14 @@ class Redirects(Commands):
         if name == "tee" or (name == "cat" and len(parts) == 1):
             feed = self.redirected(redirects) or self.feed
             return feed.text if feed else None
-        if redirects and any(self.written(redirects, None, quiet=True)):
+        if redirects and any(self.written(redirects, quiet=True)):
             return None
-        if name == "find":
-            # Not what it prints, but where all of it lies: enough to judge `find / | xargs rm`.
-            words = [word.text for part in parts[1:] for word in Expander(self.variables).words(part)]
-            return " ".join(search_roots(words))
-        return echoed(body, Expander(self.variables))
+        expander = Expander(self.variables)
+        if name != "find":
+            return echoed(body, expander)
+        words = expander.line(text) if LINE.match(text) else [word for part in parts for word in expander.words(part)]
+        # Not what it prints, but where all of it lies: enough to judge `find / | xargs rm`.
+        return " ".join(search_roots([word.text for word in words[1:]]))
 
     def redirected(self, redirects: Iterable[Node]) -> Feed | None:
         """Standard input as redirected here; None when it is not."""
@@ -120,9 +127,9 @@ class Redirects(Commands):
         word = self.expand(strings[0])
         return Feed(word.text, word.makers - {""})
 
-    def written(self, redirects: Iterable[Node], content: str | None, *, quiet: bool = False) -> list[str]:
+    def written(self, redirects: Iterable[Node], writer: Node | None = None, *, quiet: bool = False) -> list[str]:
         """The paths that redirections write to; what is known of their new content is remembered."""
-        paths = []
+        paths: dict[str, bool] = {}
         for redirect in redirects:
             destination = redirect.child_by_field_name("destination")
             if redirect.type != "file_redirect" or destination is None:
@@ -131,13 +138,13 @@ class Redirects(Commands):
             word = self.expand(destination)
             if is_network_path(word.text) and not quiet:
                 self.trait("shell.network-redirect", self.at(redirect))
-            if operator.startswith("<") or ("&" in operator and re.fullmatch(r"\d+-?|-", word.text)):
+            if operator.startswith("<") or ("&" in operator and _DESCRIPTOR.match(word.text)):
                 continue
-            path = normal(word.text, self.cwd())
-            paths.append(path)
-            if not quiet:
-                self.files[path] = None if operator.endswith(">>") else content
-        return paths
+            paths[normal(word.text, self.cwd())] = operator.endswith(">>")
+        if paths and not quiet:
+            content = self.output(writer) if writer is not None else None
+            self.files.update((path, None if appended else content) for path, appended in paths.items())
+        return list(paths)
 
     def redirect(self, node: Node) -> Sequence[Node]:
         """What a here-document runs on the way is read where its redirection stands."""

@@ -12,6 +12,9 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
 from ..facts import UNKNOWN
 from .programs import FETCHERS
 from .text import MAX_FIELDS, ansi_c, echoed_words, expand_braces
@@ -31,7 +34,7 @@ MAX_EXPANSION_DEPTH = 8
 """Expansions inside expansions that are computed; further in, they are unknown (what they run is read all the same)."""
 
 
-class Word(NamedTuple):
+class Word(msgspec.Struct, frozen=True, gc=False):
     text: str
     glob: bool = False
     """It holds an unquoted `*`, `?` or `[`."""
@@ -49,6 +52,7 @@ Value = tuple[Word, ...]
 """One value of a variable: a single word, or the elements of an array."""
 
 UNSURE: Value = (Word(UNKNOWN),)
+_EMPTY: Value = (Word(""),)
 
 
 class Variables:
@@ -64,9 +68,8 @@ class Variables:
 
     def set(self, name: str, values: Sequence[Value]) -> None:
         distinct = tuple(dict.fromkeys(values))
-        if len(distinct) > MAX_ALTERNATIVES or any(
-            sum(len(word.text) for word in value) > MAX_VALUE for value in distinct
-        ):
+        longest = max([sum([len(word.text) for word in value]) for value in distinct], default=0)
+        if len(distinct) > MAX_ALTERNATIVES or longest > MAX_VALUE:
             self.values.pop(name, None)
         else:
             self.values[name] = distinct
@@ -122,21 +125,41 @@ class Expander:
     def words(self, node: Node, depth: int = 0) -> list[Word]:
         """The words that one word of the source becomes: usually one, and usually as it stands."""
         raw, kind = _text(node), node.type
-        if kind == "raw_string" or (kind == "string" and not _ACTIVE.search(raw)):
+        if kind in _PLAIN_TYPES:
+            if _PLAIN.match(raw):
+                return [_plain(raw)]
+        elif kind == "raw_string":
             return [Word(raw[1:-1])]
-        if kind in _PLAIN_TYPES and _PLAIN.match(raw):
-            return [Word(raw)]
-        if kind == "string" and (simple := self.simple(raw[1:-1])):
-            return [simple]
+        elif kind == "string":
+            if simple := self.simple(raw[1:-1]):
+                return [simple]
+        elif kind == "command_substitution" and depth <= MAX_EXPANSION_DEPTH and not _FOLDED.search(raw):
+            return [Word(UNKNOWN, loose=True, makers=command_names(raw))]
         return _Builder(self, depth).build(node)
+
+    def line(self, text: str) -> tuple[Word, ...]:
+        """The words of a command that fits `LINE`."""
+        if '"' not in text and "'" not in text:
+            return tuple(map(_plain, text.split()))
+        return tuple(
+            [
+                self.referring(raw[1:-1]) if raw[0] == '"' else Word(raw[1:-1]) if raw[0] == "'" else _plain(raw)
+                for raw in _LINE_WORD.findall(text)
+            ]
+        )
 
     def simple(self, quoted: str) -> Word | None:
         """Quoted text with nothing in it but plain references, which needs no look at the tree; None for any other."""
-        if not _SIMPLE.match(quoted):
-            return None
+        return self.referring(quoted) if _SIMPLE.match(quoted) else None
+
+    def referring(self, quoted: str) -> Word:
+        """Quoted text that is known to be simple."""
+        if "$" not in quoted:
+            return Word(quoted)
         parts = _REFERENCE.split(quoted)
-        values = [self.lookup(part.strip("{}"))[:1] if at % 2 else (Word(part),) for at, part in enumerate(parts)]
-        return merge([word for value in values for word in value], "")
+        values = [(self.lookup(name.strip("{}")) or _EMPTY)[0] for name in parts[1::2]]
+        parts[1::2] = [word.text for word in values]
+        return _made_of(values, "".join(parts))
 
     def text(self, node: Node, depth: int = 0) -> Word:
         """The word as it is on the right of an assignment: not split."""
@@ -154,21 +177,39 @@ class Expander:
 
 
 _PLAIN_TYPES = frozenset({"word", "number", "variable_name", "command_name"})
-_SIMPLE = re.compile(r"(?:[^$`\\]|\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\})*\Z")
-_REFERENCE = re.compile(r"\$(\{\w+\}|[A-Za-z_]\w*)")
-_ACTIVE = re.compile(r"[$`\\]")
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,-]+\Z")
+_LETTERS = r"[A-Za-z0-9_./:=@%+,*?-]"
+_PLAIN = re.compile(rf"{_LETTERS}+\Z")
+# `$1x` is left to the tree, which has its own idea of where that name ends.
+_A_REFERENCE = r"\$[A-Za-z_]\w*|\$\d(?!\w)|\$\{[A-Za-z_]\w*\}"
+_SIMPLE = re.compile(rf"(?:[^$`\\]|{_A_REFERENCE})*\Z")
+_REFERENCE = re.compile(r"\$(\{\w+\}|[A-Za-z_]\w*|\d)")
+LINE = re.compile(
+    r"[A-Za-z0-9_./+-]++"
+    rf"""(?:[ \t]++(?:{_LETTERS}++|'[^']*+'|"(?:[^$`\\"]|{_A_REFERENCE})*+")(?=[ \t]|\Z))*+\Z"""
+)
+"""A command of which every word is plain, or in quotes with nothing in it but plain references. Most commands are like
+this, and their words can be told from the text alone, which is much faster than from the tree."""
+_LINE_WORD = re.compile(r"""'[^']*+'|"[^"]*+"|[^ \t]++""")
 
 
 def _text(node: Node) -> str:
     return (node.text or b"").decode("utf-8", "replace")
 
 
+def _plain(raw: str) -> Word:
+    """A word of `_LETTERS`."""
+    return Word(raw, "*" in raw or "?" in raw)
+
+
 def merge(words: Sequence[Word], separator: str = " ") -> Word:
     """Several words read as one, the way `"$*"` and `eval` join them."""
     if len(words) == 1:
         return words[0]
-    text = separator.join([word.text for word in words])
+    return _made_of(words, separator.join([word.text for word in words]))
+
+
+def _made_of(words: Sequence[Word], text: str) -> Word:
+    """A text with all that is known of the words in it."""
     if UNKNOWN in text:
         text = _UNKNOWNS.sub(UNKNOWN, text)
     glob = built = loose = False
@@ -298,9 +339,9 @@ class _Builder:
             if index == len(words) - 1 and pieces and word.text[-1:].isspace():
                 joins = (joins[0], False)
             loose = UNKNOWN in word.text or word.loose
-            fields += (
-                word._replace(text=piece, loose=loose, glob=word.glob or bool(_GLOB.search(piece))) for piece in pieces
-            )
+            for piece in pieces:
+                glob = word.glob or bool(_GLOB.search(piece))
+                fields.append(Word(piece, glob, word.built, loose, word.makers, word.content))
         if not fields:
             # An empty value vanishes; one that is only white space (`$IFS`) still parts its neighbours.
             self.atom(*([Word(""), Word("")] if any(word.text for word in words) else [Word("", loose=True)]))
@@ -316,13 +357,14 @@ class _Builder:
         if node.type == "expansion":
             return self.parameter(node)
         if node.type in ("command_substitution", "process_substitution"):
-            output = folded_output(node, self.expander, self.depth + 1)
-            makers = command_names(_text(node))
+            raw = _text(node)
+            output = folded_output(node, self.expander, self.depth + 1) if _FOLDED.search(raw) else None
+            makers = command_names(raw)
             if node.type == "process_substitution":
                 return (Word(UNKNOWN, makers=makers, content=output),)
             if output is None:
                 # A fresh temporary path: nobody knows its name, but everybody knows where it is.
-                fresh = _MKTEMP.match(_text(node))
+                fresh = _MKTEMP.match(raw)
                 return (Word("/tmp/" + UNKNOWN if fresh else UNKNOWN, makers=makers),)  # noqa: S108
             self.hidden = True
             return (Word(output.rstrip("\n")),)
@@ -391,13 +433,15 @@ class _Builder:
             out.append(current)
         lone = len(self.atoms) == 1 and len(template) == 1
         kept = [word for word in out if word.text or not (word.loose or (lone and len(out) > 1))]
-        return [word._replace(built=word.built or built) for word in kept[:MAX_FIELDS]]
+        return [replace(word, built=True) if built and not word.built else word for word in kept[:MAX_FIELDS]]
 
 
 _EXPANSIONS = frozenset(
     {"simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion"}
 )
 _CHUNKS = re.compile(r"[\U000f0000-\U000fffff]|[^\U000f0000-\U000fffff]+")
+_FOLDED = re.compile(r"echo|printf|mktemp")
+"""What is in every substitution whose output is known."""
 _MKTEMP = re.compile(r"\$\(\s*mktemp(?:\s+(?:-[dqu]+|--directory))*\s*\)\Z")
 _SUM = re.compile(r"\$\(\(\s*(\d{1,9}(?:\s*[+-]\s*\d{1,9})*)\s*\)\)\Z")
 _PARAMETER = re.compile(
@@ -416,7 +460,7 @@ def _unquote(raw: bytes) -> str:
 
 def _splits_quoted(node: Node) -> bool:
     """`"$@"` and `"${array[@]}"` give several words even inside quotes."""
-    return _text(node) in ("$@", "${@}") or _text(node).endswith("[@]}")
+    return node.type != "command_substitution" and _text(node).endswith(("$@", "${@}", "[@]}"))
 
 
 def folded_output(node: Node, expander: Expander, depth: int) -> str | None:
@@ -437,10 +481,12 @@ def echoed(command: Node, expander: Expander, depth: int = 0) -> str | None:
     return echoed_words([word.text for word in words])
 
 
-_QUOTING = re.compile(r"['\"\\]")
 _TOKEN = re.compile(r"[\w.+-]+")
+_ANY_OTHER = frozenset({""})
 
 
 def command_names(source: str) -> frozenset[str]:
     """Which programs that fetch or decode text a piece of source names. Never empty: "" stands for any other."""
-    return FETCHERS.intersection(_TOKEN.findall(_QUOTING.sub("", source[:MAX_NAMED]))) | {""}
+    unquoted = source[:MAX_NAMED].replace('"', "").replace("'", "").replace("\\", "")
+    tokens = _TOKEN.findall(unquoted)
+    return _ANY_OTHER if FETCHERS.isdisjoint(tokens) else FETCHERS.intersection(tokens) | _ANY_OTHER

@@ -11,22 +11,29 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from ..facts import UNKNOWN
 from .interpreters import Code, Run, Script, Step, interpret, interpreter
 from .prefixes import ASSIGNMENT, PAIRS, PREFIXES, Prefix, strip
-from .words import Word, base, merge
+from .words import Word, merge
 
 _PAIR_HEADS = frozenset(first for first, _ in PAIRS)
 _LOADER = re.compile(r"ld[-.\w]*\.so(?:\.\d+)*\Z")
 
 
-def unwrap(words: Sequence[Word], fed: str | None) -> list[Step]:
-    """What these words make run besides themselves. `fed` is the text on standard input, where it is known."""
-    name, rest = base(words[0]), list(words[1:])
+def is_loader(name: str) -> bool:
+    """The dynamic loader runs the program it is given."""
+    return name.startswith("ld") and _LOADER.match(name) is not None
+
+
+def unwrap(name: str, args: Sequence[Word], fed: str | None) -> list[Step]:
+    """What a command makes run besides itself. `fed` is the text on standard input, where it is known."""
+    rest = list(args)
     if language := interpreter(name):
         return list(interpret(name, language, rest))
     steps: list[Step] = []
-    if name.startswith("ld") and _LOADER.match(name):
+    if is_loader(name):
         steps += [Run(each, "ld.so") for each in strip(Prefix("list verify", "library-path preload audit argv0"), rest)]
     if special := _SPECIAL.get(name):
         steps += special(rest, fed)
@@ -46,7 +53,7 @@ def _su(rest: list[Word], fed: str | None) -> Iterator[Step]:
             yield Code("shell", rest[at + 1], "su -c")
     for word in rest:
         if word.text.startswith("--command="):
-            yield Code("shell", word._replace(text=word.text.partition("=")[2]), "su -c")
+            yield Code("shell", replace(word, text=word.text.partition("=")[2]), "su -c")
 
 
 def _option_code(*options: str) -> Callable[[list[Word], str | None], Iterator[Step]]:
@@ -60,7 +67,7 @@ def _option_code(*options: str) -> Callable[[list[Word], str | None], Iterator[S
                 if at + 1 < len(rest):
                     yield Code("shell", rest[at + 1], word.text)
             elif equals and option in options:
-                yield Code("shell", word._replace(text=value), option)
+                yield Code("shell", replace(word, text=value), option)
 
     return steps
 
@@ -116,7 +123,7 @@ def _xargs(rest: list[Word], fed: str | None) -> Iterator[Step]:
     given = _split(fed) if fed else [Word(UNKNOWN, loose=True)]
     if marker:
         joined = fed.strip() if fed is not None and "\n" not in fed.strip() else UNKNOWN
-        yield Run(tuple(word._replace(text=word.text.replace(marker, joined)) for word in command), "xargs")
+        yield Run(tuple(replace(word, text=word.text.replace(marker, joined)) for word in command), "xargs")
     else:
         yield Run((*command, *given), "xargs")
 
@@ -131,7 +138,7 @@ def _find(rest: list[Word], fed: str | None) -> Iterator[Step]:
             continue
         end = next((i for i in range(at + 1, len(texts)) if texts[i] in (";", "+")), len(texts))
         for target in search_roots(texts):
-            yield Run(tuple(w._replace(text=w.text.replace("{}", target)) for w in rest[at + 1 : end]), f"find {text}")
+            yield Run(tuple(replace(w, text=w.text.replace("{}", target)) for w in rest[at + 1 : end]), f"find {text}")
 
 
 def search_roots(args: Sequence[str]) -> list[str]:
@@ -148,7 +155,7 @@ def _fd(rest: list[Word], fed: str | None) -> Iterator[Step]:
     for at, word in enumerate(rest):
         if word.text in _FD_STOP:
             yield Run(
-                (*(w._replace(text=w.text.replace("{}", UNKNOWN)) for w in rest[at + 1 :]), Word(UNKNOWN)), "fd -x"
+                (*(replace(w, text=w.text.replace("{}", UNKNOWN)) for w in rest[at + 1 :]), Word(UNKNOWN)), "fd -x"
             )
             return
 
@@ -189,7 +196,7 @@ def _parallel(rest: list[Word], fed: str | None) -> Iterator[Step]:
     for value in inputs or [Word(UNKNOWN, loose=True)]:
         line = merge(command)
         text = line.text.replace("{}", value.text) if "{}" in line.text else f"{line.text} {value.text}"
-        yield Code("shell", line._replace(text=text, makers=line.makers | value.makers), "parallel")
+        yield Code("shell", replace(line, text=text, makers=line.makers | value.makers), "parallel")
 
 
 def _eval(rest: list[Word], fed: str | None) -> Iterator[Step]:
@@ -214,14 +221,14 @@ def _alias(rest: list[Word], fed: str | None) -> Iterator[Step]:
     for word in rest:
         _, equals, value = word.text.partition("=")
         if equals:
-            yield Code("shell", word._replace(text=value), "alias")
+            yield Code("shell", replace(word, text=value), "alias")
 
 
 def _compgen(rest: list[Word], fed: str | None) -> Iterator[Step]:
     """The words given with -W are expanded, substitutions included; -C names a command."""
     for at, word in enumerate(rest[:-1]):
         if word.text == "-W":
-            yield Code("shell", rest[at + 1]._replace(text=": " + rest[at + 1].text), "compgen -W")
+            yield Code("shell", replace(rest[at + 1], text=": " + rest[at + 1].text), "compgen -W")
         elif word.text == "-C":
             yield Code("shell", rest[at + 1], "compgen -C")
 
@@ -284,7 +291,7 @@ def _git(rest: list[Word], fed: str | None) -> Iterator[Step]:
         elif text in ("-x", "--exec", "--extcmd") and {"rebase", "difftool"} & set(texts) and at + 1 < len(rest):
             yield Code("shell", rest[at + 1], f"git {text}")
         elif text.startswith(("--exec=", "--extcmd=")):
-            yield Code("shell", rest[at]._replace(text=text.partition("=")[2]), "git --exec")
+            yield Code("shell", replace(rest[at], text=text.partition("=")[2]), "git --exec")
         elif text.startswith("--") and text.endswith("-filter") and "filter-branch" in texts and at + 1 < len(rest):
             yield Code("shell", rest[at + 1], f"git {text}")
 
@@ -372,3 +379,6 @@ _SPECIAL: dict[str, Callable[[list[Word], str | None], Iterator[Step]]] = {
     "fzf": _option_code("--preview"),
     "split": _option_code("--filter"),
 }
+
+WRAPPERS = _PAIR_HEADS | {"git", *PREFIXES, *_SPECIAL}
+"""Every name that `unwrap` may find something for, besides interpreters and loaders."""
