@@ -124,9 +124,19 @@ def glob_expression(glob: str) -> str:
 
 
 def _any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> _Fits:
-    expressions = [glob_expression(glob) for glob in globs]
-    flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
-    return re.compile(f"(?:{'|'.join(expressions)})" if expressions else r"(?!)", flags).fullmatch
+    """Compiled when first asked: a pack has hundreds of globs, and one request needs a few of them."""
+    wanted = tuple(globs)
+    fits: _Fits | None = None
+
+    def asked(text: str) -> Any:
+        nonlocal fits
+        if fits is None:
+            expressions = [glob_expression(glob) for glob in wanted]
+            flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
+            fits = re.compile(f"(?:{'|'.join(expressions)})" if expressions else r"(?!)", flags).fullmatch
+        return fits(text)
+
+    return asked
 
 
 def _is_glob(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import signal
@@ -14,11 +15,34 @@ import click
 import redoma
 from redoma.errors import RedomaError
 
-from . import configs, host, records, runs
 from .common import FAILED, State, print_json
+
+_COMMANDS = {
+    "audit": "records",
+    "check": "runs",
+    "completion": "host",
+    "config": "configs",
+    "doctor": "host",
+    "eval": "runs",
+    "exec": "runs",
+    "run": "runs",
+}
+"""Each command, and the file it is in: loaded when the command is used."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f".{_COMMANDS[cmd_name]}", __package__)
+        return next(item for item in vars(module).values() if isinstance(item, click.Command) and item.name == cmd_name)
 
 
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit status: the code's own; 124 time-out, 137 memory or a kill, 126 refused, 125 Redoma itself failed.",
 )
@@ -40,13 +64,6 @@ def cli(context: click.Context, config: Path | None) -> None:
       redoma doctor                        what this host offers
     """
     context.obj = State(config)
-
-
-for command in (
-    *(runs.run, runs.evaluate, runs.execute, runs.check),
-    *(records.audit, configs.config, host.doctor, host.completion),
-):
-    cli.add_command(command)
 
 
 def run(arguments: list[str]) -> int:

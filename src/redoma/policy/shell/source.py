@@ -101,7 +101,7 @@ def prepare(original: str) -> Source:
 
 def _is_clean(text: str) -> bool:
     """Whether nothing in it can be invisible. Asked first because looking for what is takes ten times as long."""
-    return text.isprintable() or (text.isascii() and text.replace("\n", "").replace("\t", "").isprintable())
+    return text.isascii() and (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable())
 
 
 def _is_too_much(text: str) -> bool:
