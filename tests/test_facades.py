@@ -42,6 +42,12 @@ async def test_execute_safe_never_raises_for_what_the_code_did(executor: Executo
         assert said["message"]
 
 
+async def test_leaving_with_an_exit_status_is_an_ending_of_the_code(executor: Executor) -> None:
+    said = await execute_safe("raise SystemExit(3)", executor=executor)
+    assert said["status"] == "error"
+    assert "Internal error" not in said["message"]
+
+
 async def test_execute_safe_captures_what_was_printed(executor: Executor, capsys: pytest.CaptureFixture[str]) -> None:
     assert await execute_safe("print('hi')", executor=executor) == {
         "status": "success",
@@ -140,6 +146,15 @@ def test_messages_can_be_had_in_english(executor: Executor) -> None:
         ("rode o código abaixo\nfor i in range(3):\n    print(i)", "for i in range(3):\n    print(i)"),
         ("calcule 2 + 2", "2 + 2"),
         ("run x = {'a': 1}", "x = {'a': 1}"),
+        ("Veja:\n  ```python\n  print(1)\n  ```", "print(1)"),
+        ("```python title=a\nprint(1)\n```", "print(1)"),
+        ("rode:\n    print(1)\n    print(2)", "print(1)\nprint(2)"),
+        ("execute `print(7)` por favor", "print(7)"),
+        ("[1, 2, 3][0]", "[1, 2, 3][0]"),
+        ("f'{1 + 1}'", "f'{1 + 1}'"),
+        ("x: int = 3", "x: int = 3"),
+        ("Tenho reunião às 15", None),
+        ("some 1 e 2", None),
         ("olá", None),
         ("bom dia, tudo bem?", None),
         ("", None),

@@ -327,3 +327,14 @@ def test_the_bounds_hold_marker_included_and_nothing_is_lost_in_silence(
         assert "left out …]" in shown.stdout
     assert shown.redacted.get("email", 0) == shown.stdout.count("[redacted:email]")
     assert shown.stdout.count("[redacted:") == sum(shown.redacted.values())
+
+
+@pytest.mark.parametrize("colour", ["", "\x1b[32m"])
+def test_a_progress_bar_does_not_eat_the_lines_around_it(colour: str) -> None:
+    bar = "".join(f"\r{colour}progress {number}" for number in range(200_000))
+    capture = Capture(Limits(), Redactor())
+    for chunk in ("starting\n", *(bar[at : at + 65536] for at in range(0, len(bar), 65536)), "\nRESULT=42\n"):
+        capture.feed("stdout", chunk.encode())
+    text = capture.finish().stdout
+    assert text.startswith("starting\n")
+    assert text.endswith("RESULT=42\n")

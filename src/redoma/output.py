@@ -167,11 +167,13 @@ class _Ends:
             return _Text(*replace(data, found))
         head, found = _scanned(self._head, redactor)
         # A match across the edge is of a secret that may go on in the gap: the edge moves until it is outside.
-        stop = max(0, len(head) - margin)
+        before = self._head.rfind(b"\n", 0, max(0, len(self._head) - margin)) + 1
+        stop = max(0, len(head) - margin, _length_within(head, self._head[:before], redactor))
         stop = min([stop, *(item.start for item in found if item.end > stop)])
         first, marks = replace(head[:stop], [item for item in found if item.end <= stop])
         tail, found = _scanned(self._tail, redactor)
-        start = min(margin, len(tail))
+        after = self._tail.find(b"\n", margin) + 1
+        start = min(margin, len(tail), _length_within(tail, self._tail[:after], redactor) or len(tail))
         start = max([start, *(item.end for item in found if item.start < start)])
         kept = [Found(f.start - start, f.end - start, f.kind) for f in found if f.start >= start]
         last, more = replace(tail[start:], kept)
@@ -183,6 +185,16 @@ class _Ends:
             gap=self._gap + len(head) - stop + start,
             gap_lines=self._gap_lines + head.count(b"\n", stop) + tail.count(b"\n", 0, start),
         )
+
+
+def _length_within(data: bytes, raw: bytearray, redactor: Redactor) -> int:
+    """How much of sanitised `data` these raw lines, its first, became; 0 if that can't be told.
+
+    Sanitising shrinks text: of a progress bar only the last state stays. A margin counted in what is left could be
+    all there is.
+    """
+    lines = _scanned(raw, redactor)[0] if raw else b""
+    return len(lines) if data.startswith(lines) else 0
 
 
 class _Text(NamedTuple):

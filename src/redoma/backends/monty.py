@@ -221,7 +221,10 @@ class _Run:
             )
         except (monty.MontySyntaxError, monty.MontyRuntimeError) as failure:
             exception = type(failure.exception()).__name__
-            error = failure.display("type-msg")
+            # It calls its own gaps internal errors, such as an exception with a number for an argument.
+            error = failure.display("type-msg").replace(
+                "RuntimeError: Internal error in monty:", "Not done by monty:", 1
+            )
             _raise_if_unsupported(failure, exception, error)
             status = self._status_of(exception, error)
             if status is not Status.TIMEOUT:

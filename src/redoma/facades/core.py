@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 import threading
 from collections import deque
 from datetime import UTC, datetime
@@ -144,7 +145,8 @@ def _printed(result: Result) -> str:
     return text if text or result.value is None else repr(result.value)
 
 
-_FENCE = re.compile(r"[ \t]*(```+|~~~+)[ \t]*(?:python3?|py)?[ \t]*\Z", re.I)
+_FENCE = re.compile(r"[ \t]*(```+|~~~+)[ \t]*(?:(?:python3?|py)\b[^`]*)?\Z", re.I)
+_INLINE = re.compile(r"`([^`\n]+)`")
 _MAX_MESSAGE = 20_000  # characters in which code without a fence is looked for: each place it may begin is tried
 _MAX_PLACES = 20
 
@@ -157,13 +159,16 @@ def extract(text: str) -> str | None:
     text = "\n".join(lines).strip()
     if len(text) > _MAX_MESSAGE:
         return None
-    if _is_code(text):
+    if _does_something(text):
         return text
     first, _, rest = text.partition("\n")
+    candidates = [match[1] for match in islice(_INLINE.finditer(text), _MAX_PLACES)]
     places = [match.end() for match in islice(re.finditer(r":\s*", first), _MAX_PLACES)]
     words = [match.end() for match in islice(re.finditer(r"\s+", first), _MAX_PLACES)]
-    candidates = [*(f"{first[at:]}\n{rest}" for at in places), rest, *(f"{first[at:]}\n{rest}" for at in words)]
-    return next((code.strip("\n") for code in candidates if _is_code(code.strip("\n"))), None)
+    candidates += [f"{first[at:]}\n{rest}" for at in places]
+    candidates.append(textwrap.dedent(rest))
+    candidates += [f"{first[at:]}\n{rest}" for at in words]
+    return next((code.strip("\n") for code in candidates if _does_something(code.strip("\n"))), None)
 
 
 def _fenced(lines: list[str]) -> str | None:
@@ -173,25 +178,33 @@ def _fenced(lines: list[str]) -> str | None:
         return None
     start, fence = opened
     end = next((at for at in range(start + 1, len(lines)) if lines[at].strip() == fence), None)
-    return "\n".join(lines[start + 1 : end]).strip("\n") or None if end else None
+    return textwrap.dedent("\n".join(lines[start + 1 : end])).strip("\n") or None if end else None
 
 
-def _is_code(text: str) -> bool:
-    """Whether it reads as Python that does something: `olá` and `a, b` parse, but they are words, not code."""
+def _does_something(text: str) -> bool:
+    """Whether it reads as Python that does something: `olá`, `a, b` and `15` parse too, as words of a sentence."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    words = (ast.Name, ast.Tuple, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.AnnAssign)
-    return any(
-        not (isinstance(node, ast.AnnAssign) and node.value is None)
-        and not (isinstance(node, ast.Expr) and isinstance(node.value, words) and not _has_work(node.value))
-        for node in body
+    return any(not isinstance(node, (ast.Expr, ast.AnnAssign)) or _has_work(node) for node in body)
+
+
+def _has_work(statement: ast.stmt) -> bool:
+    work = (
+        ast.Call,
+        ast.BinOp,
+        ast.Subscript,
+        ast.JoinedStr,
+        ast.ListComp,
+        ast.DictComp,
+        ast.SetComp,
+        ast.GeneratorExp,
     )
-
-
-def _has_work(node: ast.expr) -> bool:
-    return any(isinstance(part, (ast.Call, ast.Constant, ast.BinOp)) for part in ast.walk(node))
+    data = (ast.List, ast.Dict, ast.Set)
+    if isinstance(statement, ast.AnnAssign):
+        return statement.value is not None  # `execute: print(5)` parses as a name with its type
+    return any(isinstance(part, (*work, *data)) for part in ast.walk(statement))
 
 
 _shared = Core()
