@@ -75,6 +75,34 @@ def test_an_expression_that_is_not_re2_is_refused_by_name_and_field(field: str) 
         load("none", [rule(command=["x"], **{field: "(?=a)b"})])
 
 
+@pytest.mark.parametrize("field", ["command", "args", "writes", "imports", "calls", "attributes"])
+def test_a_broken_glob_is_refused_by_rule_and_field_when_it_is_loaded(field: str) -> None:
+    with pytest.raises(PolicyError, match=rf"'mine\.rule' has a glob in `{field}`.*\[z-a\]"):
+        load("none", [rule(**{field: ["[z-a]"]})])
+
+
+def test_a_broken_glob_in_the_source_is_judged_like_any_path() -> None:
+    assert UNREADABLE not in [finding.rule for finding in judge({"args": ["/etc"]}, "cat /[z-a]").findings]
+    assert matches({"args": ["/etc"]}, "cat /[z-a]")
+
+
+def test_a_path_in_command_is_refused_since_names_are_base_names() -> None:
+    with pytest.raises(PolicyError, match=r"'mine\.rule' has a path in `command`.*base name.*'rm'"):
+        load("none", [rule(command=["/bin/rm"])])
+    load("none", [rule(command=["git push origin/*"])])
+
+
+def test_a_rule_that_allows_is_refused_and_pointed_to_decisions() -> None:
+    with pytest.raises(PolicyError, match=r"'mine\.rule' decides `allow`.*`decisions`"):
+        load("none", [rule(command=["rm"], decision="allow")])
+
+
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_an_empty_reason_is_refused(reason: str) -> None:
+    with pytest.raises(PolicyError, match=r"'mine\.rule' has an empty reason"):
+        load("none", [rule(command=["rm"], reason=reason)])
+
+
 def test_an_example_that_is_missed_names_the_rule_and_the_example() -> None:
     with pytest.raises(PolicyError, match=r"'mine\.rule' disagrees with its own example 'ls -l'.*doesn't find it"):
         load("none", [rule(command=["rm"], match=["rm x", "ls -l"])])
@@ -144,6 +172,9 @@ def test_user_rules_work_on_top_of_the_pack_none() -> None:
         ("git push", "git -C dir --no-pager push origin", True),
         ("git push", "git commit -m push", False),
         ("git push", "git stash push", False),
+        ("aws s3 rm", "aws --profile prod s3 rm s3://x", True),
+        ("aws s3 rm", "aws --profile s3 s3 rm s3://x", True),
+        ("aws s3 rm", "aws s3 --region=x ls rm", False),
         ("mkfs*", "mkfs.ext4 x", True),
         ("python* -*m pip*", "python3.12 -I -m pip install x", True),
         ("python* -*m pip*", "python3 script.py -m pip", False),
@@ -172,6 +203,17 @@ def test_command_matches_the_name_and_its_first_words(entry: str, code: str, exp
 )
 def test_flags_must_all_be_there_in_any_spelling(code: str, expected: bool) -> None:
     assert matches({"command": ["rm"], "flags": ["-r|-R|--recursive", "-f|--force"]}, code) is expected
+
+
+@pytest.mark.parametrize("code", ["terraform apply -auto-approve", "terraform apply -auto-approve=true"])
+def test_a_flag_is_found_with_and_without_a_value(code: str) -> None:
+    assert matches({"command": ["terraform"], "flags": ["-auto-approve"]}, code)
+
+
+@pytest.mark.parametrize("code", ["cp a secrets/", "mv x/a secrets/", "cp -t secrets a b", "install a ./secrets//"])
+def test_what_is_copied_into_a_directory_is_a_write_in_it(code: str) -> None:
+    assert matches({"writes": ["secrets/a"]}, code)
+    assert not matches({"writes": ["secrets/z"]}, code)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,13 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tree_sitter import Node
 
-from redoma.policy.facts import Trait
-from redoma.policy.shell import facts_of_argv, facts_of_script
+from redoma.models import Request
+from redoma.policy import evaluate, load
+from redoma.policy.facts import MAX_NAME, Command, Trait
+from redoma.policy.shell import facts_of_argv, facts_of_script, reader
+from redoma.policy.shell.interpreters import _remembered_language, interpreter
 
 N = 10_000
 
@@ -86,3 +90,28 @@ def test_no_script_makes_reading_fail_and_reading_is_deterministic(source: str) 
 )
 def test_no_argument_vector_makes_reading_fail(argv: list[str]) -> None:
     assert facts_of_argv(tuple(argv)) == facts_of_argv(tuple(argv))
+
+
+def test_nothing_is_remembered_of_a_name_of_a_length_that_no_program_has() -> None:
+    policy = load("standard")
+    name, remembered = "x" * (MAX_NAME + 1), _remembered_language.cache_info().currsize
+    evaluate(policy, Request(code=f"{name} a", language="bash"))
+    assert _remembered_language.cache_info().currsize == remembered
+    assert not any(key[0] == name for key in policy.matcher._about)
+    assert interpreter("python3." + "1" * MAX_NAME) == "python"  # it is judged all the same
+
+
+def test_the_parser_is_never_given_a_character_that_it_may_fault_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whether it does depends on where the process has its memory, so what it is given is looked at instead.
+    given_to_it: list[bytes] = []
+
+    def parse(data: bytes) -> Node:
+        given_to_it.append(data)
+        return real(data)
+
+    real = reader.parse
+    monkeypatch.setattr(reader, "parse", parse)
+    found = facts_of_script("cat <<EOF\n$(ls)x{\U0010fffd\nEOF\nbash -c 'x{\U000bd3b8'; echo a{\U0001f600 é; rm x")
+    assert len(given_to_it) > 2
+    assert all(max(data.decode()) <= "\uffff" for data in given_to_it)
+    assert [(fact.line, fact.column) for fact in found if isinstance(fact, Command) and fact.name == "rm"] == [(4, 28)]

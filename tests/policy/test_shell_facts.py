@@ -240,7 +240,7 @@ def test_ordinary_shell_has_no_trait(source: str) -> None:
         ("ls &> a", {"a"}),
         ("exec 3<> a", {"a"}),
         ("echo x | sudo tee -a /etc/hosts", {"/etc/hosts"}),
-        ("cp -t /etc a", {"/etc"}),
+        ("cp -t /etc a", {"/etc", "/etc/a"}),
         ("cp a b /etc/c", {"/etc/c"}),
         ("mv /etc/a b", {"/etc/a", "b"}),
         ("dd if=a of=/dev/sda", {"/dev/sda"}),

@@ -1,6 +1,6 @@
 """Policy: what may run, what a person is asked about, and what is refused.
 
-    Request ─▶ facts (python.py, shell.py) ─▶ rules (packs, the user's) ─▶ Evaluation
+    Request ─▶ facts (python/, shell/) ─▶ rules (packs, the user's) ─▶ Evaluation
 
 Pure: no file, clock or environment is read, and the same request under the same policy always gives the
 same findings. It expresses intent and decides who is asked; it is never the boundary. The readers and the

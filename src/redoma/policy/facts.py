@@ -1,7 +1,7 @@
 """What the readers of source text report and the rules are matched against.
 
-`python.py` and `shell.py` turn a request into facts; they decide nothing. `rules.py` matches rules with
-facts; it reads no source. So a rule never has to know how a command was quoted, wrapped or hidden.
+`python/` and `shell/` turn a request into facts; they decide nothing. `match.py` matches rules with facts; it
+reads no source. So a rule never has to know how a command was quoted, wrapped or hidden.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ A NUL can't occur in a real word, so nothing that is written in a script can be 
 
 MAX_SOURCE = 256 * 1024
 """Characters that are read at all. More than this is reported as "source.too-large" and not parsed."""
+
+MAX_NAME = 256
+"""Characters of a command's name up to which something is remembered of it between requests."""
 
 MAX_DEPTH = 5
 """Code inside code (`bash -c`, `os.system`) that is followed. Deeper is reported as "source.too-deep"."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..models import Finding
-from .facts import UNKNOWN, Attribute, Call, Command, Fact, Import, Trait
+from .facts import MAX_NAME, UNKNOWN, Attribute, Call, Command, Fact, Import, Trait
 from .rules import Rule
 
 MAX_TEXT = 80
@@ -81,6 +81,16 @@ _VALUE_OPTIONS = {
     "parallel": {"-j", "--jobs", "-a", "--arg-file", "-n", "-I", "--delay", "--timeout"},
 }
 
+# Options that never take the next word, so that `git --no-pager stash push` is not `git push`.
+_PLAIN_OPTION = re.compile(r"--no-.*|--(?:verbose|quiet|silent|yes|debug)|-[vqy]+", re.DOTALL)
+_PLAIN_OPTIONS = {
+    "git": re.compile(r"--no-.*|--(?:bare|paginate|(?:literal|glob|icase)[a-z-]*)|-[pP]", re.DOTALL),
+    "chmod": re.compile(r"-.*", re.DOTALL),
+    "python": re.compile(r"-[bBdEiIOPqsSuvx]+"),
+    "xargs": re.compile(r"-[0rtpxo]*(?:[adEILnPs].+)?|--(?:null|no-run-if-empty|verbose|interactive|exit)"),
+    "parallel": re.compile(r"-[0kqutvX]*(?:[jnN]\d+)?|--(?:bar|eta|progress|dry-run|keep-order|line-buffer|null)"),
+}
+
 
 @functools.lru_cache(maxsize=512)
 def compile_re2(pattern: str) -> Any:
@@ -123,6 +133,14 @@ def glob_expression(glob: str) -> str:
     return first + "".join(f"(?>.*?{piece})" for piece in middle if piece) + ".*" + last
 
 
+def check_glob(glob: str) -> None:
+    """Raise ValueError for what looks like a glob and is none, such as `[z-a]`."""
+    try:
+        re.compile(glob_expression(glob))
+    except re.error as error:
+        raise ValueError(str(error)) from None
+
+
 def _any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> _Fits:
     """Compiled when first asked: a pack has hundreds of globs, and one request needs a few of them."""
     wanted = tuple(globs)
@@ -143,6 +161,15 @@ def _is_glob(text: str) -> bool:
     return any(character in "*?[$" for character in text)
 
 
+def _fitting_root(glob: str) -> list[str]:
+    """The directories a glob may stand for; one of a length that nobody writes, or a broken one, for all of them."""
+    try:
+        fits = _any_glob([glob]) if len(glob) <= _MAX_ROOT_GLOB else bool
+        return [directory for directory in _ROOT_DIRECTORIES if fits(directory)]
+    except re.error:
+        return list(_ROOT_DIRECTORIES)
+
+
 def _path_forms(words: Iterable[str]) -> list[str]:
     """What paths can mean: as written, tidied, and with a glob at the root resolved to the usual directories."""
     forms = list(words)
@@ -155,9 +182,7 @@ def _path_forms(words: Iterable[str]) -> list[str]:
             forms.append(tidy)
         root, slash, rest = tidy[1:].partition("/")
         if tidy.startswith("/") and _is_glob(root):
-            # A glob of a length that nobody writes is not worth compiling: it counts as fitting everything.
-            fits = _any_glob([root]) if len(root) <= _MAX_ROOT_GLOB else bool
-            forms += [f"/{directory}{slash}{rest}" for directory in _ROOT_DIRECTORIES if fits(directory)]
+            forms += [f"/{directory}{slash}{rest}" for directory in _fitting_root(root)]
     return forms
 
 
@@ -169,7 +194,7 @@ def _has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
     for arg in args:
         if arg == "--":
             return False
-        if arg in spellings:
+        if arg in spellings or arg.partition("=")[0] in spellings:
             return True
         if not arg.startswith("-"):
             continue
@@ -198,20 +223,29 @@ class _Words:
         self.fits_word = [_any_glob([word]) for word in words]
 
     def match(self, command: Command) -> bool:
-        """Whether the words follow; that the name fits is known already."""
-        wanted = list(self.fits_word)
-        takes_value = _VALUE_OPTIONS.get(command.name.rstrip("0123456789."), ())
-        words = iter(command.args)
-        for word in words:
-            if not wanted:
+        """Whether the words follow; that the name fits is known already.
+
+        An option that isn't known may take the next word as its value: both readings are followed, or one option
+        with a value would hide every rule of more than one word.
+        """
+        program = command.name[:MAX_NAME].rstrip("0123456789.")
+        takes_value, is_plain = _VALUE_OPTIONS.get(program, ()), _PLAIN_OPTIONS.get(program, _PLAIN_OPTION).fullmatch
+        wanted, reached = self.fits_word, {0}  # how many of the words wanted may have been seen
+        is_value = may_be_value = False
+        for word in command.args:
+            if is_value:
+                is_value = may_be_value = False
+                continue
+            further = {seen + 1 for seen in reached if wanted[seen](word)}
+            if len(wanted) in further:
                 return True
-            if wanted[0](word):
-                del wanted[0]
-            elif not word.startswith("-"):
+            is_option = word.startswith("-") or (word.startswith("+") and program == "cargo")  # cargo +nightly install
+            reached = reached | further if is_option or may_be_value else further
+            if not reached:
                 return False
-            elif word in takes_value:
-                next(words, None)
-        return not wanted
+            is_value = is_option and word in takes_value
+            may_be_value = is_option and word[0] == "-" and "=" not in word and not is_plain(word)
+        return False
 
 
 class _CommandRule:
@@ -303,15 +337,16 @@ class Matcher:
         name, writes, slashes = key = command.name, bool(command.writes), "/" in "".join(command.args)
         about = self._about.get(key)
         if about is None:
-            if len(self._about) >= _MAX_REMEMBERED:  # names come from the source, which may hold any number of them
-                self._about.clear()
             about = []
             for prepared in self._commands:
                 if prepared.concerns(writes=writes, slashes=slashes):
                     entries = [words for words in prepared.words if words.fits_name(name)]
                     if entries:
                         about.append((prepared, entries if all(words.fits_word for words in entries) else []))
-            self._about[key] = about
+            if len(self._about) >= _MAX_REMEMBERED:  # names come from the source, which may hold any number of them
+                self._about.clear()
+            if len(name) <= MAX_NAME:
+                self._about[key] = about
         return about
 
     def findings(self, facts: Iterable[Fact], text: str, language: str) -> list[Finding]:

@@ -4,8 +4,8 @@ A rule looks at one fact at a time. `command`, `flags`, `args`, `writes` and `un
 must all hold of it. `imports`, `calls`, `attributes`, `traits`, `pattern` and `longer_than` each describe
 another kind of thing, and any one of them is enough. Inside one field any entry will do, except in `flags`.
 
-Globs are those of the shell (`*`, `?`, `[…]`), ignore case, and have one addition: `$` stands for a part
-that can't be known before running, such as a variable.
+Globs are those of the shell (`*`, `?`, `[…]`), ignore case except on Python names, and have one addition: `$`
+stands for a part that can't be known before running, such as a variable.
 """
 
 from __future__ import annotations
@@ -177,6 +177,7 @@ def _check_fields(rule: Rule) -> None:
             raise PolicyError(
                 f"rule {rule.id!r} has an empty entry in `{field}`", why="it would match nothing", next="remove it"
             )
+    _check_sense(rule)
     known = _known_traits(rule.traits)
     for trait in rule.traits:
         if trait not in known:
@@ -187,6 +188,41 @@ def _check_fields(rule: Rule) -> None:
             )
     _check_expression(rule, "unless", rule.unless)
     _check_expression(rule, "pattern", rule.pattern)
+
+
+def _check_sense(rule: Rule) -> None:
+    """Refuse what would load and then never do what its writer means."""
+    if rule.decision is Decision.ALLOW:
+        raise PolicyError(
+            f"rule {rule.id!r} decides `allow`",
+            why="a rule only adds a reason to ask or refuse; it can't excuse what another one finds",
+            next="change the decision of that other rule under `decisions`",
+        )
+    if not rule.reason.strip():
+        raise PolicyError(
+            f"rule {rule.id!r} has an empty reason",
+            why="it is what a person reads when they are asked",
+            next="say in a few words what is wrong",
+        )
+    for entry in rule.command:
+        if "/" in entry.split()[0]:
+            raise PolicyError(
+                f"rule {rule.id!r} has a path in `command`: {entry!r}",
+                why="commands are matched by their base name, so it would match nothing",
+                next=f"write {entry.split()[0].rpartition('/')[2] or 'the name alone'!r}, which is found at any path",
+            )
+    from .match import check_glob
+
+    for field in ("command", "args", "writes", "imports", "calls", "attributes"):
+        for glob in getattr(rule, field):
+            try:
+                check_glob(glob)
+            except ValueError as error:
+                raise PolicyError(
+                    f"rule {rule.id!r} has a glob in `{field}` that can't be read: {glob!r}",
+                    why=str(error),
+                    next="correct it; `[[]` stands for a `[` itself",
+                ) from None
 
 
 def _check_expression(rule: Rule, field: str, expression: str) -> None:

@@ -87,7 +87,7 @@ def rules_of(pack: str) -> tuple[Rule, ...]:
     )
     script = (*_raised(standard, _SCRIPT_FORBIDS), *_SCRIPT)
     strict = (*_raised(script, _STRICT_FORBIDS), *python.STRICT)
-    core = (*strict, *python.CORE)
+    core = (*python.CORE, *strict)  # the advice of the narrowest pack comes first
     return {"none": (), "standard": standard, "script": script, "strict": strict, "core": core}[pack]
 
 

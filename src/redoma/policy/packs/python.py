@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from .base import ask, listed, refuse
 
-_SENSITIVE_MODULES = ("os", "posix", "subprocess", "builtins", "__builtins__", "pty", "ctypes")
-
 STANDARD = (
     refuse(
         id="python.encoding",
@@ -25,7 +23,8 @@ STANDARD = (
         suggestion="write the code out; to read data, use json.loads or ast.literal_eval",
         calls=listed("""
             eval, exec, compile, code.interact, code.InteractiveInterpreter*, code.InteractiveConsole*,
-            marshal.loads, types.CodeType, types.FunctionType, runpy.run_path
+            marshal.loads, types.CodeType, types.FunctionType, runpy.run_path, timeit.timeit, timeit.repeat,
+            timeit.Timer, cProfile.run, cProfile.runctx, profile.run, profile.runctx, pdb.run
         """),
         literal=False,
         attributes=("eval", "exec", "compile", "types.CodeType"),
@@ -66,8 +65,6 @@ STANDARD = (
         suggestion="write the member's name out",
         traits=("python.dynamic-attribute",),
         attributes=(
-            *_SENSITIVE_MODULES,
-            *(f"{module}.__dict__*" for module in _SENSITIVE_MODULES),
             "*.__globals__*",
             "*.__builtins__*",
             "*.f_globals*",
@@ -120,24 +117,39 @@ _ALLOWED_IMPORTS = listed("""
     numpy, pandas, requests
 """)
 
-# A module of the allowlist holds others as plain attributes (`random._os`, `json.codecs`, `enum.sys`).
+# A module of the allowlist holds others as plain attributes (`random._os`, `json.codecs`, `enum.sys`), and private
+# helpers that run text (`dataclasses._create_fn`).
 _SMUGGLED = tuple(
     form
     for module in listed("""
         os, _os, sys, _sys, subprocess, builtins, _builtins, bltns, importlib, shutil, socket, ctypes, ctypeslib,
         codecs, pickle, _pickle, io, posix, posixpath, pathlib, tempfile, threading, multiprocessing, inspect, gc,
-        f2py, testing
+        f2py, testing, tool, Path
     """)
     for form in (f"*.{module}", f"*.{module}.*")
-)
+) + tuple(f"{module}._[!_]*" for module in _ALLOWED_IMPORTS)
 
 _DUNDERS = ("*.__*__", "*.__*__.*", "*.__*__(*", "*.__*__[[]*")
 _HARMLESS_DUNDERS = (
     r"(.*\.)?__(init|name|doc|len|str|repr|eq|lt|version|post_init|iter|next|enter|exit|call|annotations)__|__debug__"
 )
+_RUNS_TEXT = listed("""
+    *.eval, *.query, *.get_type_hints, *.ForwardRef, *.evaluate_forward_ref, functools.singledispatch*,
+    string.Formatter*, operator.attrgetter, operator.methodcaller, *.CodeType, *.FunctionType, *.LambdaType
+""")
+_FILES = listed("""
+    open, io.open, io.FileIO, pathlib.*, *.write_text, *.read_text, *.read_bytes, *.write_bytes, pandas.read_*,
+    pandas.io.*, pandas.ExcelFile*, pandas.ExcelWriter*, pandas.HDFStore*, numpy.load*, numpy.save*, numpy.fromfile,
+    numpy.fromregex, numpy.genfromtxt, numpy.recfrom*, numpy.memmap, numpy.DataSource*, numpy.lib.format*,
+    numpy.lib.npyio*, *.tofile, *.dump, *.to_pickle, *.to_sql, *.to_hdf, *.to_excel
+""")
+_FRAMES = listed("""
+    *.gi_frame*, *.cr_frame*, *.ag_frame*, *.tb_frame*, *.f_back*, *.f_globals*, *.f_locals*, *.f_builtins*,
+    *.func_globals*, *.gi_code*, *.cr_code*, *.ag_code*
+""")
 _INTROSPECTION = listed("""
     globals, locals, vars, dir, getattr, setattr, delattr, input, breakpoint, help, memoryview, __import__,
-    __loader__, __builtins__, __spec__, exit, quit
+    __loader__, __builtins__, __spec__, exit, quit, license, credits, copyright
 """)
 
 STRICT = (
@@ -179,40 +191,39 @@ STRICT = (
         suggestion="write the code out; to read data, use json.loads",
         calls=listed("""
             eval, exec, compile, os.*, sys.*, subprocess.*, shutil.*, pickle.*, cPickle.*, marshal.*, shelve.*,
-            dill.*, *.read_pickle, *.to_pickle, *.to_sql, *.read_sql*, numpy.load, numpy.save*, pandas.eval,
-            types.CodeType, types.FunctionType, operator.attrgetter, operator.methodcaller, $, $.*
+            dill.*, $, $.*
         """),
+        # A method of a text, a list or another value that is written out: `"a b".split()`. Not `x[0]()`, not a dunder.
         unless=r"\x00\.(?:[a-z]+|[a-z_]*[a-z])",
-        attributes=listed("""
-            eval, exec, compile, os.*, subprocess.*, pickle.*, types.CodeType, types.FunctionType
-        """),
+        attributes=listed("eval, exec, compile, os.*, subprocess.*, pickle.*"),
         match=("eval('1')", "exec(x)", "f = eval", "import pickle\npickle.loads(x)", "import os\nos.system('ls')"),
         not_match=("import re\nre.compile('x')", "'a b'.split()", "print('passo')"),
+    ),
+    refuse(
+        id="strict.text-as-code",
+        reason="it runs text as code, or reads attributes by names given as text",
+        suggestion="write the expression out",
+        calls=_RUNS_TEXT,
+        attributes=(*_RUNS_TEXT, "str.format*", "*().format", "*().format_map"),
+        match=("import typing\ntyping.get_type_hints(f)", "df.query('a > 1')", "map(str.format, x, y)"),
+        not_match=("'{}'.format(1)", "import operator\noperator.itemgetter(1)"),
     ),
     refuse(
         id="strict.file",
         reason="it opens files",
         suggestion="pass the data in as text",
-        calls=listed("""
-            open, io.open, *.open, io.FileIO, pathlib.*, *.write_text, *.read_text, *.read_bytes, *.write_bytes,
-            numpy.fromfile, numpy.memmap, numpy.genfromtxt, numpy.loadtxt
-        """),
-        attributes=("open", "io.open", "pathlib.Path"),
-        match=("open('x')", "f = open", "import io\nio.open('x')"),
-        not_match=("opened = True", "x = 'open(1)'"),
+        calls=("*.open", *_FILES),
+        attributes=_FILES,
+        traits=("python.table-file",),
+        unless=r"json\.dump",
+        match=("open('x')", "f = open", "import io\nio.open('x')", "df.to_csv('x')", "f = df.to_csv"),
+        not_match=("opened = True", "x = 'open(1)'", "df.to_csv()", "df.to_json(orient='records')"),
     ),
     refuse(
         id="strict.introspection",
         reason="it reaches into the interpreter, past what the policy can see",
-        calls=(*_INTROSPECTION, *_DUNDERS),
-        attributes=(
-            *listed("""
-            *.gi_frame*, *.cr_frame*, *.tb_frame*, *.f_back*, *.f_globals*, *.f_locals*, *.f_builtins*,
-            *.func_globals*, *.gi_code*
-        """),
-            *_INTROSPECTION,
-            *_DUNDERS,
-        ),
+        calls=(*_INTROSPECTION, *_DUNDERS, *_FRAMES),
+        attributes=(*_INTROSPECTION, *_DUNDERS, *_FRAMES),
         unless=_HARMLESS_DUNDERS,
         match=(
             "x.__class__.__subclasses__()",
@@ -239,6 +250,7 @@ STRICT = (
         calls=("requests.*",),
         attributes=("requests.*",),
         imports=("requests",),
+        # The module by itself, what reads from the web and what is done with the answer, and the errors to catch.
         unless=r"requests|requests\.(get|head)(\(\).*)?|requests\.(exceptions(\..*)?|RequestException|HTTPError|Timeout|ConnectionError)",
         match=("import requests\nrequests.post(u, json=d)", "from requests import Session"),
         not_match=("import requests\nrequests.get(u).json()", "from requests import get\nget(u)"),

@@ -37,8 +37,11 @@ PRIVILEGE = (
         """),
         args=(
             "--privileged*",
-            "/:*",
-            "*=/:*",
+            *(
+                f"{option}{path}:*"
+                for option in ("", "-*v", "*=")
+                for path in ("/", "/etc", "/etc/", "/root", "/root/")
+            ),
             "*docker.sock*",
             "--pid=host",
             "--cap-add=*all*",
@@ -46,10 +49,14 @@ PRIVILEGE = (
             "type=bind,*source=/,*",
             "type=bind,*src=/,*",
             "--device=/dev/*",
-            "/etc:*",
-            "/root:*",
         ),
-        match=("docker run --privileged x", "docker run -v /:/host x", "docker run -v /var/run/docker.sock:/s x"),
+        match=(
+            "docker run --privileged x",
+            "docker run -v /:/host x",
+            "docker run -v/:/host x",
+            "docker run -v /etc/:/e x",
+            "docker run -v /var/run/docker.sock:/s x",
+        ),
         not_match=("docker run --rm -v ./data:/data x", "docker ps"),
     ),
 )

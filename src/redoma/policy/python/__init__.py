@@ -17,13 +17,40 @@ from typing import TypedDict
 import msgspec
 
 from ..facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Attribute, Call, Command, Fact, Import, Trait
-from .names import Names, all_nodes, module_of
+from .calls import (
+    ARGV_CALLS,
+    CODE_CALLS,
+    EXEC_LISTS,
+    EXEC_SPREAD,
+    FOLLOWED,
+    LOOKERS,
+    OPENERS,
+    PATCHERS,
+    PATH_WRITERS,
+    READING_FLAGS,
+    REMOVERS,
+    SENSITIVE_DICTS,
+    SENSITIVE_MODULES,
+    SENSITIVE_TABLES,
+    SHELL_CALLS,
+    SPREAD_CALLS,
+    STARTS_COMMANDS,
+    TABLE_PATHS,
+    TABLE_WRITERS,
+    TARGET_KEYWORDS,
+    TARGETS,
+    TELLING_METHODS,
+    TIMERS,
+)
+from .names import Names, module_of
+from .tree import all_nodes, bound_in, statements_of
 
 TRAITS = {
     "python.syntax-error": "it doesn't parse as Python",
     "python.encoding": "a coding comment asks for another encoding than UTF-8",
     "python.dynamic-command": "it starts a command that can't be known beforehand",
-    "python.dynamic-attribute": "it fetches a member of a sensitive module by a name that can't be known",
+    "python.dynamic-attribute": "it hands a sensitive module around, or fetches a member by a name that can't be known",
+    "python.table-file": "it writes a table to a file, or hands on the method that does",
     "python.dynamic-import": "it imports a module by a name that can't be known",
     "source.nul": "it holds a NUL character",
     "source.bad-utf8": "it is not valid UTF-8",
@@ -38,61 +65,13 @@ _HARMLESS_ENCODINGS = frozenset({"utf-8", "utf8", "utf-8-sig", "ascii", "us-asci
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-_SHELL_CALLS = frozenset(
-    {
-        "os.system",
-        "os.popen",
-        "subprocess.getoutput",
-        "subprocess.getstatusoutput",
-        "asyncio.create_subprocess_shell",
-        "asyncio.subprocess.create_subprocess_shell",
-        "commands.getoutput",
-        "popen2.popen2",
-    }
-)
-_ARGV_CALLS = frozenset(
-    {
-        "subprocess.run",
-        "subprocess.call",
-        "subprocess.check_call",
-        "subprocess.check_output",
-        "subprocess.Popen",
-        "pty.spawn",
-    }
-)
-_SPREAD_CALLS = frozenset({"asyncio.create_subprocess_exec", "asyncio.subprocess.create_subprocess_exec"})
-# Where the program stands among the arguments; what follows it is one list, or the words themselves.
-_EXEC_LISTS = {f"os.exec{kind}": 0 for kind in ("v", "ve", "vp", "vpe")} | {
-    f"os.spawn{kind}": 1 for kind in ("v", "ve", "vp", "vpe")
-}
-_EXEC_LISTS |= {"os.posix_spawn": 0, "os.posix_spawnp": 0}
-_EXEC_SPREAD = {name.replace("v", "l", 1): at for name, at in _EXEC_LISTS.items() if "posix" not in name}
-STARTS_COMMANDS = frozenset({*_SHELL_CALLS, *_ARGV_CALLS, *_SPREAD_CALLS, *_EXEC_LISTS, *_EXEC_SPREAD})
-
-# What is called like this on an object of unknown origin (a module out of a list, a C library) and is handed a
-# constant string is read as a command too.
-_TELLING_METHODS = (".system", ".popen", ".getoutput", ".check_output", ".check_call", ".Popen")
-
-_CODE_CALLS = frozenset(
-    {"eval", "exec", "compile", "timeit.timeit", "timeit.repeat", "cProfile.run", "profile.run", "pdb.run"}
-)
-_SENSITIVE_MODULES = frozenset({"os", "posix", "subprocess", "builtins", "__builtins__", "importlib", "pty", "ctypes"})
-
-_SENSITIVE_TABLES = ("sys.modules[", "__builtins__[", *(f"{module}.__dict__[" for module in _SENSITIVE_MODULES))
-_FOLLOWED = STARTS_COMMANDS | _SENSITIVE_MODULES
-
-_REMOVERS = {"os.remove": (), "os.unlink": (), "os.rmdir": (), "os.removedirs": (), "shutil.rmtree": ("-r", "-f")}
-_TARGETS = {"os.rename": 1, "os.replace": 1, "os.link": 1, "os.symlink": 1, "shutil.copy": 1, "shutil.copy2": 1,
-            "shutil.copyfile": 1, "shutil.copytree": 1, "shutil.move": 1, "os.mkdir": 0, "os.makedirs": 0,
-            "os.truncate": 0, "os.mknod": 0}  # fmt: skip
-_PATH_WRITERS = (".write_text", ".write_bytes", ".touch", ".mkdir", ".symlink_to", ".hardlink_to")
 _INNER_SLACK = 5_000
 _UNKNOWN_WORD = "$unknown"
 """How a part that can't be known is spelt to the shell's reader: as a variable that nothing sets."""
-_OPENERS = frozenset({"open", "io.open", "codecs.open"})
 
 _TELLING = frozenset(
     {ast.Import, ast.ImportFrom, ast.Call, ast.Assign, ast.Compare, ast.Attribute, ast.Subscript, ast.Name}
+    | {ast.MatchClass, ast.ClassDef}
 )
 
 # Muting the parser's warnings changes a list that all threads share, and two threads can restore it in the wrong order.
@@ -109,9 +88,7 @@ def facts(source: str, depth: int = 0) -> list[Fact]:
     # The marks are already reported; what they hide is read as well as it can be.
     readable = _SURROGATE.sub("�", source.removeprefix("\ufeff").replace("\0", " "))
     try:
-        with _parsing, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(readable)
+        tree = _parse(readable)
     except SyntaxError as error:
         line, column = error.lineno or 0, error.offset or 0
         found.append(Trait(name="python.syntax-error", line=line, column=column, text=error.msg or ""))
@@ -122,6 +99,12 @@ def facts(source: str, depth: int = 0) -> list[Fact]:
     else:
         found.extend(_Reader(readable, tree, depth).read())
     return found
+
+
+def _parse(source: str) -> ast.Module:
+    with _parsing, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 def _text_facts(source: str) -> Iterator[Fact]:
@@ -159,35 +142,75 @@ class _Reader:
         # Code inside code is part of the source, so an honest program never runs out. One that doubles a string in
         # twenty assignments and runs it would otherwise have megabytes read.
         self.inner_left = len(source) + _INNER_SLACK // (depth + 1)
-        self.settled: set[ast.AST] = set()
+        self.reported: set[ast.AST] = set()
         """Nodes that a fact about their parent has already spoken for."""
+        self.members: set[ast.AST] = set()
+        """Statements of classes: what they bind is reached by attribute, which is not followed."""
+        self.looked_at: set[ast.AST] = set()
+        self.handed_to: dict[ast.AST, ast.Call] = {}
+        self.followed: dict[str, bool] = {}
 
     def read(self) -> Iterator[Fact]:
         for node in self.nodes:
             if node.__class__ not in _TELLING:
                 continue
-            match node:
+            match node:  # the most common first
+                case ast.Name(ctx=context):
+                    if node not in self.reported and isinstance(context, ast.Load) and self.is_telling(node):
+                        yield from self.mention(node)
+                case ast.Attribute(ctx=context):
+                    if isinstance(context, ast.Load):
+                        yield from self.reading(node)
+                case ast.Call():
+                    self.reported.add(node.func)
+                    yield from self.call(node)
+                case ast.Subscript(ctx=ast.Load()):
+                    yield from self.item(node)
+                case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
+                    if node not in self.members and self.names.meanings(value)[0] in FOLLOWED:
+                        self.reported.add(value)  # a plain alias: judged where it is used
+                case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[container]):
+                    self.reported.add(container)  # asking whether something is in it takes nothing out of it
                 case ast.Import(names=aliases):
                     for alias in aliases:
                         yield Import(name=alias.name, **self.place(node))
                 case ast.ImportFrom(names=aliases):
                     for alias in aliases:
                         yield Import(name=f"{module_of(node)}.{alias.name}", **self.place(node))
-                case ast.Call():
-                    self.settled.add(node.func)
-                    yield from self.call(node)
-                case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
-                    if self.names.meanings(value)[0] in _FOLLOWED:
-                        self.settled.add(value)  # a plain alias: judged where it is used
-                case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[container]):
-                    self.settled.add(container)  # asking whether something is in it takes nothing out of it
-                case ast.Attribute(ctx=ast.Load()):
-                    yield from self.reading(node)
-                case ast.Subscript(ctx=ast.Load()):
-                    yield from self.item(node)
-                case ast.Name(id=name, ctx=ast.Load()) if node not in self.settled and not self.names.is_local(name):
-                    for meaning in self.names.meanings(node):
-                        yield Attribute(name=meaning, **self.place(node))
+                case ast.ClassDef(body=body):
+                    self.members.update(statements_of(body))
+                case ast.MatchClass(kwd_attrs=read):
+                    for attribute in read:
+                        yield Attribute(name=f"{UNKNOWN}.{attribute}", **self.place(node))
+
+    def is_telling(self, node: ast.Name) -> bool:
+        """Whether a name says something when it is read: not a local one, unless it is an alias to follow."""
+        name = node.id
+        if not self.names.is_local(name):
+            return True
+        if not self.names.is_alias(name):
+            return False
+        if name not in self.followed:
+            self.followed[name] = not FOLLOWED.isdisjoint(self.names.meanings(node))
+        return self.followed[name]
+
+    def mention(self, node: ast.expr) -> Iterator[Fact]:
+        """Something is read without being called."""
+        place = self.place(node)
+        for meaning in self.names.meanings(node):
+            yield Attribute(name=meaning, **place)
+            if meaning in SENSITIVE_MODULES or meaning.startswith(SENSITIVE_DICTS):
+                if node not in self.looked_at:
+                    yield Trait(name="python.dynamic-attribute", **place)
+            elif meaning.endswith(TABLE_WRITERS):
+                yield Trait(name="python.table-file", **place)
+            elif node in self.handed_to and meaning == "subprocess.Popen":
+                yield Trait(name="python.dynamic-command", **place)
+            elif node in self.handed_to and meaning in REMOVERS:  # map(shutil.rmtree, ["/"])
+                for argument in self.handed_to[node].args:
+                    paths = argument.elts if isinstance(argument, (ast.List, ast.Tuple, ast.Set)) else [argument]
+                    for path in paths:
+                        yield from self.file_command("rm", REMOVERS[meaning], path, place)
 
     def place(self, node: ast.AST) -> Place:
         """Where a node is, in characters (the tree counts bytes), and its text."""
@@ -203,40 +226,94 @@ class _Reader:
         return {"line": number, "column": start + 1, "text": text}
 
     def reading(self, node: ast.Attribute) -> Iterator[Fact]:
+        if node.attr in ("format", "format_map"):
+            yield from self.formatted(node.value, node)
         inner = node.value
-        self.settled.add(inner)
+        self.reported.add(inner)
         while isinstance(inner, ast.Attribute):
             inner = inner.value
-            self.settled.add(inner)
-        if node not in self.settled:
-            for meaning in self.names.meanings(node):
-                yield Attribute(name=meaning, **self.place(node))
+            self.reported.add(inner)
+        if node not in self.reported:
+            yield from self.mention(node)
+
+    def formatted(self, template: ast.expr, node: ast.expr) -> Iterator[Fact]:
+        """`"{0.__globals__}".format(f)` reads an attribute of f."""
+        for name in _attributes_in(self.names.text(template) or ""):
+            yield Attribute(name=f"{UNKNOWN}.{name}", **self.place(node))
 
     def item(self, node: ast.Subscript) -> Iterator[Fact]:
         """`sys.modules["os"]` is os; `sys.modules[x]` is a member of a sensitive table that can't be known."""
         meanings = self.names.meanings(node)
-        if any(meaning.startswith(_SENSITIVE_TABLES) for meaning in meanings):
-            self.settled.add(node.value)
+        if any(meaning.startswith(SENSITIVE_TABLES) for meaning in meanings):
+            self.reported.add(node.value)
             if not (isinstance(node.slice, ast.Name) and node.slice.id == "__name__"):  # the module's way to say "me"
                 yield Trait(name="python.dynamic-attribute", **self.place(node))
-        elif node not in self.settled and not any("[" in meaning or UNKNOWN in meaning for meaning in meanings):
-            self.settled.add(node.value)
-            for meaning in meanings:
-                yield Attribute(name=meaning, **self.place(node))
+        elif node not in self.reported and not any("[" in meaning or UNKNOWN in meaning for meaning in meanings):
+            self.reported.add(node.value)
+            yield from self.mention(node)
 
     def call(self, node: ast.Call) -> Iterator[Fact]:
+        if isinstance(node.func, ast.Lambda):
+            return  # its body and its arguments are read for themselves
         place = self.place(node)
         literal = all(isinstance(argument, ast.Constant) for argument in arguments_of(node))
-        for meaning in self.names.meanings(node.func):
-            folded = self.names.text(node.args[0]) if meaning in _CODE_CALLS and node.args else None
-            known = folded is not None and UNKNOWN not in folded
-            yield Call(name=meaning, literal=literal or known, **place)
-            if known and folded is not None:
-                yield from self.inside(facts, folded, place)
+        meanings = self.names.meanings(node.func)
+        self.note_handed(node, meanings[0])
+        for meaning in meanings:
+            if meaning in CODE_CALLS:
+                codes = self.code_of(node, meaning)
+                alone = all(code is not None and self.stands_alone(code, meaning) for code in codes)
+                yield Call(name=meaning, literal=alone, **place)
+                for code in codes:
+                    if code is not None:
+                        yield from self.inside(facts, code, place)
+            else:
+                yield Call(name=meaning, literal=literal, **place)
+            if meaning.endswith((".format", ".format_map")) and node.args:  # of str itself, or a class made from it
+                yield from self.formatted(node.args[0], node)
             yield from self.imported_by(node, meaning, place)
             yield from self.looked_up_by(node, meaning, place)
             yield from self.started_by(node, meaning, place)
             yield from self.written_by(node, meaning, place)
+
+    def note_handed(self, node: ast.Call, callee: str) -> None:
+        """A function that is handed on may be called there; `print(os)` and `isinstance(p, Popen)` call nothing."""
+        if callee in LOOKERS and not self.names.binds(callee):
+            self.looked_at.update(node.args)
+            return
+        if callee in PATCHERS and not self.names.binds(callee.rpartition(".")[2]):
+            self.looked_at.update(node.args[:1])
+        for argument in node.args:
+            if argument.__class__ in (ast.Name, ast.Attribute):
+                self.handed_to[argument] = node
+
+    def code_of(self, node: ast.Call, name: str) -> list[str | None]:
+        """The texts that a call runs as code; None for one that can't be known."""
+        given = [self.argument(node, 0, "source", "stmt", "statement")]
+        if name in TIMERS:
+            given.append(self.argument(node, 1, "setup"))
+        codes: list[str | None] = [None] if _is_spread(node) else []
+        for code in given:
+            function = isinstance(code, ast.Lambda) or (isinstance(code, ast.Name) and self.names.is_function(code.id))
+            if code is not None and not (name in TIMERS and function):
+                text = self.names.text(code)
+                codes.append(text if text is not None and UNKNOWN not in text else None)
+        return codes
+
+    def stands_alone(self, code: str, name: str) -> bool:
+        """Whether code inside this code shares no name with it, so that each can be read without the other."""
+        if len(code) > self.inner_left:
+            return False
+        try:
+            tree = _parse(code)
+        except (SyntaxError, ValueError):  # it can't run
+            return True
+        except (RecursionError, MemoryError):
+            return False
+        inner = list(ast.walk(tree))
+        binds = bool(bound_in(tree.body)) or any(isinstance(node, (ast.NamedExpr, ast.Global)) for node in inner)
+        uses = any(isinstance(node, ast.Name) and self.names.binds(node.id) for node in inner)
+        return not uses and (name in TIMERS or not binds)  # a timer's code has a scope of its own
 
     def imported_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         if name in ("__import__", "importlib.import_module", "importlib.__import__", "runpy.run_module") and node.args:
@@ -251,63 +328,65 @@ class _Reader:
         if name == "hasattr" or (name == "getattr" and len(node.args) > 1):
             owner, key = node.args[0], self.names.text(node.args[1]) if len(node.args) > 1 else None
             if key is not None and UNKNOWN not in key:
-                self.settled.add(owner)
-                for meaning in self.names.meanings(node) if name == "getattr" and node not in self.settled else ():
-                    yield Attribute(name=meaning, **place)
-            elif _SENSITIVE_MODULES.intersection(self.names.meanings(owner)):
+                self.reported.add(owner)
+                if name == "getattr" and node not in self.reported:
+                    yield from self.mention(node)
+            elif SENSITIVE_MODULES.intersection(self.names.meanings(owner)):
                 yield Trait(name="python.dynamic-attribute", **place)
         elif name in ("operator.attrgetter", "operator.methodcaller") and node.args:
             key = self.names.text(node.args[0])
-            if key is None or UNKNOWN in key or f".{key}" in _TELLING_METHODS:
+            if key is None or UNKNOWN in key or f".{key}" in TELLING_METHODS:
                 yield Trait(name="python.dynamic-attribute", **place)
 
     def started_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         """The commands a call starts."""
-        if name in _SHELL_CALLS or (name in _ARGV_CALLS and self.wants_shell(node)):
-            script = self.first(node, "cmd", "args")
+        shell = self.wants_shell(node) if name in ARGV_CALLS else name in SHELL_CALLS
+        if shell is not False:
+            script = self.argument(node, 0, "cmd", "command", "args")
             words = self.names.words(script) if script is not None else None
             text = words[0] if words else self.names.text(script) if script is not None else None
             yield from self.script_facts(text, place)
-        elif name in _ARGV_CALLS:
-            command = self.first(node, "args", "argv")
+        if name in ARGV_CALLS and not shell:
+            command = self.argument(node, 0, "args", "argv")
             words = self.names.words(command) if command is not None else None
             if words is None and command is not None and (text := self.names.text(command)) is not None:
                 words = [text]
             if any(keyword.arg == "executable" for keyword in node.keywords):
                 words = None
             yield from self.argv_facts(words, place)
-        elif name in _SPREAD_CALLS:
+        elif name in SPREAD_CALLS:
             yield from self.argv_facts([self.names.text(word) or UNKNOWN for word in node.args], place)
-        elif name in _EXEC_LISTS or name in _EXEC_SPREAD:
+        elif name in EXEC_LISTS or name in EXEC_SPREAD:
             yield from self.argv_facts(self.exec_words(node, name), place)
-        elif name.endswith(_TELLING_METHODS) and name not in STARTS_COMMANDS and node.args:
+        elif name.endswith(TELLING_METHODS) and name not in STARTS_COMMANDS and node.args:
             text = self.names.text(node.args[0])
             if text is not None:
                 yield from self.script_facts(text, place)
 
     def exec_words(self, node: ast.Call, name: str) -> list[str] | None:
         """The program is what runs, whatever its argv[0] claims to be."""
-        at = _EXEC_LISTS[name] if name in _EXEC_LISTS else _EXEC_SPREAD[name]
+        at = EXEC_LISTS[name] if name in EXEC_LISTS else EXEC_SPREAD[name]
         if len(node.args) <= at + 1:
             return None
         program = self.names.text(node.args[at]) or UNKNOWN
-        if name in _EXEC_LISTS:
+        if name in EXEC_LISTS:
             rest = self.names.words(node.args[at + 1])
         else:
             rest = [self.names.text(word) or UNKNOWN for word in node.args[at + 1 :]]
         return [program, *(rest[1:] if rest is not None else [UNKNOWN])]
 
-    def first(self, node: ast.Call, *keywords: str) -> ast.expr | None:
-        if node.args and not isinstance(node.args[0], ast.Starred):
-            return node.args[0]
+    def argument(self, node: ast.Call, at: int, *keywords: str) -> ast.expr | None:
+        """An argument given by its position or by one of its names."""
+        if len(node.args) > at:
+            return node.args[at] if not isinstance(node.args[at], ast.Starred) else None
         return next((keyword.value for keyword in node.keywords if keyword.arg in keywords), None)
 
-    def wants_shell(self, node: ast.Call) -> bool:
-        """`shell=False` and no word of it don't; a value that can't be known, or `**options`, might."""
-        for keyword in node.keywords:
-            if keyword.arg == "shell":
-                return not (isinstance(keyword.value, ast.Constant) and not keyword.value.value)
-        return False
+    def wants_shell(self, node: ast.Call) -> bool | None:
+        """`shell=False` and no word of it don't; None for a value that can't be known and for `**options`."""
+        shell = self.argument(node, 8, "shell")
+        if shell is not None:
+            return bool(shell.value) if isinstance(shell, ast.Constant) else None
+        return None if _is_spread(node) else False
 
     def script_facts(self, script: str | None, place: Place) -> Iterator[Fact]:
         if script is None or UNKNOWN in script:
@@ -342,41 +421,51 @@ class _Reader:
 
     def written_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         """File operations on a path that is known, told as the command that would do the same."""
-        arguments = node.args
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-        if name in _REMOVERS and arguments:
-            yield from self.file_command("rm", _REMOVERS[name], arguments[0], place)
-        elif name == "os.chmod" and len(arguments) > 1:
-            yield from self.file_command("chmod", (_octal(arguments[1]),), arguments[0], place)
-        elif name.endswith(".chmod") and owner is not None and arguments:
-            yield from self.file_command("chmod", (_octal(arguments[0]),), owner, place)
-        elif name in _TARGETS and len(arguments) > _TARGETS[name]:
-            yield from self.file_write(name, arguments[_TARGETS[name]], place)
-        elif name in _OPENERS and arguments and self.opens_for_writing(node, at=1):
-            yield from self.file_write(name, arguments[0], place)
-        elif owner is not None and (
-            name.endswith(_PATH_WRITERS) or (name.endswith(".open") and self.opens_for_writing(node, at=0))
-        ):
+        if name in REMOVERS:
+            yield from self.file_command("rm", REMOVERS[name], self.argument(node, 0, "path", "name"), place)
+        elif name == "os.chmod":
+            mode = _octal(self.argument(node, 1, "mode"))
+            yield from self.file_command("chmod", (mode,), self.argument(node, 0, "path"), place)
+        elif name.endswith(".chmod"):
+            yield from self.file_command("chmod", (_octal(self.argument(node, 0, "mode")),), owner, place)
+        elif name in TARGETS:
+            yield from self.file_write(name, self.argument(node, TARGETS[name], *TARGET_KEYWORDS), place)
+        elif name in OPENERS or name == "os.open":
+            if self.opens_for_writing(node, at=1) if name in OPENERS else self.flags_write(node):
+                yield from self.file_write(name, self.argument(node, 0, "file", "filename", "path"), place)
+        elif name.endswith(PATH_WRITERS) or (name.endswith(".open") and self.opens_for_writing(node, at=0)):
             yield from self.file_write(name, owner, place)
-        elif owner is not None and name.endswith((".unlink", ".rmdir")):
+        elif name.endswith((".unlink", ".rmdir")):
             yield from self.file_command("rm", (), owner, place)
+        elif name.endswith(TABLE_WRITERS) and (node.args or any(k.arg in TABLE_PATHS for k in node.keywords)):
+            yield Trait(name="python.table-file", **place)
 
     def opens_for_writing(self, node: ast.Call, *, at: int) -> bool:
-        mode = next((keyword.value for keyword in node.keywords if keyword.arg == "mode"), None)
+        mode = self.argument(node, at, "mode")
         if mode is None:
-            if len(node.args) <= at:
-                return False
-            mode = node.args[at]
+            return len(node.args) > at
         text = self.names.text(mode)
         return text is None or any(letter in text for letter in "wax+" + UNKNOWN)
 
-    def file_command(self, name: str, args: tuple[str, ...], path: ast.expr, place: Place) -> Iterator[Fact]:
-        text = self.names.text(path)
+    def flags_write(self, node: ast.Call) -> bool:
+        """Flags of `os.open` other than those known to only read."""
+        flags = self.argument(node, 1, "flags")
+        for part in ast.walk(flags) if flags is not None else ():
+            match part:
+                case ast.Name(id=word) | ast.Attribute(attr=word) if word not in READING_FLAGS:
+                    return True
+                case ast.Constant(value=value) if value != 0:
+                    return True
+        return flags is None
+
+    def file_command(self, name: str, args: tuple[str, ...], path: ast.expr | None, place: Place) -> Iterator[Fact]:
+        text = self.names.text(path) if path is not None else None
         if text is not None and not text.startswith(UNKNOWN):
             yield Command(name=name, args=(*args, text), writes=(text,), via=("python",), **place)
 
-    def file_write(self, name: str, path: ast.expr, place: Place) -> Iterator[Fact]:
-        text = self.names.text(path)
+    def file_write(self, name: str, path: ast.expr | None, place: Place) -> Iterator[Fact]:
+        text = self.names.text(path) if path is not None else None
         if text is not None and not text.startswith(UNKNOWN):
             yield Command(name=name, args=(), writes=(text,), via=("python",), **place)
 
@@ -385,5 +474,22 @@ def arguments_of(node: ast.Call) -> list[ast.expr]:
     return [*node.args, *(keyword.value for keyword in node.keywords)]
 
 
-def _octal(node: ast.expr) -> str:
+def _is_spread(node: ast.Call) -> bool:
+    """Called with `*x` or `**x`, which can be any arguments."""
+    return any(isinstance(argument, ast.Starred) for argument in node.args) or any(
+        keyword.arg is None for keyword in node.keywords
+    )
+
+
+def _attributes_in(template: str) -> set[str]:
+    """The attributes that the fields of a format template read.
+
+    A key in brackets may hold any character, also a brace, so fields are looked for with and without keys.
+    """
+    plain = template.replace("{{", "").replace("}}", "")
+    fields = [*re.findall(r"\{[^{}]*", plain), *re.findall(r"\{[^{}]*", re.sub(r"\[[^\]]*\]", "", plain))]
+    return {name for field in fields for name in re.findall(r"\.([^\W\d]\w*)", field)}
+
+
+def _octal(node: ast.expr | None) -> str:
     return f"{node.value:o}" if isinstance(node, ast.Constant) and isinstance(node.value, int) else UNKNOWN

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from itertools import islice
 
 from ..facts import UNKNOWN
+from .tree import own_places, position
 
-_BUILTINS = frozenset(dir(builtins))
+_BUILTINS = frozenset({*dir(builtins), "__builtins__"})
 _MAX_LINKS = 50
 """Links of one dotted chain that are followed; `a.b().c().d()…` in the thousands is not a name to know."""
 _MAX_MEANINGS = 16
@@ -45,30 +46,10 @@ _BINDING = frozenset(
         ast.ImportFrom,
     }
 )
-# Fields that hold names, numbers and operators, never code. Skipping them leaves half of a tree.
-_PLAIN_FIELDS = frozenset(
-    {"ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "asname", "kind", "type_comment"}
-    | {"conversion", "is_async", "simple", "type_ignores", "kwd_attrs", "rest"}
-)
-_CODE_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
-    kind: tuple(field for field in kind._fields if field not in _PLAIN_FIELDS and kind is not ast.Constant)
-    for kind in vars(ast).values()
-    if isinstance(kind, type) and issubclass(kind, ast.AST)
-}
+# Most modules hold others as plain attributes: `shutil.os.execvp` is os.execvp.
+_INNER_MODULE = re.compile(r"\w+\._?((?:os|posix|subprocess|builtins|pty|ctypes)(?:\..*)?)", re.DOTALL)
+_NAMING = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.NamedExpr, ast.Await)
 _LIST_GROWERS = frozenset({"append", "extend"})
-
-
-def all_nodes(tree: ast.Module) -> list[ast.AST]:
-    """The nodes that can hold code, breadth first and without recursion."""
-    nodes: list[ast.AST] = [tree]
-    for node in nodes:  # grows while it is walked
-        for field in _CODE_FIELDS[node.__class__]:
-            value = getattr(node, field, None)
-            if value.__class__ is list:
-                nodes.extend([item for item in value if isinstance(item, ast.AST)])
-            elif isinstance(value, ast.AST):
-                nodes.append(value)
-    return nodes
 
 
 class Names:
@@ -80,15 +61,18 @@ class Names:
         self._imported: dict[str, dict[str, None]] = {}
         self._assigned: dict[str, list[ast.expr]] = {}
         self._stores: Counter[str] = Counter()
+        self._functions: set[str] = set()
+        self._no_plain_value: set[str] = set()
+        """Names that are also bound by an import, a definition or a call: no assignment tells all of them."""
         self._grown: set[str] = set()
         self._changed: set[str] = set()
-        self._settled: dict[str, int] = {}
         self._nesting = 0
         self._work = 0
         for node in nodes:
             if node.__class__ in _BINDING:
                 self._note(node)
-        self._note_settled(nodes[0])
+        shadowed = _BUILTINS & self._stores.keys()
+        self._own = own_places(nodes, shadowed) if shadowed else {}
 
     # -- collecting ---------------------------------------------------------------------------------------------
 
@@ -97,7 +81,6 @@ class Names:
             case ast.Name(id=name, ctx=ast.Store()):
                 self._stores[name] += 1
             case ast.Name(id=name, ctx=ast.Del()):
-                self._stores[name] += 2
                 self._changed.add(name)
             case ast.Attribute(value=ast.Name(id=name), attr=method):
                 if method in _LIST_GROWERS:
@@ -122,7 +105,9 @@ class Names:
             case ast.arguments():
                 self._note_arguments(node)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                self._stores[name] += 2  # never one plain value
+                self._bind_otherwise(name)
+                if not isinstance(node, ast.ClassDef):
+                    self._functions.add(name)
             case ast.Import(names=aliases):
                 for alias in aliases:
                     top = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -135,8 +120,12 @@ class Names:
                         self._import(alias.asname or alias.name, f"{module_of(node)}.{alias.name}")
 
     def _import(self, name: str, full: str) -> None:
-        self._stores[name] += 2
+        self._bind_otherwise(name)
         self._imported.setdefault(name, {})[full] = None
+
+    def _bind_otherwise(self, name: str) -> None:
+        self._stores[name] += 1
+        self._no_plain_value.add(name)
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
@@ -150,7 +139,7 @@ class Names:
         positional = [*arguments.posonlyargs, *arguments.args]
         for arg in (*positional, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
             if arg is not None:
-                self._stores[arg.arg] += 2
+                self._bind_otherwise(arg.arg)
         defaults = [
             *zip(reversed(positional), reversed(arguments.defaults), strict=False),
             *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=False),
@@ -159,53 +148,60 @@ class Names:
             if default is not None:
                 self._assigned.setdefault(arg.arg, []).append(default)
 
-    def _note_settled(self, tree: ast.AST) -> None:
-        """Where a name is bound for certain, by a statement of the module itself.
-
-        `if 0: from re import compile as exec` must not turn a later `exec(x)` into a harmless `re.compile(x)`.
-        """
-        for statement in getattr(tree, "body", ()):
-            match statement:
-                case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                    for alias in aliases:
-                        self._settled.setdefault(alias.asname or alias.name.partition(".")[0], statement.lineno)
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    self._settled.setdefault(name, statement.lineno)
-
     # -- what a name stands for ----------------------------------------------------------------------------------
 
     def is_local(self, name: str) -> bool:
         """Bound by the program to something of its own, not to a module's or Python's own object."""
         return name in self._stores and name not in self._imported and name not in _BUILTINS
 
+    def is_alias(self, name: str) -> bool:
+        """Whether some value of it could be another name's; asked first, since most names hold plain data."""
+        return any(isinstance(value, _NAMING) for value in self._assigned.get(name, ()))
+
+    def is_function(self, name: str) -> bool:
+        return name in self._functions
+
+    def binds(self, name: str) -> bool:
+        return name in self._stores
+
+    def _is_own(self, name: str, node: ast.expr) -> bool:
+        """Whether a built-in name is certainly the program's own where a node stands."""
+        return name in self._own and any(start <= position(node) < end for start, end in self._own[name])
+
     def meanings(self, node: ast.expr) -> list[str]:
-        """The dotted names an expression can stand for; UNKNOWN at the start where its base can't be named."""
+        """The dotted names an expression can stand for; UNKNOWN at the start where its base can't be named.
+
+        A built-in name that is the program's own ends in "@own" there, so no rule takes it for Python's.
+        """
         found: dict[str, None] = {}
-        seen: set[tuple[str, str]] = set()
-        pending = [self._chain(node)]
+        seen: set[tuple[str, str, ast.expr]] = set()
+        pending = [(*self._chain(node), node)]
         while pending and len(found) < _MAX_MEANINGS:
-            base, tail = pending.pop()
-            if (base, tail) in seen or len(seen) > 4 * _MAX_MEANINGS:
+            base, tail, where = step = pending.pop()
+            if step in seen or len(seen) > 4 * _MAX_MEANINGS:
                 continue
-            seen.add((base, tail))
+            seen.add(step)
             if base == UNKNOWN or base.startswith("="):
                 found[_plain(base.removeprefix("=") + tail)] = None
                 continue
             for full in islice(self._imported.get(base, ()), _MAX_MEANINGS):
                 found[_plain(full + tail)] = None
+                if inner := _INNER_MODULE.fullmatch(full + tail):
+                    found[_plain(inner[1])] = None
             values = self._assigned.get(base, ())
             for value in values[:_MAX_MEANINGS]:
                 value_base, value_tail = self._chain(value)
                 if value_base != UNKNOWN and value_base != base:
-                    pending.append((value_base, value_tail + tail))
+                    pending.append((value_base, value_tail + tail, value))
             if base not in self._imported and not values:
                 for module in self.stars[:_MAX_MEANINGS]:
                     found[f"{module}.{base}{tail}"] = None
-            line = getattr(node, "lineno", 0)
-            settled = base in self._settled and self._settled[base] < line and base not in self._changed
-            if not (base in self._imported or (values and base not in _BUILTINS)) or (
-                base in _BUILTINS and not settled
-            ):
+            if base in _BUILTINS:
+                if not self._is_own(base, where):
+                    found[_plain(base + tail)] = None
+                elif base not in self._imported:
+                    found[f"{base}@own{tail}"] = None
+            elif base not in self._imported and not values:
                 found[_plain(base + tail)] = None
         return list(found) or [_plain("".join(self._chain(node)))]
 
@@ -397,7 +393,7 @@ class Names:
     def _only_value(self, name: str) -> ast.expr | None:
         """The one thing a name is ever bound to."""
         values = self._assigned.get(name, ())
-        if len(values) != 1 or self._stores[name] != 1 or name in self._changed:
+        if len(values) != 1 or self._stores[name] != 1 or name in self._changed or name in self._no_plain_value:
             return None
         return values[0]
 
@@ -438,10 +434,10 @@ def module_of(node: ast.ImportFrom) -> str:
 
 
 def _plain(name: str) -> str:
-    """`builtins.eval` and `__builtins__.eval` are eval."""
+    """`builtins.eval`, `__builtins__.eval` and `eval.__call__` are eval."""
     for prefix in ("builtins.", "__builtins__."):
         name = name.removeprefix(prefix)
-    return name
+    return name.replace(".__call__", "") if "__call__" in name else name
 
 
 def _operands(node: ast.BinOp, kind: type[ast.operator]) -> list[ast.expr]:
@@ -462,10 +458,12 @@ def _split(line: str) -> list[str] | None:
 
 
 def _blanked(template: str | None, mark: str) -> str | None:
-    """A template with everything from each placeholder up to its end made UNKNOWN."""
+    """A template with everything from each placeholder up to its end made UNKNOWN; `{{` is one brace of text."""
     if template is None:
         return None
-    return re.sub(r"%[^%\s]" if mark == "%" else r"\{[^{}]*\}", UNKNOWN, template)
+    if mark == "%":
+        return re.sub(r"%[^%\s]", UNKNOWN, template)
+    return re.sub(r"\{\{|\}\}|\{[^{}]*\}", lambda hit: {"{{": "{", "}}": "}"}.get(hit[0], UNKNOWN), template)
 
 
 def _is_empty(node: ast.expr) -> bool:

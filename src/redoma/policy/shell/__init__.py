@@ -6,10 +6,15 @@ the order of the source with a stack of its own (no recursion: nesting is the wr
 `wrappers` takes `sudo`, `xargs`, `bash -c` … off, what is inside goes on the list again, and every layer is
 reported. Nested code is read by a reader of its own, one level deeper.
 
+Who owns which state: `_Reader(Redirects(Commands))` is one object per script. `Commands` owns the facts, the
+variables, the files that were written, what is on standard input (`feed`) and whether anything may have been set
+(`unsure`); `Redirects` the text and the functions defined in it, and it sets `feed` only while a command runs;
+`_Reader` the walk: the open scopes, from which it restores `variables`, and the redirections still to be attached.
+
 What the facts promise to the rules:
 - names and arguments are what the program would receive; `~` and `$HOME` are "~";
 - `writes` are normalised paths, joined with the directory of a preceding `cd`; rm, mv, chmod … list what they touch;
-- a redirection without a command of its own is a write by ":";
+- a redirection without a command of its own is a write by ":", and what is read by one is an argument of ":";
 - what is fed to a database client is one more argument of it;
 - `python -m pip install x` is also a command "pip"; `busybox rm` is also "rm".
 """

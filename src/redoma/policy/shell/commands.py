@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -15,11 +16,13 @@ from msgspec.structs import replace
 from ..facts import UNKNOWN, Command, Fact, Trait
 from .interpreters import Code, Run, Script, interpreter
 from .programs import (
+    COPIERS,
     DATABASES,
     FETCHERS,
     KNOWN_COMMANDS,
     PARTICULAR,
     WRITERS,
+    copied,
     evaluates_subscript,
     hides_a_command,
     is_hook,
@@ -64,6 +67,14 @@ class Feed(msgspec.Struct, frozen=True, gc=False):
     """The programs that made it, empty for text that stands in the script (see `words.command_names`)."""
 
 
+class Layer(NamedTuple):
+    """A command found inside another one."""
+
+    words: tuple[Word, ...]
+    via: tuple[str, ...]
+    directory: str | None = None
+
+
 class Commands:
     """Collects the facts of commands that run one after the other, and remembers what they change."""
 
@@ -75,6 +86,8 @@ class Commands:
         """Variables that a function may change whenever it is called."""
         self.files: dict[str, str | None] = {}
         """Files that were written, with their content where it is known: they may be run later."""
+        self.copies: dict[str, str] = {}
+        """Files that are a copy of another, or a link to it, by their path: `cp /bin/rm x; ./x` runs rm."""
         self.feed: Feed | None = None
         self.unsure = False
         """Whether something may have set any variable at all."""
@@ -107,28 +120,41 @@ class Commands:
 
     def run(self, words: tuple[Word, ...], at: Place, writes: Sequence[str] = ()) -> None:
         """Report a command and every command it wraps."""
-        todo: list[tuple[tuple[Word, ...], tuple[str, ...]]] = [(words, ())]
+        todo = [Layer(words, ())]
         for _ in range(MAX_LAYERS):
             if not todo:
                 return
-            current, via = todo.pop(0)
+            current, via, directory = todo.pop(0)
             while current and not current[0].text and current[0].loose:
                 current = current[1:]
             if current and current[0].text:
-                if len(via) <= MAX_WRAPPERS:
+                if len(via) > MAX_WRAPPERS:
+                    self.trait("source.too-deep", at)
+                elif directory is None:
                     todo += self.one(current, via, at, writes)
                 else:
-                    self.trait("source.too-deep", at)
+                    todo += self.elsewhere(directory, current, via, at, writes)
             elif writes:
                 self.emit(":", (), writes, via, at)
         self.trait("source.too-deep", at)
 
-    def one(
-        self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
-    ) -> list[tuple[tuple[Word, ...], tuple[str, ...]]]:
+    def elsewhere(
+        self, directory: str, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
+    ) -> list[Layer]:
+        """One layer that runs in another directory, like everything inside it."""
+        here = self.variables
+        self.variables = here.copy()
+        self.chdir("cd", (directory,))
+        inside = self.one(words, via, at, writes)
+        self.variables = here
+        return [layer._replace(directory=normal(layer.directory or ".", directory)) for layer in inside]
+
+    def one(self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]) -> list[Layer]:
         """Report one layer; return the commands inside it."""
         name, args = base(words[0]), tuple([word.text for word in words[1:]])
-        inside = [(guess, via) for guess in self.name(name, words, at)]
+        inside = [Layer(guess, via) for guess in self.name(name, words, at)]
+        if self.copies and (source := self.copies.get(normal(words[0].text, self.cwd()))) and "/" in words[0].text:
+            inside.append(Layer((Word(source), *words[1:]), (*via, "copy")))
         if name not in _KNOWN and interpreter(name) is None and not is_loader(name):
             # Most programs are nothing but a name and arguments, to which none of the questions below apply.
             if any(map(is_network_path, args)):
@@ -141,13 +167,17 @@ class Commands:
         if name == "tee" or name in FETCHERS:
             content = self.feed.text if name == "tee" and self.feed and "-a" not in args else None
             self.files.update(dict.fromkeys(paths, content))
+        if name in COPIERS and (pair := copied(args)):
+            source, place = (normal(path, self.cwd()) for path in pair)
+            if source != place:
+                self.copies[place] = source if "/" in source else f"./{source}"
         fed = (self.feed.text or UNKNOWN,) if self.feed and name in DATABASES else ()
         self.emit(name, args + fed, [*writes, *paths], via, at)
         steps = unwrap(name, words[1:], self.feed.text if self.feed else None)
         for step in steps:
             inner = (*via, step.via)
             if isinstance(step, Run):
-                inside.append((step.words, inner))
+                inside.append(Layer(step.words, inner, step.directory))
             elif isinstance(step, Code):
                 self.code(step, at, inner)
             else:
@@ -261,6 +291,7 @@ class Commands:
         if not self.files or not (language or "/" in path.text):
             return
         place = normal(path.text, self.cwd())
+        place = normal(self.copies.get(place, place), None)
         if place not in self.files:
             return
         content = self.files[place]

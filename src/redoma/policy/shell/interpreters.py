@@ -7,6 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from ..facts import MAX_NAME
+from .prefixes import Prefix, strip
 from .words import Word
 
 
@@ -15,6 +19,8 @@ class Run(NamedTuple):
 
     words: tuple[Word, ...]
     via: str
+    directory: str | None = None
+    """Where it runs, if the wrapper changes to another directory first."""
 
 
 class Code(NamedTuple):
@@ -75,14 +81,20 @@ _OTHERS: dict[str, tuple[str, str]] = {
 }
 
 
-@functools.lru_cache(maxsize=1024)
 def interpreter(name: str) -> str | None:
     """The language a program runs, or None when it is no interpreter."""
+    return _remembered_language(name) if len(name) <= MAX_NAME else _language(name)
+
+
+def _language(name: str) -> str | None:
     if _SHELLS.match(name):
         return "shell"
     if _PYTHONS.match(name):
         return "python"
     return "other" if name in _OTHERS else None
+
+
+_remembered_language = functools.lru_cache(maxsize=1024)(_language)
 
 
 def interpret(name: str, language: str, rest: list[Word]) -> Iterator[Step]:
@@ -134,11 +146,30 @@ def _python(name: str, rest: list[Word]) -> Iterator[Step]:
                 yield Code("python", operands[0], f"{name} -c")
             elif operands:
                 yield Run(tuple(operands), f"{name} -m")
+                yield from _python_module(operands[0].text, operands[1:])
             return
         if text in ("-V", "-VV", "--version", "-h", "--help"):
             return
         at += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
     yield Script("python", rest[at] if at < len(rest) and rest[at].text != "-" else None, name)
+
+
+def _python_module(module: str, rest: list[Word]) -> Iterator[Step]:
+    """Modules of the standard library that run code they are given."""
+    via = f"python -m {module}"
+    if module == "timeit":
+        for word in rest:
+            source = re.sub(r"\A(?:-s|--setup=)", "", word.text)
+            if source and not source.startswith("-"):
+                yield Code("python", replace(word, text=source), via)
+    elif module in ("code", "pdb", "asyncio"):
+        yield Script("other", None, via)
+    elif module in ("cProfile", "profile", "trace"):
+        for command in strip(Prefix("m t T l g count trace", "o s f C outfile sort file coverdir"), rest):
+            if any(word.text == "-m" for word in rest[: len(rest) - len(command)]):
+                yield Run(command, via)
+            elif command:
+                yield Script("python", command[0], via)
 
 
 def _other(name: str, rest: list[Word]) -> Iterator[Step]:

@@ -93,6 +93,13 @@ PREFIXES: dict[str, Prefix] = {
     "uvx": Prefix("", "from with p python"),
     "coproc": Prefix(),
     "screen": Prefix("d m D R dm", "S c t dmS"),
+    "ssh-agent": Prefix("c s D d k", "a E P t O"),
+    "systemd-cat": Prefix("", "t p identifier priority stderr-priority level-prefix"),
+    "logsave": Prefix("a s v", "", 1),
+    "chronic": Prefix("e v"),
+    "numactl": Prefix("a l s H all localalloc", "i N m C P p interleave cpunodebind membind physcpubind preferred"),
+    "runcon": Prefix("c compute", "t u r l type user role range"),
+    "watchexec": Prefix("r c q v n p", "e w i f s d exts watch ignore filter signal debounce shell"),
     "sshpass": Prefix("e v", "p f d P"),
 }
 
@@ -116,6 +123,9 @@ PAIRS: dict[tuple[str, str], Prefix] = {
     ("bisect", "run"): Prefix(),
     ("jobs", "-x"): Prefix(),
     ("cmake", "-E"): Prefix(),
+    ("perf", "stat"): Prefix("a d i n v B A", "e o p C r I x event output repeat"),
+    ("perf", "record"): Prefix("a g i q v T", "e o p C c F event output freq call-graph"),
+    ("perf", "trace"): Prefix("a s S T v", "e o p C event output"),
 }
 
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
 from collections.abc import Callable, Sequence
 
@@ -134,10 +135,25 @@ def _option(args: Sequence[str], *names: str) -> list[str]:
 
 
 def _destination(args: Sequence[str]) -> list[str]:
-    """cp, install, ln: the last operand, or the value of -t."""
-    if target := _option(args, "-t", "--target-directory"):
-        return target
-    return _operands(args, "mogSt")[-1:]
+    """cp, install, ln: the last operand, or the value of -t; and what is made in it if that is a directory."""
+    operands, given = _operands(args, "mogSt"), _option(args, "-t", "--target-directory")
+    sources, places = (operands, given) if given else (operands[:-1], operands[-1:])
+    directories = [place.rstrip("/") for place in places if given or place.endswith("/")]
+    return places + [f"{place}/{posixpath.basename(source)}" for place in directories for source in sources]
+
+
+COPIERS = _names("cp ln install mv")
+
+
+def copied(args: Sequence[str]) -> tuple[str, str] | None:
+    """The source and the new path, where a copier has one of each."""
+    operands = _operands(args, "mogSt")
+    return (operands[0], operands[1]) if len(operands) == 2 else None
+
+
+def _moved(args: Sequence[str]) -> list[str]:
+    """mv: where to, and what is no longer there."""
+    return list(dict.fromkeys([*_operands(args, "St"), *_destination(args)]))
 
 
 def _in_place(args: Sequence[str]) -> list[str]:
@@ -159,13 +175,27 @@ def _tar_targets(args: Sequence[str]) -> list[str]:
     return [*bundled, *_option(args, "-f", "--file")]
 
 
+def _git_targets(args: Sequence[str]) -> list[str]:
+    if args[:1] == ("clone",):
+        return _operands(args[1:], "bocjun")[1:2]
+    short = ("-o", "--output-directory") if {"archive", "format-patch"} & set(args) else ()
+    return _option(args, "--output", *short)
+
+
+def _compressed(args: Sequence[str]) -> list[str]:
+    """`gzip f` puts f.gz in the place of f, unless it only prints, tests or lists."""
+    if any(re.match(r"-[A-Za-z0-9]*[ctl]|--(?:stdout|to-stdout|test|list)\Z", arg) for arg in args):
+        return []
+    return _operands(args, "So")
+
+
 _TARGETS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "tee": _operands,
     "sponge": _operands,
     "cp": _destination,
     "install": _destination,
     "ln": _destination,
-    "mv": lambda args: _operands(args, "St") + _option(args, "-t", "--target-directory"),
+    "mv": _moved,
     "rsync": lambda args: _operands(args, "efBMT")[-1:],
     "scp": lambda args: _operands(args, "cFiJloPSX")[-1:],
     "dd": lambda args: [arg[3:] for arg in args if arg.startswith("of=")],
@@ -211,7 +241,13 @@ _TARGETS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "ex": _operands,
     "xxd": lambda args: _operands(args, "lcgos")[1:2],
     "split": lambda args: _operands(args, "abClnt")[1:],
-    "git": lambda args: _operands(args[1:], "bocjun")[1:2] if args[:1] == ("clone",) else [],
+    "git": _git_targets,
+    "shuf": lambda args: _option(args, "-o", "--output"),
+    "iconv": lambda args: _option(args, "-o", "--output"),
+    "strace": lambda args: _option(args, "-o", "--output"),
+    "time": lambda args: _option(args, "-o", "--output"),
+    "uniq": lambda args: _operands(args, "fsw")[1:2],
+    **dict.fromkeys(("gzip", "gunzip", "bzip2", "bunzip2", "xz", "unxz", "zstd", "unzstd", "lzma"), _compressed),
 }
 
 
@@ -387,10 +423,13 @@ def takes_escapes(name: str) -> bool:
 
 def runs_from_awk(name: str, args: Sequence[str]) -> bool:
     """Whether an awk program starts commands or writes files, or is not known at all."""
-    if name not in _AWKS or any(arg.startswith(("-f", "--file")) for arg in args):
+    if name not in _AWKS:
         return False
-    program = next(iter(_operands(args, "Fvi")), "")
-    return program == UNKNOWN or _AWK_RUNS.search(program) is not None
+    # Every argument is looked at: which of them are programs depends on options that differ from one awk to another.
+    if any(map(_AWK_RUNS.search, args)):
+        return True
+    from_file = any(arg.startswith(("-f", "--file")) for arg in args)
+    return not from_file and next(iter(_operands(args, "Fvi")), "") == UNKNOWN
 
 
 SUBSCRIPT = re.compile(r"\w\[[^\]]*(?:\$\(|`)")

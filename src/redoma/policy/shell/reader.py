@@ -78,6 +78,8 @@ _NOT_CODE = frozenset({"raw_string", "comment", "ansi_c_string", "string_content
 _WORDS = frozenset({"string", "simple_expansion", "concatenation", "command_name"})
 # Without one of these a word holds no substitution, and no operator of an arithmetic expression either.
 _LIVELY = re.compile(r"[(`<>\[{]")
+_RUNS_SOMETHING = re.compile(rf"[(`]|\[\$'|{re.escape(HEREDOC_PATH)}")
+_QUOTED_SUBSTITUTION = re.compile(r"'[^']*(?:\$\(|`)|\$'")
 
 
 class _Reader(Redirects):
@@ -173,6 +175,8 @@ class _Reader(Redirects):
             self.trait("shell.operator", self.at(node))
             self.nested("shell", re.sub(r"\\([$`\\])", r"\1", text[1:-1]), self.at(node), "`")
             return ()
+        if writes := self.written(redirections(node)):  # `$(<file)`: a redirection without a command
+            self.emit(":", (), writes, (), self.at(node))
         return self.scoped(*node.children, branch=False)
 
     def branches(self, node: Node) -> Items:
@@ -386,7 +390,7 @@ class _Reader(Redirects):
             self.assign(prefix, self.text(parts[0]) if parts else "")
         readings = self.readings(lambda expander: tuple([word for part in parts for word in expander.words(part)]))
         self.perform(node, readings, redirects)
-        if "(" not in text and "`" not in text and HEREDOC_PATH not in text and not node.has_error:
+        if not _RUNS_SOMETHING.search(text) and not node.has_error:
             return ()  # nothing in it runs anything: most commands end here
         # Its own assignments are not for the rest of the script, so only what is inside them is visited.
         inside = [child for prefix in prefixes for child in prefix.children]
@@ -419,6 +423,12 @@ class _Reader(Redirects):
     def test(self, node: Node) -> Items:
         """`[[ 'a[$(rm x)]' -eq 0 ]]`: an arithmetic comparison runs the subscript, quoted or not."""
         if SUBSCRIPT.search(self.text(node)):
+            self.trait("shell.dynamic-code", self.at(node))
+        return node.children
+
+    def subscript(self, node: Node) -> Items:
+        """`${a['$(rm x)']}`: a subscript is read as if in double quotes, so single ones in it protect nothing."""
+        if _QUOTED_SUBSTITUTION.search(self.text(node)):
             self.trait("shell.dynamic-code", self.at(node))
         return node.children
 
@@ -456,5 +466,6 @@ _HANDLERS: Mapping[str, Callable[[_Reader, Node], Items]] = {
     "unset_command": _Reader.declaration,
     "file_redirect": _Reader.redirect,
     "test_command": _Reader.test,
+    "subscript": _Reader.subscript,
     "ERROR": _Reader.failed,
 } | dict.fromkeys((";", "&&", "||", "|", "|&", "&", "`", "$("), _Reader.operator)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..facts import UNKNOWN
 from .commands import Commands, Feed, Place, normal
 from .programs import is_network_path
-from .source import HEREDOC_PATH, Heredoc, Source
+from .source import HEREDOC_PATH, Heredoc, Source, parseable
 from .words import LINE, Expander, Word, command_names, echoed
 from .wrappers import search_roots
 
@@ -36,7 +36,7 @@ class Redirects(Commands):
         self.source = source
         self.place = place
         """Where all facts stand, when the script is itself a piece of another one."""
-        self.data = source.text.encode("utf-8", "replace")
+        self.data = parseable(source.text)
         self.ascii = source.text.isascii()
         self.verbatim = self.ascii and len(source.starts) == 1
         """Whether positions in the text that was parsed are those in the original."""
@@ -120,7 +120,7 @@ class Redirects(Commands):
             return Feed(simple.text, simple.makers - {""})
         from .reader import parse
 
-        root = parse(document.as_string().encode("utf-8", "replace"))
+        root = parse(parseable(document.as_string()))
         strings = [part for child in root.named_children for part in child.named_children if part.type == "string"]
         if len(strings) != 1:
             return Feed(UNKNOWN, command_names(document.body))
@@ -138,7 +138,11 @@ class Redirects(Commands):
             word = self.expand(destination)
             if is_network_path(word.text) and not quiet:
                 self.trait("shell.network-redirect", self.at(redirect))
-            if operator.startswith("<") or ("&" in operator and _DESCRIPTOR.match(word.text)):
+            if "&" in operator and _DESCRIPTOR.match(word.text):
+                continue
+            if operator.startswith("<"):
+                if not quiet and not word.makers and not word.text.startswith(HEREDOC_PATH):
+                    self.emit(":", (normal(word.text, self.cwd()),), (), (), self.at(redirect))
                 continue
             paths[normal(word.text, self.cwd())] = operator.endswith(">>")
         if paths and not quiet:

@@ -306,3 +306,15 @@ class _Scanner:
             if not expands or backslashes % 2 == 0 or newline < 0:
                 return text, at
             text = text[:-1]
+
+
+_BEYOND = re.compile(r"[\U00010000-\U0010ffff]")
+
+
+def parseable(text: str) -> bytes:
+    """The text as the parser is given it, character for character.
+
+    The scanner of tree-sitter-bash faults on characters beyond U+FFFF in some places: `x{` and U+10FFFD end the
+    whole process. Nothing that Bash or a rule looks for is written with them, so a stand-in will do.
+    """
+    return (text if text.isascii() else _BEYOND.sub("\ufffd", text)).encode("utf-8", "replace")

@@ -113,3 +113,20 @@ def echoed_words(words: Sequence[str]) -> str | None:
         out += re.sub(r"%[sb]", lambda found, v=values: next(v) if found[0] == "%s" else ansi_c(next(v)), form)  # type: ignore[misc]
         rest = rest[count:]
     return out.replace("%%", "%")
+
+
+OWN_PATH = frozenset({"0", "BASH_SOURCE", "BASH_ARGV0"})
+"""Variables that hold a script's own path, unless they are set."""
+_OWN = r'"?\$(?:0|\{0\}|BASH_SOURCE|\{BASH_SOURCE(?:\[0\])?(?::-\$0)?\})"?'
+_OWN_DIRECTORY = rf"\$\(\s*dirname\s+(?:--\s+)?{_OWN}\s*\)"
+_QUIETLY = r"(?:\s*(?:&>|1?>)\s*/dev/null(?:\s+2>&1)?)?"
+_OWN_DIRECTORIES = re.compile(
+    rf"{_OWN_DIRECTORY}\Z"
+    rf'|\$\(\s*cd\s+(?:-P\s+)?(?:--\s+)?"?{_OWN_DIRECTORY}(?P<below>(?:/[\w.-]+)*)/?"?{_QUIETLY}\s*&&\s*pwd(?:\s+-P)?\s*\)\Z'
+)
+
+
+def own_directory(substitution: str) -> str | None:
+    """`$(dirname "$0")` and `$(cd "$(dirname "$0")/.." && pwd)`: the script's directory, which counts as `.`."""
+    found = _OWN_DIRECTORIES.match(substitution)
+    return "." + (found["below"] or "") if found else None

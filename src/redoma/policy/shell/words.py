@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ..facts import UNKNOWN
 from .programs import FETCHERS
-from .text import MAX_FIELDS, ansi_c, echoed_words, expand_braces
+from .text import MAX_FIELDS, OWN_PATH, ansi_c, echoed_words, expand_braces, own_directory
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -237,7 +237,7 @@ _FIRST_ATOM, _LAST_ATOM = 0xF0000, 0xFFFFF
 _LITERAL = re.compile(r"\\(.)|([\U000f0000-\U000fffff])", re.DOTALL)
 _GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
 _QUOTED_ESCAPE = re.compile(r'\\([$`"\\])')
-_TILDE = re.compile(r"~(?=/|:|\Z|[A-Za-z_+-])")
+_TILDE = re.compile(r"~(?:[+-]\d*(?=/|\Z)|(?=/|:|\Z|[A-Za-z_+-]))")
 
 
 class _Builder:
@@ -363,6 +363,9 @@ class _Builder:
             if node.type == "process_substitution":
                 return (Word(UNKNOWN, makers=makers, content=output),)
             if output is None:
+                own = None if self.expander.variables.values.keys() & OWN_PATH else own_directory(raw)
+                if own is not None:
+                    return (Word(own),)
                 # A fresh temporary path: nobody knows its name, but everybody knows where it is.
                 fresh = _MKTEMP.match(raw)
                 return (Word("/tmp/" + UNKNOWN if fresh else UNKNOWN, makers=makers),)  # noqa: S108
@@ -410,8 +413,10 @@ class _Builder:
         out: list[Word] = []
         current: Word | None = None
         if found := _TILDE.match(template):
-            current = Word(found.group())
-            template = template[1:]
+            prefix = found.group()
+            # `~+` is $PWD; `~-` and `~2` are places of the directory stack, which isn't followed.
+            current = Word("~") if prefix == "~" else (self.expander.lookup("PWD") if prefix == "~+" else UNSURE)[0]
+            template = template[found.end() :]
         for chunk in _CHUNKS.findall(template):
             if not _FIRST_ATOM <= ord(chunk[0]) <= _LAST_ATOM:
                 current = _stick(current, Word(chunk, glob=bool(_GLOB.search(chunk))))
@@ -440,7 +445,7 @@ _EXPANSIONS = frozenset(
     {"simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion"}
 )
 _CHUNKS = re.compile(r"[\U000f0000-\U000fffff]|[^\U000f0000-\U000fffff]+")
-_FOLDED = re.compile(r"echo|printf|mktemp")
+_FOLDED = re.compile(r"echo|printf|mktemp|dirname")
 """What is in every substitution whose output is known."""
 _MKTEMP = re.compile(r"\$\(\s*mktemp(?:\s+(?:-[dqu]+|--directory))*\s*\)\Z")
 _SUM = re.compile(r"\$\(\(\s*(\d{1,9}(?:\s*[+-]\s*\d{1,9})*)\s*\)\)\Z")

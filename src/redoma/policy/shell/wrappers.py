@@ -38,13 +38,38 @@ def unwrap(name: str, args: Sequence[Word], fed: str | None) -> list[Step]:
     if special := _SPECIAL.get(name):
         steps += special(rest, fed)
     if name in PREFIXES:
-        steps += [Run(each, name) for each in strip(PREFIXES[name], rest) if each]
+        steps += [Run(each, name, _directory(name, rest, each)) for each in strip(PREFIXES[name], rest) if each]
     if name == "git" or name in _PAIR_HEADS:
         texts = [name, *(word.text for word in rest[:8])]
         for at, pair in enumerate(pairwise(texts)):
             if pair in PAIRS and (at == 0 or name == "git"):
                 steps += [Run(each, " ".join(pair)) for each in strip(PAIRS[pair], rest[at + 1 :]) if each]
     return steps
+
+
+def _directory(name: str, rest: list[Word], command: tuple[Word, ...]) -> str | None:
+    """`env -C / rm -rf etc`: the directory that a wrapper changes to before it runs the command."""
+    letter = {"env": "-C", "sudo": "-D"}.get(name)
+    if letter is None:
+        return None
+    texts = [word.text for word in rest[: len(rest) - len(command)]]
+    for text, after in pairwise([*texts, ""]):
+        option, _, value = text.partition("=")
+        if option.startswith("--c") and "--chdir".startswith(option):
+            return value or after
+        if option.startswith(letter):
+            return text[2:] or after
+    return None
+
+
+def _script_file(rest: list[Word], fed: str | None) -> Iterator[Step]:
+    """awk and sed: a program from a file, which may be standard input or one that the script wrote."""
+    for at, word in enumerate(rest):
+        if word.text == "--file" or re.match(r"-[A-Za-z]*f\Z", word.text):
+            if at + 1 < len(rest):
+                yield Script("other", rest[at + 1], word.text)
+        elif found := re.match(r"-f|--file=", word.text):
+            yield Script("other", replace(word, text=word.text[found.end() :]), found.group())
 
 
 def _su(rest: list[Word], fed: str | None) -> Iterator[Step]:
@@ -73,7 +98,7 @@ def _option_code(*options: str) -> Callable[[list[Word], str | None], Iterator[S
 
 
 def _env(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """`env -S 'rm -rf /'` splits its argument itself."""
+    """`env -S 'rm -rf /'` splits its argument itself, in which its own options may come first."""
     for at, word in enumerate(rest):
         text = word.text
         if not text.startswith("-"):
@@ -83,7 +108,7 @@ def _env(rest: list[Word], fed: str | None) -> Iterator[Step]:
         if found := re.match(r"--split-string=?|-[i0v]*S", text):
             value = text[found.end() :] or (rest[at + 1].text if at + 1 < len(rest) else "")
             after = rest[at + 1 :] if text[found.end() :] else rest[at + 2 :]
-            yield Run((*_split(value), *after), "env -S")
+            yield Run((Word("env"), *_split(value), *after), "env -S")
             return
 
 
@@ -137,8 +162,16 @@ def _find(rest: list[Word], fed: str | None) -> Iterator[Step]:
         if text not in ("-exec", "-execdir", "-ok", "-okdir"):
             continue
         end = next((i for i in range(at + 1, len(texts)) if texts[i] in (";", "+")), len(texts))
-        for target in search_roots(texts):
+        for target in _results(texts[:at]):
             yield Run(tuple(replace(w, text=w.text.replace("{}", target)) for w in rest[at + 1 : end]), f"find {text}")
+
+
+def _results(args: Sequence[str]) -> list[str]:
+    """What `{}` looks like. Below "." a plain `-name x` says more than that nothing is known: it is ./x."""
+    name = next((value for option, value in pairwise(args) if option in ("-name", "-iname")), None)
+    if name is None or {"!", "-not", "-o", "-or", ","} & set(args):
+        return search_roots(args)
+    return [f"./{name}" if root.rstrip(UNKNOWN).strip("/") == "." else root for root in search_roots(args)]
 
 
 def search_roots(args: Sequence[str]) -> list[str]:
@@ -193,7 +226,8 @@ def _parallel(rest: list[Word], fed: str | None) -> Iterator[Step]:
         if not marks:
             yield Script("shell", None, "parallel")
         return
-    for value in inputs or [Word(UNKNOWN, loose=True)]:
+    # What it reads it quotes, so that can be any text but not code, unless the command itself takes it for that.
+    for value in inputs or [Word('"${_}"')]:
         line = merge(command)
         text = line.text.replace("{}", value.text) if "{}" in line.text else f"{line.text} {value.text}"
         yield Code("shell", replace(line, text=text, makers=line.makers | value.makers), "parallel")
@@ -324,6 +358,25 @@ def _after_dashes(via: str) -> Callable[[list[Word], str | None], Iterator[Step]
     return steps
 
 
+def _start_stop_daemon(rest: list[Word], fed: str | None) -> Iterator[Step]:
+    """The program is the value of an option, its arguments come after `--`."""
+    texts = [word.text for word in rest]
+    arguments = rest[texts.index("--") + 1 :] if "--" in texts else []
+    for at, text in enumerate(texts):
+        option, equals, value = text.partition("=")
+        if option in ("-x", "--exec", "-a", "--startas"):
+            program = [replace(rest[at], text=value)] if equals else rest[at + 1 : at + 2]
+            yield Run((*program, *arguments), "start-stop-daemon")
+
+
+def _hyperfine(rest: list[Word], fed: str | None) -> Iterator[Step]:
+    """Every operand is a shell command, and so are the values of --prepare, --setup and --cleanup."""
+    for word in rest:
+        option, _, value = word.text.partition("=") if word.text.startswith("--") else ("", "", word.text)
+        if value and not value.isdecimal() and not value.startswith("-"):
+            yield Code("shell", replace(word, text=value), f"hyperfine {option}".rstrip())
+
+
 def _coproc(rest: list[Word], fed: str | None) -> Iterator[Step]:
     """`coproc NAME { …; }`: the name comes before the command."""
     if len(rest) > 1:
@@ -376,6 +429,11 @@ _SPECIAL: dict[str, Callable[[list[Word], str | None], Iterator[Step]]] = {
     "readarray": _option_code("-C"),
     "complete": _option_code("-C"),
     "compgen": _compgen,
+    "start-stop-daemon": _start_stop_daemon,
+    "hyperfine": _hyperfine,
+    "watchexec": _joined("watchexec", values="e w i f s d exts watch ignore filter signal debounce shell"),
+    "runcon": lambda rest, fed: (Run(each, "runcon") for each in strip(Prefix(skip=1), rest) if each),
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk", "sed", "gsed"), _script_file),
     "fzf": _option_code("--preview"),
     "split": _option_code("--filter"),
 }

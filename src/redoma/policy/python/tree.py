@@ -1,0 +1,129 @@
+"""Walking the tree of a Python program, and where in it a built-in name is certainly one of the program's own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Sequence
+
+Position = tuple[int, int]
+_END: Position = (1 << 60, 0)
+
+# Fields that hold names, numbers and operators, never code. Skipping them leaves half of a tree.
+_PLAIN_FIELDS = frozenset(
+    {"ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "asname", "kind", "type_comment"}
+    | {"conversion", "is_async", "simple", "type_ignores", "kwd_attrs", "rest"}
+)
+_CODE_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
+    kind: tuple(field for field in kind._fields if field not in _PLAIN_FIELDS and kind is not ast.Constant)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+
+
+def all_nodes(tree: ast.Module) -> list[ast.AST]:
+    """The nodes that can hold code, breadth first and without recursion."""
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:  # grows while it is walked
+        for field in _CODE_FIELDS[node.__class__]:
+            value = getattr(node, field, None)
+            if value.__class__ is list:
+                nodes.extend([item for item in value if isinstance(item, ast.AST)])
+            elif isinstance(value, ast.AST):
+                nodes.append(value)
+    return nodes
+
+
+def own_places(nodes: Sequence[ast.AST], names: Collection[str]) -> dict[str, list[tuple[Position, Position]]]:
+    """From where to where each of `names` is certainly the program's own, and never Python's.
+
+    `if 0: from re import compile as exec` must not turn a later `exec(x)` into a harmless `re.compile(x)`: only what
+    a statement of the module itself binds counts from there on, and what a function binds counts inside it. A name
+    that is unbound again, or that a class or a `global` binds, could still be Python's anywhere.
+    """
+    doubtful: set[str] = set()
+    places: dict[str, list[tuple[Position, Position]]] = {name: [] for name in names}
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Del()):
+                doubtful.add(name)
+            case ast.Global(names=declared):
+                doubtful.update(declared)
+            case ast.ExceptHandler(name=str(name)):  # unbound at the end of the handler
+                doubtful.add(name)
+            case ast.ClassDef(body=body):
+                doubtful.update(bound_in(body))
+            case ast.FunctionDef(args=arguments, body=body) | ast.AsyncFunctionDef(args=arguments, body=body):
+                for name in {*_parameters(arguments), *bound_in(body)}:
+                    places.get(name, []).append((position(body[0]), _end(body[-1])))
+            case ast.Lambda(args=arguments, body=value):
+                for name in _parameters(arguments):
+                    places.get(name, []).append((position(value), _end(value)))
+    for statement in getattr(nodes[0], "body", ()):
+        for name, span in _own_from(statement):
+            places.get(name, []).append(span)
+    return {name: spans for name, spans in places.items() if spans and name not in doubtful}
+
+
+def _own_from(statement: ast.stmt) -> Iterator[tuple[str, tuple[Position, Position]]]:
+    """What a statement of the module itself binds for certain, and from where to where."""
+    match statement:
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            for alias in aliases:
+                yield alias.asname or alias.name.partition(".")[0], (_end(statement), _END)
+        case ast.FunctionDef(name=name, body=body) | ast.AsyncFunctionDef(name=name, body=body):
+            # A decorator can call the function before its name is bound.
+            yield name, (_end(statement) if statement.decorator_list else position(body[0]), _END)
+        case ast.ClassDef(name=name):
+            yield name, (_end(statement), _END)
+        case ast.Assign(targets=targets):
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, (_end(statement), _END)
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            yield name, (_end(statement), _END)
+        case ast.For(target=ast.Name(id=name), body=body):  # after the loop, it may never have been bound
+            yield name, (position(body[0]), _end(body[-1]))
+
+
+def _parameters(arguments: ast.arguments) -> list[str]:
+    every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
+    return [argument.arg for argument in every if argument is not None]
+
+
+_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def bound_in(body: Sequence[ast.stmt]) -> set[str]:
+    """The names that the statements of one scope bind, without the scopes inside it."""
+    bound: set[str] = set()
+    pending: list[ast.AST] = list(body)
+    while pending:
+        match pending.pop():
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                bound.update(alias.asname or alias.name.partition(".")[0] for alias in aliases)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                bound.add(name)
+            case node if not isinstance(node, _SCOPES):
+                pending.extend(ast.iter_child_nodes(node))
+    return bound
+
+
+def statements_of(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a body and of the blocks in it, without those of functions and classes."""
+    pending = list(body)
+    while pending:
+        statement = pending.pop()
+        yield statement
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for field in ("body", "orelse", "finalbody"):
+                pending.extend(getattr(statement, field, ()))
+
+
+def position(node: ast.AST) -> Position:
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
+def _end(node: ast.stmt | ast.expr) -> Position:
+    return node.end_lineno or 0, node.end_col_offset or 0
