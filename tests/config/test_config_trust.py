@@ -50,7 +50,7 @@ LOOSENINGS = {
     f"policy: {{decisions: {{{FORBIDDEN}: allow}}}}": "",
     f"policy: {{decisions: {{{STRICTER}: allow}}}}": "",
     "policy: {decisions: {app.no-deploy: allow}}": RULE,
-    "policy: {decisions: {app.no-deploy: prompt}}": RULE.replace("forbid", "allow")
+    "policy: {decisions: {app.no-deploy: prompt}}": RULE.replace("forbid", "prompt")
     + "  decisions: {app.no-deploy: forbid}\n",
     "audit: {enabled: false}": "",
     "audit: {directory: /elsewhere}": "",
@@ -285,7 +285,8 @@ _AUDIT = {
     "directory": st.sampled_from(["/a", "/b", "~/.local/state/redoma/audit"]),
 }
 _RULES = st.dictionaries(
-    st.sampled_from(["own.a", "own.b"]), st.fixed_dictionaries({"decision": _DECISIONS, "command": st.just(["x"])})
+    st.sampled_from(["own.a", "own.b"]),
+    st.fixed_dictionaries({"decision": st.sampled_from(["prompt", "forbid"]), "command": st.just(["x"])}),
 ).map(lambda rules: [{"id": name, "reason": "because", **rest} for name, rest in rules.items()])
 _FILES = st.fixed_dictionaries(
     {},
