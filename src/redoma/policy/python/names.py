@@ -87,6 +87,8 @@ class Names:
                     self._grown.add(name)
                 elif method in {"insert", "pop", "remove", "reverse", "clear", "sort"}:
                     self._changed.add(name)
+            case ast.Name() | ast.Attribute():
+                pass  # most nodes are these, and no other case is about them
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
                 self._changed.add(name)
             case ast.Assign(targets=targets, value=value):
