@@ -183,9 +183,10 @@ _PLAIN = re.compile(rf"{_LETTERS}+\Z")
 _A_REFERENCE = r"\$[A-Za-z_]\w*|\$\d(?!\w)|\$\{[A-Za-z_]\w*\}"
 _SIMPLE = re.compile(rf"(?:[^$`\\]|{_A_REFERENCE})*\Z")
 _REFERENCE = re.compile(r"\$(\{\w+\}|[A-Za-z_]\w*|\d)")
+# No possessive groups: before 3.11.5 `re` takes `"open` for a whole string with them.
 LINE = re.compile(
     r"[A-Za-z0-9_./+-]++"
-    rf"""(?:[ \t]++(?:{_LETTERS}++|'[^']*+'|"(?:[^$`\\"]|{_A_REFERENCE})*+")(?=[ \t]|\Z))*+\Z"""
+    rf"""(?:[ \t]++(?:{_LETTERS}++|'[^']*+'|"(?:[^$`\\"]|{_A_REFERENCE})*")(?=[ \t]|\Z))*\Z"""
 )
 """A command of which every word is plain, or in quotes with nothing in it but plain references. Most commands are like
 this, and their words can be told from the text alone, which is much faster than from the tree."""
