@@ -73,3 +73,13 @@ def nothing_left_behind() -> Iterator[None]:
         time.sleep(0.02)
     assert descendants() <= before[0], "a process was left behind"
     assert scratch_directories() <= before[1], "a scratch directory was left behind"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_left_behind_by_all_tests_together() -> Iterator[None]:
+    """The whole run leaves neither a scratch directory nor a process, whichever test forgot to look."""
+    before = scratch_directories()
+    yield
+    assert scratch_directories() <= before
+    executor_workers = {pid for pid in descendants() if "monty" not in Path(f"/proc/{pid}/comm").read_text()}
+    assert executor_workers == set()  # the shared executor keeps a warm worker of monty until the process ends

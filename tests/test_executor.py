@@ -290,18 +290,21 @@ def test_control_c_ends_the_run_before_the_program(tmp_path: Path) -> None:
     assert json.loads(file.read_text().splitlines()[-1])["data"]["status"] == "killed"
 
 
-def test_killing_redoma_kills_the_run(tmp_path: Path) -> None:
-    mark = tmp_path / "pid"
+def test_killing_redoma_kills_the_run_and_removes_its_directory(tmp_path: Path) -> None:
+    mark, temporary = tmp_path / "pid", tmp_path / "tmp"
+    temporary.mkdir()
     program = (
         f"import redoma; redoma.run('echo $$ > {mark}; sleep 78', 'bash', backend='native', limits={{'time': 90}})"
     )
-    process = subprocess.Popen([sys.executable, "-c", program])
+    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(temporary)})
     deadline = time.monotonic() + 20
     while not (mark.exists() and mark.read_text().strip()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    guest = int(mark.read_text())
+    guest = Path("/proc", mark.read_text().strip())
+    assert len(list(temporary.iterdir())) == 1
     process.kill()
     process.wait()
-    while Path(f"/proc/{guest}").exists() and time.monotonic() < deadline:
+    while (guest.exists() or list(temporary.iterdir())) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not Path(f"/proc/{guest}").exists()
+    assert not guest.exists()
+    assert list(temporary.iterdir()) == []

@@ -7,7 +7,8 @@ true exit status and resource usage, and set limits without `preexec_fn`, which 
 The socket is the leash. Redoma closing it, or dying in whatever way, reads as end of file here, and everything is
 killed. So is everything when the command itself has ended: a run leaves no process behind.
 
-It runs in an isolated interpreter without site-packages: it imports the standard library and `_linux` alone.
+It runs in an isolated interpreter without site-packages: it imports the standard library, `_linux` and
+`scratch` alone.
 """
 
 from __future__ import annotations
@@ -42,7 +43,12 @@ def main() -> None:
     try:
         leash.sendall(json.dumps(report).encode() + b"\n")
     except OSError:
-        sys.exit(1)  # Redoma is gone: there is nobody left to tell
+        # Redoma is gone: there is nobody left to tell, or to clean up after the run.
+        from pathlib import Path  # only now: these would cost every run their imports
+
+        from redoma.backends.scratch import remove_tree
+
+        remove_tree(Path(order["scratch"]))
 
 
 def supervise(order: dict[str, Any], leash: socket.socket, source: int) -> dict[str, Any]:

@@ -57,15 +57,15 @@ class NativeBackend:
 
     async def run(self, request: Request, sink: Sink) -> Outcome:
         with scratch(request.files) as directory:
-            return await _Run(request, sink, str(request.cwd or directory)).execute()
+            return await _Run(request, sink, str(directory)).execute()
 
     async def aclose(self) -> None:
         """Nothing is kept warm."""
 
 
 class _Run:
-    def __init__(self, request: Request, sink: Sink, cwd: str) -> None:
-        self._request, self._sink, self._cwd = request, sink, cwd
+    def __init__(self, request: Request, sink: Sink, scratch: str) -> None:
+        self._request, self._sink, self._scratch = request, sink, scratch
         self._leash, self._far_end = socket.socketpair()
         self._ending: Status | None = None
         self._group = 0
@@ -120,7 +120,8 @@ class _Run:
             "argv": _argv(self._request),
             "source": self._request.language != "command",
             "env": self._request.environment,
-            "cwd": self._cwd,
+            "cwd": self._request.cwd or self._scratch,
+            "scratch": self._scratch,
             "memory": limits.memory,
             "processes": limits.processes,
             "rlimits": _rlimits(limits),
