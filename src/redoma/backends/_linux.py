@@ -1,6 +1,6 @@
 """The system calls that Python's standard library doesn't offer. The only file with ctypes.
 
-It imports nothing of ours: the supervisor loads it in a bare interpreter.
+It imports nothing of ours: the supervisor and the jail's zygote load it in a bare interpreter.
 """
 
 from __future__ import annotations
@@ -10,17 +10,32 @@ import os
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_CAPBSET_DROP = 24
+_PR_SET_SECUREBITS = 28
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(
-        ctypes.c_int(option), ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)
-    ):
+def _check(answer: int) -> int:
+    if answer < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+    return answer
+
+
+def _prctl(option: int, value: int, third: int = 0) -> None:
+    _check(
+        _libc.prctl(
+            ctypes.c_int(option), ctypes.c_ulong(value), ctypes.c_ulong(third), ctypes.c_ulong(0), ctypes.c_ulong(0)
+        )
+    )
+
+
+# --- processes ---
 
 
 def die_with_parent(signal: int) -> None:
@@ -36,3 +51,212 @@ def adopt_orphans() -> None:
 def hide_from_peers() -> None:
     """Keep processes of the same user from tracing us or reading our memory."""
     _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def show_to_peers() -> None:
+    """Undo `hide_from_peers`: /proc/self belongs to us again."""
+    _prctl(_PR_SET_DUMPABLE, 1)
+
+
+# --- privileges ---
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+_CAP_VERSION_3 = 0x20080522
+_NO_CAPS = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable, in two halves
+# No privilege for uid 0, none kept over setuid, none ambient; each with its lock.
+_SECUREBITS = sum(1 << bit for bit in range(8)) & ~(1 << 4)  # but not KEEP_CAPS itself: only its lock
+
+
+def drop_capabilities() -> None:
+    """Empty every set, the bounding set first: that one needs a capability to be emptied."""
+    number = 0
+    try:
+        while True:
+            _prctl(_PR_CAPBSET_DROP, number)
+            number += 1
+    except OSError:  # EINVAL past the last one this kernel knows
+        if number == 0:
+            raise
+    _prctl(_PR_SET_SECUREBITS, _SECUREBITS)
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    _check(_libc.capset(ctypes.byref(_CapHeader(_CAP_VERSION_3, 0)), _NO_CAPS))
+
+
+def allow_no_new_privileges() -> None:
+    """From here on, no program gains anything by being setuid or having file capabilities."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+# --- namespaces and mounts ---
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+MOUNT_ATTR_RDONLY = 1
+MOUNT_ATTR_NOSUID = 2
+MOUNT_ATTR_NODEV = 4
+MOUNT_ATTR_NOEXEC = 8
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_SYS_MOUNT_SETATTR = 442  # the same on every architecture, as all system calls since Linux 5.1
+
+
+def unshare(flags: int) -> None:
+    """Leave namespaces for new ones of our own (`os.unshare` came with Python 3.12)."""
+    _check(_libc.unshare(ctypes.c_int(flags)))
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
+    _check(
+        _libc.mount(
+            os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), os.fsencode(data) or None
+        )
+    )
+
+
+def unmount(target: str, flags: int = 0) -> None:
+    _check(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)))
+
+
+def pivot_root(new: str, old: str) -> None:
+    _check(_libc.pivot_root(os.fsencode(new), os.fsencode(old)))
+
+
+def set_domain(name: str) -> None:
+    """The other name of a host, which `uname` shows too."""
+    _check(_libc.setdomainname(name.encode(), ctypes.c_size_t(len(name))))
+
+
+def restrict_mounts(target: str, attributes: int) -> None:
+    """Set flags on a mount and everything below it (Linux 5.12). Unlike a remount it keeps the flags already there."""
+    wanted = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
+    _check(
+        _libc.syscall(
+            ctypes.c_long(_SYS_MOUNT_SETATTR),
+            ctypes.c_int(_AT_FDCWD),
+            ctypes.c_char_p(os.fsencode(target)),
+            ctypes.c_uint(_AT_RECURSIVE),
+            wanted,
+            ctypes.c_size_t(ctypes.sizeof(wanted)),
+        )
+    )
+
+
+# --- Landlock ---
+
+_SYS_LANDLOCK_CREATE_RULESET = 444
+_SYS_LANDLOCK_ADD_RULE = 445
+_SYS_LANDLOCK_RESTRICT_SELF = 446
+_LANDLOCK_VERSION = 1
+_RULE_PATH_BENEATH = 1
+
+ACCESS_EXECUTE, ACCESS_READ_FILE, ACCESS_READ_DIR = 1 << 0, 1 << 2, 1 << 3
+ACCESS_WRITE_FILE, ACCESS_TRUNCATE, ACCESS_IOCTL_DEV = 1 << 1, 1 << 14, 1 << 15
+ACCESS_MAKE_CHAR, ACCESS_MAKE_BLOCK = 1 << 6, 1 << 11
+_FS_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many rights each version of Landlock knows
+_SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1, 2
+
+
+class _PathBeneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
+
+
+def landlock_abi() -> int:
+    """The version of Landlock this kernel has; 0 where there is none, or it is switched off."""
+    answer = _libc.syscall(
+        ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION)
+    )
+    return max(int(answer), 0)
+
+
+def landlock_rights(abi: int) -> int:
+    """Every right to files and directories that this version can take away."""
+    return int((1 << _FS_RIGHTS[min(abi, 5)]) - 1)
+
+
+def landlock(abi: int, allowed: dict[str, int]) -> None:
+    """Keep ourselves and our children to `allowed`: rights beneath each path, and nothing elsewhere.
+
+    Signals and abstract sockets reach only those who are under the same restriction (Linux 6.12).
+    """
+    handled = landlock_rights(abi)
+    attributes = [handled]
+    if abi >= 4:
+        attributes.append(0)  # TCP ports: the network namespace has nobody else in it
+    if abi >= 6:
+        attributes.append(_SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL)
+    ruleset_attributes = (ctypes.c_uint64 * len(attributes))(*attributes)
+    ruleset = _check(
+        _libc.syscall(
+            ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET),
+            ruleset_attributes,
+            ctypes.c_size_t(ctypes.sizeof(ruleset_attributes)),
+            ctypes.c_uint32(0),
+        )
+    )
+    try:
+        for path, rights in allowed.items():
+            parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                _check(
+                    _libc.syscall(
+                        ctypes.c_long(_SYS_LANDLOCK_ADD_RULE),
+                        ctypes.c_int(ruleset),
+                        ctypes.c_int(_RULE_PATH_BENEATH),
+                        ctypes.byref(_PathBeneath(rights & handled, parent)),
+                        ctypes.c_uint32(0),
+                    )
+                )
+            finally:
+                os.close(parent)
+        _check(_libc.syscall(ctypes.c_long(_SYS_LANDLOCK_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+    finally:
+        os.close(ruleset)
+
+
+# --- seccomp ---
+
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(os.uname().machine, -1)  # others have no program either
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_TSYNC = 1
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]  # points into the bytes: no copy
+
+
+def install_filter(program: bytes) -> None:
+    """Put every later system call of ours, and of all our children, to this filter (see `jail.seccomp`). For good.
+
+    It holds for all threads of the process, or fails: a thread left out would be a way around it.
+    """
+    thread = _check(
+        _libc.syscall(
+            ctypes.c_long(_SYS_SECCOMP),
+            ctypes.c_uint(_SECCOMP_SET_MODE_FILTER),
+            ctypes.c_uint(_SECCOMP_FILTER_FLAG_TSYNC),
+            ctypes.byref(_FilterProgram(len(program) // 8, program)),  # an instruction has 8 bytes
+        )
+    )
+    if thread:
+        raise OSError(f"thread {thread} could not be put under the system call filter")
