@@ -12,6 +12,7 @@ import redoma
 from .common import State, columns, json_option, print_json
 
 _NOTHING_ISOLATES = 1
+_MARKS = {"ok": ("✓", "green"), "degraded": ("!", "yellow"), "missing": ("✗", "red")}
 
 
 @click.command("doctor")
@@ -25,7 +26,11 @@ def doctor(state: State, as_json: bool) -> int:
     from redoma.executor import AUTO, AsyncExecutor
 
     executor = AsyncExecutor(state.config)
-    backends = [_examine(backend) for backend in executor.backends.values()]
+    facts = {name: _facts(backend) for name, backend in executor.backends.items()}
+    backends = [
+        {**_examine(backend, facts[name]), "isolates": name in AUTO}  # never one without a boundary
+        for name, backend in executor.backends.items()
+    ]
     chosen = next(
         (entry["name"] for name in AUTO for entry in backends if entry["name"] == name and entry["works"]), None
     )
@@ -35,6 +40,7 @@ def doctor(state: State, as_json: bool) -> int:
         "kernel": f"{platform.system()} {platform.release()}",
         "auto": chosen,
         "backends": backends,
+        "host": [fact for found in facts.values() for fact in found],
         "audit": _audit(state),
     }
     if as_json:
@@ -44,9 +50,12 @@ def doctor(state: State, as_json: bool) -> int:
     return 0 if chosen else _NOTHING_ISOLATES
 
 
-def _examine(backend: Any) -> dict[str, Any]:
+def _examine(backend: Any, facts: list[dict[str, str]]) -> dict[str, Any]:
     from redoma.errors import BackendUnavailable
 
+    if lacking := [fact["name"] for fact in facts if fact["state"] == "missing"]:
+        why = f"it needs what is missing here: {', '.join(lacking)}"
+        return {"name": backend.name, "works": False, "why": why, "next": "see the commands below, under this host"}
     try:
         can = backend.capabilities()
     except BackendUnavailable as error:
@@ -60,21 +69,32 @@ def _examine(backend: Any) -> dict[str, Any]:
     }
 
 
+def _facts(backend: Any) -> list[dict[str, str]]:
+    """What a backend can tell about the host, if it looks at one at all: the jail needs much of the kernel."""
+    import msgspec
+
+    return [msgspec.to_builtins(fact) for fact in backend.facts()] if hasattr(backend, "facts") else []
+
+
 def _audit(state: State) -> dict[str, Any]:
     from redoma.audit import AuditLog
+    from redoma.errors import AuditError
 
     settings = state.config.audit
     if not settings.enabled:
         return {"directory": str(settings.directory), "state": "switched off"}
-    problem = AuditLog(settings.directory).verify().problem
+    try:
+        problem = AuditLog(settings.directory).verify().problem
+    except AuditError as error:  # a finding, and no reason to keep the others back
+        return {"directory": str(settings.directory), "state": str(error)}
     return {"directory": str(settings.directory), "state": problem.message if problem else "intact"}
 
 
 def _print(report: dict[str, Any]) -> None:
     columns((key, str(report[key])) for key in ("redoma", "python", "kernel"))
     for entry in report["backends"]:
-        mark = click.style("✓", fg="green") if entry["works"] else click.style("✗", fg="red")
-        click.echo(f"\n{mark} {click.style(entry['name'], bold=True)}")
+        standing = "missing" if not entry["works"] else "ok" if entry["isolates"] else "degraded"
+        click.echo(f"\n{_mark(standing)} {click.style(entry['name'], bold=True)}")
         if not entry["works"]:
             click.echo(f"    {entry['why']}\n    → {entry['next']}")
             continue
@@ -85,8 +105,29 @@ def _print(report: dict[str, Any]) -> None:
                 ("    missing", ", ".join(entry["missing"]) or "nothing"),
             ]
         )
+    _print_host(report["host"])
     click.echo(f"\nauto    {report['auto'] or 'nothing here isolates'}")
     click.echo(f"audit   {report['audit']['state']}  ({report['audit']['directory']})")
+
+
+def _print_host(facts: list[dict[str, str]]) -> None:
+    if not facts:
+        return
+    click.secho("\nthis host", bold=True)
+    width = max(len(fact["name"]) for fact in facts)
+    for fact in facts:
+        click.echo(f"{_mark(fact['state'])} {fact['name'].ljust(width)}  {fact['what']}")
+        if fact["costs"]:
+            click.echo(f"    costs: {fact['costs']}")
+        if fact["fix"]:
+            click.echo("    fix:")
+        for line in fact["fix"].splitlines():
+            click.echo(f"        {line}")
+
+
+def _mark(state: str) -> str:
+    sign, colour = _MARKS[state]
+    return click.style(sign, fg=colour)
 
 
 @click.command("completion")

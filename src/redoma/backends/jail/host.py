@@ -1,0 +1,343 @@
+"""What this kernel and this host offer the jail, what is missing, what that costs, and the command that fixes it.
+
+`look` observes, `explain` finds the words. That one is pure, so a host that we don't have can be described to it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import shlex
+import sys
+from typing import Literal
+
+import msgspec
+
+from .look import Seen, look
+from .root import UNPRIVILEGED_ID
+from .tries import NAMESPACES
+
+State = Literal["ok", "missing", "degraded"]
+
+_LANDLOCK_SCOPES = 6  # the first version that keeps signals and abstract sockets inside
+_NO_JAIL = "the jail doesn't work"
+_REFUSED = (errno.EPERM, errno.EACCES)
+_WATCHED = (
+    "memory is watched instead, every 10 ms: a burst can pass its limit for a moment, "
+    "and memory that belongs to no process (memfd, System V, shared anonymous) is refused"
+)
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing the jail needs or can use. `missing`: no jail without it. `degraded`: it works, with less."""
+
+    name: str
+    state: State = "ok"
+    what: str
+    costs: str = ""
+    fix: str = ""
+    """Lines for a shell, ready to be pasted; those that begin with # say which to choose, or what to do by hand."""
+
+
+def facts() -> tuple[Fact, ...]:
+    """What this host offers. Takes about a tenth of a second, needs no root and leaves nothing behind."""
+    if sys.platform != "linux":
+        what = f"{platform.system()}; the jail is made of Linux namespaces"
+        return (Fact(name="kernel", state="missing", what=what, costs=_NO_JAIL, fix="# run it in a Linux machine"),)
+    return explain(look())
+
+
+# --- what it means ---
+
+
+def explain(seen: Seen) -> tuple[Fact, ...]:
+    """What was observed, in words. What could not be tried, for want of something named before it, is left out."""
+    found = [_kernel(seen), _architecture(seen)]
+    if "user" in seen.steps or seen.broken:
+        found.append(_user_namespaces(seen))
+    if "mount" in seen.steps:
+        found.append(_other_namespaces(seen))
+    if "tmpfs" in seen.steps and not seen.steps["tmpfs"]:
+        found += [_root_directory(seen), _proc(seen), _overlay(seen)]
+    if not seen.broken:
+        found += [_seccomp(seen), _landlock(seen)]
+    found += [_cgroups(seen), _bash(seen)]
+    if not seen.root:
+        return tuple(found)
+    found.append(_root_user(seen))
+    return tuple(msgspec.structs.replace(fact, fix=fact.fix.replace("sudo ", "")) for fact in found)
+
+
+def _kernel(seen: Seen) -> Fact:
+    numbers = re.match(r"(\d+)\.(\d+)", seen.release)
+    version = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+    what = f"Linux {seen.release}"
+    if version < (5, 12):
+        wsl1 = seen.release.endswith("-Microsoft")  # the second version calls itself -microsoft-standard-WSL2
+        return Fact(
+            name="kernel",
+            state="missing",
+            what=f"{what}; the jail makes whole trees of mounts read-only, which came with 5.12",
+            costs=_NO_JAIL,
+            fix="# in Windows:\nwsl --set-version DISTRIBUTION 2" if wsl1 else "# boot Linux 5.14 or later",
+        )
+    if version < (5, 14):
+        return Fact(
+            name="kernel",
+            state="degraded",
+            what=f"{what}; processes are counted for each user namespace since 5.14",
+            costs="the limit on processes also counts what else this user runs",
+            fix="# boot Linux 5.14 or later",
+        )
+    return Fact(name="kernel", what=what)
+
+
+def _architecture(seen: Seen) -> Fact:
+    if not seen.unfiltered:
+        return Fact(name="architecture", what=seen.machine)
+    fix = "# use another backend here, or a 64-bit Python on another machine"
+    return Fact(name="architecture", state="missing", what=seen.unfiltered, costs=_NO_JAIL, fix=fix)
+
+
+def _user_namespaces(seen: Seen) -> Fact:
+    for step in ("user", "map", "nested", "tmpfs"):
+        if number := seen.steps.get(step, 0):
+            what, fix = _why_no_user_namespace(seen, step, number)
+            costs = f"{_NO_JAIL}, and what is built on it could not be tried"
+            return Fact(name="user namespaces", state="missing", what=what, costs=costs, fix=fix)
+    if seen.broken:
+        what, fix = f"could not be tried: {seen.broken}", "# try again; if it stays, please report it"
+        return Fact(name="user namespaces", state="missing", what=what, costs=_NO_JAIL, fix=fix)
+    return Fact(name="user namespaces", what="anybody may make one, and has capabilities in it")
+
+
+def _why_no_user_namespace(seen: Seen, step: str, number: int) -> tuple[str, str]:
+    """Why a step was refused, and what would change that. The surest cause comes first."""
+    if number == errno.ENOSPC:
+        return _used_up(seen, "user")
+    if number in (errno.EINVAL, errno.ENOSYS) and step == "user":
+        return "this kernel was built without them", "# boot a kernel that has CONFIG_USER_NS=y"
+    if number not in _REFUSED:
+        return f"the step {step!r} failed: {os.strerror(number)}", _LAST_RESORT
+    if step == "user" and seen.settings.get("kernel.unprivileged_userns_clone") == "0":
+        return "kernel.unprivileged_userns_clone is 0", _sysctl(seen, "kernel.unprivileged_userns_clone", 1)
+    if step == "user" and seen.chrooted:
+        return "this process is in a chroot, where Linux allows none", "# run it outside, or in a container"
+    if seen.container and (seen.filtered or _confined(seen)):
+        return f"refused by the {seen.container} container that this runs in", _container_fix(seen)
+    if seen.settings.get("kernel.apparmor_restrict_unprivileged_userns") == "1" and not _confined(seen):
+        return "AppArmor takes their capabilities away, as Ubuntu does since 23.10", _apparmor_fix(seen)
+    if seen.filtered:
+        return "refused by a seccomp filter that this process was started under", _service_fix(seen)
+    if seen.selinux:
+        return f"refused, probably by SELinux (this process is {seen.label})", _SELINUX_FIX
+    if _confined(seen):
+        profile = seen.label.removesuffix(" (enforce)")
+        return f"refused, probably by the AppArmor profile {profile}", f"sudo aa-complain {shlex.quote(profile)}"
+    return f"refused by something that says no more than {os.strerror(number)!r}", _LAST_RESORT
+
+
+def _used_up(seen: Seen, kind: str) -> tuple[str, str]:
+    setting = f"user.max_{kind}_namespaces"
+    allowed = seen.settings.get(setting, "")
+    if allowed == "0":
+        return f"{setting} is 0", _sysctl(seen, setting, 15000)
+    more = 2 * int(allowed) if allowed.isdecimal() else 15000
+    return f"{setting} is {allowed or 'unknown'}, and used up here or further out", _sysctl(seen, setting, more)
+
+
+def _other_namespaces(seen: Seen) -> Fact:
+    failed = {name: number for name in NAMESPACES if (number := seen.steps.get(name, 0))}
+    if not failed:
+        return Fact(name="namespaces", what=", ".join(NAMESPACES))
+    name, number = next(iter(failed.items()))
+    what, fix = f"no namespace of {', '.join(failed)}: {os.strerror(number)}", _LAST_RESORT
+    if number == errno.ENOSPC:
+        reason, fix = _used_up(seen, "mnt" if name == "mount" else name)
+        what = f"no namespace of {', '.join(failed)}: {reason}"
+    elif number == errno.EINVAL:
+        fix = f"# boot a kernel that has CONFIG_{'' if name == 'mount' else name.upper() + '_'}NS=y"
+    elif number in _REFUSED:
+        _, fix = _why_no_user_namespace(seen, name, number)
+    return Fact(name="namespaces", state="missing", what=what, costs=_NO_JAIL, fix=fix)
+
+
+def _root_directory(seen: Seen) -> Fact:
+    calls = {"mount_setattr": seen.steps.get("attributes", 0), "pivot_root": seen.steps.get("pivot", 0)}
+    failed = {call: number for call, number in calls.items() if number}
+    if not failed:
+        return Fact(name="root directory", what="can be left for one made from nothing")
+    call, number = next(iter(failed.items()))
+    what, fix = f"can't be left for one made from nothing: {call}: {os.strerror(number)}", _LAST_RESORT
+    if seen.container and seen.filtered:
+        fix = _container_fix(seen)
+    elif call == "pivot_root" and number == errno.EINVAL:
+        fix = "# if it is the initramfs, Linux can't: switch_root to another file system first, or use a container"
+    return Fact(name="root directory", state="missing", what=what, costs=_NO_JAIL, fix=fix)
+
+
+def _proc(seen: Seen) -> Fact:
+    number = seen.steps.get("proc", 0)
+    if not number and (number := seen.steps.get("knobs", 0)):
+        what = f"/proc/sys/user can't be written to in a user namespace: {os.strerror(number)}"
+        fix = _container_fix(seen) if seen.container else "sudo mount -o remount,rw /proc/sys"
+        return Fact(name="/proc", state="missing", what=what, costs=_NO_JAIL, fix=fix)
+    if not number:
+        return Fact(name="/proc", what="can be mounted in a new pid namespace")
+    what, fix = f"can't be mounted in a new pid namespace: {os.strerror(number)}", _LAST_RESORT
+    if number in _REFUSED:
+        what = "can't be mounted anew, as parts of the one here are covered"
+        fix = _container_fix(seen) if seen.container else "# see what covers it, and run outside of that:\n" + _COVERS
+    return Fact(name="/proc", state="missing", what=what, costs=_NO_JAIL, fix=fix)
+
+
+def _overlay(seen: Seen) -> Fact:
+    if number := seen.steps.get("overlay", 0):
+        what = f"can't be mounted in a user namespace: {os.strerror(number)}"
+        fix = "sudo modprobe overlay" if number == errno.ENODEV else "# boot Linux 5.11 or later"
+        costs = "a guest can read where the interpreter lies on this host"
+        return Fact(name="overlayfs", state="degraded", what=what, costs=costs, fix=fix)
+    if number := seen.steps.get("overlay-write", 0):
+        what = f"can be mounted, but not written to on a tmpfs: {os.strerror(number)}"
+        costs = "nothing for the jail; changes to a directory can't be tried in an overlay first"
+        return Fact(name="overlayfs", state="degraded", what=what, costs=costs, fix="# boot Linux 6.6 or later")
+    return Fact(name="overlayfs", what="can be mounted in a user namespace, also for writing")
+
+
+def _seccomp(seen: Seen) -> Fact:
+    number = seen.steps.get("seccomp", errno.ENOSYS)
+    if not number:
+        return Fact(name="seccomp", what="a filter of system calls can be set")
+    what, fix = f"no filter of system calls can be set: {os.strerror(number)}", _LAST_RESORT
+    if number in (errno.EINVAL, errno.ENOSYS):
+        fix = "# boot a kernel that has CONFIG_SECCOMP_FILTER=y"
+    elif number in _REFUSED and seen.container:
+        fix = _container_fix(seen)
+    return Fact(name="seccomp", state="missing", what=what, costs=_NO_JAIL, fix=fix)
+
+
+def _landlock(seen: Seen) -> Fact:
+    if seen.landlock >= _LANDLOCK_SCOPES:
+        return Fact(name="Landlock", what=f"version {seen.landlock}")
+    if seen.landlock:
+        return Fact(
+            name="Landlock",
+            state="degraded",
+            what=f"version {seen.landlock}; signals and abstract sockets came with {_LANDLOCK_SCOPES}",
+            costs="those are kept inside by namespaces alone; files have the second lock",
+            fix="# boot Linux 6.12 or later",
+        )
+    fix = "# boot Linux 6.12 or later, built with CONFIG_SECURITY_LANDLOCK=y"
+    if seen.modules and "landlock" not in seen.modules.split(","):
+        fix = (
+            "# if this kernel has it, it is switched off: add to GRUB_CMDLINE_LINUX in /etc/default/grub\n"
+            f"#   lsm=landlock,{seen.modules}\n"
+            "# and then: update-grub && reboot"
+        )
+    return Fact(
+        name="Landlock",
+        state="degraded",
+        what="this kernel has none, or it is switched off",
+        costs="files, signals and abstract sockets are kept inside by namespaces alone, without a second lock",
+        fix=fix,
+    )
+
+
+def _cgroups(seen: Seen) -> Fact:
+    if isinstance(seen.cgroup, str):
+        return Fact(name="cgroup", what=seen.cgroup)
+    return Fact(name="cgroup", state="degraded", what=seen.cgroup.reason, costs=_WATCHED, fix=seen.cgroup.fix)
+
+
+def _bash(seen: Seen) -> Fact:
+    if seen.bash:
+        return Fact(name="bash", what=seen.bash)
+    fix = "sudo apt-get install bash   # or dnf install, apk add, pacman -S"
+    return Fact(name="bash", state="degraded", what="not in /bin or /usr/bin", costs="no Bash can be run", fix=fix)
+
+
+def _root_user(seen: Seen) -> Fact:
+    """Root gives itself up, so it needs the means to, and an interpreter that others may read."""
+    user = f"uid {UNPRIVILEGED_ID}, which root drops to,"
+    what, fix = f"{user} can read the interpreter", ""
+    if number := seen.steps.get("drop", 0):
+        what, fix = f"root can't become {user[:-1]}: {os.strerror(number)}", _AS_ANOTHER_USER
+    elif number := seen.steps.get("sight", 0):
+        what = f"root can't mount anything here: {os.strerror(number)}"
+        fix = f"{_AS_ANOTHER_USER}\n# or, in a container, give it --cap-add SYS_ADMIN"
+    elif seen.closed:
+        what, fix = f"{user} can't read {seen.closed}", f"chmod -R o+rX {shlex.quote(seen.closed)}"
+    costs = "the jail doesn't work for root" if fix else ""
+    return Fact(name="root", state="missing" if fix else "ok", what=what, costs=costs, fix=fix)
+
+
+# --- what to do about it ---
+
+_LAST_RESORT = "# the kernel's log may say who refused it:\nsudo dmesg | tail -20"
+_AS_ANOTHER_USER = "# start Redoma as another user; for a container:  docker run --user 1000"
+_COVERS = "grep ' /proc/' /proc/self/mountinfo"
+_SELINUX_FIX = (
+    "# what was refused, and a module that allows it:\n"
+    "sudo ausearch -m avc,user_avc -ts recent\n"
+    "sudo ausearch -m avc,user_avc -ts recent | audit2allow -M redoma && sudo semodule -i redoma.pp"
+)
+
+
+def _confined(seen: Seen) -> bool:
+    """Whether AppArmor or SELinux has rules for us, a container's for instance. One that only complains has none."""
+    return seen.label.endswith("(enforce)") or (seen.selinux and ":unconfined_t:" not in seen.label)
+
+
+def _sysctl(seen: Seen, name: str, value: int) -> str:
+    """Now, and at every start."""
+    file = "/etc/sysctl.d/60-redoma.conf"
+    where = f"# on the machine that runs this {seen.container} container:\n" if seen.container else ""
+    return f"{where}echo '{name} = {value}' | sudo tee -a {file}\nsudo sysctl -p {file}"
+
+
+def _apparmor_fix(seen: Seen) -> str:
+    profile = f'profile redoma "{seen.executable}" flags=(unconfined) {{ userns, }}'
+    return (
+        "# for this interpreter, with a profile as Ubuntu recommends:\n"
+        f"printf '%s\\n' 'abi <abi/4.0>,' {shlex.quote(profile)} | sudo tee /etc/apparmor.d/redoma\n"
+        f"sudo apparmor_parser -r /etc/apparmor.d/redoma\n"
+        "# or for every program on this host:\n" + _sysctl(seen, "kernel.apparmor_restrict_unprivileged_userns", 0)
+    )
+
+
+def _service_fix(seen: Seen) -> str:
+    unit = seen.service or "UNIT"
+    folder = f"/etc/systemd/system/{unit}.d"
+    return (
+        "# if it is systemd's (and if the unit has a SystemCallFilter=, that one must leave in @mount too):\n"
+        f"sudo mkdir -p {folder}\n"
+        f"printf '[Service]\\nRestrictNamespaces=no\\n' | sudo tee {folder}/redoma.conf\n"
+        f"sudo systemctl daemon-reload && sudo systemctl restart {unit}"
+    )
+
+
+def _container_fix(seen: Seen) -> str:
+    match seen.container:
+        case "kubernetes":
+            return (
+                "# in the pod's specification:\n"
+                "#   hostUsers: false\n"
+                "#   containers: [{securityContext: {procMount: Unmasked, seccompProfile: {type: Unconfined},\n"
+                "#                                   appArmorProfile: {type: Unconfined}}}]"
+            )
+        case "lxc" | "lxc-libvirt":
+            return "lxc config set CONTAINER security.nesting=true && lxc restart CONTAINER"
+        case "podman":
+            options = ["seccomp=unconfined", "unmask=ALL", *(["label=disable"] if seen.selinux else [])]
+        case _:
+            options = ["seccomp=unconfined", "systempaths=unconfined"]
+            options += ["label=disable"] if seen.selinux else ["apparmor=unconfined"] if _confined(seen) else []
+    program = "podman" if seen.container == "podman" else "docker"
+    flags = " ".join(f"--security-opt {option}" for option in options)
+    return (
+        f"{program} run {flags} IMAGE\n"
+        "# instead of seccomp=unconfined, a profile that also allows clone, unshare, mount, mount_setattr, umount2,\n"
+        "# pivot_root and sethostname will do: --security-opt seccomp=PROFILE.json"
+    )

@@ -1,0 +1,159 @@
+"""What can be observed of this kernel and this host. Settings are read; each step of building a cell is really taken,
+by a child (see `tries`). Nothing is changed, and nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from . import seccomp
+from .cgroup import find
+from .cgroup_place import Unavailable, locate
+
+_PACKAGES = str(Path(__file__).parents[3])
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from redoma.backends.jail.tries import main; main()"
+_PATIENCE = 10.0  # seconds for the tries, which take some 50 ms
+_SETTINGS = (
+    "kernel.unprivileged_userns_clone",
+    "kernel.apparmor_restrict_unprivileged_userns",
+    *(f"user.max_{kind}_namespaces" for kind in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")),
+)
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What was observed. Every field but the first two says, as it stands, that nothing is in the way."""
+
+    release: str
+    machine: str
+    root: bool = False
+    steps: dict[str, int] = {}
+    """The errno of each step of `tries`."""
+    broken: str = ""
+    """Why the tries could not even be made."""
+    closed: str = ""
+    """What of the interpreter the user that root drops to can't read."""
+    unfiltered: str = ""
+    """Why there is no filter of system calls for this machine."""
+    settings: dict[str, str] = {}
+    container: str = ""
+    service: str = ""
+    """The unit of systemd that we run in."""
+    chrooted: bool = False
+    filtered: bool = False
+    """Whether we run under a seccomp filter of somebody else."""
+    label: str = ""
+    """What AppArmor or SELinux calls us."""
+    selinux: bool = False
+    landlock: int = 0
+    cgroup: str | Unavailable = ""
+    """How groups limit a cell here, or why they can't."""
+    modules: str = ""
+    """The kernel's security modules, where they can be read."""
+    bash: str | None = None
+    executable: str = ""
+
+
+def look() -> Seen:
+    report, broken = _take_steps()
+    status = _read("/proc/self/status")
+    service = re.search(r"/([^/\n]+\.service)", _read("/proc/self/cgroup"))
+    return Seen(
+        release=platform.release(),
+        machine=platform.machine(),
+        root=os.getuid() == 0,
+        broken=broken,
+        unfiltered=_unfiltered(),
+        cgroup=_cgroup(),
+        settings={name: value for name in _SETTINGS if (value := _read("/proc/sys/" + name.replace(".", "/")))},
+        container=_container(),
+        service=service.group(1) if service else "",
+        chrooted=not re.search(r"^\d+ \d+ \S+ \S+ / ", _read("/proc/self/mountinfo"), re.MULTILINE),
+        filtered="Seccomp:\t2" in status,
+        label=_read("/proc/self/attr/current").rstrip("\0"),
+        selinux=_read("/sys/fs/selinux/enforce") == "1",
+        modules=_read("/sys/kernel/security/lsm"),
+        bash=shutil.which("bash", path=os.defpath),
+        executable=os.path.realpath(sys.executable),
+        **report,
+    )
+
+
+def _take_steps() -> tuple[dict[str, Any], str]:
+    """What the child reports, or why there is no report."""
+    prefix = os.path.realpath(sys.base_prefix)
+    needed = [
+        (prefix, os.path.relpath(os.path.realpath(sys.executable), prefix)),
+        (prefix, os.path.relpath(os.path.realpath(os.__file__), prefix)),
+        (sysconfig.get_path("purelib"), ""),
+        (f"{_PACKAGES}/redoma", "__init__.py"),
+    ]
+    arguments = [word for pair in needed if os.path.isdir(pair[0]) for word in pair]
+    try:
+        child = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGES, *arguments],
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+            cwd="/",
+            env={},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {}, str(error)
+    if child.returncode:
+        last = child.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
+        return {}, last or f"the child ended with status {child.returncode}"
+    report: dict[str, Any] = json.loads(child.stdout)
+    return report, ""
+
+
+def _read(path: str) -> str:
+    """A file of the kernel's, or nothing where it doesn't exist or isn't shown."""
+    try:
+        return Path(path).read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _unfiltered() -> str:
+    try:
+        seccomp.program(watched=False)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _cgroup() -> str | Unavailable:
+    """In v1 by making a group. In v2 by looking alone: there, making the first one moves us to another group."""
+    place = locate()
+    if isinstance(place, Unavailable):
+        return place
+    if place.version == "v2":
+        return f"v2 limits the memory of a cell and counts its CPU time, in {place.base}"
+    groups = find()
+    return groups if isinstance(groups, Unavailable) else f"v1 limits the memory of a cell, in {groups.base}"
+
+
+def _container() -> str:
+    """What kind of container this looks like. A hint for words only: an image can be started as a machine too."""
+    if os.path.exists("/var/run/secrets/kubernetes.io"):
+        return "kubernetes"
+    named = _read("/run/systemd/container") or _read("/run/host/container-manager")
+    if named == "wsl":  # what systemd calls it; a machine of its own since the second version
+        return ""
+    if named or os.path.exists("/run/.containerenv"):
+        return named or "podman"
+    if os.path.exists("/.dockerenv"):
+        return "docker"
+    groups = re.search(r"kubepods|docker|libpod|lxc", _read("/proc/self/cgroup"))
+    return {"kubepods": "kubernetes", "libpod": "podman"}.get(groups.group(), groups.group()) if groups else ""

@@ -1,0 +1,162 @@
+"""What a cell needs of the kernel, tried for real in a child that ends right after. Inner: standard library only.
+
+Settings tell what should work; whether it does depends on security modules and on filters that nobody can read.
+So each step of building a cell is taken once, in the order of `root` and `setup`, and its errno is written down. A step
+that needs one that failed is not tried. All of it happens in namespaces of the child's own, and ends with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from redoma.backends import _linux
+from redoma.backends.jail import seccomp
+from redoma.backends.jail.root import GUEST_ID, UNPRIVILEGED_ID
+
+NAMESPACES = {
+    "mount": _linux.CLONE_NEWNS,
+    "pid": _linux.CLONE_NEWPID,
+    "net": _linux.CLONE_NEWNET,
+    "ipc": _linux.CLONE_NEWIPC,
+    "uts": _linux.CLONE_NEWUTS,
+    "cgroup": _linux.CLONE_NEWCGROUP,
+}
+_PLACE = "/tmp"  # noqa: S108 - covered, as in `root`, by a tmpfs that only this child sees
+
+
+def main() -> None:
+    """Arguments: pairs of a directory and a path in it that a guest has to read."""
+    os.write(1, json.dumps(take(sys.argv[1:])).encode())
+
+
+def take(needed: list[str]) -> dict[str, Any]:
+    steps, closed = Steps(), ""
+    if os.getuid() == 0:
+        # Root binds the interpreter before it gives up root, so what is above these directories doesn't matter.
+        opened = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in needed[::2]]
+        steps.take("sight", _linux.unshare, _linux.CLONE_NEWNS)
+        if steps.take("drop", become_unprivileged):
+            closed = next(filter(None, map(obstacle, opened, needed[::2], needed[1::2])), "")
+    if not steps.taken.get("drop"):
+        steps.build()
+    steps.take("seccomp", _filter)  # last: it holds for good
+    return {"steps": steps.taken, "closed": closed, "landlock": _linux.landlock_abi()}
+
+
+def become_unprivileged() -> None:
+    """What holds for root says nothing about the user it drops to."""
+    os.setgroups([])
+    os.setresgid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+    os.setresuid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+    _linux.show_to_peers()  # a change of uid gave /proc/self to root, and the map of users is written there
+
+
+def obstacle(opened: int, directory: str, path: str) -> str:
+    """The first part of a path in a directory that can't be entered, or read at its end; empty if there is none."""
+    parts = path.split("/") if path else []
+    for end in range(len(parts) + 1):
+        part = "/".join(parts[:end])
+        wanted = os.R_OK if end == len(parts) and parts else os.R_OK | os.X_OK
+        if not os.access(part or ".", wanted, dir_fd=opened):
+            return os.path.join(directory, part) if part else directory
+    return ""
+
+
+class Steps:
+    """The errno of each step taken: 0 for one that worked."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, int] = {}
+
+    def build(self) -> None:
+        user, group = os.getuid(), os.getgid()
+        if not (self.take("user", _linux.unshare, _linux.CLONE_NEWUSER) and self.take("map", _map, user, group)):
+            return
+        # The zygote of an unprivileged user is in one already, and each of its cells in another.
+        self.take("nested", _in_child, _linux.unshare, _linux.CLONE_NEWUSER)
+        namespaces = [self.take(name, _linux.unshare, flag) for name, flag in NAMESPACES.items()]
+        if all(namespaces) and self.take("tmpfs", _cover):
+            self.take("attributes", _linux.restrict_mounts, _PLACE, _linux.MOUNT_ATTR_NODEV)
+            self.take("overlay", _overlay)
+            self.take("overlay-write", _overlay_for_writing)
+            self.take("proc", _in_child, _proc)  # in pid 1 of the new namespace, and with its end the namespace ends
+            self.take("knobs", _write, "/proc/sys/user/max_user_namespaces", "0")
+            self.take("pivot", _linux.pivot_root, _PLACE, f"{_PLACE}/old")
+
+    def take(self, name: str, step: Callable[..., None], *arguments: Any) -> bool:
+        try:
+            step(*arguments)
+        except OSError as error:
+            self.taken[name] = error.errno or errno.EIO
+            return False
+        self.taken[name] = 0
+        return True
+
+
+def _in_child(step: Callable[..., None], *arguments: Any) -> None:
+    child = os.fork()
+    if child == 0:
+        number = errno.EIO
+        try:
+            _linux.die_with_parent(signal.SIGKILL)
+            step(*arguments)
+            number = 0
+        except OSError as error:
+            number = error.errno or errno.EIO
+        finally:
+            os._exit(number)
+    _, status = os.waitpid(child, 0)
+    if number := os.waitstatus_to_exitcode(status):
+        raise OSError(number, "the child could not")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _map(user: int, group: int) -> None:
+    """Needs CAP_SYS_ADMIN in the new namespace: where AppArmor takes it away, this is the first step that fails."""
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{GUEST_ID} {user} 1")
+    _write("/proc/self/gid_map", f"{GUEST_ID} {group} 1")
+
+
+def _cover() -> None:
+    _linux.mount("none", "/", "", _linux.MS_REC | _linux.MS_PRIVATE)
+    _linux.mount("tmpfs", _PLACE, "tmpfs", _linux.MS_NOSUID | _linux.MS_NODEV, "mode=0755")
+    for name in ("proc", "one/d", "two", "upper", "work", "merged", "written", "old"):
+        os.makedirs(f"{_PLACE}/{name}")
+    _write(f"{_PLACE}/one/d/file", "")
+
+
+def _overlay() -> None:
+    layers = f"lowerdir={_PLACE}/one:{_PLACE}/two"
+    _linux.mount("overlay", f"{_PLACE}/merged", "overlay", _linux.MS_RDONLY, layers)
+
+
+def _overlay_for_writing() -> None:
+    """Mounting alone proves little: a directory that is replaced needs an xattr, which tmpfs has since Linux 6.6."""
+    layers = f"lowerdir={_PLACE}/one:{_PLACE}/two,upperdir={_PLACE}/upper,workdir={_PLACE}/work,userxattr"
+    _linux.mount("overlay", f"{_PLACE}/written", "overlay", 0, layers)
+    os.unlink(f"{_PLACE}/written/d/file")
+    os.rmdir(f"{_PLACE}/written/d")
+    os.mkdir(f"{_PLACE}/written/d")
+    if os.listdir(f"{_PLACE}/written/d"):
+        raise OSError(errno.EOPNOTSUPP, "what was deleted shows through")
+
+
+def _proc() -> None:
+    flags = _linux.MS_NOSUID | _linux.MS_NODEV | _linux.MS_NOEXEC
+    _linux.mount("proc", f"{_PLACE}/proc", "proc", flags, "subset=pid")
+
+
+def _filter() -> None:
+    _linux.allow_no_new_privileges()
+    _linux.install_filter(seccomp.program(watched=False))

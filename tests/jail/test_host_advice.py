@@ -1,0 +1,283 @@
+"""What the jail says of hosts that we don't have: described to it by what would be observed there."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import subprocess
+from typing import Any
+
+import pytest
+
+from redoma.backends.jail.cgroup_place import Unavailable
+from redoma.backends.jail.host import Fact, explain
+from redoma.backends.jail.look import Seen
+from redoma.backends.jail.tries import NAMESPACES
+
+STEPS = (
+    *("user", "map", "nested", *NAMESPACES, "tmpfs", "attributes"),
+    *("overlay", "overlay-write", "proc", "knobs", "pivot", "seccomp"),
+)
+WORKS = dict.fromkeys(STEPS, 0)
+
+
+def host(**changes: Any) -> Seen:
+    """A host where everything is as it should be, but for the changes."""
+    usual: dict[str, Any] = {
+        "release": "6.12.1",
+        "machine": "x86_64",
+        "steps": WORKS,
+        "landlock": 6,
+        "bash": "/usr/bin/bash",
+        "executable": "/usr/bin/python3.12",
+    }
+    return Seen(**{**usual, **changes})
+
+
+def stopped_at(step: str, number: int) -> dict[str, int]:
+    """The steps as they go when one fails: what needs it isn't tried."""
+    return {**dict.fromkeys(STEPS[: STEPS.index(step)], 0), step: number, "seccomp": 0}
+
+
+def told(name: str, **changes: Any) -> Fact:
+    return next(fact for fact in explain(host(**changes)) if fact.name == name)
+
+
+def test_ubuntu_24_04_takes_the_capabilities_away_and_a_profile_gives_them_back() -> None:
+    fact = told(
+        "user namespaces",
+        steps=stopped_at("map", errno.EPERM),
+        settings={"kernel.apparmor_restrict_unprivileged_userns": "1"},
+        label="unconfined",
+    )
+    assert fact.state == "missing"
+    assert "AppArmor" in fact.what
+    # The lines are what a shell would write to the profile, and load.
+    printed = shell('sudo() { if [ $1 = tee ]; then cat; else echo RUN "$@"; fi; }\n' + fact.fix)
+    assert printed.splitlines() == [
+        "abi <abi/4.0>,",
+        'profile redoma "/usr/bin/python3.12" flags=(unconfined) { userns, }',
+        "RUN apparmor_parser -r /etc/apparmor.d/redoma",
+        "kernel.apparmor_restrict_unprivileged_userns = 0",
+        "RUN sysctl -p /etc/sysctl.d/60-redoma.conf",
+    ]
+
+
+@pytest.mark.parametrize(
+    "step", ["user", "tmpfs"]
+)  # 23.10 before the profile existed; a kernel that maps, then refuses
+def test_the_other_ways_in_which_apparmor_refuses_are_known_too(step: str) -> None:
+    settings = {"kernel.apparmor_restrict_unprivileged_userns": "1"}
+    fact = told("user namespaces", steps=stopped_at(step, errno.EACCES), settings=settings)
+    assert "/etc/apparmor.d/redoma" in fact.fix
+
+
+def test_a_profile_that_is_loaded_but_unconfined_is_no_confinement() -> None:
+    settings = {"kernel.apparmor_restrict_unprivileged_userns": "1"}
+    steps = stopped_at("map", errno.EPERM)
+    assert "AppArmor takes" in told("user namespaces", steps=steps, settings=settings, label="x (unconfined)").what
+
+
+def test_debian_with_its_own_switch_off() -> None:
+    settings = {"kernel.unprivileged_userns_clone": "0"}
+    fact = told("user namespaces", steps=stopped_at("user", errno.EPERM), settings=settings)
+    assert fact.what == "kernel.unprivileged_userns_clone is 0"
+    assert fact.fix.splitlines() == [
+        "echo 'kernel.unprivileged_userns_clone = 1' | sudo tee -a /etc/sysctl.d/60-redoma.conf",
+        "sudo sysctl -p /etc/sysctl.d/60-redoma.conf",
+    ]
+
+
+def test_a_switch_that_is_on_is_not_blamed() -> None:
+    settings = {"kernel.unprivileged_userns_clone": "1", "kernel.apparmor_restrict_unprivileged_userns": "0"}
+    fact = told("user namespaces", steps=stopped_at("user", errno.EPERM), settings=settings)
+    assert "kernel." not in fact.what + fact.fix
+    assert "dmesg" in fact.fix
+
+
+@pytest.mark.parametrize(
+    ("container", "more", "fix"),
+    [
+        ("docker", {}, "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined IMAGE"),
+        ("docker", {"label": "docker-default (enforce)"}, "--security-opt apparmor=unconfined IMAGE"),
+        ("docker", {"selinux": True, "label": "u:r:container_t:s0"}, "--security-opt label=disable IMAGE"),
+        ("podman", {}, "podman run --security-opt seccomp=unconfined --security-opt unmask=ALL IMAGE"),
+        ("kubernetes", {}, "seccompProfile: {type: Unconfined}"),
+        ("lxc", {}, "security.nesting=true"),
+    ],
+)
+def test_a_container_that_refuses_is_named_with_its_own_options(container: str, more: dict[str, Any], fix: str) -> None:
+    steps = stopped_at("user", errno.EPERM)
+    fact = told("user namespaces", steps=steps, container=container, filtered=True, **more)
+    assert container in fact.what
+    assert fix in fact.fix
+
+
+def test_a_container_on_ubuntu_is_blamed_before_the_host_under_it() -> None:
+    fact = told(
+        "user namespaces",
+        steps=stopped_at("user", errno.EPERM),
+        container="docker",
+        filtered=True,
+        settings={"kernel.apparmor_restrict_unprivileged_userns": "1"},
+    )
+    assert "docker run" in fact.fix
+
+
+def test_a_setting_that_only_the_outside_can_change_says_where() -> None:
+    settings = {"kernel.unprivileged_userns_clone": "0"}
+    steps = stopped_at("user", errno.EPERM)
+    assert (
+        "runs this docker container" in told("user namespaces", steps=steps, settings=settings, container="docker").fix
+    )
+
+
+def test_a_nested_container_whose_proc_is_masked_gets_the_option_that_unmasks_it() -> None:
+    steps = {**WORKS, "proc": errno.EPERM}
+    assert "systempaths=unconfined" in told("/proc", steps=steps, container="docker").fix
+    assert "unmask=ALL" in told("/proc", steps=steps, container="podman").fix
+    assert "procMount: Unmasked" in told("/proc", steps=steps, container="kubernetes").fix
+
+
+def test_a_service_of_systemd_is_named() -> None:
+    fact = told("user namespaces", steps=stopped_at("user", errno.EPERM), filtered=True, service="agent.service")
+    assert "/etc/systemd/system/agent.service.d/redoma.conf" in fact.fix
+
+
+def test_selinux_and_a_profile_of_apparmor_are_named() -> None:
+    steps = stopped_at("user", errno.EACCES)
+    assert "SELinux" in told("user namespaces", steps=steps, selinux=True, label="user_u:user_r:user_t:s0").what
+    assert told("user namespaces", steps=steps, label="my agent (enforce)").fix == "sudo aa-complain 'my agent'"
+
+
+def test_namespaces_that_are_used_up_get_twice_as_many() -> None:
+    steps = stopped_at("user", errno.ENOSPC)
+    assert "= 200" in told("user namespaces", steps=steps, settings={"user.max_user_namespaces": "100"}).fix
+    fact = told("namespaces", steps={**WORKS, "net": errno.ENOSPC}, settings={"user.max_net_namespaces": "0"})
+    assert (fact.state, fact.what) == ("missing", "no namespace of net: user.max_net_namespaces is 0")
+
+
+def test_a_kernel_without_a_kind_of_namespace() -> None:
+    assert "CONFIG_USER_NS" in told("user namespaces", steps=stopped_at("user", errno.EINVAL)).fix
+    assert "CONFIG_IPC_NS" in told("namespaces", steps={**WORKS, "ipc": errno.EINVAL}).fix
+
+
+@pytest.mark.parametrize(
+    ("release", "attributes", "state"),
+    [
+        ("5.10.0-28-amd64", errno.ENOSYS, "missing"),
+        ("4.18.0-553.el8", None, "missing"),
+        ("4.4.0-19041-Microsoft", None, "missing"),
+        ("5.13.0", 0, "degraded"),
+        ("5.14.0-427.el9", 0, "ok"),
+        ("6.12.1", 0, "ok"),
+    ],
+)
+def test_what_a_kernel_is_too_old_for(release: str, attributes: int | None, state: str) -> None:
+    steps = {"user": errno.EPERM} if attributes is None else {**WORKS, "attributes": attributes}
+    fact = told("kernel", release=release, steps=steps)
+    assert fact.state == state
+    assert bool(fact.costs) == bool(fact.fix) == (state != "ok")
+
+
+def test_another_architecture_has_no_filter() -> None:
+    fact = told("architecture", machine="riscv64", unfiltered="there is none for riscv64")
+    assert (fact.state, fact.what) == ("missing", "there is none for riscv64")
+
+
+@pytest.mark.parametrize(
+    ("version", "modules", "state", "words"),
+    [
+        (6, "", "ok", "version 6"),
+        (3, "", "degraded", "signals"),
+        (0, "lockdown,yama,apparmor", "degraded", "lsm=landlock,lockdown,yama,apparmor"),
+        (0, "", "degraded", "CONFIG_SECURITY_LANDLOCK"),
+    ],
+)
+def test_landlock_of_each_age(version: int, modules: str, state: str, words: str) -> None:
+    fact = told("Landlock", landlock=version, modules=modules)
+    assert fact.state == state
+    assert words in fact.what + fact.fix
+
+
+def test_an_overlay_that_can_only_be_read_is_less() -> None:
+    assert told("overlayfs", steps={**WORKS, "overlay-write": errno.EOPNOTSUPP}).state == "degraded"
+    assert "modprobe" in told("overlayfs", steps={**WORKS, "overlay": errno.ENODEV, "overlay-write": errno.ENODEV}).fix
+
+
+def test_a_host_without_bash_runs_the_rest() -> None:
+    assert told("bash", bash=None).state == "degraded"
+
+
+def test_tries_that_could_not_be_made_are_no_success() -> None:
+    found = {fact.name: fact for fact in explain(host(steps={}, broken="it took 10 seconds"))}
+    assert found["user namespaces"].state == "missing"
+    assert "it took 10 seconds" in found["user namespaces"].what
+    assert not {"namespaces", "/proc", "overlayfs", "seccomp", "Landlock"} & set(found)
+
+
+def test_root_without_the_means_to_mount_is_told_to_be_another_user() -> None:
+    fact = told("root", root=True, steps={"sight": errno.EPERM, "drop": 0, **WORKS})
+    assert fact.state == "missing"
+    assert "--user 1000" in fact.fix
+
+
+def test_root_is_told_what_to_open() -> None:
+    assert told("root", root=True, closed="/opt/my python").fix == "chmod -R o+rX '/opt/my python'"
+    assert "root" not in {fact.name for fact in explain(host())}
+
+
+@pytest.mark.parametrize(
+    ("steps", "more", "words"),
+    [
+        ({"pivot": errno.EINVAL}, {}, "initramfs"),
+        ({"pivot": errno.EPERM}, {"container": "docker", "filtered": True}, "seccomp=unconfined"),
+        ({"attributes": errno.ENOSYS}, {"container": "docker", "filtered": True}, "mount_setattr"),
+    ],
+)
+def test_a_root_that_can_not_be_left(steps: dict[str, int], more: dict[str, Any], words: str) -> None:
+    fact = told("root directory", steps={**WORKS, **steps}, **more)
+    assert fact.state == "missing"
+    assert words in fact.fix
+
+
+def test_a_proc_whose_settings_are_read_only() -> None:
+    steps = {**WORKS, "knobs": errno.EROFS}
+    assert "remount,rw" in told("/proc", steps=steps).fix
+    assert "systempaths=unconfined" in told("/proc", steps=steps, container="docker").fix
+
+
+def test_a_group_that_can_be_used_is_named() -> None:
+    assert told("cgroup", cgroup="v2 limits").state == "ok"
+    fact = told("cgroup", cgroup=Unavailable("this user may not", "systemd-run redoma"))
+    assert (fact.state, fact.what, fact.fix) == ("degraded", "this user may not", "systemd-run redoma")
+
+
+def test_root_is_not_told_to_use_sudo() -> None:
+    steps = stopped_at("user", errno.ENOSPC)
+    assert "sudo" in told("user namespaces", steps=steps).fix
+    assert "sudo" not in told("user namespaces", steps=steps, root=True).fix
+
+
+def shell(script: str) -> str:
+    return subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True, timeout=30).stdout
+
+
+def test_every_fix_can_be_pasted_into_a_shell() -> None:
+    fixes = set()
+    numbers = (errno.EPERM, errno.ENOSPC, errno.EINVAL, errno.ENOSYS, errno.ENODEV)
+    variants: list[dict[str, Any]] = [
+        {},
+        {"filtered": True},
+        {"selinux": True},
+        {"root": True, "closed": "/a b"},
+    ]
+    for container, number, step, more in itertools.product(
+        ("", "docker", "kubernetes", "lxc"), numbers, STEPS, variants
+    ):
+        steps = stopped_at(step, number) if step in ("user", "map", "nested", "tmpfs") else {**WORKS, step: number}
+        for fact in explain(host(steps=steps, container=container, landlock=0, bash=None, **more)):
+            assert bool(fact.costs) == (fact.state != "ok"), fact
+            fixes.add(fact.fix)
+    for fix in fixes:
+        subprocess.run(["sh", "-nc", fix], check=True, timeout=30)
