@@ -4,6 +4,7 @@
     ├── InvalidRequest       the request itself makes no sense (also a ValueError)
     ├── ConfigError          a configuration file can't be used
     │   └── PolicyError      ... because of a rule in it
+    ├── CallbackError        a function given as `on_output` failed; the run itself did not
     ├── AuditError           the record can't be written or read
     └── BackendError         a backend could not do its work
         ├── BackendUnavailable   ... because this host doesn't have it
@@ -14,6 +15,11 @@ and what to do next.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .models import Result
 
 
 class RedomaError(Exception):
@@ -35,6 +41,18 @@ class ConfigError(RedomaError):
 
 class PolicyError(ConfigError):
     """A rule can't be used: its fields are wrong, or its own examples disagree with it."""
+
+
+class CallbackError(RedomaError):
+    """A function given as `on_output` failed. The run went on to its end, without calling it again: see `result`."""
+
+    def __init__(self, failure: Exception, result: Result) -> None:
+        super().__init__(
+            f"on_output raised {type(failure).__name__}",
+            why=str(failure),
+            next="mend it; the run ended by itself, with the `result` of this error",
+        )
+        self.result = result
 
 
 class AuditError(RedomaError):

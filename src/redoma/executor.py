@@ -17,12 +17,17 @@ from . import endings, intake
 from .audit import AuditLog
 from .backends.base import Backend, Capabilities
 from .config import Config
-from .errors import AuditError, BackendError, BackendUnavailable, Unsupported
+from .errors import AuditError, BackendError, BackendUnavailable, InvalidRequest, Unsupported
 from .intake import Options
+from .live import Live
 from .models import Decision, Evaluation, Finding, Language, Limits, Request, Result, Status
 from .output import Capture
 from .policy import Policy, evaluate
 from .sensitive import Redactor
+from .streaming import AsyncLiveRun
+
+_Asked = tuple[Request, tuple[Finding, ...]]
+"""A request, and what speaks against it whatever the policy says."""
 
 AUTO = ("jail", "docker", "monty")
 """What `backend="auto"` tries, in this order: never one without a boundary."""
@@ -40,18 +45,49 @@ class AsyncExecutor:
 
     async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
         """Run source text."""
-        request = intake.build(self.config, self.backends, options, code=code, language=language)
-        return await self.submit(request, policy=options.get("policy"))
+        return await self._run(*self._source(code, language, options), options)
 
     async def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
         """Run an argument vector, without a shell; `entry` names a configured executor such as `app:shell`."""
+        return await self._run(*self._command(argv, entry, options), options)
+
+    def stream(self, code: str, language: Language = "python", **options: Unpack[Options]) -> AsyncLiveRun:
+        """Run source text and follow its output: `async with … as run`, `async for` over it, then `run.result`."""
+        return self._live(*self._source(code, language, options), options)
+
+    def stream_command(
+        self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]
+    ) -> AsyncLiveRun:
+        """Run an argument vector and follow its output."""
+        return self._live(*self._command(argv, entry, options), options)
+
+    def _source(self, code: str, language: Language, options: Options) -> _Asked:
+        return intake.build(self.config, self.backends, options, code=code, language=language), ()
+
+    def _command(self, argv: Iterable[str], entry: str | None, options: Options) -> _Asked:
         given = intake.words("argv", argv)
         request = intake.build(self.config, self.backends, options, argv=given, language="command")
-        objections: tuple[Finding, ...] = ()
-        if entry is not None:
-            intake.must_be_known("executor", [entry], self.config.entries)
-            request, objections = intake.for_entry(request, entry, self.config.entries[entry])
-        return await self.submit(request, policy=options.get("policy"), objections=objections)
+        if entry is None:
+            return request, ()
+        intake.must_be_known("executor", [entry], self.config.entries)
+        return intake.for_entry(request, entry, self.config.entries[entry])
+
+    async def _run(self, request: Request, objections: tuple[Finding, ...], options: Options) -> Result:
+        on_output = options.get("on_output")
+        if on_output is None:
+            return await self.submit(request, policy=options.get("policy"), objections=objections)
+        async with self._live(request, objections, options, on_output=True) as run:
+            return await run.deliver(on_output)
+
+    def _live(
+        self, request: Request, objections: tuple[Finding, ...], options: Options, *, on_output: bool = False
+    ) -> AsyncLiveRun:
+        if options.get("on_output") is not None and not on_output:
+            raise InvalidRequest("on_output was given to a stream", why="it would get nothing", next="leave it out")
+        return AsyncLiveRun(
+            Live(request.limits, Redactor(request.secrets.values())),
+            lambda live: self.submit(request, policy=options.get("policy"), objections=objections, live=live),
+        )
 
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
         """What policy says of a request, without running it."""
@@ -60,12 +96,19 @@ class AsyncExecutor:
         return evaluate(self._policies[policy], request)
 
     async def submit(
-        self, request: Request, *, policy: str | None = None, objections: tuple[Finding, ...] = ()
+        self,
+        request: Request,
+        *,
+        policy: str | None = None,
+        objections: tuple[Finding, ...] = (),
+        live: Live | None = None,
     ) -> Result:
-        """The whole path of one request. Raises neither for what the code did nor for what we could not do."""
+        """The whole path of one request. Raises neither for what the code did nor for what we could not do.
+
+        Whoever follows the run gets its output through `live`, too."""
         evaluation = self.check(request, policy)
         evaluation = msgspec.structs.replace(evaluation, findings=objections + evaluation.findings)
-        redactor = Redactor(request.secrets.values())
+        redactor = live.redactor if live else Redactor(request.secrets.values())
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
         try:
             self._record("intent", request.id, endings.intent(request, evaluation, redactor))
@@ -73,24 +116,24 @@ class AsyncExecutor:
             return endings.failed(result, error, redactor)  # what can't be recorded doesn't run
         try:
             if evaluation.decision is Decision.ALLOW:
-                result = await self._execute(request, result, redactor)
+                result = await self._execute(request, result, redactor, live)
             else:
                 result = endings.refused(result)
         finally:  # also when we are cancelled: the record then says so
             try:
-                self._record("outcome", request.id, endings.outcome(result))
+                self._record("outcome", request.id, endings.outcome(result, redactor))
             except AuditError as error:
                 result = endings.failed(result, error, redactor, ran=True)
         return result
 
-    async def _execute(self, request: Request, result: Result, redactor: Redactor) -> Result:
+    async def _execute(self, request: Request, result: Result, redactor: Redactor, live: Live | None) -> Result:
         """On the first backend that can. One that raises `Unsupported` has run nothing, so the next may be tried."""
         refusals: list[BackendError] = []
         for name in AUTO if request.backend == "auto" else (request.backend,):
             if (backend := self.backends.get(name)) is None:
                 continue
             result = msgspec.structs.replace(result, backend=name)
-            capture = Capture(request.limits, redactor)
+            capture = Capture(request.limits, redactor, live.feed if live else None)
             try:
                 _require(name, backend.capabilities(), request)
                 outcome = await backend.run(request, capture.feed)
@@ -119,10 +162,11 @@ class AsyncExecutor:
 
 
 def _installed() -> list[Backend]:
+    from .backends.jail import JailBackend
     from .backends.monty import MontyBackend
     from .backends.native import NativeBackend
 
-    return [MontyBackend(), NativeBackend()]
+    return [JailBackend(), MontyBackend(), NativeBackend()]
 
 
 def _require(name: str, can: Capabilities, request: Request) -> None:
@@ -132,13 +176,21 @@ def _require(name: str, can: Capabilities, request: Request) -> None:
         "input": can.stdin or not request.stdin,
         "variables": can.env or not request.environment,
         "files": can.files or not request.files,
+        "files to bring back": can.outputs or not request.outputs,
         "a working directory on the host": can.cwd or request.cwd is None,
         **{f"the isolation layer {layer!r}": False for layer in can.isolation.lacking(request.require)},
-        **{f"a limit on {name}": name in can.limits for name in Limits.__struct_fields__},
+        **{f"a limit on {field}": False for field in _unenforced(can, request.limits)},
     }
     unmet = [need for need, met in needs.items() if not met]
     if unmet:
         raise Unsupported(f"{name} can't run this request", why=f"it doesn't offer {', '.join(unmet)}")
+
+
+def _unenforced(can: Capabilities, limits: Limits) -> list[str]:
+    """The limits that were asked for and would not hold. A default that doesn't is written on the result instead."""
+    defaults = Limits()
+    unenforced = [field for field in Limits.__struct_fields__ if field not in can.limits]
+    return [field for field in unenforced if getattr(limits, field) != getattr(defaults, field)]
 
 
 def _no_backend(request: Request, refusals: list[BackendError]) -> BackendError:

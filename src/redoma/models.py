@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 import uuid
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -95,6 +95,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     time: float = 30.0
     """Wall-clock seconds."""
+    cpu: float = 120.0
+    """Seconds of processor time, of all processes of the run together."""
     memory: int = 512 * MiB
     """Bytes, for the run as a whole."""
     processes: int = 100
@@ -107,6 +109,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Bytes a run may print before it is stopped with status `output`."""
     file_size: int = 256 * MiB
     """Bytes of the largest file a run may write."""
+    disk: int = 256 * MiB
+    """Bytes of all files of the run together."""
+    files: int = 10_000
+    """Files and directories of the run."""
     open_files: int = 256
     """Descriptors of one process."""
     recursion: int = 1000
@@ -119,7 +125,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise InvalidRequest(
                     f"limit {name!r} is {value!r}", why="a limit is a positive number", next=f"set {name} above 0"
                 )
-            if name != "time" and not isinstance(value, int):
+            if name not in ("time", "cpu") and not isinstance(value, int):
                 raise InvalidRequest(
                     f"limit {name!r} is {value!r}", why="it counts whole units", next=f"use {int(value) or 1}"
                 )
@@ -128,7 +134,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 MIN_SECRET = 4
 """Characters of the shortest value that can be taken out of an output: shorter ones stand everywhere by chance."""
 
+LONGEST_PATTERN, MOST_PATTERNS = 1024, 100
+"""Bounds on what says which files to bring back."""
+
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def _is_plain(path: str) -> bool:
+    """Whether it is a relative path that leads down only."""
+    return bool(path) and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
 def _new_id() -> str:
@@ -149,6 +163,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Variables of the run whose values are taken out of every output and record."""
     files: dict[str, bytes] = {}
     """Relative path → content, placed in the run's working directory before it starts."""
+    outputs: tuple[str, ...] = ()
+    """Which files of the working directory to bring back, if they are new or changed: globs such as `out/*.csv`."""
     cwd: str | None = None
     """A directory of the host to work in, on backends that see the host."""
     require: tuple[str, ...] = ()
@@ -194,20 +210,38 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                     why=f"text of fewer than {MIN_SECRET} characters stands everywhere by chance",
                     next="pass it as an ordinary variable, or use a longer one",
                 )
-        if self.cwd is not None and (self.files or "\0" in self.cwd):
-            raise InvalidRequest(
-                f"the working directory {self.cwd!r} can't be used",
-                why="files are placed in the run's own directory" if self.files else "it holds a NUL byte",
-                next="leave one of cwd and files out" if self.files else "remove it",
-            )
+        if self.cwd is not None:
+            self._check_cwd(self.cwd)
         for path in self.files:
-            parts = path.split("/")
-            if not path or "\0" in path or path.startswith("/") or ".." in parts or "." in parts or "" in parts:
+            if not _is_plain(path):
                 raise InvalidRequest(
                     f"file path {path!r} is not a plain relative path",
                     why="files are placed inside the run's own directory",
                     next="use a path such as data/input.csv",
                 )
+        for pattern in self.outputs:
+            if not _is_plain(pattern) or len(pattern) > LONGEST_PATTERN or len(self.outputs) > MOST_PATTERNS:
+                raise InvalidRequest(
+                    f"{pattern[:80]!r} can't say which files to bring back",
+                    why="only files below the run's own directory are; "
+                    f"at most {MOST_PATTERNS} patterns of {LONGEST_PATTERN} characters",
+                    next="use patterns such as result.json, plots/*.png, or ** for everything new",
+                )
+
+    def _check_cwd(self, cwd: str) -> None:
+        for name, given in (("files", self.files), ("outputs", self.outputs)):
+            if given:
+                raise InvalidRequest(
+                    f"the working directory {cwd!r} can't be used",
+                    why=f"{name} are placed in the run's own directory"
+                    if name == "files"
+                    else "files are brought back from the run's own directory only",
+                    next=f"leave one of cwd and {name} out",
+                )
+        if "\0" in cwd:
+            raise InvalidRequest(
+                f"the working directory {cwd!r} can't be used", why="it holds a NUL byte", next="remove it"
+            )
 
     @property
     def text(self) -> str:
@@ -257,6 +291,13 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(f for f in self.findings if f.decision is decision and decision is not Decision.ALLOW)
 
 
+class Chunk(NamedTuple):
+    """A piece of output, while the run goes on."""
+
+    stream: Stream
+    text: str
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """What a run used. None means the backend can't tell: never a made-up zero."""
 
@@ -298,6 +339,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """How many secrets of each kind were taken out of what you read here."""
     omitted: dict[Stream, int] = {}
     """Bytes of each stream that were left out to keep it within the limits."""
+    files: dict[str, bytes] = {}
+    """Path → content of the files that `outputs` asked for: new or changed ones, as the run left them, not redacted."""
+    left_out: dict[str, str] = {}
+    """Path → why a file that `outputs` asked for was not brought back."""
 
     @property
     def ok(self) -> bool:

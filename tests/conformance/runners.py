@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from redoma import Answer, Backend, FakeBackend, Status
+from redoma.backends.jail import JailBackend
 from redoma.backends.monty import MontyBackend
 from redoma.backends.native import NativeBackend
 from redoma.models import Language
@@ -84,6 +85,17 @@ _NATIVE_PYTHON = _PYTHON | {
 }
 
 
+# A cell always has these, so that programs find what they expect.
+_JAIL_PYTHON = _NATIVE_PYTHON | {
+    "reads all variables": "import os\nprint(sorted(set(os.environ) - {'HOME', 'LANG', 'PATH', 'LD_LIBRARY_PATH'}))",
+}
+_JAIL_BASH = _BASH | {
+    "reads all variables": (
+        "env | grep -v '^_=\\|^PWD=\\|^SHLVL=\\|^OLDPWD=\\|^HOME=\\|^LANG=\\|^PATH=\\|^LD_LIBRARY_PATH=' || echo '[]'"
+    ),
+}
+
+
 _ANSWERS = {
     "hello": Answer(stdout="hello\n"),
     "both streams": Answer(stdout="out\n", stderr="err\n"),
@@ -105,6 +117,8 @@ def _fake() -> Backend:
 
 RUNNERS = {
     "monty": Runner(make=MontyBackend, language="python", programs=_PYTHON),
+    "jail-python": Runner(make=JailBackend, language="python", programs=_JAIL_PYTHON),
+    "jail-bash": Runner(make=JailBackend, language="bash", programs=_JAIL_BASH),
     "native-python": Runner(make=NativeBackend, language="python", programs=_NATIVE_PYTHON),
     "native-bash": Runner(make=NativeBackend, language="bash", programs=_BASH),
     "fake": Runner(make=_fake, language="python", programs={name: name for name in _ANSWERS}),

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..models import Isolation, Language, Request, Status, Stream, Usage
+from ..models import Isolation, Language, Limits, Request, Status, Stream, Usage
 
 Sink = Callable[[Stream, bytes], bool]
 """Takes output as it comes. Returns False once the run has printed all it may: end it with `Status.OUTPUT`."""
@@ -25,10 +25,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation
     """What it always puts between a run and the host."""
     limits: frozenset[str]
-    """The fields of `Limits` that it enforces."""
+    """The fields of `Limits` that it enforces. The defaults of the others are no promise, and asking for less fails."""
     stdin: bool = False
     env: bool = False
     files: bool = False
+    outputs: bool = False
+    """Whether files come back."""
     cwd: bool = False
     value: bool = False
     """Whether the value of a last expression comes back."""
@@ -44,6 +46,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     isolation: Isolation
     usage: Usage = Usage()
+    files: dict[str, bytes] = {}
+    left_out: dict[str, str] = {}
 
 
 class Backend(Protocol):
@@ -59,6 +63,26 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Let go of whatever is kept warm. Safe to call twice."""
+
+
+def exceeded(limit: str, limits: Limits) -> str:
+    """What is said of a run that was ended because of this limit, on every backend."""
+    match limit:
+        case "time":
+            what = f"ran longer than {limits.time:g} s"
+        case "cpu":
+            what = f"used more than {limits.cpu:g} s of processor time"
+        case "memory":
+            what = f"used more than {limits.memory} bytes of memory"
+        case "processes":
+            what = f"had more than {limits.processes} processes"
+        case "output_total":
+            what = f"printed more than {limits.output_total} bytes"
+        case "file_size":
+            what = f"wrote a file of more than {limits.file_size} bytes"
+        case _:
+            what = f"went over its limit on {limit} ({getattr(limits, limit)})"
+    return f"it {what} and was ended"
 
 
 _MAX_DEPTH = 100

@@ -20,6 +20,7 @@ import msgspec
 from ..errors import BackendError
 from ..models import LANGUAGES, Isolation, Limits, Request, Status, Stream, Usage
 from .base import Capabilities, Outcome, Sink
+from .collect import wanted
 
 _CHUNK = 1 << 16
 
@@ -35,6 +36,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     exception: str | None = None
     error: str | None = None
+    files: dict[str, bytes] = {}
+    """What the run leaves in its directory; those that the request asks for are brought back."""
     delay: float = 0.0
     """Seconds between its output and its end."""
 
@@ -59,6 +62,7 @@ class FakeBackend:
             stdin=True,
             env=True,
             files=True,
+            outputs=True,
             cwd=True,
             value=True,
         )
@@ -80,6 +84,7 @@ class FakeBackend:
             error=answer.error,
             isolation=self._isolation,
             usage=Usage(wall=min(answer.delay, request.limits.time)),
+            files={path: content for path, content in answer.files.items() if wanted(path, request.outputs)},
         )
         if not _print(answer, sink):
             return msgspec.structs.replace(outcome, status=Status.OUTPUT, exit_code=None, value=None)

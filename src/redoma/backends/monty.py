@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendError, BackendUnavailable, Unsupported
 from ..models import Isolation, KiB, Limits, Request, Status, Stream, Usage
-from .base import Capabilities, Outcome, Sink, plain
+from .base import Capabilities, Outcome, Sink, exceeded, plain
 from .scratch import scratch
 
 if TYPE_CHECKING:
@@ -66,9 +66,10 @@ class MontyBackend:
                     "filesystem": "virtual, in memory",
                     "network": "none",
                 },
-                missing=("kernel",),
+                missing=("kernel", "limit on files"),
             ),
-            limits=frozenset(Limits.__struct_fields__),  # it has neither processes nor descriptors to have too many of
+            # It has neither processes nor descriptors to have too many of; files are bounded by their bytes alone.
+            limits=frozenset(Limits.__struct_fields__) - {"files"},
             stdin=True,
             env=True,
             files=True,
@@ -136,7 +137,7 @@ class _Run:
         self._stopped = Event()
         self._ending: Status | None = None
         self._worker = -1
-        self._deadline = 0.0
+        self._deadline = self._cpu_deadline = 0.0
 
     def stop(self, ending: Status) -> None:
         """End it now: the worker is killed through a descriptor, so never another process that got its number."""
@@ -160,7 +161,7 @@ class _Run:
                         host_path=stack.enter_context(scratch(self._request.files)),
                         virtual_path=_HOME,
                         mode="overlay",
-                        write_bytes_limit=limits.file_size,
+                        write_bytes_limit=min(limits.file_size, limits.disk),  # of all files together
                         memory_usage_limit=limits.memory,
                     )
                 )
@@ -170,7 +171,8 @@ class _Run:
                     pool.checkout(
                         script_name="main.py",
                         limits={
-                            "max_feed_duration_secs": limits.time,
+                            # It stands still in our callbacks, and there is one thread: so this bounds both.
+                            "max_feed_duration_secs": min(limits.time, limits.cpu),
                             "max_memory": limits.memory,
                             "max_recursion_depth": limits.recursion,
                             "max_suspensions": _HOST_CALLS,
@@ -205,7 +207,7 @@ class _Run:
         import pydantic_monty as monty
 
         limits, pid, start = self._request.limits, session.worker_pid, time.monotonic()
-        self._deadline = start + limits.time
+        self._deadline, self._cpu_deadline = start + limits.time, start + limits.cpu
         status, value, exception, error = Status.OK, None, None, None
         try:
             value = plain(
@@ -227,6 +229,8 @@ class _Run:
             )
             _raise_if_unsupported(failure, exception, error)
             status = self._status_of(exception, error)
+            if status is Status.TIMEOUT and time.monotonic() < self._deadline:
+                error = exceeded("cpu", limits)
             if status is not Status.TIMEOUT:
                 self._print("stderr", failure.display("traceback") + "\n")
         except monty.MontyError as failure:
@@ -247,6 +251,8 @@ class _Run:
     def _status_of(self, exception: str, error: str) -> Status:
         """Told by the clock and by the interpreter's own words: code may raise errors of the same types itself."""
         if exception == "TimeoutError" and time.monotonic() >= self._deadline:
+            return Status.TIMEOUT
+        if error.startswith("TimeoutError: feed time limit exceeded: ") and time.monotonic() >= self._cpu_deadline:
             return Status.TIMEOUT
         if error.startswith(("MemoryError: memory limit exceeded: ", "MemoryError: mount memory usage limit of ")):
             return Status.MEMORY

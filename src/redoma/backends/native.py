@@ -19,9 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..errors import BackendError, BackendUnavailable
 from ..models import Isolation, Limits, Request, Status, Stream, Usage
-from .base import Capabilities, Outcome, Sink
+from .base import Capabilities, Outcome, Sink, exceeded
+from .collect import collect
 from .scratch import scratch
 
 _PACKAGES = str(Path(__file__).parents[2])
@@ -33,8 +36,9 @@ _PYTHON = (
 )
 _ISOLATION = Isolation(
     layers={"environment": "only the variables of the request"},
-    missing=("process", "filesystem", "network", "kernel"),
+    missing=("process", "filesystem", "network", "kernel", "limit on disk", "limit on files"),
 )
+_LIMITS = frozenset(Limits.__struct_fields__) - {"disk", "files"}
 _MAX_DEPTH = 1_000_000  # CPython takes no larger recursion limit than an int of C
 _GRACE = 5.0  # seconds a supervisor has to kill and reap before it is given up
 
@@ -48,16 +52,23 @@ class NativeBackend:
         return Capabilities(
             languages=frozenset({"python", "bash", "command"}),
             isolation=_ISOLATION,
-            limits=frozenset(Limits.__struct_fields__),
+            limits=_LIMITS,
             stdin=True,
             env=True,
             files=True,
+            outputs=True,
             cwd=True,
         )
 
     async def run(self, request: Request, sink: Sink) -> Outcome:
         with scratch(request.files) as directory:
-            return await _Run(request, sink, str(directory)).execute()
+            # Before the run begins: afterwards that path may lead anywhere.
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                outcome = await _Run(request, sink, str(directory)).execute()
+                return await _with_files(outcome, request, descriptor) if request.outputs else outcome
+            finally:
+                os.close(descriptor)
 
     async def aclose(self) -> None:
         """Nothing is kept warm."""
@@ -81,8 +92,10 @@ class _Run:
                 self._end(Status.TIMEOUT)
         finally:
             self._end(Status.KILLED)  # says nothing new where the run has ended, or was ended, before
-            await _uncancellable(self._settle(process, tasks))
-            self._leash.close()
+            try:
+                await _uncancellable(self._settle(process, tasks))
+            finally:  # cancelled once more, or something could not be ended
+                self._leash.close()
         for task in tasks:
             task.result()
         return self._outcome(report.result(), time.monotonic() - start)
@@ -123,6 +136,7 @@ class _Run:
             "cwd": self._request.cwd or self._scratch,
             "scratch": self._scratch,
             "memory": limits.memory,
+            "cpu": limits.cpu,
             "processes": limits.processes,
             "rlimits": _rlimits(limits),
         }
@@ -212,7 +226,9 @@ class _Run:
         if report["cause"] == "memory":
             status, error = Status.MEMORY, None
         elif report["cause"] == "processes":
-            status, error = Status.KILLED, f"it had more than {self._request.limits.processes} processes and was ended"
+            status, error = Status.KILLED, exceeded("processes", self._request.limits)
+        elif report["cause"] == "cpu":
+            status, error = Status.TIMEOUT, exceeded("cpu", self._request.limits)
         elif report["cause"] == "leash":
             status, error = self._ending or Status.KILLED, None
         return Outcome(
@@ -222,6 +238,14 @@ class _Run:
             isolation=_ISOLATION,
             usage=Usage(wall=wall, cpu=report["cpu"], memory=report["memory"]),
         )
+
+
+async def _with_files(outcome: Outcome, request: Request, directory: int) -> Outcome:
+    """On a thread: 64 MiB take a while to read. Not interrupted, since the directory goes when we return."""
+    work = asyncio.ensure_future(asyncio.to_thread(collect, directory, request.outputs, request.files))
+    await _uncancellable(work)
+    files, left_out = work.result()
+    return msgspec.structs.replace(outcome, files=files, left_out=left_out)
 
 
 def _argv(request: Request) -> tuple[str, ...]:
@@ -247,7 +271,8 @@ def _rlimits(limits: Limits) -> dict[str, int]:
     # RLIMIT_NPROC is left alone: it counts all of the user's processes on the host, not those of the run.
     wanted = {
         "RLIMIT_DATA": 4 * limits.memory,
-        "RLIMIT_CPU": min(math.ceil(limits.time * (os.cpu_count() or 1)) + 1, 2**31),  # the kernel counts it in ns
+        # For one process, should the supervisor not get to look in time. The kernel counts it in ns.
+        "RLIMIT_CPU": min(math.ceil(min(limits.cpu, limits.time * (os.cpu_count() or 1))) + 1, 2**31),
         "RLIMIT_FSIZE": limits.file_size,
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_CORE": 0,
@@ -257,7 +282,9 @@ def _rlimits(limits: Limits) -> dict[str, int]:
 
 def _signal_text(number: int, limits: Limits) -> str:
     if number == signal.SIGXFSZ:
-        return f"it wrote a file of more than {limits.file_size} bytes"
+        return exceeded("file_size", limits)
+    if number == signal.SIGXCPU:
+        return exceeded("cpu", limits)
     try:
         return f"it was ended by {signal.Signals(number).name}"
     except ValueError:

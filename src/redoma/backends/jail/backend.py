@@ -1,0 +1,195 @@
+"""The jail as a backend: which cells it needs, and what it promises of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ...errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
+from ...models import Isolation, Limits, Request
+from .. import _linux
+from ..base import Capabilities, Outcome, Sink
+from . import cgroup, setup
+from .cell import Cell, Spec
+from .cgroup_place import Unavailable
+from .launch import Zygote
+from .pool import Pool
+from .run import Run
+
+if TYPE_CHECKING:
+    from .host import Fact
+
+LAYERS = {
+    "user": "a user of its own, without privileges on the host",
+    "pid": "sees and signals its own processes only",
+    "mount": "mounts of its own",
+    "net": "no network but its own loopback",
+    "ipc": "shared memory and queues of its own",
+    "uts": "a host name of its own",
+    "cgroup": "does not see the host's control groups",
+    "capabilities": "none",
+    "no_new_privs": "no program gains privileges",
+    "seccomp": "an allowlist of system calls",
+    "landlock": "files, signals and abstract sockets kept to the cell",
+    "filesystem": "a root built from nothing, read-only",
+    "private": "its own /tmp, /dev/shm and workspace, capped in bytes and files",
+    "descriptors": "none inherited",
+    "environment": "only the variables of the request",
+    "proc": "the cell's processes only, and none of the kernel's knobs",
+    "init": "the process that reports can't be traced or read",
+    "names": "those of the host and its users don't show",
+}
+"""What every cell is looked over for, from inside, before it runs anything."""
+_ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
+"""Names that other backends use too, for whoever asks for a layer without minding which backend provides it."""
+
+_OLDEST = (5, 12)  # mount_setattr
+_PROCESSES_PER_NAMESPACE = (5, 14)  # before, RLIMIT_NPROC counted all processes of the user
+
+
+class JailBackend:
+    """Keeps `minimum` cells armed, runs `maximum` at a time, lets `queue` more wait, and trims after `idle` seconds.
+
+    `preload` names modules that every Python run will find already imported. `without` leaves layers out, for tests
+    that must see an attack succeed; a run then has to name the layers that it requires.
+    """
+
+    name = "jail"
+
+    def __init__(
+        self,
+        *,
+        minimum: int = 2,
+        maximum: int | None = None,
+        queue: int = 1000,
+        idle: float = 30.0,
+        preload: Iterable[str] = (),
+        without: Iterable[str] = (),
+    ) -> None:
+        self._minimum, self._queue, self._idle = minimum, queue, idle
+        self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
+        self._preload, self._without = tuple(preload), frozenset(without)
+        if unknown := self._without - {*setup.LAYERS, "memory"}:
+            raise InvalidRequest(
+                f"no layer is called {', '.join(sorted(unknown))}",
+                why=f"known: {', '.join(setup.LAYERS)}",
+                next="use those",
+            )
+        self._pool: tuple[int, Pool] | None = None
+        self._groups: cgroup.Cgroups | Unavailable | None = None
+        self._env: dict[str, str] = {}
+        self._memory = ""
+        self._kernel = _kernel()
+
+    def capabilities(self) -> Capabilities:
+        if sys.platform != "linux":
+            raise BackendUnavailable("the jail needs Linux", why="it is made of its namespaces", next="use docker here")
+        if self._kernel < _OLDEST:
+            raise BackendUnavailable(
+                f"the jail needs Linux {_OLDEST[0]}.{_OLDEST[1]}",
+                why=f"this is {platform.release()}, which can't make a tree of mounts read-only",
+                next="use a newer kernel, or docker",
+            )
+        layers = dict(LAYERS)
+        if not _linux.landlock_abi():
+            del layers["landlock"]
+        for alias, name in _ALIASES.items():
+            layers[alias] = layers[name]
+        return Capabilities(
+            languages=frozenset({"python", "bash", "command"}),
+            isolation=Isolation(layers=layers, missing=() if "landlock" in layers else ("landlock",)),
+            limits=frozenset(Limits.__struct_fields__),
+            stdin=True,
+            env=True,
+            files=True,
+            value=True,
+            outputs=True,
+        )
+
+    def facts(self) -> tuple[Fact, ...]:
+        """What this host has for a jail, really tried: for `redoma doctor`."""
+        from .host import facts
+
+        return facts()
+
+    async def run(self, request: Request, sink: Sink) -> Outcome:
+        limits = request.limits
+        total = sum(map(len, request.files.values()))
+        if total > limits.disk or len(request.files) > limits.files:
+            raise Unsupported(
+                "the files don't fit into a cell",
+                why=f"{len(request.files)} files of {total} bytes, where {limits.files} of {limits.disk} may be",
+                next="raise the limits `disk` and `files`",
+            )
+        pool = self._ready()
+        cell = await pool.take(Spec(limits.disk, limits.files))
+        try:
+            isolation = self._isolation(cell, request.require)
+            work = Run(request, sink, cell, isolation, self._env)
+            return await work.execute(
+                processes_by_rlimit=self._kernel >= _PROCESSES_PER_NAMESPACE, watched=cell.group is None
+            )
+        finally:
+            pool.give_back(cell)
+
+    def _ready(self) -> Pool:
+        """The pool of this process: a forked child makes its own."""
+        if self._pool is None or self._pool[0] != os.getpid():
+            usual = Limits()
+            self._pool = (
+                os.getpid(),
+                Pool(
+                    minimum=self._minimum,
+                    maximum=self._maximum,
+                    queue=self._queue,
+                    idle=self._idle,
+                    usual=Spec(usual.disk, usual.files),
+                    without=self._without,
+                    start=self._start,
+                ),
+            )
+        return self._pool[1]
+
+    def _start(self) -> tuple[Zygote, cgroup.Cgroups | None]:
+        """On the pool's thread."""
+        if self._groups is None:
+            self._groups = cgroup.find()
+            if isinstance(self._groups, cgroup.Cgroups):
+                self._groups.sweep()
+        groups = self._groups if isinstance(self._groups, cgroup.Cgroups) and "memory" not in self._without else None
+        zygote = Zygote(self._preload, watched=groups is None)
+        self._env = zygote.env
+        self._memory = groups.describe() if groups else ""
+        return zygote, groups
+
+    def _isolation(self, cell: Cell, required: tuple[str, ...]) -> Isolation:
+        """What was found in this very cell. A layer that is missing and was not waived is our failure."""
+        if cell.found is None:
+            raise BackendError("the cell was not looked over", why="it never said what it found", next="report it")
+        layers, missing = dict(cell.found.layers), dict(cell.found.missing)
+        for alias, name in _ALIASES.items():
+            if name in layers:
+                layers[alias] = layers[name]
+        layers["memory"] = self._memory if cell.group is not None else "watched by the cell's init every 10 ms"
+        needed = {_ALIASES.get(name, name) for name in required} or set(self.capabilities().isolation.layers)
+        for name, why in missing.items():
+            if name in needed:
+                raise BackendError(
+                    f"the isolation layer {name!r} can't be had here",
+                    why=why,
+                    next=f"see `redoma doctor`, or name the layers you need without {name!r} in `require`",
+                )
+        return Isolation(layers=layers, missing=tuple(sorted(missing)))
+
+    async def aclose(self) -> None:
+        owned, self._pool = self._pool, None
+        if owned is not None and owned[0] == os.getpid():
+            await owned[1].aclose()
+
+
+def _kernel() -> tuple[int, int]:
+    major, minor, *_ = (*platform.release().split("."), "0")
+    return int(major), int("".join(filter(str.isdigit, minor)) or 0)

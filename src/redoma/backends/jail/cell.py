@@ -1,0 +1,164 @@
+"""One cell, seen from outside: the descriptors we hold of it, and how it comes to be and to an end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from ...errors import BackendError
+from . import protocol
+from .cgroup import Cell as Group
+from .launch import Zygote
+from .root import UNPRIVILEGED_ID
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the guest saw, before it was anybody's."""
+
+    layers: dict[str, str]
+    missing: dict[str, str]
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What must be known when a cell is made. Cells of one spec are interchangeable."""
+
+    disk: int
+    files: int
+
+
+def readable(number: int) -> bool:
+    """At once. With `poll`: `select` takes no descriptor above 1023, and a busy server has more."""
+    watch = select.poll()
+    watch.register(number, select.POLLIN)
+    return bool(watch.poll(0))
+
+
+class Cell:
+    """Made by `arm`, it becomes ready by itself: `advance` whenever one of its sockets has something to say."""
+
+    def __init__(self, zygote: Zygote, spec: Spec, without: frozenset[str], group: Group | None) -> None:
+        self.spec, self.group = spec, group
+        self.found: Found | None = None
+        self.broken: str | None = None
+        self.handle = -1
+        """A descriptor of its init: readable once nothing of the cell is alive."""
+        self._frames = protocol.Frames()
+        self._order_frames = protocol.Frames()
+        far: list[int] = []
+        held: list[int] = []
+        try:
+            self.control, control = socket.socketpair()
+            held.append(self.control.fileno())
+            far.append(control.detach())
+            self.order, order = socket.socketpair()
+            held.append(self.order.fileno())
+            far.append(order.detach())
+            for number in range(3):
+                reading, writing = os.pipe()
+                if os.geteuid() == 0:  # or the guest could not open /dev/stdout, which leads to this very pipe
+                    os.fchown(reading, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+                far.append(reading if number == 0 else writing)
+                held.append(writing if number == 0 else reading)
+            self.stdin, self.stdout, self.stderr = held[2:]
+            for near in held:
+                os.set_blocking(near, False)
+            told: dict[str, Any] = {"disk": spec.disk, "files": spec.files}
+            zygote.order({**told, "without": sorted(without), "cgroup": group is not None}, far)
+        except OSError as error:
+            for near in held:
+                os.close(near)
+            if hasattr(self, "control"):
+                self.control.detach()
+            if hasattr(self, "order"):
+                self.order.detach()
+            raise BackendError("a cell could not be made", why=str(error), next="run it again") from error
+        finally:
+            for number in far:
+                os.close(number)
+
+    @property
+    def ready(self) -> bool:
+        return self.found is not None and self.handle >= 0
+
+    def advance(self) -> None:
+        """Take in what the makers of the cell say. Afterwards it may be `ready` or `broken`."""
+        try:
+            self._hear_the_keeper()
+            self._hear_the_guest()
+        except (protocol.Malformed, msgspec.DecodeError, ValueError, BackendError, OSError) as error:
+            self.broken = str(error)
+
+    def _hear_the_keeper(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.control, 1 << 12, 1)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.broken = str(error)
+            return
+        for number in descriptors:
+            self.close_handle()
+            self.handle = number
+        if not data:
+            self.broken = self.broken or "it ended while it was being made"
+        for kind, payload in self._frames.feed(data):
+            if kind == protocol.BORN and self.group is not None:
+                self.group.add(int(payload))
+                self.control.send(protocol.GO)
+            elif kind == protocol.BROKEN:
+                self.broken = payload.decode("utf-8", "replace")
+            elif kind == protocol.INIT and self.handle < 0:  # the kernel drops a descriptor that there is no room for
+                self.broken = "too many open files: no descriptor for its init"
+
+    def _hear_the_guest(self) -> None:
+        try:
+            data = self.order.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.broken = str(error)
+            return
+        for kind, payload in self._order_frames.feed(data):
+            if kind == protocol.ARMED:
+                self.found = msgspec.json.decode(payload, type=Found)
+            else:
+                self.broken = payload.decode("utf-8", "replace")
+        if not data and self.found is None:
+            self.broken = self.broken or "its guest ended while it was being made"
+
+    def alive(self) -> bool:
+        return self.handle >= 0 and not readable(self.handle)
+
+    def kill(self) -> None:
+        """At once, and all of it: the kernel doesn't let a pid namespace outlive its first process."""
+        if self.handle >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of it; the descriptor of its init stays until it is dead (`bury`). Closing `control` ends it too."""
+        for near in (self.control, self.order):
+            near.close()
+        for name in ("stdin", "stdout", "stderr"):
+            if (number := getattr(self, name)) >= 0:
+                setattr(self, name, -1)  # first: a child forked in between must not close what has that number by then
+                os.close(number)
+
+    def close_handle(self) -> None:
+        if (number := self.handle) >= 0:
+            self.handle = -1
+            os.close(number)
+
+    def bury(self) -> bool:
+        """Whether nothing is left of it. Until then, to be asked again."""
+        if self.handle >= 0:
+            if self.alive():
+                return False
+            self.close_handle()
+        return self.group is None or self.group.remove()

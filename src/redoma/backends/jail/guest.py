@@ -1,0 +1,267 @@
+"""The last process of a cell: it waits for an order, and becomes the code that nobody has reviewed. Inner.
+
+Until then it is ours, and does with the guest's own rights what has to be done there: it looks at what is in force,
+warms the interpreter, places the files and sets the limits. From the first line of the guest's code on nothing here is
+trusted any more; what it leaves at `REPORT` is a claim about its value, not about how it ended.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import errno
+import gc
+import io
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+import types
+from typing import Any, NoReturn
+
+from redoma.backends.jail import probe, protocol, setup, value
+
+MAIN, REPORT = "/run/main.py", "/run/report"
+_MOST_SOURCE = 2 << 20  # bytes of code kept as a file, for tracebacks and for processes that start over from it
+
+
+def load() -> None:
+    """In the zygote: what the end of a run needs beyond this file."""
+    import linecache
+    import tokenize
+
+    _ = (linecache, tokenize)
+
+
+def start(spec: dict[str, Any], control: socket.socket) -> NoReturn:
+    order = socket.socket(fileno=spec["order"])
+    try:
+        main = arm(spec, order)
+    except BaseException as error:
+        from redoma.backends.jail.zygote import tell
+
+        tell(order, error)
+        os._exit(1)
+    control.detach()  # closed by number already
+    told = protocol.read_order(order.recv)
+    order.close()
+    if told is None:
+        os._exit(0)
+    run(told, main)
+
+
+def arm(spec: dict[str, Any], order: socket.socket) -> types.ModuleType:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.dup2(spec[name], number, inheritable=True)
+    os.chdir("/workspace")
+    setup.take(setup.GUEST, spec)
+    found = probe.look(spec)
+    warm()
+    main = settle()
+    order.sendall(protocol.frame(protocol.ARMED, json.dumps(found).encode()))
+    return main
+
+
+def warm() -> None:
+    """Go the whole way of a small program once. A page that is written to for the first time since the fork is copied,
+    which takes longer than most of what is done with it; better now than when somebody waits."""
+    stream = io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True)
+    streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), stream, stream
+    told = protocol.order({"env": dict(os.environ), "files": {}, "source": "", "rlimits": {}})
+    protocol.read_order(io.BytesIO(told).read)
+    for source in ("print('x', 1.5)\n[str(i) for i in range(3)]", "def f(x): raise ValueError(x)\nf({1: 'a'})"):
+        namespace = types.ModuleType("__main__")
+        keep(source)
+        try:
+            found = {"value": evaluate(parse(source), namespace.__dict__, 1000)}
+        except ValueError as error:
+            found = failure(error)
+        namespace.__dict__.clear()
+        gc.collect()
+        report(found)
+    os.unlink(MAIN)
+    os.unlink(REPORT)
+    setup.limit({"RLIMIT_CORE": 0})
+    sys.stdout, sys.stderr = streams
+    environment(dict(os.environ))
+
+
+def settle() -> types.ModuleType:
+    """Everything that is the same for all Python code."""
+    for name in [name for name in sys.modules if name == "redoma" or name.startswith("redoma.")]:
+        del sys.modules[name]
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=MAIN, __builtins__=__builtins__)
+    sys.modules["__main__"] = main
+    sys.argv[:] = [MAIN]
+    sys.path.insert(0, "/workspace")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed before a kill is kept
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()  # preloaded: every cell would draw the same numbers
+    gc.freeze()
+    gc.enable()
+    return main
+
+
+def keep(source: str) -> None:
+    """As a file: for tracebacks, and for processes that start over from it."""
+    if len(source) < _MOST_SOURCE:
+        with open(MAIN, "w", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(source)
+
+
+def run(told: dict[str, Any], main: types.ModuleType) -> NoReturn:
+    try:
+        for name, content in told["files"].items():
+            if "/" in name:
+                os.makedirs(os.path.dirname(name), exist_ok=True)
+            with open(name, "wb") as file:
+                file.write(content)
+    except OSError as error:
+        report({"broken": f"place the file {name!r}: {error.strerror}", "errno": error.errno})
+        os._exit(125)
+    try:
+        if told["cwd"]:
+            os.chdir(told["cwd"])
+    except OSError as error:
+        report({"broken": f"enter {told['cwd']}: {error.strerror}", "errno": error.errno})
+        os._exit(125)
+    if told["argv"]:
+        execute(told)
+    python(told, main)
+
+
+def execute(told: dict[str, Any]) -> NoReturn:
+    """Become a program. Of us nothing stays, not even the memory."""
+    argv, search = told["argv"], told["env"].get("PATH", os.defpath).split(":")
+    if told["source"]:
+        with open("/run/script", "w", encoding="utf-8", errors="surrogateescape") as script:
+            script.write(told["source"])
+    sys.stdout.flush()
+    broken = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    setup.limit(told["rlimits"])
+    for path in [argv[0]] if "/" in argv[0] else [f"{directory or '.'}/{argv[0]}" for directory in search]:
+        try:
+            os.execve(path, argv, told["env"])  # noqa: S606 - without a shell is the point
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            broken = error  # type: ignore[assignment]  # another directory may have one that can be started
+    report({"broken": f"start {argv[0]}: {broken.strerror}", "errno": broken.errno})
+    os._exit(126 if broken.errno in (errno.EACCES, errno.ENOEXEC) else 127)
+
+
+def python(told: dict[str, Any], main: types.ModuleType) -> NoReturn:
+    source, leave = told["source"], os._exit  # bound now: the code may put anything in its place
+    environment(told["env"])
+    keep(source)
+    sys.setrecursionlimit(told["recursion"])
+    setup.limit(told["rlimits"])
+    code, found, known = 0, {}, len(sys.modules)
+    try:
+        program = parse(source)
+    except BaseException as error:  # not the code's own doing: it has no frame to show yet
+        error.__traceback__ = None
+        program, code, found = [], 1, failure(error)
+    try:
+        if program:
+            found = {"value": evaluate(program, main.__dict__, told["value"])}
+    except SystemExit as leaving:
+        code = exit_code(leaving)
+    except BaseException as error:
+        code, found = 1, failure(error)
+    found |= finish(main, known)
+    if found.get("value") is not None or len(found) > 1:
+        report(found)
+    leave(code & 0xFF)
+    raise AssertionError
+
+
+def parse(source: str) -> list[types.CodeType]:
+    """The code, and its last expression if it ends with one. What is compiled is text, so a `coding:` cookie has no
+    meaning: what runs is what the policy read."""
+    tree = ast.parse(source, MAIN)
+    if not tree.body or not isinstance(last := tree.body[-1], ast.Expr):
+        return [compile(tree, MAIN, "exec", dont_inherit=True)]
+    tree.body.pop()
+    expression = compile(ast.Expression(last.value), MAIN, "eval", dont_inherit=True)
+    return [compile(tree, MAIN, "exec", dont_inherit=True), expression]
+
+
+def evaluate(program: list[types.CodeType], namespace: dict[str, Any], most: int) -> object:
+    """Run it; what its last expression gave, encoded."""
+    exec(program[0], namespace)  # noqa: S102 - this is what we are for
+    return value.encode(eval(program[1], namespace), most) if len(program) > 1 else None  # noqa: S307
+
+
+def environment(wanted: dict[str, str]) -> None:
+    if dict(os.environ) != wanted:
+        os.environ.clear()
+        os.environ.update(wanted)
+        time.tzset()  # the C library has looked at TZ already, in the zygote
+
+
+def exit_code(leaving: SystemExit) -> int:
+    """As the interpreter itself has it: a number, nothing, or a last word on stderr."""
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """Print it as the interpreter would, without our own frames."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    error.__traceback__ = frames
+    try:
+        sys.excepthook(type(error), error, frames)
+    except BaseException:
+        traceback.print_exc()
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except BaseException:
+        text = type(error).__name__
+    number = error.errno if isinstance(error, OSError) else None
+    return {"exception": type(error).__name__, "error": text[:8192], "errno": number}
+
+
+def finish(main: types.ModuleType, known: int) -> dict[str, Any]:
+    """What the interpreter does at its end: wait for threads, run exit handlers, close what was left open."""
+    found: dict[str, Any] = {}
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for module in [main, *list(sys.modules.values())[known:]]:  # the others are ours: not to be touched, or copied
+            if module is main or _is_the_guests(module):
+                module.__dict__.clear()
+        gc.collect()  # a file in a cycle is flushed when it is collected
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except BaseException as error:
+        number = error.errno if isinstance(error, OSError) else None
+        found = {"at_exit": type(error).__name__, "errno": number}
+    return found
+
+
+def _is_the_guests(module: object) -> bool:
+    file = getattr(module, "__file__", None)
+    return isinstance(module, types.ModuleType) and isinstance(file, str) and file.startswith("/workspace")
+
+
+def report(found: dict[str, Any]) -> None:
+    try:
+        with open(REPORT, "w") as file:
+            file.write(json.dumps(found))
+    except BaseException:
+        return  # then there is no value: the guest has spoilt the place it should have been left at

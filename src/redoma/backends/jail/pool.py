@@ -1,0 +1,455 @@
+"""Cells kept armed ahead of time, each used once. One thread makes them, trims them and buries them.
+
+    take() ─▶ an armed cell at once, or a place in the queue      give_back() ─▶ killed, buried, never used again
+
+Whoever runs things, on whichever event loop, only touches the lock; everything slow (starting a zygote, control groups,
+waiting for a death) is the thread's. As many cells are kept armed as were lately in use at one time, so a burst is
+answered from what is ready; after a while without use, only the minimum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from ...errors import BackendError, RedomaError
+from .cell import Cell, Spec, readable
+from .cgroup import Cgroups
+from .launch import Zygote
+
+_MOST_ARMING = 2  # at one time: more would only take the processors from what runs
+_PATIENCE = 10.0  # seconds to make a cell, on a machine that is very busy
+_REFILL_AFTER = 0.004  # seconds after a cell was taken: first the run, then the next cell
+_RETRY_AFTER = 0.25  # seconds after a cell could not be made, before one is made that nobody waits for
+
+
+class Waiter:
+    """Somebody in the queue: where to deliver, from another thread."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.cell: Cell | None = None
+        """Its cell, from the moment that it has left the queue: until its future is awaited, this is all that knows."""
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Cell] = self._loop.create_future()
+
+    def settle(self, outcome: Cell | RedomaError) -> bool:
+        def on_its_loop() -> None:
+            if self.future.done():
+                return  # cancelled meanwhile
+            if isinstance(outcome, RedomaError):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
+
+        try:
+            self._loop.call_soon_threadsafe(on_its_loop)
+        except RuntimeError:  # its loop has been closed
+            return False
+        return True
+
+
+class Pool:
+    def __init__(
+        self,
+        *,
+        minimum: int,
+        maximum: int,
+        queue: int,
+        idle: float,
+        usual: Spec,
+        without: frozenset[str],
+        start: Callable[[], tuple[Zygote, Cgroups | None]],
+    ) -> None:
+        self._minimum, self._maximum, self._queue_size, self._idle = minimum, maximum, queue, idle
+        self._usual, self._without, self._start = usual, without, start
+        self._lock = threading.Lock()
+        self._wake_reading, self._wake_writing = os.pipe()
+        for number in (self._wake_reading, self._wake_writing):
+            os.set_blocking(number, False)
+        self._armed: deque[Cell] = deque()
+        self._queue: deque[Waiter] = deque()
+        self._running: set[Cell] = set()
+        self._dying: list[Cell] = []
+        self._arming: dict[Cell, float] = {}
+        self._zygote: Zygote | None = None
+        self._groups: Cgroups | None = None
+        self._closing = self._ended = False
+        self._peak, self._last_use, self._refill_at, self._retry_at = 0, time.monotonic(), 0.0, 0.0
+        self._thread: threading.Thread | None = None
+        _pools.add(self)
+
+    # --- for those who run things, on any thread ---
+
+    async def take(self, spec: Spec) -> Cell:
+        with self._lock:
+            if self._closing:
+                raise BackendError("the jail is closed", why="its executor was", next="make a new executor")
+            if not self._queue and (cell := self._pop(spec)) is not None:
+                return cell
+            if len(self._queue) >= self._queue_size:
+                raise BackendError(
+                    "too many runs wait for a cell",
+                    why=f"{len(self._running)} run and {len(self._queue)} wait, which is as many as may",
+                    next="run fewer at a time, or raise `maximum` or `queue` of the jail",
+                )
+            waiter = Waiter(spec)
+            self._queue.append(waiter)
+            try:
+                self._ensure_thread()
+            except RuntimeError as error:
+                self._queue.remove(waiter)
+                raise BackendError("the jail can't work", why=str(error), next="free some processes") from error
+            self._wake()
+        try:
+            return await waiter.future
+        except BaseException:  # cancelled, refused, or dropped along with its loop
+            with self._lock:
+                if waiter in self._queue:
+                    self._queue.remove(waiter)
+            if waiter.cell is not None:
+                self.give_back(waiter.cell)
+            raise
+
+    def _pop(self, spec: Spec) -> Cell | None:
+        """An armed cell of this kind that is still alive. Called with the lock held."""
+        if self._zygote_is_gone():
+            return None  # they are about to be
+        for cell in list(self._armed):
+            if cell.spec == spec:
+                self._armed.remove(cell)
+                if cell.alive():
+                    self._use(cell)
+                    return cell
+                self._dying.append(cell)
+        return None
+
+    def _use(self, cell: Cell) -> None:
+        self._running.add(cell)
+        self._peak = max(self._peak, len(self._running))
+        self._last_use = time.monotonic()
+        self._refill_at = self._last_use + _REFILL_AFTER
+
+    def give_back(self, cell: Cell) -> None:
+        """It has been used, or was interrupted: either way it is destroyed. Safe to call twice."""
+        with self._lock:
+            if cell not in self._running:
+                return
+            cell.close()
+            self._running.discard(cell)
+            self._dying.append(cell)
+            if not self._ended:
+                with suppress(RuntimeError):  # no thread to be had: `aclose`, or the next thread, will bury it
+                    self._ensure_thread()
+                self._wake()
+                return
+        self._bury_all(seconds=1.0)
+
+    async def aclose(self) -> None:
+        """End everything. Returns when nothing of it is alive."""
+        with self._lock:
+            self._closing = True
+            thread = self._thread
+            self._wake()
+        # Not in another thread: at the end of the interpreter none can be started any more.
+        while thread is not None and thread.is_alive():  # noqa: ASYNC110 - a thread sets no asyncio.Event
+            await asyncio.sleep(0.002)
+        if not self._ended:  # there never was a thread, or it has died
+            self._end()
+
+    def _close_pipe(self) -> None:
+        numbers = self._wake_reading, self._wake_writing
+        self._wake_reading = self._wake_writing = -1
+        for number in numbers:
+            if number >= 0:
+                os.close(number)
+
+    def forget(self) -> None:
+        """In a forked child: nothing of this is ours. Close our copies, or the parent's death would go unnoticed."""
+        cells = [*self._armed, *self._running, *self._arming, *self._dying]
+        for cell in cells:
+            cell.close()
+            cell.close_handle()
+        if self._zygote is not None:
+            self._zygote.socket.close()
+        self._close_pipe()
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return {
+                "armed": len(self._armed),
+                "arming": len(self._arming),
+                "running": len(self._running),
+                "waiting": len(self._queue),
+            }
+
+    @property
+    def zygote_pid(self) -> int | None:
+        return self._zygote.pid if self._zygote else None
+
+    def _wake(self) -> None:
+        """Called with the lock held: once the pipe is closed, its number may be somebody else's file."""
+        if self._wake_writing >= 0:
+            try:
+                os.write(self._wake_writing, b"w")
+            except BlockingIOError:
+                return  # so full that it will wake anyway
+
+    def _ensure_thread(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._live, name="redoma-jail", daemon=True)
+            self._thread.start()
+
+    # --- the thread ---
+
+    def _live(self) -> None:
+        try:
+            while not self._closing:
+                try:
+                    self._round()
+                except RedomaError as error:
+                    self._fail_all(error)
+                    time.sleep(0.01)
+                except (
+                    Exception
+                ) as error:  # no descriptors, no memory, a bug: who waits is told, the thread goes on
+                    why = f"{type(error).__name__}: {error}"
+                    self._fail_all(BackendError("the jail ran into a problem", why=why, next="run it again"))
+                    time.sleep(0.05)
+        finally:
+            if self._closing:
+                self._end()
+            else:  # nobody is left to answer them; the next who comes starts another thread
+                self._fail_all(BackendError("the jail was interrupted", why="its thread ended", next="run it again"))
+
+    def _round(self) -> None:
+        self._bury()
+        if self._queue or self._zygote_is_gone():
+            self._need_zygote()
+        self._hand_out()
+        self._arm()
+        self._listen()
+        self._take_over()
+        self._hand_out()
+        self._trim()
+
+    def _listen(self) -> None:
+        """Sleep until something happens, or something is due."""
+        poll = select.poll()
+        poll.register(self._wake_reading, select.POLLIN)
+        for cell in self._arming:
+            poll.register(cell.control, select.POLLIN)
+            if cell.found is None:
+                poll.register(cell.order, select.POLLIN)
+        for cell in self._dying:
+            if cell.handle >= 0:
+                poll.register(cell.handle, select.POLLIN)
+        if self._zygote is not None:
+            poll.register(self._zygote, select.POLLIN)
+        happened = {number for number, _ in poll.poll(self._pause())}
+        if self._wake_reading in happened:
+            with suppress(BlockingIOError):
+                os.read(self._wake_reading, 1 << 12)
+        for cell in list(self._arming):
+            if {cell.control.fileno(), cell.order.fileno()} & happened:
+                cell.advance()
+
+    def _pause(self) -> float | None:
+        """Milliseconds until the next thing that nobody will wake us for."""
+        now = time.monotonic()
+        due: list[float] = []
+        if self._dying:
+            due.append(0.02)
+        if self._arming:
+            due.append(0.5)
+        if self._zygote is not None and len(self._arming) < _MOST_ARMING and self._lacking() > 0:
+            due.append(max(0.0, self._refill_at - now if self._running else 0.0, self._retry_at - now))
+        if len(self._armed) > self._minimum:
+            due.append(max(0.0, self._last_use + self._idle - now))
+        return min(due) * 1000 + 0.5 if due else None
+
+    def _zygote_is_gone(self) -> bool:
+        # It never says anything but its end.
+        return self._zygote is not None and readable(self._zygote.fileno())
+
+    def _need_zygote(self) -> None:
+        if self._zygote_is_gone():
+            self._lose_zygote()
+        if self._zygote is None and self._queue:
+            self._zygote, self._groups = self._start()
+
+    def _lose_zygote(self) -> None:
+        """Somebody has killed it, and with it every cell. Those that run will notice by themselves."""
+        with self._lock:
+            lost, self._zygote = self._zygote, None
+            self._dying += [*self._armed, *self._arming]
+            self._armed.clear()
+            self._arming.clear()
+        if lost is not None:
+            lost.close()
+
+    def _lacking(self) -> int:
+        """How many should be armed or on their way, and are not."""
+        wanted = min(max(self._minimum, self._peak), self._maximum - len(self._running))
+        return wanted - len(self._armed) - len(self._arming)
+
+    def _arm(self) -> None:
+        if (zygote := self._zygote) is None:
+            return
+        now = time.monotonic()
+        with self._lock:
+            waiting = [waiter.spec for waiter in self._queue]
+            quiet = now >= self._retry_at and (not self._running or now >= self._refill_at)
+        coming = [cell.spec for cell in self._arming]
+        for spec in waiting:
+            if spec in coming:
+                coming.remove(spec)
+            elif self._room():
+                self._begin(zygote, spec)
+        while quiet and not waiting and self._lacking() > 0 and self._room():
+            self._begin(zygote, self._usual)
+
+    def _room(self) -> bool:
+        with self._lock:
+            if len(self._arming) >= _MOST_ARMING:
+                return False
+            while len(self._armed) + len(self._arming) + len(self._running) >= self._maximum:
+                if not (self._armed and self._queue):
+                    return False
+                self._dying.append(self._armed.popleft())  # of another kind than those who wait need
+            return True
+
+    def _begin(self, zygote: Zygote, spec: Spec) -> None:
+        self._retry_at = time.monotonic() + _RETRY_AFTER
+        group = self._groups.make(str(next(_numbers))) if self._groups else None
+        try:
+            cell = Cell(zygote, spec, self._without, group)
+        except BackendError:
+            if group is not None:
+                group.remove()
+            raise
+        self._retry_at = 0.0
+        self._arming[cell] = time.monotonic() + _PATIENCE
+
+    def _take_over(self) -> None:
+        """Those that have become ready, and those that could not."""
+        now = time.monotonic()
+        for cell, deadline in list(self._arming.items()):
+            if cell.broken is None and not cell.ready and now > deadline:
+                cell.broken = f"it was not ready after {_PATIENCE:g} s"
+            if cell.broken is None and not cell.ready:
+                continue
+            with self._lock:
+                del self._arming[cell]
+                (self._dying if cell.broken is not None else self._armed).append(cell)
+            if cell.broken is not None:
+                self._retry_at = now + _RETRY_AFTER
+                why = cell.broken
+                self._fail_one(cell.spec, BackendError("a cell could not be made", why=why, next="see `redoma doctor`"))
+
+    def _hand_out(self) -> None:
+        """What is ready, to those who wait, in the order in which they came."""
+        served: list[tuple[Waiter, Cell]] = []
+        with self._lock:
+            for waiter in list(self._queue):
+                if (cell := self._pop(waiter.spec)) is not None:
+                    self._queue.remove(waiter)
+                    waiter.cell = cell
+                    served.append((waiter, cell))
+            for cell in [cell for cell in self._armed if cell.spec != self._usual]:  # made to order, and not fetched
+                self._armed.remove(cell)
+                self._dying.append(cell)
+        for waiter, cell in served:
+            if not waiter.settle(cell):
+                self.give_back(cell)
+
+    def _fail_one(self, spec: Spec, error: RedomaError) -> None:
+        with self._lock:
+            waiter = next((waiter for waiter in self._queue if waiter.spec == spec), None)
+            if waiter is not None:
+                self._queue.remove(waiter)
+        if waiter is not None:
+            waiter.settle(error)
+
+    def _fail_all(self, error: RedomaError) -> None:
+        with self._lock:
+            waiting = list(self._queue)
+            self._queue.clear()
+        for waiter in waiting:
+            waiter.settle(error)
+
+    def _trim(self) -> None:
+        if time.monotonic() < self._last_use + self._idle:
+            return
+        with self._lock:
+            self._peak = 0
+            while len(self._armed) > self._minimum:
+                self._dying.append(self._armed.popleft())
+
+    def _bury(self) -> None:
+        """Kill those that are to go; what is dead is done with, the others are looked at again."""
+        with self._lock:
+            dying, self._dying = self._dying, []
+        left: list[Cell] = []
+        try:
+            for cell in dying:
+                cell.kill()
+                cell.close()
+            while dying:
+                if not dying[-1].bury():
+                    left.append(dying[-1])
+                dying.pop()
+        finally:  # one that can't be buried keeps neither us nor the others from trying again
+            with self._lock:
+                self._dying += left + dying
+
+    def _bury_all(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._dying and time.monotonic() < deadline:
+            with suppress(BackendError):  # a control group that can't be removed is swept by the next Redoma
+                self._bury()
+            if self._dying:
+                time.sleep(0.001)
+
+    def _end(self) -> None:
+        self._fail_all(BackendError("the jail is closed", why="its executor was", next="make a new executor"))
+        with self._lock:
+            self._dying += [*self._armed, *self._arming]
+            self._armed.clear()
+            self._arming.clear()
+            running = list(self._running)
+        for cell in running:  # only killed: its descriptors are in the hands of an event loop, which gives it back
+            cell.broken = "the jail was closed"
+            cell.kill()
+        self._bury_all(seconds=5.0)
+        deadline = time.monotonic() + 5
+        while any(cell.alive() for cell in running) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        with self._lock:
+            self._ended = True  # from here on, whoever gives a cell back buries it
+            self._close_pipe()
+            lost, self._zygote = self._zygote, None
+        if lost is not None:
+            lost.close()
+        self._bury_all(seconds=1.0)
+
+
+_numbers = itertools.count(1)  # of this process: several pools make their groups in one place
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _in_forked_child() -> None:
+    for pool in list(_pools):
+        pool.forget()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)

@@ -1,0 +1,157 @@
+"""What is really in force in a cell, seen from inside and with the guest's own rights. Inner.
+
+Each layer is looked for by its effect, or in what the kernel says of us; none is taken from what the set-up meant.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from redoma.backends.jail.root import WRITABLE
+
+_SPACES = {"user": "user", "pid": "pid", "mount": "mnt", "net": "net", "ipc": "ipc", "uts": "uts", "cgroup": "cgroup"}
+
+
+class Missing(Exception):
+    """A layer that is not there, and how we know."""
+
+
+def look(spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Layers in force with a word on each, and those that are missing with the reason."""
+    layers: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    status = _status()
+    checks: dict[str, Callable[[], str]] = {
+        **{name: partial(_namespace, name, spec) for name in _SPACES},
+        "capabilities": lambda: _capabilities(status),
+        "no_new_privs": lambda: _flag(status, "NoNewPrivs", "1", "no program gains privileges"),
+        "seccomp": lambda: _flag(status, "Seccomp", "2", "an allowlist of system calls"),
+        "landlock": _landlock,
+        "filesystem": _root,
+        "private": lambda: _private(spec),
+        "descriptors": lambda: _descriptors(spec),
+        "environment": lambda: "none of the host's variables",
+        "proc": _proc,
+        "init": _init,
+        "names": _names,
+    }
+    for name, check in checks.items():
+        try:
+            layers[name] = check()
+        except (Missing, OSError) as error:
+            missing[name] = str(error)
+    return {"layers": layers, "missing": missing}
+
+
+def _status() -> dict[str, str]:
+    with open("/proc/self/status") as file:
+        return {key: text.strip() for key, _, text in (line.partition(":") for line in file)}
+
+
+def _namespace(name: str, spec: Mapping[str, Any]) -> str:
+    kind = _SPACES[name]
+    own = os.readlink(f"/proc/self/ns/{kind}")
+    if own == spec["outside"][kind]:
+        raise Missing(f"the {name} namespace is the host's")
+    if name == "net":
+        with open("/proc/self/net/dev") as file:  # the usual way, netlink, is refused to the guest
+            if {line.split(":")[0].strip() for line in file if ":" in line} != {"lo"}:
+                raise Missing("there are network interfaces beside the cell's own loopback")
+    return "a namespace of its own"
+
+
+def _capabilities(status: Mapping[str, str]) -> str:
+    held = [name for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(status[name], 16)]
+    if held:
+        raise Missing(f"{', '.join(held)} not empty")
+    return "none, and none to be had"
+
+
+def _flag(status: Mapping[str, str], name: str, wanted: str, meaning: str) -> str:
+    if status.get(name) != wanted:
+        raise Missing(f"{name} is {status.get(name, 'unknown')}")
+    return meaning
+
+
+def _landlock() -> str:
+    """Seen by its effect: a signal to init, which is outside, is refused; before version 6 a directory in /dev is."""
+    try:
+        os.kill(1, 0)
+    except PermissionError:
+        return "files, signals and abstract sockets kept to the cell"
+    try:
+        os.mkdir("/dev/probe")
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            return "files kept to the cell"
+    raise Missing("the kernel has no Landlock, or it is switched off")
+
+
+def _root() -> str:
+    for path in ("/", "/usr", "/etc", "/opt/redoma/redoma"):
+        if not os.statvfs(path).f_flag & os.ST_RDONLY:
+            raise Missing(f"{path} is writable")
+    seen = set(os.listdir("/"))
+    if "sys" in seen or os.listdir("/home") or os.listdir("/mnt"):
+        raise Missing("the host's directories are there")
+    if os.getcwd() != "/workspace":
+        raise Missing(f"the working directory is {os.getcwd()}")
+    return "built from nothing, read-only"
+
+
+def _private(spec: Mapping[str, Any]) -> str:
+    for path in WRITABLE:
+        facts = os.statvfs(path)
+        if not facts.f_blocks or facts.f_blocks * facts.f_frsize > max(spec["disk"], 16 << 20) + 4096:
+            raise Missing(f"{path} has no limit")
+        if not facts.f_files or not facts.f_flag & os.ST_NOSUID:
+            raise Missing(f"{path} takes any number of files, or setuid programs")
+    return f"{spec['disk']} bytes and {spec['files']} files of its own"
+
+
+def _descriptors(spec: Mapping[str, Any]) -> str:
+    listing = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        held = {int(name) for name in os.listdir(listing)} - {0, 1, 2, listing, spec["order"]}
+        held = {number for number in held if _is_open(number)}  # listing it opened one more
+    finally:
+        os.close(listing)
+    if held:
+        raise Missing(f"descriptors {sorted(held)} are open")
+    return "three streams and nothing inherited"
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _proc() -> str:
+    names = {name for name in os.listdir("/proc") if not name.isdigit()}
+    if names - {"self", "thread-self"}:
+        raise Missing(f"/proc shows {', '.join(sorted(names))[:200]}")
+    processes = {name for name in os.listdir("/proc") if name.isdigit()}
+    if processes - {"1", str(os.getpid())}:
+        raise Missing("/proc shows other processes")
+    return "the cell's processes only"
+
+
+def _init() -> str:
+    try:
+        os.listdir("/proc/1/fd")
+    except PermissionError:
+        return "can't be traced or read"
+    raise Missing("the guest can look into its init")
+
+
+def _names() -> str:
+    if os.uname().nodename != "redoma" or os.getuid() != 1000 or os.getgid() != 1000:
+        raise Missing("the name of the host or of its user shows")
+    return "those of the host don't show"

@@ -1,0 +1,267 @@
+"""The root directory that every cell sees, built from nothing, and the way into it. Inner: a bare interpreter.
+
+Runs once for each zygote, as the user who started Redoma. What a guest needs is bound here read-only, under names that
+say nothing of the host; what it must not see is simply not there. Then the zygote is executed inside.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from redoma.backends import _linux
+from redoma.backends.jail import protocol
+
+GUEST_ID = 1000
+"""Who the guest is, inside."""
+UNPRIVILEGED_ID = 64646
+"""Who it is on the host, when root starts Redoma: a number that belongs to nobody, and so owns no file or process."""
+
+PYTHON, VENV, PACKAGE = "/opt/python", "/opt/venv", "/opt/redoma"
+WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names inside the cell, each a private mount
+"""Where each cell mounts what is its own."""
+
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # beside /usr; links into it on most systems
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_ETC_FILES = ("ld.so.cache", "mime.types", "protocols", "services", "ssl/openssl.cnf")
+_ETC_TREES = ("alternatives", "fonts", "ssl/certs")
+_TEXTS = {
+    "etc/passwd": f"root:x:0:0:root:/root:/bin/false\nguest:x:{GUEST_ID}:{GUEST_ID}:guest:/tmp:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/:/bin/false\n",
+    "etc/group": f"root:x:0:\nguest:x:{GUEST_ID}:\nnogroup:x:65534:\n",
+    "etc/hosts": "127.0.0.1 localhost redoma\n::1 localhost\n",
+    "etc/hostname": "redoma\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+class Broken(Exception):
+    """A step that could not be done, and why."""
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Whatever goes wrong inside is told with what was being done."""
+    try:
+        yield
+    except OSError as error:
+        where = f" {error.filename!r}" if error.filename else ""
+        raise Broken(f"{name}: {error.strerror or error}{where}") from error
+
+
+def main() -> NoReturn:
+    """The plan is our first argument; our control socket is descriptor 3, the parent's process descriptor 4."""
+    plan = json.loads(sys.argv[1])
+    try:
+        build(plan)
+        become_unprivileged()
+        enter(plan)
+    except Broken as broken:
+        with socket.socket(fileno=3) as control:
+            control.send(protocol.frame(protocol.BROKEN, str(broken).encode("utf-8", "replace")[:4000]))
+    os._exit(1)
+
+
+def build(plan: dict[str, Any]) -> None:
+    with step("make a mount namespace"):
+        if os.geteuid() != 0 or not mounts_as_root():
+            become_unprivileged()
+            enter_user_namespace(_linux.CLONE_NEWNS)
+        _linux.mount("none", "/", "", _linux.MS_REC | _linux.MS_PRIVATE)  # nothing we mount reaches the host
+    with step("leave the host's root for an empty one"):
+        _linux.mount("tmpfs", "/tmp", "tmpfs", _linux.MS_NOSUID, "mode=755")  # noqa: S108 - exists everywhere
+        os.mkdir("/tmp/old")  # noqa: S108 - on the file system that was just mounted
+        os.mkdir("/tmp/new")  # noqa: S108
+        _linux.mount("tmpfs", "/tmp/new", "tmpfs", _linux.MS_NOSUID, "mode=755,size=16m")  # noqa: S108
+        _linux.pivot_root("/tmp", "/tmp/old")  # noqa: S108
+        os.chdir("/new")
+    populate(plan)
+    with step("close the way back"):
+        _linux.pivot_root("/new", "/new/mnt")
+        os.chdir("/")
+        _linux.unmount("/mnt", _linux.MNT_DETACH)
+        _linux.mount(
+            "none",
+            "/",
+            "",
+            _linux.MS_REMOUNT | _linux.MS_BIND | _linux.MS_NOSUID | _linux.MS_NODEV | _linux.MS_RDONLY,
+        )
+
+
+def mounts_as_root() -> bool:
+    """With root's sight: the interpreter may lie where the unprivileged user can't even look. In many containers root
+    may not mount; there the unprivileged user can do it for itself, if anybody can."""
+    try:
+        _linux.unshare(_linux.CLONE_NEWNS)
+    except PermissionError:
+        return False
+    return True
+
+
+def populate(plan: dict[str, Any]) -> None:
+    """Our working directory is the new root, the host's is at /old."""
+    for name in ("usr", "etc/ssl", "dev", "opt", "proc", "mnt", "var", "home", "root"):
+        os.makedirs(name)
+    for path in WRITABLE:
+        os.makedirs(path[1:])
+    with step("bring in the system's programs"):
+        bind("usr", "usr")
+        for name in _SYSTEM:
+            if os.path.islink(f"/old/{name}"):
+                os.symlink(os.readlink(f"/old/{name}"), name)
+            elif os.path.isdir(f"/old/{name}"):
+                os.mkdir(name)
+                bind(name, name)
+    with step("bring in the interpreter"):
+        interpreter(plan)
+    with step("make /etc"):
+        for path, text in _TEXTS.items():
+            write(path, text.encode())
+        for name in _ETC_FILES:
+            if (content := read(f"/old/etc/{name}")) is not None:
+                write(f"etc/{name}", content)
+        for name in _ETC_TREES:
+            if os.path.isdir(f"/old/etc/{name}"):
+                os.mkdir(f"etc/{name}")
+                bind(f"etc/{name}", f"etc/{name}")
+    with step("make /dev"):
+        for name in _DEVICES:
+            if name == "zero" and not _linux.landlock_abi():
+                continue  # see `setup.only_these_files`: nothing else can keep it from being written to
+            write(f"dev/{name}", b"")
+            _linux.mount(f"/old/dev/{name}", f"dev/{name}", "", _linux.MS_BIND)
+            _linux.restrict_mounts(f"dev/{name}", _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NOEXEC)
+        os.mkdir("dev/pts")
+        os.symlink("pts/ptmx", "dev/ptmx")
+        os.symlink("/proc/self/fd", "dev/fd")
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            os.symlink(f"/proc/self/fd/{number}", f"dev/{name}")
+    with step("bring in /proc"):
+        # For the zygote's eyes only: a cell mounts its own over it. A user namespace may mount a fresh /proc only where
+        # it can see a whole one already.
+        _linux.mount("/old/proc", "proc", "", _linux.MS_BIND | _linux.MS_REC)
+        attributes = _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV | _linux.MOUNT_ATTR_NOEXEC
+        _linux.restrict_mounts("proc", attributes)
+    with step("give the zygote a place to write to"):
+        # Some modules write when they are first imported. A cell mounts its own over these.
+        for path in WRITABLE[:-1]:
+            _linux.mount("tmpfs", path[1:], "tmpfs", _linux.MS_NOSUID | _linux.MS_NODEV, "mode=1777,size=64m")
+    os.symlink("/tmp", "var/tmp")  # noqa: S108 - inside the cell
+
+
+def interpreter(plan: dict[str, Any]) -> None:
+    """The interpreter's prefix and packages, unless they are below /usr, where they are already."""
+    os.makedirs("." + PACKAGE + "/redoma")
+    hide(plan["package"], "." + PACKAGE + "/redoma")
+    if plan["prefix"]:
+        os.mkdir("." + PYTHON)
+        hide(plan["prefix"], "." + PYTHON)
+        if plan["library"]:
+            find_library(plan)
+    if plan["packages"]:
+        # A virtual environment of our own making: the user's says where it lies on the host.
+        library = f".{VENV}/lib/{plan['version']}"
+        os.makedirs(f".{VENV}/bin")
+        os.makedirs(f"{library}/site-packages")
+        os.symlink("lib", f".{VENV}/lib64")
+        for name in ("python", "python3", plan["version"]):
+            os.symlink(plan["base_executable"], f".{VENV}/bin/{name}")
+        shared = "true" if plan["system_packages"] else "false"
+        home = os.path.dirname(plan["base_executable"])
+        write(f".{VENV}/pyvenv.cfg", f"home = {home}\ninclude-system-site-packages = {shared}\n".encode())
+        hide(plan["packages"], f"{library}/site-packages")
+
+
+def find_library(plan: dict[str, Any]) -> None:
+    """An interpreter built with a shared library holds that library's path on the host. A copy of the program with the
+    path inside the cell in its place is laid over it. (A variable would not do: a child may have none.)"""
+    program = "." + plan["base_executable"]
+    content = read(program) or b""
+    old, new = os.fsencode(plan["library"]) + b"\0", PYTHON.encode() + b"/lib"
+    write("./opt/program", content.replace(old, new.ljust(len(old), b"\0")))
+    os.chmod("./opt/program", 0o555)  # noqa: S103 - to be executed by the guest
+    _linux.mount("./opt/program", program, "", _linux.MS_BIND)
+    _linux.restrict_mounts(program, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+
+
+def bind(source: str, target: str) -> None:
+    _linux.mount(f"/old/{source}", target, "", _linux.MS_BIND | _linux.MS_REC)
+    _linux.restrict_mounts(target, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+
+
+def hide(source: str, target: str) -> None:
+    """Like `bind`, but without telling where it comes from: a bind mount shows its path in /proc/self/mountinfo.
+
+    An overlay shows its layers as they were given, and "." says nothing. It needs Linux 5.11 in a user namespace, and a
+    source that is not itself two overlays deep; `probe` tells when it could not be had.
+    """
+    here, there = os.getcwd(), os.path.abspath(target)
+    os.chdir(f"/old/{source}")
+    try:
+        _linux.mount(
+            "redoma",
+            there,
+            "overlay",
+            _linux.MS_RDONLY | _linux.MS_NOSUID | _linux.MS_NODEV,
+            f"lowerdir=.:{here}/home",
+        )
+    except OSError:
+        os.chdir(here)
+        bind(source, target)
+    finally:
+        os.chdir(here)
+
+
+def read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, PermissionError):
+        return None
+
+
+def write(path: str, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+    os.chmod(path, 0o444)
+
+
+def enter_user_namespace(others: int) -> None:
+    """A new user namespace: in it we have the guest's number and all rights; on the host we stay who we are."""
+    user, group = os.geteuid(), os.getegid()
+    _linux.unshare(_linux.CLONE_NEWUSER | others)
+    for name, text in (
+        ("setgroups", "deny"),  # without this the kernel refuses the group map: groups may also take rights away
+        ("uid_map", f"{GUEST_ID} {user} 1"),
+        ("gid_map", f"{GUEST_ID} {group} 1"),
+    ):
+        file = os.open(f"/proc/self/{name}", os.O_WRONLY)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
+
+
+def become_unprivileged() -> None:
+    if os.geteuid() == 0:
+        with step("give up root"):
+            os.setgroups([])
+            os.setresgid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+            os.setresuid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+
+
+def enter(plan: dict[str, Any]) -> NoReturn:
+    """Become the zygote. Executing it replaces the memory and the environment that we were started with."""
+    boot = (
+        f"import sys; sys.path.append({PACKAGE!r}); from redoma.backends.jail import zygote; "
+        f"sys.path.remove({PACKAGE!r}); zygote.main(sys.argv.pop())"
+    )
+    arguments = [plan["executable"], "-I", "-B", "-X", "utf8", "-c", boot, json.dumps(plan["zygote"])]
+    with step(f"start the interpreter as user {os.geteuid()}"):
+        os.execve(plan["executable"], arguments, plan["env"])  # noqa: S606 - without a shell is the point
+    raise AssertionError

@@ -1,0 +1,384 @@
+"""One request in one cell, on the caller's event loop: the order goes in, output and a verdict come out."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ...errors import BackendError
+from ...models import Isolation, Limits, Request, Status, Stream, Usage
+from ..base import Outcome, Sink
+from . import protocol, value
+from .cell import Cell
+
+_CHUNK = 1 << 16
+_GRACE = 1.0  # seconds that init has to end the cell and report, before the kernel is asked to
+_LOOK = 0.25  # seconds between two looks at the processor time of a cell
+_MOST_VALUE = 2 << 20
+_MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """From init alone."""
+
+    status: int
+    cause: str
+    cpu: float
+    memory: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the guest says of itself. It may say what it likes: its value and its words are its own."""
+
+    value: Any = None
+    exception: str | None = None
+    error: str | None = None
+    errno: int | None = None
+    broken: str | None = None
+    at_exit: str | None = None
+
+
+class Run:
+    def __init__(self, request: Request, sink: Sink, cell: Cell, isolation: Isolation, env: Mapping[str, str]) -> None:
+        self._request, self._sink, self._cell, self._isolation = request, sink, cell, isolation
+        self._env = {**env, **request.environment}
+        self._loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        self._frames = protocol.Frames()
+        self._ending: Status | None = None
+        self._verdict: Verdict | None = None
+        self._report = Report()
+        self._files: dict[str, bytes] = {}
+        self._left_out: dict[str, str] = {}
+        self._open: dict[Stream, int] = {"stdout": cell.stdout, "stderr": cell.stderr}
+        self._timers: list[asyncio.TimerHandle] = []
+        self._feeding: dict[int, memoryview] = {}
+        self._malformed: str | None = None
+        self._used_up = False
+
+    async def execute(self, *, processes_by_rlimit: bool, watched: bool) -> Outcome:
+        start = time.monotonic()
+        limits = self._request.limits
+        if self._cell.group is not None:
+            self._cell.group.limit(limits.memory)
+        self._timers.append(self._loop.call_later(_LOOK, self._look))
+        self._timers.append(self._loop.call_later(limits.time, self._end, Status.TIMEOUT))
+        try:
+            self._begin(processes_by_rlimit, watched)
+            await self._done
+        finally:
+            self._release()
+            if not self._done.done() or self._done.cancelled():
+                self._cell.kill()
+                await _uncancellable(self._dead())
+        if self._verdict is None:
+            self._cell.kill()
+            await _uncancellable(self._dead())
+        self._drain()
+        return self._outcome(time.monotonic() - start)
+
+    # --- in ---
+
+    def _begin(self, processes_by_rlimit: bool, watched: bool) -> None:
+        request, limits = self._request, self._request.limits
+        most = min(limits.output_bytes, _MOST_VALUE)
+        # To init first: a guest may have ended before it hears of it.
+        self._feed(
+            self._cell.control.fileno(),
+            protocol.order(
+                {
+                    "cpu": limits.cpu,
+                    "memory": limits.memory,
+                    "processes": 0 if processes_by_rlimit else limits.processes,
+                    "report": 2 * most + 65536,
+                    "outputs": list(request.outputs),
+                    "given": request.files if request.outputs else {},
+                }
+            ),
+        )
+        self._feed(
+            self._cell.order.fileno(),
+            protocol.order(
+                {
+                    "argv": _argv(request),
+                    "source": request.code,
+                    "env": self._env,
+                    "files": request.files,
+                    "cwd": request.cwd,
+                    "value": most,
+                    "recursion": min(limits.recursion, 1_000_000),
+                    "rlimits": _rlimits(limits, processes_by_rlimit, watched),
+                }
+            ),
+        )
+        self._feed(self._cell.stdin, request.stdin, last=True)
+        self._loop.add_reader(self._cell.control.fileno(), self._hear)
+        for stream, number in self._open.items():
+            self._loop.add_reader(number, self._pump, stream, number)
+
+    def _feed(self, number: int, data: bytes, last: bool = False) -> None:
+        """Write what fits now, the rest when there is room. After its `last` word a descriptor of ours is closed."""
+        view = self._feeding.pop(number, memoryview(data))
+        try:
+            while view:
+                view = view[os.write(number, view) :]
+        except BlockingIOError:
+            self._feeding[number] = view
+            self._loop.add_writer(number, self._feed, number, b"", last)
+            return
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it ended, or closed its input, without reading everything: its own business
+        self._loop.remove_writer(number)
+        if last:
+            os.close(number)
+            self._cell.stdin = -1
+
+    # --- out ---
+
+    def _hear(self) -> None:
+        try:
+            data = self._cell.control.recv(_CHUNK)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            return self._finish()
+        try:
+            for kind, payload in self._frames.feed(data):
+                self._take(kind, payload)
+        except (protocol.Malformed, msgspec.DecodeError, ValueError, RecursionError) as error:
+            self._malformed = str(error)
+            self._finish()
+        return None
+
+    def _take(self, kind: bytes, payload: bytes) -> None:
+        if kind == protocol.VERDICT:
+            self._verdict = msgspec.json.decode(payload, type=Verdict)
+            self._finish()
+        elif kind == protocol.REPORT:
+            try:
+                self._report = msgspec.json.decode(payload, type=Report)
+            except (msgspec.DecodeError, RecursionError):
+                self._report = Report()  # the guest's own doing: there is no value then
+        elif kind == protocol.FILE:
+            name, content = protocol.split_named(payload)
+            self._files[name] = content
+        elif kind == protocol.LEFT_OUT:
+            name, why = protocol.split_named(payload)
+            self._left_out[name] = why.decode("utf-8", "replace")
+        else:
+            raise protocol.Malformed(f"a frame of kind {kind!r} from a running cell")
+        if len(self._files) + len(self._left_out) > 2000:
+            raise protocol.Malformed("more files than a cell brings back")
+
+    def _pump(self, stream: Stream, number: int) -> bool:
+        """Pass on what there is. False at the end of it."""
+        try:
+            data = os.read(number, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._loop.remove_reader(number)
+            self._open.pop(stream, None)
+            return False
+        if self._ending is not Status.OUTPUT and not self._sink(stream, data):
+            self._end(Status.OUTPUT)
+        return True
+
+    def _drain(self) -> None:
+        """Everything of the cell is dead: what is in the pipes is all that will come."""
+        for stream, number in list(self._open.items()):
+            while self._pump(stream, number):
+                continue
+
+    def _end(self, ending: Status) -> None:
+        """Ask init to end it and to say what it used; insist if it doesn't answer."""
+        if self._ending is not None or self._done.done():
+            return
+        self._ending = ending
+        try:
+            self._cell.control.send(b"e")
+        except OSError:
+            self._cell.kill()
+        self._timers.append(self._loop.call_later(_GRACE, self._cell.kill))
+
+    def _finish(self) -> None:
+        self._loop.remove_reader(self._cell.control.fileno())
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def _release(self) -> None:
+        """Nothing of ours stays with the loop."""
+        for timer in self._timers:
+            timer.cancel()
+        self._loop.remove_reader(self._cell.control.fileno())
+        for number in (*self._open.values(), *self._feeding):
+            self._loop.remove_reader(number)
+            self._loop.remove_writer(number)
+
+    async def _dead(self) -> None:
+        """Wait until the kernel has ended the cell."""
+        handle, dead = self._cell.handle, self._loop.create_future()
+        self._loop.add_reader(handle, dead.cancel)
+        try:
+            await asyncio.wait([dead], timeout=10)
+        finally:
+            self._loop.remove_reader(handle)
+        if not dead.done():
+            raise BackendError("the run could not be ended", why="it was still there after 10 s", next="see `dmesg`")
+
+    # --- what it comes to ---
+
+    def _outcome(self, wall: float) -> Outcome:
+        group = self._cell.group
+        out_of_memory = group is not None and group.oom_kills() > 0
+        verdict = self._verdict
+        if verdict is None and self._ending is None and not out_of_memory:
+            raise BackendError(
+                "the cell was lost",
+                why=self._malformed or "its init, its keeper or its zygote was killed from outside",
+                next="run it again",
+            )
+        status, error, code = self._ended(verdict, out_of_memory)
+        peak = group.peak() if group is not None else None
+        memory = peak if peak is not None else verdict.memory if verdict else None
+        report = self._report
+        return Outcome(
+            status=status,
+            exit_code=code,
+            value=self._value(report) if status is Status.OK else None,
+            exception=_name(report.exception) if status in (Status.ERROR, Status.MEMORY) else None,
+            error=error,
+            isolation=self._isolation,
+            usage=Usage(wall=wall, cpu=self._cpu(), memory=memory),
+            files=self._files,
+            left_out=self._left_out,
+        )
+
+    def _cpu(self) -> float | None:
+        """What the kernel has counted for the whole cell, if it did; init sees only what was waited for."""
+        counted = self._cell.group.cpu() if self._cell.group is not None else None
+        told = self._verdict.cpu if self._verdict else None
+        return max((used for used in (counted, told) if used is not None), default=None)
+
+    def _look(self) -> None:
+        """Now and then: has the cell used up its processor time?"""
+        if (self._cpu() or 0.0) > self._request.limits.cpu:
+            self._used_up = True
+            self._end(Status.TIMEOUT)
+        else:
+            self._timers[0] = self._loop.call_later(_LOOK, self._look)
+
+    def _ended(self, verdict: Verdict | None, out_of_memory: bool) -> tuple[Status, str | None, int | None]:
+        limits, report = self._request.limits, self._report
+        if out_of_memory:
+            return Status.MEMORY, None, None
+        if verdict is None or verdict.cause == "end":
+            return self._ending or Status.KILLED, _cpu_text(limits) if self._used_up else None, None
+        match verdict.cause:
+            case "memory":
+                return Status.MEMORY, None, None
+            case "cpu":
+                return Status.TIMEOUT, _cpu_text(limits), None
+            case "processes":
+                return Status.KILLED, f"it had more than {limits.processes} processes and was ended", None
+        code = os.waitstatus_to_exitcode(verdict.status)
+        if code < 0:
+            if -code == signal.SIGXCPU:
+                return Status.TIMEOUT, _cpu_text(limits), None
+            return Status.KILLED, _signal_text(-code, limits), 128 - code
+        if code == 0:
+            return Status.OK, None, 0
+        if report.exception == "MemoryError":
+            return Status.MEMORY, None, None
+        if report.broken and code in (125, 126, 127):
+            return Status.ERROR, f"could not {report.broken[:1000]}{_hint(report, limits)}", code
+        return Status.ERROR, (report.error or "")[:8192] + _hint(report, limits) or None, code
+
+    def _value(self, report: Report) -> Any:
+        try:
+            return value.decode(report.value)
+        except (ValueError, RecursionError):
+            return None
+
+
+def _name(claimed: str | None) -> str | None:
+    """The guest names its exception; what is no name is not passed on."""
+    return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None
+
+
+def _argv(request: Request) -> list[str]:
+    match request.language:
+        case "command":
+            return list(request.argv)
+        case "bash":
+            return ["bash", "--noprofile", "--norc", "/run/script"]
+        case "python":
+            return []
+
+
+def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
+    wanted = {
+        "RLIMIT_CPU": min(math.ceil(limits.cpu) + 1, 2**31),  # of each process; init adds them up
+        "RLIMIT_FSIZE": limits.file_size,
+        "RLIMIT_NOFILE": limits.open_files,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MEMLOCK": 64 << 10,
+    }
+    if processes:
+        wanted["RLIMIT_NPROC"] = limits.processes + 2  # counted within the cell: its keeper and its init are two
+    if watched:
+        # Only against one sudden huge allocation, which would be there before the next look.
+        wanted["RLIMIT_DATA"] = 2 * limits.memory + (1 << 30)
+    return {name: min(number, _MOST) for name, number in wanted.items()}
+
+
+def _cpu_text(limits: Limits) -> str:
+    return f"it used more than {limits.cpu:g} s of processor time and was ended"
+
+
+def _signal_text(number: int, limits: Limits) -> str:
+    if number == signal.SIGXFSZ:
+        return f"it wrote a file of more than {limits.file_size} bytes"
+    try:
+        return f"it was ended by {signal.Signals(number).name}"
+    except ValueError:
+        return f"it was ended by signal {number}"
+
+
+def _hint(report: Report, limits: Limits) -> str:
+    """Which limit stands behind an error that only names its symptom."""
+    match report.errno:
+        case errno.ENOSPC:
+            return f" (its files may have {limits.disk} bytes together, and be {limits.files})"
+        case errno.EMFILE:
+            return f" (it may have {limits.open_files} open files in each process)"
+        case errno.EFBIG:
+            return f" (a file may have {limits.file_size} bytes)"
+        case errno.EAGAIN if report.exception == "BlockingIOError":
+            return f" (it may have {limits.processes} processes and threads)"
+    if report.exception == "RuntimeError" and (report.error or "").endswith("can't start new thread"):
+        return f" (it may have {limits.processes} processes and threads)"
+    return ""
+
+
+async def _uncancellable(work: Any) -> None:
+    """Finish `work` even if we are cancelled (again) meanwhile; the cancellation is delivered afterwards."""
+    task, cancelled = asyncio.ensure_future(work), False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    task.result()

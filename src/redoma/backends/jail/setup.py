@@ -1,0 +1,202 @@
+"""How a cell is made: the steps, in their order, each named by the layer that it puts up. Inner.
+
+`keeper`, `init` and `guest` each go down their own list; every later process inherits what an earlier one gave up. A
+step that fails breaks the cell: nothing runs with a layer less than was asked for. `without` leaves steps out, for the
+tests that must see an attack succeed first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from redoma.backends import _linux
+from redoma.backends.jail.root import WRITABLE, enter_user_namespace, step
+
+Spec = dict[str, Any]
+Step = tuple[str, Callable[[Spec], None]]
+
+_PRIVATE = _linux.MS_NOSUID | _linux.MS_NODEV
+RUN_BYTES = 12 << 20  # /run: the code and the report
+
+
+def take(steps: tuple[Step, ...], spec: Spec) -> None:
+    for name, do in steps:
+        if name not in spec["without"]:
+            with step(name):
+                do(spec)
+
+
+# --- the keeper: namespaces ---
+
+_NAMESPACES = {
+    "net": _linux.CLONE_NEWNET,
+    "ipc": _linux.CLONE_NEWIPC,
+    "uts": _linux.CLONE_NEWUTS,
+    "cgroup": _linux.CLONE_NEWCGROUP,
+}
+
+
+def namespaces(spec: Spec) -> None:
+    wanted = _linux.CLONE_NEWNS | _linux.CLONE_NEWPID
+    for name, flag in _NAMESPACES.items():
+        if name not in spec["without"]:
+            wanted |= flag
+    enter_user_namespace(wanted)
+
+
+KEEPER: tuple[Step, ...] = (("user", namespaces),)
+
+
+# --- init, as pid 1: what a cell sees ---
+
+
+def no_more_user_namespaces(spec: Spec) -> None:
+    """The classic way back to kernel surface. The filter refuses it too; this holds where a filter has a gap."""
+    with open("/proc/sys/user/max_user_namespaces", "w") as limit:
+        limit.write("0")
+
+
+def private_files(spec: Spec) -> None:
+    """One file system, capped, behind /tmp, /workspace and /dev/shm; and a small one for /run, so that a guest which
+    has filled its disk can still report."""
+    size = f"mode=755,size={spec['disk']},nr_inodes={spec['files'] + 8}"
+    _linux.mount("cell", "/run", "tmpfs", _PRIVATE, size)
+    for number, path in enumerate(WRITABLE[:-1]):
+        os.mkdir(f"/run/{number}", 0o700)
+        _linux.mount(f"/run/{number}", path, "", _linux.MS_BIND)
+    _linux.mount("cell", "/run", "tmpfs", _PRIVATE | _linux.MS_NOEXEC, f"mode=755,size={RUN_BYTES},nr_inodes=16")
+
+
+def own_terminals(spec: Spec) -> None:
+    """Terminals that nobody else is at. For pty.fork, script, pexpect."""
+    options = "newinstance,ptmxmode=0666,mode=600"
+    _linux.mount("devpts", "/dev/pts", "devpts", _linux.MS_NOSUID | _linux.MS_NOEXEC, options)
+
+
+def own_processes(spec: Spec) -> None:
+    """/proc with the cell's processes and nothing else: neither the kernel's knobs nor its statistics (Linux 5.8)."""
+    _linux.mount("proc", "/proc", "proc", _PRIVATE | _linux.MS_NOEXEC, "subset=pid")
+
+
+def own_name(spec: Spec) -> None:
+    if "uts" not in spec["without"]:
+        socket.sethostname("redoma")
+        _linux.set_domain("")
+
+
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+
+
+def own_loopback(spec: Spec) -> None:
+    """A cell may talk to itself."""
+    if "net" not in spec["without"]:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            request = struct.pack("16sh14x", b"lo", _IFF_UP)
+            fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
+
+
+def no_capabilities(spec: Spec) -> None:
+    _linux.drop_capabilities()
+
+
+def no_new_privileges(spec: Spec) -> None:
+    _linux.allow_no_new_privileges()
+
+
+def own_memory(spec: Spec) -> None:
+    """The guest runs as the same user: without this it could trace its init, or take descriptors from it."""
+    _linux.hide_from_peers()
+
+
+def die_with_the_keeper(spec: Spec) -> None:
+    # After the last change of credentials, which would clear it. A keeper that had died before has closed its pipe.
+    _linux.die_with_parent(signal.SIGKILL)
+
+
+INIT: tuple[Step, ...] = (
+    ("user-namespaces", no_more_user_namespaces),
+    ("private", private_files),
+    ("terminals", own_terminals),
+    ("proc", own_processes),
+    ("names", own_name),
+    ("loopback", own_loopback),
+    ("capabilities", no_capabilities),
+    ("no_new_privs", no_new_privileges),
+    ("memory-of-init", own_memory),
+    ("lifeline", die_with_the_keeper),
+)
+
+
+def filtered(spec: Spec) -> None:
+    _linux.install_filter(spec["filter"])
+
+
+INIT_AFTER_FORK: tuple[Step, ...] = (("seccomp", filtered),)
+
+
+# --- the guest: what it may do ---
+
+
+def own_session(spec: Spec) -> None:
+    os.setsid()
+    _linux.show_to_peers()  # or not even /proc/self would be its own
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")  # if memory runs out, the guest goes first and its init stays to say so
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def only_these_files(spec: Spec) -> None:
+    abi = _linux.landlock_abi()
+    if not abi:
+        return  # the mounts say the same; `probe` tells that this second layer isn't there
+    everything = _linux.landlock_rights(abi) & ~(_linux.ACCESS_MAKE_CHAR | _linux.ACCESS_MAKE_BLOCK)
+    look = _linux.ACCESS_EXECUTE | _linux.ACCESS_READ_FILE | _linux.ACCESS_READ_DIR
+    # Not /dev/zero: a shared mapping of it is memory that belongs to no process, and so escapes a watcher.
+    device = _linux.ACCESS_READ_FILE | _linux.ACCESS_WRITE_FILE | _linux.ACCESS_IOCTL_DEV
+    devices = [f"/dev/{name}" for name in ("null", "full", "random", "urandom", "pts")]
+    _linux.landlock(
+        abi,
+        {
+            "/": look,
+            **dict.fromkeys(devices, device),
+            **dict.fromkeys(WRITABLE, everything & ~_linux.ACCESS_IOCTL_DEV),
+        },
+    )
+
+
+def only_its_streams(spec: Spec) -> None:
+    """Nothing inherited but the three streams, and for now the order socket, which closes before any code runs."""
+    keep = spec["order"]
+    os.closerange(3, keep)
+    os.closerange(keep + 1, 1 << 20)
+
+
+GUEST: tuple[Step, ...] = (
+    ("session", own_session),
+    ("landlock", only_these_files),
+    ("seccomp", filtered),
+    ("descriptors", only_its_streams),
+)
+
+LAYERS = tuple(dict.fromkeys([*_NAMESPACES, *(name for name, _ in (*KEEPER, *INIT, *GUEST))]))
+"""Every name that `without` may have."""
+
+
+# --- and, once the order is there, how much of it ---
+
+
+def limit(limits: dict[str, int]) -> None:
+    """Resource limits by name, soft and hard alike; never above what we are under ourselves."""
+    for name, value in limits.items():
+        which = getattr(resource, name)
+        hard = resource.getrlimit(which)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (bound, bound))

@@ -1,0 +1,110 @@
+"""The value of a last expression on its way out of a cell. Inner: `encode` runs in the guest, `decode` in the parent.
+
+JSON, with a tag at the head of each container, so that tuples, sets, bytes and dictionaries with any key come back as
+what they were. Whatever is not plain data travels as its `repr`. Decoding builds nothing but plain data, and is bounded
+by the size of the frame and by a depth.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+_MAX_DEPTH = 100
+_MAX_ITEMS = 100_000
+_SAFE_INT = 1 << 53
+_MAX_INT_BITS = 14_000  # beyond about 4300 digits CPython refuses to print an int, and so would every caller
+
+
+class _Odd(Exception):
+    """Not plain data."""
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def encode(value: object, max_bytes: int) -> object:
+    """Something that `json.dumps` takes. Never raises for what the value is, if its `repr` doesn't."""
+    try:
+        return _Encoder(max_bytes).encode(value, 0)
+    except _Odd:
+        return ["repr", repr(value)[:max_bytes]]
+    except (_TooLarge, RecursionError):
+        return ["repr", f"<{type(value).__name__}, too large to return>"]
+
+
+class _Encoder:
+    def __init__(self, max_bytes: int) -> None:
+        self._bytes, self._items = max_bytes, _MAX_ITEMS
+
+    def encode(self, value: Any, depth: int) -> object:
+        # By exact type: a subclass may behave in any way, and would not come back as what it was.
+        kind = type(value)
+        self._items -= 1
+        if depth > _MAX_DEPTH or self._items < 0:
+            raise _TooLarge
+        if value is None or kind is bool:
+            return value
+        if kind is str:
+            return self._text(value)
+        if kind is int:
+            return value if -_SAFE_INT < value < _SAFE_INT else self._large(value)
+        if kind is float:
+            return value if value - value == 0 else ["float", repr(value)]
+        if kind is bytes:
+            return ["bytes", self._text(base64.b64encode(value).decode())]
+        if kind in (list, tuple, set, frozenset):
+            return [kind.__name__, *(self.encode(item, depth + 1) for item in value)]
+        if kind is dict:
+            flat = (part for pair in value.items() for part in pair)
+            return ["dict", *(self.encode(part, depth + 1) for part in flat)]
+        raise _Odd
+
+    def _text(self, text: str) -> str:
+        self._bytes -= len(text)
+        if self._bytes < 0:
+            raise _TooLarge
+        return text
+
+    def _large(self, number: int) -> list[str]:
+        if number.bit_length() > _MAX_INT_BITS:
+            raise _TooLarge
+        return ["int", hex(number)]
+
+
+def decode(data: Any, depth: int = 0) -> Any:
+    """The plain value of what `encode` made. Raises ValueError for anything else."""
+    if data is None or isinstance(data, (bool, int, float, str)):
+        return data
+    if not isinstance(data, list) or not data or depth > _MAX_DEPTH:
+        raise ValueError("not a value")
+    tag, *rest = data
+    if tag in ("repr", "bytes", "int", "float"):
+        if len(rest) != 1 or not isinstance(rest[0], str):
+            raise ValueError(f"not a {tag}")
+        return _scalar(tag, rest[0])
+    items = [decode(item, depth + 1) for item in rest]
+    try:
+        if tag == "dict":
+            return dict(zip(items[::2], items[1::2], strict=True))
+        if tag in _CONTAINERS:
+            return _CONTAINERS[tag](items)
+    except TypeError as error:  # an unhashable key or member
+        raise ValueError(str(error)) from None
+    raise ValueError("not a value")
+
+
+_CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+def _scalar(tag: str, text: str) -> Any:
+    if tag == "bytes":
+        return base64.b64decode(text, validate=True)
+    if tag == "int":
+        if len(text) > _MAX_INT_BITS // 4 + 8:
+            raise ValueError("not an int")
+        return int(text, 16)
+    if tag == "float":
+        return float(text) if text in ("nan", "inf", "-inf") else 0.0
+    return text

@@ -1,0 +1,122 @@
+"""The warm interpreter that cells are forked from. Inner.
+
+It has executed nothing but our own code and the modules it was told to load, holds no secret, and stays single-threaded
+as far as those modules do. Its whole life is one loop: take an order for a cell with the descriptors that belong to it,
+fork a keeper, forget both.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import warnings
+from typing import Any, NoReturn
+
+from redoma.backends import _linux
+from redoma.backends.jail import guest, init, protocol, seccomp, setup
+from redoma.backends.jail.root import Broken
+
+DESCRIPTORS = ("control", "order", "stdin", "stdout", "stderr")
+"""What comes along with an order for a cell, in this order."""
+_SOCKET, _PARENT = 3, 4
+
+
+def main(arguments: str) -> NoReturn:
+    told = json.loads(arguments)
+    control = socket.socket(fileno=_SOCKET)
+    try:
+        base = prepare(told)
+    except Exception as error:  # a module that can't be imported may raise anything
+        text = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+        control.send(protocol.frame(protocol.BROKEN, text.encode("utf-8", "replace")[:4000]))
+        os._exit(1)
+    control.send(protocol.frame(protocol.ARMED, json.dumps({"modules": len(sys.modules)}).encode()))
+    serve(control, base)
+    os._exit(0)
+
+
+def prepare(told: dict[str, Any]) -> dict[str, Any]:
+    """Load everything now, so that a cell finds it in memory."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the keepers
+    guest.load()
+    for name in told["preload"]:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise Broken(f"preload {name}: {type(error).__name__}: {error}") from error
+    spec = {"filter": seccomp.program(told["watched"]), "watched": told["watched"], "zygote": os.getpid()}
+    spec["outside"] = {name: os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")}
+    _linux.hide_from_peers()  # other processes of this user on the host have no business here
+    warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)  # of threads a preload started
+    gc.collect()
+    gc.freeze()  # a collection in a cell doesn't touch, and so copy, what it shares with us
+    gc.disable()
+    return spec
+
+
+def serve(control: socket.socket, base: dict[str, Any]) -> None:
+    """Until the parent closes the socket, or dies in any other way."""
+    watch = select.poll()
+    watch.register(control, select.POLLIN)
+    watch.register(_PARENT, select.POLLIN)
+    while True:
+        if any(number == _PARENT for number, _ in watch.poll()):
+            return
+        message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, len(DESCRIPTORS))
+        if not message:
+            return
+        spec = {**base, **json.loads(message), **dict(zip(DESCRIPTORS, descriptors, strict=True))}
+        try:
+            if os.fork() == 0:
+                keep(spec)
+        except OSError as error:  # no process to be had: told to the one who waits for this cell, and to nobody else
+            with socket.socket(fileno=os.dup(spec["control"])) as cell:
+                cell.send(protocol.frame(protocol.BROKEN, f"fork a keeper: {error.strerror}".encode()))
+        for number in descriptors:
+            os.close(number)
+
+
+def keep(spec: dict[str, Any]) -> NoReturn:
+    """The keeper: it enters the namespaces, forks their first process, and dies with the zygote."""
+    control = socket.socket(fileno=spec["control"])
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(_SOCKET)
+        os.close(_PARENT)
+        _linux.die_with_parent(signal.SIGKILL)
+        if os.getppid() != spec["zygote"]:
+            os._exit(1)
+        if spec["cgroup"]:
+            control.send(protocol.frame(protocol.BORN, b"%d" % os.getpid()))
+            if control.recv(1) != protocol.GO:
+                os._exit(1)
+        _linux.show_to_peers()  # the maps of a user namespace are written through /proc/self
+        setup.take(setup.KEEPER, spec)
+        lifeline, held = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(held)
+            init.main(spec, control, lifeline)
+        handle = os.pidfd_open(pid)
+        socket.send_fds(control, [protocol.frame(protocol.INIT)], [handle])
+        os.closerange(0, held)
+        os.closerange(held + 1, handle + 1024)
+        os.waitpid(pid, 0)
+    except BaseException as error:
+        tell(control, error)
+    os._exit(0)
+
+
+def tell(control: socket.socket, error: BaseException) -> None:
+    """The last thing a process that makes a cell does, when it can't."""
+    text = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+    try:
+        control.send(protocol.frame(protocol.BROKEN, text.encode("utf-8", "replace")[:4000]))
+    except OSError:
+        return  # nobody listens any more
