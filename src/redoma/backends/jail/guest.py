@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 from redoma.backends.jail import probe, protocol, setup, value
 
 MAIN, REPORT = "/run/main.py", "/run/report"
+_FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _MOST_SOURCE = 2 << 20  # bytes of code kept as a file, for tracebacks and for processes that start over from it
 
 
@@ -40,7 +41,7 @@ def load() -> None:
 def start(spec: dict[str, Any], control: socket.socket) -> NoReturn:
     order = socket.socket(fileno=spec["order"])
     try:
-        main = arm(spec, order)
+        arm(spec, order)
     except BaseException as error:
         from redoma.backends.jail.zygote import tell
 
@@ -51,28 +52,38 @@ def start(spec: dict[str, Any], control: socket.socket) -> NoReturn:
     order.close()
     if told is None:
         os._exit(0)
-    run(told, main)
+    run(told)
 
 
-def arm(spec: dict[str, Any], order: socket.socket) -> types.ModuleType:
+def arm(spec: dict[str, Any], order: socket.socket) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.dup2(spec[name], number, inheritable=True)
+    sys.stdin, sys.stdout, sys.stderr = (stream(number) for number in range(3))
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # or it would be the zygote's, on the host
     os.chdir("/workspace")
     setup.take(setup.GUEST, spec)
     found = probe.look(spec)
     warm()
-    main = settle()
+    settle()
     order.sendall(protocol.frame(protocol.ARMED, json.dumps(found).encode()))
-    return main
+
+
+def stream(number: int) -> io.TextIOWrapper:
+    """Made anew: the zygote's remember what they were opened on. By the line, so that what was printed before a kill is
+    kept."""
+    errors = "backslashreplace" if number == 2 else "surrogateescape"
+    file = open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115 - lives as long as we do
+    return io.TextIOWrapper(file, "utf-8", errors, line_buffering=number > 0)
 
 
 def warm() -> None:
     """Go the whole way of a small program once. A page that is written to for the first time since the fork is copied,
     which takes longer than most of what is done with it; better now than when somebody waits."""
-    stream = io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True)
-    streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), stream, stream
+    paper = io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True)
+    streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), paper, paper
     told = protocol.order({"env": dict(os.environ), "files": {}, "source": "", "rlimits": {}})
     protocol.read_order(io.BytesIO(told).read)
     for source in ("print('x', 1.5)\n[str(i) for i in range(3)]", "def f(x): raise ValueError(x)\nf({1: 'a'})"):
@@ -92,22 +103,20 @@ def warm() -> None:
     environment(dict(os.environ))
 
 
-def settle() -> types.ModuleType:
+def settle() -> None:
     """Everything that is the same for all Python code."""
     for name in [name for name in sys.modules if name == "redoma" or name.startswith("redoma.")]:
         del sys.modules[name]
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=MAIN, __builtins__=__builtins__)
-    sys.modules["__main__"] = main
     sys.argv[:] = [MAIN]
     sys.path.insert(0, "/workspace")
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed before a kill is kept
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # preloaded: every cell would draw the same numbers
     gc.freeze()
     gc.enable()
-    return main
+    # After the freeze, and held by nobody else: at the end it is collected, with all that only it held.
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=MAIN, __builtins__=__builtins__)
+    sys.modules["__main__"] = main
 
 
 def keep(source: str) -> None:
@@ -117,7 +126,7 @@ def keep(source: str) -> None:
             file.write(source)
 
 
-def run(told: dict[str, Any], main: types.ModuleType) -> NoReturn:
+def run(told: dict[str, Any]) -> NoReturn:
     try:
         for name, content in told["files"].items():
             if "/" in name:
@@ -135,7 +144,7 @@ def run(told: dict[str, Any], main: types.ModuleType) -> NoReturn:
         os._exit(125)
     if told["argv"]:
         execute(told)
-    python(told, main)
+    python(told)
 
 
 def execute(told: dict[str, Any]) -> NoReturn:
@@ -158,7 +167,7 @@ def execute(told: dict[str, Any]) -> NoReturn:
     os._exit(126 if broken.errno in (errno.EACCES, errno.ENOEXEC) else 127)
 
 
-def python(told: dict[str, Any], main: types.ModuleType) -> NoReturn:
+def python(told: dict[str, Any]) -> NoReturn:
     source, leave = told["source"], os._exit  # bound now: the code may put anything in its place
     environment(told["env"])
     keep(source)
@@ -172,14 +181,17 @@ def python(told: dict[str, Any], main: types.ModuleType) -> NoReturn:
         program, code, found = [], 1, failure(error)
     try:
         if program:
-            found = {"value": evaluate(program, main.__dict__, told["value"])}
+            found = {"value": evaluate(program, sys.modules["__main__"].__dict__, told["value"])}
     except SystemExit as leaving:
         code = exit_code(leaving)
     except BaseException as error:
-        code, found = 1, failure(error)
-    found |= finish(main, known)
+        code, found = 130 if isinstance(error, KeyboardInterrupt) else 1, failure(error)
+    found |= finish(known)
     if found.get("value") is not None or len(found) > 1:
         report(found)
+    if code == 130 and found.get("exception") == "KeyboardInterrupt":
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the interpreter ends by it: the status says so
+        os.kill(os.getpid(), signal.SIGINT)
     leave(code & 0xFF)
     raise AssertionError
 
@@ -236,22 +248,36 @@ def failure(error: BaseException) -> dict[str, Any]:
     return {"exception": type(error).__name__, "error": text[:8192], "errno": number}
 
 
-def finish(main: types.ModuleType, known: int) -> dict[str, Any]:
+def finish(known: int) -> dict[str, Any]:
     """What the interpreter does at its end: wait for threads, run exit handlers, close what was left open."""
     found: dict[str, Any] = {}
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-        for module in [main, *list(sys.modules.values())[known:]]:  # the others are ours: not to be touched, or copied
-            if module is main or _is_the_guests(module):
-                module.__dict__.clear()
-        gc.collect()  # a file in a cycle is flushed when it is collected
+        flush_files()
+        forget_modules(known)
+        gc.collect()  # runs last words, while what they name is still there
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except BaseException as error:
         number = error.errno if isinstance(error, OSError) else None
         found = {"at_exit": type(error).__name__, "errno": number}
     return found
+
+
+def flush_files() -> None:
+    """The collector may close a file before it has taken what was written to it."""
+    for held in gc.get_objects():
+        if type(held) in _FILES and not held.closed:
+            held.flush()
+
+
+def forget_modules(known: int) -> None:
+    """Only the code's own: the others are shared with the zygote, and would be copied."""
+    for name, module in list(sys.modules.items())[known:]:
+        if _is_the_guests(module):
+            del sys.modules[name]
+    sys.modules.pop("__main__", None)
 
 
 def _is_the_guests(module: object) -> bool:

@@ -24,6 +24,7 @@ _BOOT = (
     "from redoma.backends.jail.root import main; main()"
 )
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+_ANSWER = 5.0
 _SECONDS = 60.0  # for the interpreter and whatever it preloads
 
 
@@ -123,7 +124,7 @@ class Zygote:
             answer = self.socket.recv(1 << 16)
         except OSError as error:
             raise BackendError("the jail did not start", why=str(error), next="run it again") from error
-        self.socket.settimeout(None)
+        self.socket.settimeout(_ANSWER)  # one that was stopped takes no orders any more
         kind, text = next(protocol.Frames().feed(answer), (b"", b"its first process ended without a word"))
         if kind != protocol.ARMED:
             why = text.decode("utf-8", "replace")

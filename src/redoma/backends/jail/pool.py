@@ -218,9 +218,7 @@ class Pool:
                 except RedomaError as error:
                     self._fail_all(error)
                     time.sleep(0.01)
-                except (
-                    Exception
-                ) as error:  # no descriptors, no memory, a bug: who waits is told, the thread goes on
+                except Exception as error:  # no descriptors, no memory, a bug: who waits is told, the thread goes on
                     why = f"{type(error).__name__}: {error}"
                     self._fail_all(BackendError("the jail ran into a problem", why=why, next="run it again"))
                     time.sleep(0.05)

@@ -29,7 +29,7 @@ WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names insi
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # beside /usr; links into it on most systems
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _ETC_FILES = ("ld.so.cache", "mime.types", "protocols", "services", "ssl/openssl.cnf")
-_ETC_TREES = ("alternatives", "fonts", "ssl/certs")
+_ETC_TREES = ("alternatives", "fonts", "ssl/certs", "terminfo")  # and that of Java, which has a version in its name
 _TEXTS = {
     "etc/passwd": f"root:x:0:0:root:/root:/bin/false\nguest:x:{GUEST_ID}:{GUEST_ID}:guest:/tmp:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/:/bin/false\n",
@@ -125,7 +125,8 @@ def populate(plan: dict[str, Any]) -> None:
         for name in _ETC_FILES:
             if (content := read(f"/old/etc/{name}")) is not None:
                 write(f"etc/{name}", content)
-        for name in _ETC_TREES:
+        os.symlink("../usr/lib/os-release", "etc/os-release")
+        for name in (*_ETC_TREES, *(name for name in os.listdir("/old/etc") if name.startswith("java-"))):
             if os.path.isdir(f"/old/etc/{name}"):
                 os.mkdir(f"etc/{name}")
                 bind(f"etc/{name}", f"etc/{name}")

@@ -22,6 +22,7 @@ from .cell import Cell
 _CHUNK = 1 << 16
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the kernel is asked to
 _LOOK = 0.25  # seconds between two looks at the processor time of a cell
+_MOST_TAKEN = 96 << 20  # bytes of files and reports of one run
 _MOST_VALUE = 2 << 20
 _MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
 
@@ -63,6 +64,7 @@ class Run:
         self._feeding: dict[int, memoryview] = {}
         self._malformed: str | None = None
         self._used_up = False
+        self._taken = 0
 
     async def execute(self, *, processes_by_rlimit: bool, watched: bool) -> Outcome:
         start = time.monotonic()
@@ -155,6 +157,8 @@ class Run:
         try:
             for kind, payload in self._frames.feed(data):
                 self._take(kind, payload)
+                if self._verdict is not None:  # the last word
+                    break
         except (protocol.Malformed, msgspec.DecodeError, ValueError, RecursionError) as error:
             self._malformed = str(error)
             self._finish()
@@ -177,8 +181,9 @@ class Run:
             self._left_out[name] = why.decode("utf-8", "replace")
         else:
             raise protocol.Malformed(f"a frame of kind {kind!r} from a running cell")
-        if len(self._files) + len(self._left_out) > 2000:
-            raise protocol.Malformed("more files than a cell brings back")
+        self._taken += len(payload)
+        if len(self._files) + len(self._left_out) > 2000 or self._taken > _MOST_TAKEN:
+            raise protocol.Malformed("more than a cell brings back")
 
     def _pump(self, stream: Stream, number: int) -> bool:
         """Pass on what there is. False at the end of it."""
@@ -245,7 +250,9 @@ class Run:
         if verdict is None and self._ending is None and not out_of_memory:
             raise BackendError(
                 "the cell was lost",
-                why=self._malformed or "its init, its keeper or its zygote was killed from outside",
+                why=self._malformed
+                or self._cell.broken
+                or "its init, its keeper or its zygote was killed from outside",
                 next="run it again",
             )
         status, error, code = self._ended(verdict, out_of_memory)
@@ -291,7 +298,7 @@ class Run:
                 return Status.TIMEOUT, _cpu_text(limits), None
             case "processes":
                 return Status.KILLED, f"it had more than {limits.processes} processes and was ended", None
-        code = os.waitstatus_to_exitcode(verdict.status)
+        code = _exit_code(verdict.status)
         if code < 0:
             if -code == signal.SIGXCPU:
                 return Status.TIMEOUT, _cpu_text(limits), None
@@ -309,6 +316,13 @@ class Run:
             return value.decode(report.value)
         except (ValueError, RecursionError):
             return None
+
+
+def _exit_code(status: int) -> int:
+    try:
+        return os.waitstatus_to_exitcode(status)
+    except (ValueError, OverflowError) as error:
+        raise BackendError("the cell was lost", why=f"its init reported {error}", next="run it again") from error
 
 
 def _name(claimed: str | None) -> str | None:

@@ -8,6 +8,7 @@ by the size of the frame and by a depth.
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from typing import Any
 
 _MAX_DEPTH = 100
@@ -86,6 +87,8 @@ def decode(data: Any, depth: int = 0) -> Any:
         return _scalar(tag, rest[0])
     items = [decode(item, depth + 1) for item in rest]
     try:
+        if tag in ("dict", "set", "frozenset"):
+            _check_hashes(items[::2] if tag == "dict" else items)
         if tag == "dict":
             return dict(zip(items[::2], items[1::2], strict=True))
         if tag in _CONTAINERS:
@@ -96,6 +99,12 @@ def decode(data: Any, depth: int = 0) -> Any:
 
 
 _CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+def _check_hashes(keys: list[Any]) -> None:
+    """Numbers can be chosen to have the same hash; to put thousands of them into a set takes minutes."""
+    if len(keys) > 1000 and max(Counter(map(hash, keys)).values()) > 100:
+        raise ValueError("keys that were made to collide")
 
 
 def _scalar(tag: str, text: str) -> Any:
