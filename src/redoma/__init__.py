@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         AuditError,
         BackendError,
         BackendUnavailable,
+        CallbackError,
         ConfigError,
         InvalidRequest,
         PolicyError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .facades.core import Core, command_history, process_command, run_python_code
     from .facades.safe import execute_safe
     from .models import (
+        Chunk,
         Decision,
         Evaluation,
         Finding,
@@ -42,7 +44,8 @@ if TYPE_CHECKING:
         Usage,
     )
     from .policy import Rule
-    from .sync import Executor, command, run
+    from .streaming import AsyncLiveRun
+    from .sync import Executor, LiveRun, command, run, stream
 
 __version__ = "0.1.0"
 
@@ -51,25 +54,30 @@ _HOMES = {
     "backends.fake": "Answer FakeBackend",
     "config": "Config",
     "errors": (
-        "AuditError BackendError BackendUnavailable ConfigError InvalidRequest PolicyError RedomaError Unsupported"
+        "AuditError BackendError BackendUnavailable CallbackError ConfigError InvalidRequest PolicyError RedomaError "
+        "Unsupported"
     ),
     "executor": "AsyncExecutor",
     "facades.core": "Core command_history process_command run_python_code",
     "facades.safe": "execute_safe",
-    "models": "Decision Evaluation Finding Isolation Limits Request Result Status Usage",
+    "models": "Chunk Decision Evaluation Finding Isolation Limits Request Result Status Usage",
     "policy": "Rule",
-    "sync": "Executor command run",
+    "streaming": "AsyncLiveRun",
+    "sync": "Executor LiveRun command run stream",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "Answer",
     "AsyncExecutor",
+    "AsyncLiveRun",
     "AuditError",
     "Backend",
     "BackendError",
     "BackendUnavailable",
+    "CallbackError",
     "Capabilities",
+    "Chunk",
     "Config",
     "ConfigError",
     "Core",
@@ -81,6 +89,7 @@ __all__ = [
     "InvalidRequest",
     "Isolation",
     "Limits",
+    "LiveRun",
     "Outcome",
     "PolicyError",
     "RedomaError",
@@ -96,6 +105,7 @@ __all__ = [
     "process_command",
     "run",
     "run_python_code",
+    "stream",
 ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from typing import Any
 
 import msgspec
 
-from .backends.base import Outcome
+from .backends.base import Outcome, exceeded
 from .errors import RedomaError
 from .models import Decision, Evaluation, Limits, Request, Result, Status
 from .output import Captured, clean
@@ -60,6 +61,8 @@ def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Red
         isolation=outcome.isolation,
         usage=outcome.usage,
         redacted=counts,
+        files=outcome.files,
+        left_out=outcome.left_out,
     )
 
 
@@ -82,11 +85,11 @@ def _with_output(result: Result, captured: Captured) -> Result:
 def _explanation(status: Status, limits: Limits) -> str:
     match status:
         case Status.TIMEOUT:
-            return f"it ran longer than {limits.time:g} s and was ended"
+            return exceeded("time", limits)
         case Status.MEMORY:
-            return f"it used more than {limits.memory} bytes of memory and was ended"
+            return exceeded("memory", limits)
         case Status.OUTPUT:
-            return f"it printed more than {limits.output_total} bytes and was ended"
+            return exceeded("output_total", limits)
         case Status.KILLED:
             return "it was killed"
         case _:
@@ -113,6 +116,7 @@ def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict
             "secrets": sorted(request.secrets),
             "stdin": len(request.stdin),
             "files": {name: len(content) for name, content in request.files.items()},
+            "outputs": list(request.outputs),
             "cwd": request.cwd,
             "require": list(request.require),
         }
@@ -120,8 +124,8 @@ def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict
     return _encodable(record)  # type: ignore[no-any-return]
 
 
-def outcome(result: Result) -> dict[str, Any]:
-    """For the record, after."""
+def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
+    """For the record, after: of files that were brought back the names, sizes and SHA-256, not the contents."""
     shown = result.stdout if result.value is None else repr(result.value)
     record = {
         "status": result.status.value,
@@ -135,7 +139,23 @@ def outcome(result: Result) -> dict[str, Any]:
         "isolation": msgspec.to_builtins(result.isolation),
         "redacted": result.redacted,
     }
+    if result.files or result.left_out:
+        record |= _files(result, redactor)
     return _encodable(record)  # type: ignore[no-any-return]
+
+
+def _files(result: Result, redactor: Redactor) -> dict[str, Any]:
+    """The code chose the names, so they may hold anything."""
+    about = {
+        name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in result.files.items()
+    }
+    names, _ = redactor.redact_data(list(about))
+    left_out, _ = redactor.redact_data(result.left_out)
+    return {
+        "files": [{"name": name, **one} for name, one in zip(names, about.values(), strict=True)],
+        "left_out": left_out,
+    }
 
 
 def _encodable(value: Any) -> Any:

@@ -38,7 +38,9 @@ class AsyncExecutor:
 
     def __init__(self, config: Config | None = None, *, backends: Iterable[Backend] | None = None) -> None:
         self.config = config or configuration.load()
-        self.backends = {backend.name: backend for backend in (_installed() if backends is None else backends)}
+        self.backends = {
+            backend.name: backend for backend in (_installed(self.config) if backends is None else backends)
+        }
         self._policies: dict[str | None, Policy] = {}
         audit = self.config.audit
         self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
@@ -161,12 +163,12 @@ class AsyncExecutor:
         await self.aclose()
 
 
-def _installed() -> list[Backend]:
+def _installed(config: Config) -> list[Backend]:
     from .backends.jail import JailBackend
     from .backends.monty import MontyBackend
     from .backends.native import NativeBackend
 
-    return [JailBackend(), MontyBackend(), NativeBackend()]
+    return [JailBackend(**msgspec.structs.asdict(config.jail)), MontyBackend(), NativeBackend()]
 
 
 def _require(name: str, can: Capabilities, request: Request) -> None:

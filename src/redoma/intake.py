@@ -6,14 +6,14 @@ import difflib
 import os
 import pwd
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
 import msgspec
 
 from .config import Config, Entry
 from .errors import InvalidRequest
-from .models import Decision, Finding, Limits, Request
+from .models import Decision, Finding, Limits, Request, Stream
 
 
 class Options(TypedDict, total=False):
@@ -27,10 +27,14 @@ class Options(TypedDict, total=False):
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     files: Mapping[str, bytes | str]
+    outputs: Iterable[str]
+    """Which files of the run's directory to bring back, by glob; `**` for all that are new or changed."""
     cwd: str | None
     require: Iterable[str]
     reason: str
     requester: str
+    on_output: Callable[[Stream, str], Any] | None
+    """Called with each piece of output (`"stdout"` or `"stderr"`, and text) while the run goes on."""
 
 
 def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:
@@ -49,6 +53,7 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
                 "env": dict(options.get("env", {})),
                 "secrets": dict(options.get("secrets", {})),
                 "files": {name: _bytes(content) for name, content in options.get("files", {}).items()},
+                "outputs": words("outputs", options.get("outputs", ())),
                 "cwd": _directory(options, what["language"] == "command" and backend == "native"),
                 "require": words("require", options.get("require", ())),
                 "reason": options.get("reason", ""),
@@ -80,7 +85,7 @@ def for_entry(request: Request, name: str, entry: Entry) -> tuple[Request, tuple
         raise InvalidRequest(
             f"{name} can't run on {request.backend}", why="it is an executor of kind exec.native", next="leave it out"
         )
-    here = None if request.files else str(entry.default_work_dir or os.getcwd())
+    here = None if request.files or request.outputs else str(entry.default_work_dir or os.getcwd())
     request = msgspec.structs.replace(
         request, backend="native", env={**entry.default_env, **request.env}, cwd=request.cwd or here
     )
@@ -121,7 +126,7 @@ def _limits(configured: Limits, given: Limits | Mapping[str, Any] | None) -> Lim
 def _directory(options: Options, on_the_host: bool) -> str | None:
     """Where it works, as an absolute path. A command on the host works where its caller is, as a shell's would."""
     given = options.get("cwd")
-    if given is None and on_the_host and not options.get("files"):
+    if given is None and on_the_host and not options.get("files") and not options.get("outputs"):
         return os.getcwd()
     return None if given is None else os.path.abspath(given)
 

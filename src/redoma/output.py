@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,7 +43,7 @@ _STRAY_JOINERS = re.compile(rf"(?<![^\x00-\x7f])[{_JOINERS}]+")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
-def _is_clean(data: bytes) -> bool:
+def is_clean(data: bytes) -> bool:
     """Whether there is nothing to do, as for most text; so this is what decides how fast sanitising is."""
     if data.isascii():
         return len(data.translate(None, _CONTROLS)) == len(data)
@@ -64,12 +65,12 @@ def sanitise(text: str) -> str:
     with carriage returns (a progress bar) the last state is kept, as on a terminal.
     """
     text = _SURROGATE.sub("\ufffd", text)
-    return text if _is_clean(text.encode()) else _without_sequences(_without_invisible(text))
+    return text if is_clean(text.encode()) else _without_sequences(_without_invisible(text))
 
 
 def _without_invisible(text: str) -> str:
     """Nothing invisible beyond ASCII, and sequences in their seven-bit form only."""
-    if _is_clean(text.encode().translate(None, _CONTROLS)):
+    if is_clean(text.encode().translate(None, _CONTROLS)):
         return text
     text = _C1.sub(lambda c1: "\x1b" + chr(ord(c1[0]) - 0x40), text)
     text = _STRAY_JOINERS.sub("", _REMOVED.sub("", text))
@@ -87,7 +88,7 @@ def _without_sequences(text: str) -> str:
 
 # --- capturing -----------------------------------------------------------------------------------------------
 
-_LONGEST_SECRET = 16 * KiB
+LONGEST_SECRET = 16 * KiB
 """As far as a secret is expected to reach beyond a place where the text is cut."""
 _MARKER_ROOM = 96
 """Bytes of the marker and its newlines, at most."""
@@ -107,19 +108,23 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
 class Capture:
     """Takes the output of one run as it comes, in bounded memory, whatever the run prints."""
 
-    def __init__(self, limits: Limits, redactor: Redactor) -> None:
-        self._limits, self._redactor = limits, redactor
+    def __init__(
+        self, limits: Limits, redactor: Redactor, pass_on: Callable[[Stream, bytes], None] | None = None
+    ) -> None:
+        self._limits, self._redactor, self._pass_on = limits, redactor, pass_on
         self._left = limits.output_total
         # Next to a gap `margin` bytes are looked at but not shown. Raw text is kept for more than that, because
         # escape sequences make it shrink.
-        self._margin = max(_LONGEST_SECRET, redactor.longest)
+        self._margin = max(LONGEST_SECRET, redactor.longest)
         keep = limits.output_bytes // 2 + 4 * self._margin
-        self._streams: dict[Stream, _Ends] = {"stdout": _Ends(keep), "stderr": _Ends(keep)}
+        self._streams: dict[Stream, Ends] = {"stdout": Ends(keep), "stderr": Ends(keep)}
 
     def feed(self, stream: Stream, data: bytes) -> bool:
         """Take some output. False once both streams together have printed more than the run may."""
         self._left -= len(data)
         self._streams[stream].add(data)
+        if self._pass_on is not None:
+            self._pass_on(stream, data)
         return self._left >= 0
 
     def finish(self) -> Captured:
@@ -127,7 +132,7 @@ class Capture:
         redacted: Counter[str] = Counter()
         omitted: dict[Stream, int] = {}
         for stream, ends in self._streams.items():
-            text, marks, missing = _bounded(ends.clean(self._redactor, self._margin), self._limits)
+            text, marks, missing = bounded(ends.clean(self._redactor, self._margin), self._limits)
             texts[stream] = text.decode()
             redacted.update(mark.kind for mark in marks)
             if missing:
@@ -135,7 +140,7 @@ class Capture:
         return Captured(stdout=texts["stdout"], stderr=texts["stderr"], redacted=dict(redacted), omitted=omitted)
 
 
-class _Ends:
+class Ends:
     """The first and the last bytes of a stream, and how much lay between."""
 
     def __init__(self, keep: int) -> None:
@@ -159,12 +164,12 @@ class _Ends:
         self._gap_lines += self._tail.count(b"\n", 0, surplus)
         del self._tail[:surplus]
 
-    def clean(self, redactor: Redactor, margin: int) -> _Text:
+    def clean(self, redactor: Redactor, margin: int) -> Text:
         """What was kept, sanitised and redacted. `margin` bytes on either side of the gap were for looking only."""
         self._trim()
         if not self._gap:
             data, found = _scanned(self._head + self._tail, redactor)
-            return _Text(*replace(data, found))
+            return Text(*replace(data, found))
         head, found = _scanned(self._head, redactor)
         # A match across the edge is of a secret that may go on in the gap: the edge moves until it is outside.
         before = self._head.rfind(b"\n", 0, max(0, len(self._head) - margin)) + 1
@@ -178,7 +183,7 @@ class _Ends:
         kept = [Found(f.start - start, f.end - start, f.kind) for f in found if f.start >= start]
         last, more = replace(tail[start:], kept)
         seam = len(first)
-        return _Text(
+        return Text(
             data=first + last,
             marks=[*marks, *(Found(m.start + seam, m.end + seam, m.kind) for m in more)],
             seam=seam,
@@ -197,7 +202,7 @@ def _length_within(data: bytes, raw: bytearray, redactor: Redactor) -> int:
     return len(lines) if data.startswith(lines) else 0
 
 
-class _Text(NamedTuple):
+class Text(NamedTuple):
     """Sanitised and redacted text, where the replacements are, and what is missing of it at the seam."""
 
     data: bytes
@@ -214,18 +219,24 @@ def clean(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
 
 
 def _scanned(raw: bytes | bytearray, redactor: Redactor) -> tuple[bytes, list[Found]]:
+    data = sanitised(raw, redactor)
+    return data, redactor.find(data)
+
+
+def sanitised(raw: bytes | bytearray, redactor: Redactor) -> bytes:
+    """Output as plain lines, with its secrets still in it and in one piece. What a line becomes is its own matter."""
     # Invalid bytes become U+FFFD: one sign that no program prints by accident, where \xNN could be its own text.
     text = raw.decode("utf-8", "replace")
     data = text.encode()
-    if not _is_clean(data):
-        data = _without_sequences(redactor.mend(_without_invisible(text).encode()).decode()).encode()
-    return data, redactor.find(data)
+    if is_clean(data):
+        return data
+    return _without_sequences(redactor.mend(_without_invisible(text).encode()).decode()).encode()
 
 
 # --- bounding ------------------------------------------------------------------------------------------------
 
 
-def _bounded(text: _Text, limits: Limits) -> tuple[bytes, list[Found], int]:
+def bounded(text: Text, limits: Limits) -> tuple[bytes, list[Found], int]:
     """The beginning and the end, marker included within the limits; the replacements in them; the bytes left out."""
     data, size = text.data, len(text.data)
     lines = data.count(b"\n") + (not data.endswith(b"\n") and size > 0)
@@ -246,7 +257,7 @@ def _bounded(text: _Text, limits: Limits) -> tuple[bytes, list[Found], int]:
     return head + marker + data[start:], [m for m in text.marks if m.end <= stop or m.start >= start], missing
 
 
-def _head_stop(text: _Text, size: int, lines: int) -> int:
+def _head_stop(text: Text, size: int, lines: int) -> int:
     """Where the beginning ends: after so many lines, or else at the last line end that fits, or else inside a line."""
     data = text.data
     stop = min(size, text.seam if text.gap else len(data))
@@ -265,7 +276,7 @@ def _head_stop(text: _Text, size: int, lines: int) -> int:
     return stop
 
 
-def _tail_start(text: _Text, size: int, lines: int) -> int:
+def _tail_start(text: Text, size: int, lines: int) -> int:
     """Where the end begins, by the same rules."""
     data = text.data
     start = max(len(data) - size, text.seam if text.gap else 0)

@@ -8,16 +8,22 @@ import os
 import threading
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import CancelledError, Future, wait
+from contextlib import suppress
 from typing import Any, TypeVar, Unpack
 
 from .backends.base import Backend
 from .config import Config
-from .errors import RedomaError
+from .errors import CallbackError, RedomaError
 from .executor import AsyncExecutor
 from .intake import Options
-from .models import Evaluation, Language, Request, Result
+from .models import Chunk, Evaluation, Language, Request, Result
+from .streaming import AsyncLiveRun, OnOutput
 
 T = TypeVar("T")
+
+
+class _Closed(RedomaError):
+    """An executor was used after its end."""
 
 
 class Executor:
@@ -34,11 +40,25 @@ class Executor:
 
     def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
         """Run source text."""
-        return self._wait(self.core.run(code, language, **options))
+        if (on_output := options.pop("on_output", None)) is None:
+            return self.wait(self.core.run(code, language, **options))
+        with self.stream(code, language, **options) as run:
+            return run.deliver(on_output)
 
     def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
         """Run an argument vector, without a shell; `entry` names a configured executor such as `app:shell`."""
-        return self._wait(self.core.command(argv, entry=entry, **options))
+        if (on_output := options.pop("on_output", None)) is None:
+            return self.wait(self.core.command(argv, entry=entry, **options))
+        with self.stream_command(argv, entry=entry, **options) as run:
+            return run.deliver(on_output)
+
+    def stream(self, code: str, language: Language = "python", **options: Unpack[Options]) -> LiveRun:
+        """Run source text and follow its output: `with … as run`, `for` over it, then `run.result`."""
+        return LiveRun(self, self.core.stream(code, language, **options))
+
+    def stream_command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> LiveRun:
+        """Run an argument vector and follow its output."""
+        return LiveRun(self, self.core.stream_command(argv, entry=entry, **options))
 
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
         """What policy says of a request, without running it."""
@@ -50,9 +70,9 @@ class Executor:
             if not self._closing and self._owner == os.getpid():
                 return _Started(self._loop, work)
         work.close()
-        raise RedomaError("this executor is closed", why="it was, or its process forked", next="make a new one")
+        raise _Closed("this executor is closed", why="it was, or its process forked", next="make a new one")
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
         answer = self.start(work)
         try:
             return answer.result()
@@ -85,6 +105,58 @@ class Executor:
         await self.core.aclose()
 
     def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class LiveRun:
+    """The pieces of output of one run, and its `result` when they have come to an end.
+
+        with executor.stream(code) as run:
+            for stream, text in run:
+                print(text, end="")
+        print(run.result.status)
+
+    Left early, the run is cancelled, and nothing of it is left once the block has been left. See `streaming`.
+    """
+
+    def __init__(self, executor: Executor, core: AsyncLiveRun) -> None:
+        self._executor, self._core = executor, core
+
+    @property
+    def result(self) -> Result:
+        return self._core.result
+
+    def deliver(self, on_output: OnOutput) -> Result:
+        """Call somebody, in this thread, with all of it; see `AsyncLiveRun.deliver`."""
+        failure: Exception | None = None
+        for chunk in self:
+            if failure is None:
+                try:
+                    on_output(*chunk)
+                except Exception as error:  # the caller's own bug, whatever it is: told below
+                    failure = error
+        if failure is not None:
+            raise CallbackError(failure, self.result) from failure
+        return self.result
+
+    def close(self) -> None:
+        """End the run if it still goes on. Nothing of it is left when this returns."""
+        with suppress(_Closed):  # which has ended its runs
+            self._executor.wait(self._core.aclose())
+
+    def __iter__(self) -> LiveRun:
+        return self
+
+    def __next__(self) -> Chunk:
+        chunk = self._executor.wait(self._core.next_chunk())
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def __enter__(self) -> LiveRun:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -137,6 +209,11 @@ def default() -> Executor:
 def run(code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
     """Run source text on a shared executor."""
     return default().run(code, language, **options)
+
+
+def stream(code: str, language: Language = "python", **options: Unpack[Options]) -> LiveRun:
+    """Run source text on a shared executor and follow its output."""
+    return default().stream(code, language, **options)
 
 
 def command(argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:

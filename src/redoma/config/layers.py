@@ -82,6 +82,7 @@ def _values(config: Config) -> Iterator[tuple[str, Any]]:
     yield from ((f"policy.decisions.{name}", decision) for name, decision in config.policy.decisions.items())
     yield from ((f"limits.{name}", value) for name, value in msgspec.structs.asdict(config.limits).items())
     yield from ((f"audit.{name}", value) for name, value in msgspec.structs.asdict(config.audit).items())
+    yield from ((f"jail.{name}", value) for name, value in msgspec.structs.asdict(config.jail).items())
     yield from ((f"entries.{address}", entry) for address, entry in config.entries.items())
 
 
@@ -139,6 +140,7 @@ def _merge(config: Config, layer: Layer) -> Config:
         policy=_merged_policy(config, layer),
         limits=msgspec.structs.replace(config.limits, **layer.limits),
         audit=msgspec.structs.replace(config.audit, **layer.audit),
+        jail=msgspec.structs.replace(config.jail, **layer.jail),
         entries={**config.entries, **layer.entries},
     )
     place = f"{layer.label} {printable(layer.path)}"
@@ -200,6 +202,10 @@ def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
         if value != before and (name == "directory" or value < before):
             change = f"changes audit.{name} from {printable(str(before))} to {printable(str(value))}"
             yield at(f"audit.{name}", change)
+    for name, value in layer.jail.items():
+        if value != (before := getattr(config.jail, name)):
+            # More of this machine is used; and what is preloaded is imported outside of any cell.
+            yield at(f"jail.{name}", f"changes jail.{name} from {before} to {printable(str(value))}")
     yield from (at(key, change) for key, change in _policy_loosenings(config.policy, layer))
 
 

@@ -49,6 +49,21 @@ class AuditConfig(msgspec.Struct, frozen=True, kw_only=True):
     fsync: bool = False
 
 
+class JailConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How many cells are kept ready, and what is in them."""
+
+    minimum: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 2
+    """Cells kept armed while nothing runs."""
+    maximum: Annotated[int, msgspec.Meta(ge=1, le=10000)] | None = None
+    """Cells at one time; by default four for each processor, and at least 16."""
+    queue: Annotated[int, msgspec.Meta(ge=0)] = 1000
+    """Runs that may wait for a cell. One more is an error."""
+    idle: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    """Seconds after which cells beyond the minimum are let go."""
+    preload: tuple[Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*\Z")], ...] = ()
+    """Modules that Python code finds already imported, such as numpy."""
+
+
 class NativeEntry(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="exec.native"
 ):
@@ -71,6 +86,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditConfig
     policy: PolicyConfig = PolicyConfig()
     limits: Limits = Limits()
+    jail: JailConfig = JailConfig()
     entries: dict[str, Entry] = {}
     """By `namespace:name`."""
     origins: dict[str, str] = {}

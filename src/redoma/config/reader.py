@@ -20,7 +20,7 @@ from . import document
 from .document import Node, Scalar
 from .model import Problem
 
-_BYTES = frozenset({"memory", "output_bytes", "output_total", "file_size"})
+_BYTES = frozenset({"memory", "output_bytes", "output_total", "file_size", "disk"})
 """The limits that count bytes, and so may be written with a unit."""
 _SHOWN = 24
 """Choices a hint lists: enough for the fields of any section, not for every rule there is."""

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType, inspect
 from ..errors import InvalidRequest, PolicyError
 from ..models import Decision, Limits, Request
 from .document import Node, parse
-from .model import AuditConfig, Entry, InvalidFile, Name, Problem
+from .model import AuditConfig, Entry, InvalidFile, JailConfig, Name, Problem
 from .places import Source
 from .reader import Reader, nearest
 
@@ -31,6 +31,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     decisions: dict[str, Decision] = {}
     limits: dict[str, int | float] = {}
     audit: dict[str, Any] = {}
+    jail: dict[str, Any] = {}
     entries: dict[str, Entry] = {}
     marks: dict[str, tuple[int, int]] = {}
     """Dotted key → line and column."""
@@ -53,6 +54,7 @@ class _File(msgspec.Struct):
     policy: _Policy
     limits: Limits
     audit: AuditConfig
+    jail: JailConfig
 
 
 def read_layer(source: Source, label: str, home: Path | None) -> Layer:
@@ -68,6 +70,7 @@ def read_layer(source: Source, label: str, home: Path | None) -> Layer:
         decisions=policy.get("decisions", {}),
         limits=_limits(reader, values.get("limits", {})),
         audit=values.get("audit", {}),
+        jail=values.get("jail", {}),
         entries=_entries(reader, values),
         marks=reader.marks,
     )

@@ -15,6 +15,7 @@ def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def result_json(result: Result) -> dict[str, Any]:
+    """Contents of files are base64, all of them: whoever reads it needn't guess which are text."""
     shape: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(result, value=None))
     return shape | {
         "ending": result.status.ending,

@@ -155,12 +155,13 @@ def random_token(text: bytes, start: int, end: int) -> Span | None:
 _JWT = re.compile(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _LONGEST_JWT_HEADER)
 # Headers (`DEK-Info: AES-128-CBC,0A1B`) and a literal \\n, as in JSON, belong to the body. Without a last line there
 # is only the shape of the lines to say where the key ends and other output begins.
-_KEY_BODY = re.compile(rb"[\w+/=\s\\:,.()-]*")
+KEY_BODY = re.compile(rb"[\w+/=\s\\:,.()-]*")
 _KEY_LINES = re.compile(
     rb"(?:\s|\\n)*(?:[A-Z][A-Za-z-]+: [^\n]*\n\s*)*(?:[A-Za-z0-9+/=]+(?:\s*\n\s*|\\n|\Z))*(?:[A-Za-z0-9+/=]{16,})?"
 )
 _KEY_END = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_BASE64_LINES = _LETTERS + _DIGITS + b"+/=\r\n"
+BASE64 = _LETTERS + _DIGITS + b"+/=-_"
+BASE64_LINES = _LETTERS + _DIGITS + b"+/=\r\n"
 
 
 def jwt(text: bytes, start: int, end: int) -> Span | None:
@@ -173,7 +174,7 @@ def key(text: bytes, start: int, end: int) -> Span | None:
     """A private key up to its last line, or, where that is missing, as far as its body goes."""
     # Not part of the one pattern either: each of many beginnings would look for the end all over again.
     dashes = text.find(b"-----", end)
-    if dashes >= 0 and (last := _KEY_END.match(text, dashes)) and _KEY_BODY.fullmatch(text, end, dashes):
+    if dashes >= 0 and (last := _KEY_END.match(text, dashes)) and KEY_BODY.fullmatch(text, end, dashes):
         return start, last.end()
     body = _KEY_LINES.match(text, end, dashes if dashes >= 0 else len(text))
     return start, body.end() if body else end
@@ -182,7 +183,7 @@ def key(text: bytes, start: int, end: int) -> Span | None:
 def key_end(text: bytes, start: int, end: int) -> Span | None:
     """The end of a private key whose beginning was cut off: everything before it that can be its body goes too."""
     window = text[max(0, start - _LONGEST_KEY) : start]
-    body = window[len(window.rstrip(_BASE64_LINES)) :]
+    body = window[len(window.rstrip(BASE64_LINES)) :]
     return start - len(body.lstrip()), end
 
 

@@ -52,16 +52,16 @@ class Redactor:
         known = {form for value in values for form in _with_lines(value) if len(_visible(form)) >= MIN_SECRET}
         self.longest = max((6 * len(form.encode("utf-8", "surrogatepass")) for form in known), default=0)
         """Bytes that the longest form of a value can take: whoever cuts a text must look that far beyond the cut."""
-        self._flexible: list[str] = []
-        self._literals: set[bytes] = set()
+        self.flexible: list[str] = []
+        self.literals: set[bytes] = set()
         room = _PATTERN_ROOM
         for value in sorted(known, key=len):
             room -= len(value.encode("utf-8", "surrogatepass"))
             if room >= 0:
-                self._flexible.append(value)
+                self.flexible.append(value)
             else:
-                self._literals.update(_encodings(value))
-        self._values = _compile(self._flexible) if self._flexible else None
+                self.literals.update(_encodings(value))
+        self._values = _compile(self.flexible) if self.flexible else None
 
     def find(self, data: bytes) -> list[Found]:
         """Where there is something to take out of UTF-8 text: sorted, none overlapping another."""
@@ -77,7 +77,7 @@ class Redactor:
         for match in self._values.finditer(data) if self._values else ():
             if not data.startswith(b"[redacted:", match.start()):
                 yield Found(match.start(), match.end(), KNOWN)
-        for literal in self._literals:
+        for literal in self.literals:
             start = data.find(literal)
             while start >= 0:
                 yield Found(start, start + len(literal), KNOWN)
@@ -89,9 +89,9 @@ class Redactor:
         A sequence ends with a letter, so one that was cut short takes the first letter of what follows: of `ESC [ 3 1`
         and `Tr0ub4dor` there would remain `r0ub4dor`, which is not the secret any more and would be shown.
         """
-        if self._flexible:
+        if self.flexible:
             where, which = self._broken
-            whole = [_visible(value).encode("utf-8", "surrogatepass") for value in self._flexible]
+            whole = [_visible(value).encode("utf-8", "surrogatepass") for value in self.flexible]
             matches = ((*match.span(), whole[max(which.Match(match[0]), default=-1)]) for match in where.finditer(data))
             data = _set_apart(data, matches)
         # A colour cut short before a token (`ESC [ 3 1 ghp_…`) must not look like the beginning of a longer word.
@@ -107,7 +107,7 @@ class Redactor:
         import re2
 
         # A backspace after it goes too, for it would erase an underscore at the end.
-        forms = [_NOISE.join(map(_as_it_is, value)) + rb"\x08*" for value in self._flexible]
+        forms = [_NOISE.join(map(_as_it_is, value)) + rb"\x08*" for value in self.flexible]
         which = re2.Set.FullMatchSet(options())
         for form in forms:
             which.Add(form)
@@ -275,7 +275,7 @@ def _compile(values: list[str]) -> Any:
     for value in values:
         data = value.encode("utf-8", "surrogatepass")
         forms += [b"".join(map(_spelt, value)), b"(?i:%s)" % data.hex().encode()]
-        for core in _base64(data):  # either alphabet, with the line breaks that `base64` puts in
+        for core in base64_cores(data):  # either alphabet, with the line breaks that `base64` puts in
             chars = [{0x2B: rb"[+-]", 0x2F: rb"[/_]"}.get(byte, bytes([byte])) for byte in core]
             forms.append(rb"\n?".join(chars) + b"={0,2}")
     # Leftmost-longest: a value that begins another must not leave the other's rest behind.
@@ -291,29 +291,34 @@ def _encodings(value: str) -> Iterator[bytes]:
         json.dumps(value)[1:-1].encode(),
         json.dumps(value, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass"),
     )
-    for core in _base64(data):
+    for core in base64_cores(data):
         yield from (core, core.translate(bytes.maketrans(b"+/", b"-_")))
 
 
 def _spelt(char: str) -> bytes:
     """A character as it is, as %XX, or as JSON or Python would escape it. Encoders differ in what they leave alone."""
-    if char in _PLAIN:
-        return re.escape(char).encode()
+    plain, *others = map(re.escape, spellings(char))
+    # Only the hexadecimal digits may be of either case.
+    return b"(?:%s|(?i:%s))" % (plain, b"|".join(others)) if others else plain
+
+
+def spellings(char: str) -> list[bytes]:
+    """The character as it is, and then, to be read in either case, as encoders write it."""
     data, units = char.encode("utf-8", "surrogatepass"), char.encode("utf-16-be", "surrogatepass").hex()
+    if char in _PLAIN:
+        return [data]
     choices = [
-        "".join(f"\\x{byte:02x}" for byte in data),
         "".join(f"%{byte:02x}" for byte in data),
-        "".join(rf"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)),
-        rf"\\x{ord(char):02x}",
+        "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)),
+        f"\\x{ord(char):02x}",
     ]
     if char in _ESCAPES:
-        choices.append(re.escape("\\" + _ESCAPES[char]))
+        choices.append("\\" + _ESCAPES[char])
     if char == " ":
-        choices.append(r"\+")
+        choices.append("+")
     if _unseen(char):
         choices.append("")
-    # Only the hexadecimal digits may be of either case.
-    return f"(?:{choices[0]}|(?i:{'|'.join(choices[1:])}))".encode()
+    return [data, *(choice.encode() for choice in choices)]
 
 
 def _as_it_is(char: str) -> bytes:
@@ -321,7 +326,7 @@ def _as_it_is(char: str) -> bytes:
     return b"(?:%s)?" % data if _unseen(char) else data
 
 
-def _base64(value: bytes) -> Iterator[bytes]:
+def base64_cores(value: bytes) -> Iterator[bytes]:
     """The characters that depend on the value alone, for each of the three places it can have in a group of three."""
     for shift in range(3):
         core = base64.b64encode(bytes(shift) + value)[(8 * shift + 5) // 6 : 8 * (shift + len(value)) // 6]

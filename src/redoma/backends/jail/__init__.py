@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 
     parent ──socket──▶ zygote (its own root, clean environment, warm interpreter, one thread)
-      │                  └─fork─▶ keeper: new user, pid, mount, net, ipc, uts and cgroup namespaces
+      │                  └─fork─▶ keeper: new user, pid, mount, net, ipc, uts and cgroup namespaces; then it leaves
       │                             └─fork─▶ init: pid 1 of the cell. Mounts, then watches, ends, reports
       ├──control socket───────────────┘        └─fork─▶ guest: the code that nobody has reviewed
       └──order socket (closed before any of that code runs), stdin, stdout, stderr ──┘
@@ -21,7 +21,7 @@ Theory of operation
 - `protocol` is the boundary: what comes back is bounded and checked there, never unpickled.
 - `pool` keeps cells armed ahead of time. Each is used once. `run` takes one through a request.
 
-A cell dies with any of: its init, its keeper, the zygote, the parent, or the control socket.
+A cell dies with any of: its init, the zygote, the parent, or the control socket.
 """
 
 from __future__ import annotations

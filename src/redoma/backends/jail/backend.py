@@ -173,7 +173,11 @@ class JailBackend:
         for alias, name in _ALIASES.items():
             if name in layers:
                 layers[alias] = layers[name]
-        layers["memory"] = self._memory if cell.group is not None else "watched by the cell's init every 10 ms"
+        layers["memory"] = (
+            self._memory
+            if cell.group is not None
+            else "watched by the cell's init every 10 ms; what the kernel keeps in pipes and sockets is not counted"
+        )
         needed = {_ALIASES.get(name, name) for name in required} or set(self.capabilities().isolation.layers)
         for name, why in missing.items():
             if name in needed:

@@ -127,6 +127,10 @@ class Cell:
         for kind, payload in self._order_frames.feed(data):
             if kind == protocol.ARMED:
                 self.found = msgspec.json.decode(payload, type=Found)
+                if self.handle < 0:  # the keeper has left before, and if all went well it has spoken before
+                    self._hear_the_keeper()
+                if self.handle < 0:
+                    self.broken = self.broken or "its keeper was killed while it was being made"
             else:
                 self.broken = payload.decode("utf-8", "replace")
         if not data and self.found is None:

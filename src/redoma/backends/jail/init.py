@@ -25,10 +25,9 @@ _TICK = os.sysconf("SC_CLK_TCK")
 _LOOK_OFTEN, _LOOK = 0.01, 0.1  # seconds between two looks at the cell: where we alone guard its memory, and else
 
 
-def main(spec: dict[str, Any], control: socket.socket, lifeline: int) -> NoReturn:
-    """`lifeline` is a pipe whose other end only the keeper holds."""
+def main(spec: dict[str, Any], control: socket.socket) -> NoReturn:
     try:
-        make(spec, control, lifeline)
+        make(spec, control)
     except BaseException as error:
         from redoma.backends.jail.zygote import tell
 
@@ -36,11 +35,8 @@ def main(spec: dict[str, Any], control: socket.socket, lifeline: int) -> NoRetur
     os._exit(1)
 
 
-def make(spec: dict[str, Any], control: socket.socket, lifeline: int) -> NoReturn:
+def make(spec: dict[str, Any], control: socket.socket) -> NoReturn:
     setup.take(setup.INIT, spec)
-    if select.select([lifeline], [], [], 0)[0]:
-        os._exit(1)  # the keeper has died, and can't take us along any more
-    os.close(lifeline)
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # without a handler the kernel keeps them away from a pid 1
     pid = os.fork()

@@ -226,6 +226,8 @@ class Pool:
             if self._closing:
                 self._end()
             else:  # nobody is left to answer them; the next who comes starts another thread
+                with self._lock:
+                    self._thread = None  # or one who comes while we are on our way out would count on us
                 self._fail_all(BackendError("the jail was interrupted", why="its thread ended", next="run it again"))
 
     def _round(self) -> None:

@@ -349,7 +349,7 @@ def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
         "RLIMIT_MEMLOCK": 64 << 10,
     }
     if processes:
-        wanted["RLIMIT_NPROC"] = limits.processes + 2  # counted within the cell: its keeper and its init are two
+        wanted["RLIMIT_NPROC"] = limits.processes + 1  # counted within the cell, and its init is one
     if watched:
         # Only against one sudden huge allocation, which would be there before the next look.
         wanted["RLIMIT_DATA"] = 2 * limits.memory + (1 << 30)

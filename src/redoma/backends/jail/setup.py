@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -115,9 +116,15 @@ def own_memory(spec: Spec) -> None:
     _linux.hide_from_peers()
 
 
-def die_with_the_keeper(spec: Spec) -> None:
-    # After the last change of credentials, which would clear it. A keeper that had died before has closed its pipe.
+def die_with_the_zygote(spec: Spec) -> None:
+    """After the last change of credentials, which would clear it; and once the keeper has gone, which makes us a child
+    of the zygote: the signal comes with the death of whoever is the parent by then."""
+    select.select([spec["keeper_handle"]], [], [])
     _linux.die_with_parent(signal.SIGKILL)
+    if select.select([spec["zygote_handle"]], [], [], 0)[0]:
+        os._exit(1)  # it had died before we asked
+    os.close(spec["keeper_handle"])
+    os.close(spec["zygote_handle"])
 
 
 INIT: tuple[Step, ...] = (
@@ -130,7 +137,7 @@ INIT: tuple[Step, ...] = (
     ("capabilities", no_capabilities),
     ("no_new_privs", no_new_privileges),
     ("memory-of-init", own_memory),
-    ("lifeline", die_with_the_keeper),
+    ("lifeline", die_with_the_zygote),
 )
 
 

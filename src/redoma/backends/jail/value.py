@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 _MAX_DEPTH = 100
@@ -74,18 +75,24 @@ class _Encoder:
         return ["int", hex(number)]
 
 
-def decode(data: Any, depth: int = 0) -> Any:
+def decode(data: Any) -> Any:
     """The plain value of what `encode` made. Raises ValueError for anything else."""
+    return _decode(data, 0, iter(range(_MAX_ITEMS)))
+
+
+def _decode(data: Any, depth: int, budget: Iterator[int]) -> Any:
+    if next(budget, None) is None or depth > _MAX_DEPTH:
+        raise ValueError("a value that is too large")
     if data is None or isinstance(data, (bool, int, float, str)):
         return data
-    if not isinstance(data, list) or not data or depth > _MAX_DEPTH:
+    if not isinstance(data, list) or not data:
         raise ValueError("not a value")
     tag, *rest = data
     if tag in ("repr", "bytes", "int", "float"):
         if len(rest) != 1 or not isinstance(rest[0], str):
             raise ValueError(f"not a {tag}")
         return _scalar(tag, rest[0])
-    items = [decode(item, depth + 1) for item in rest]
+    items = [_decode(item, depth + 1, budget) for item in rest]
     try:
         if tag in ("dict", "set", "frozenset"):
             _check_hashes(items[::2] if tag == "dict" else items)

@@ -52,6 +52,8 @@ def prepare(told: dict[str, Any]) -> dict[str, Any]:
             raise Broken(f"preload {name}: {type(error).__name__}: {error}") from error
     spec = {"filter": seccomp.program(told["watched"]), "watched": told["watched"], "zygote": os.getpid()}
     spec["outside"] = {name: os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")}
+    spec["zygote_handle"] = os.pidfd_open(os.getpid())
+    _linux.adopt_orphans()  # the cells, whose keepers leave
     _linux.hide_from_peers()  # other processes of this user on the host have no business here
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)  # of threads a preload started
     gc.collect()
@@ -83,7 +85,7 @@ def serve(control: socket.socket, base: dict[str, Any]) -> None:
 
 
 def keep(spec: dict[str, Any]) -> NoReturn:
-    """The keeper: it enters the namespaces, forks their first process, and dies with the zygote."""
+    """The keeper: it enters the namespaces, forks their first process, hands that over to the zygote, and is gone."""
     control = socket.socket(fileno=spec["control"])
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -98,16 +100,11 @@ def keep(spec: dict[str, Any]) -> NoReturn:
                 os._exit(1)
         _linux.show_to_peers()  # the maps of a user namespace are written through /proc/self
         setup.take(setup.KEEPER, spec)
-        lifeline, held = os.pipe()
+        spec["keeper_handle"] = os.pidfd_open(os.getpid())
         pid = os.fork()
         if pid == 0:
-            os.close(held)
-            init.main(spec, control, lifeline)
-        handle = os.pidfd_open(pid)
-        socket.send_fds(control, [protocol.frame(protocol.INIT)], [handle])
-        os.closerange(0, held)
-        os.closerange(held + 1, handle + 1024)
-        os.waitpid(pid, 0)
+            init.main(spec, control)
+        socket.send_fds(control, [protocol.frame(protocol.INIT)], [os.pidfd_open(pid)])
     except BaseException as error:
         tell(control, error)
     os._exit(0)

@@ -13,6 +13,7 @@ from redoma.errors import InvalidRequest
 from redoma.models import Decision, Evaluation, Language, Request, Result, Status
 
 from .common import (
+    FAILED,
     Size,
     State,
     TakesCommand,
@@ -26,6 +27,8 @@ from .common import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from redoma.sync import LiveRun
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -46,6 +49,11 @@ def _limits_and_context(command: F) -> F:
         click.option("--reason", default="", help="Why, for the record."),
         click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force."),
         click.option("-i", "--stdin", "pass_stdin", is_flag=True, help="Pass our standard input on to it."),
+        click.option("--force", is_flag=True, help="Let files that are brought back replace ours."),
+        click.option("--output-dir", metavar="DIR", help="Where to put them.  [default: the current directory]"),
+        click.option(
+            "-o", "--output", "outputs", multiple=True, metavar="PATTERN", help="Bring new files back, such as '*.png'."
+        ),
         click.option("-f", "--file", "files", multiple=True, metavar="LOCAL[:GUEST]", help="Put a file beside it."),
         click.option(
             "--secret", "secrets", multiple=True, metavar="NAME[=VALUE]", help="A variable to keep out of sight."
@@ -53,17 +61,19 @@ def _limits_and_context(command: F) -> F:
         click.option(
             "-e", "--env", "env", multiple=True, metavar="NAME[=VALUE]", help="A variable; ours, without a value."
         ),
+        click.option("--disk", type=Size(), help="All its files together, such as 64MiB."),
         click.option("--memory", type=Size(), help="Memory, such as 256MiB."),
+        click.option("--cpu", type=float, help="Seconds of processor time."),
         click.option("--time", "seconds", type=float, help="Seconds it may take."),
         _policy,
-        click.option("--backend", default="auto", show_default=True, help="auto, monty or native."),
+        click.option("--backend", default="auto", show_default=True, help="auto, jail, monty or native."),
     ):
         command = option(command)
     return command
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
-    limits = {"time": given["seconds"], "memory": given["memory"]}
+    limits = {"time": given["seconds"], "cpu": given["cpu"], "memory": given["memory"], "disk": given["disk"]}
     return {
         "backend": given["backend"],
         "policy": given["policy"],
@@ -71,6 +81,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
         "env": dict(_variable(text) for text in given["env"]),
         "secrets": dict(_variable(text) for text in given["secrets"]),
         "files": dict(_file(text) for text in given["files"]),
+        "outputs": given["outputs"],
         "stdin": standard_input() if given["pass_stdin"] else b"",
         "require": given["require"],
         "reason": given["reason"],
@@ -103,6 +114,7 @@ def run(state: State, /, source: str, lang: Language | None, as_json: bool, **gi
     Examples:
       redoma run 'print(6 * 7)'
       redoma run analyse.py -f data.csv --time 10 --memory 256MiB
+      redoma run plot.py -f data.csv -o '*.png' --output-dir plots
       echo 'print(1)' | redoma run -
       redoma run --lang bash --backend native 'ls | wc -l'
     """
@@ -112,7 +124,8 @@ def run(state: State, /, source: str, lang: Language | None, as_json: bool, **gi
         raise InvalidRequest("--stdin was given with `-`", why="the code itself comes from there", next="use a file")
     code, language, inline = read_source(source, lang)
     with Executor(state.config) as executor:
-        return _show(executor.run(code, language, **_options(given)), as_json, with_value=inline)
+        live = executor.stream(code, language, **_options(given))
+        return _show(_follow(live, as_json), as_json, given, with_value=inline)
 
 
 @click.command("eval")
@@ -163,7 +176,8 @@ def execute(state: State, /, entry: str | None, cwd: str | None, as_json: bool, 
             "there is no command", why="it stands after `--`", next="write it like: redoma exec app:shell -- git status"
         )
     with Executor(state.config) as executor:
-        return _show(executor.command(command, entry=entry, cwd=cwd, **_options(given)), as_json)
+        live = executor.stream_command(command, entry=entry, cwd=cwd, **_options(given))
+        return _show(_follow(live, as_json), as_json, given)
 
 
 @click.command("check", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
@@ -224,17 +238,25 @@ def _print_findings(evaluation: Evaluation) -> None:
     click.echo(f"{verdict}  (policy {evaluation.policy}, {count} finding{'' if count == 1 else 's'})")
 
 
-def _show(result: Result, as_json: bool, *, with_value: bool = False) -> int:
+def _follow(live: LiveRun, as_json: bool) -> Result:
+    """Print what it prints when it does, unless it all goes into one JSON document. Leaving early ends the run."""
+    with live as run:
+        for stream, text in run:
+            if not as_json:
+                click.echo(text, nl=False, err=stream == "stderr")
+    return run.result
+
+
+def _show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bool = False) -> int:
+    """What is left to say after its output."""
     if as_json:
         from redoma.frontends.shapes import result_json
 
         print_json(result_json(result))
-        return result.shell_exit
-    click.echo(result.stdout, nl=False)
+        return _write(result, given) if given["output_dir"] is not None else result.shell_exit
     if with_value and result.value is not None:
         click.echo(repr(result.value))
     sys.stdout.flush()
-    click.echo(result.stderr, nl=False, err=True)
     told = result.status is Status.ERROR and result.stderr
     if result.error and not told:
         if result.stderr and not result.stderr.endswith("\n"):
@@ -244,4 +266,29 @@ def _show(result: Result, as_json: bool, *, with_value: bool = False) -> int:
     if result.redacted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
         click.echo(f"{click.style('redoma: redacted:', fg='yellow')} {kinds}", err=True)
-    return result.shell_exit
+    return _write(result, given)
+
+
+def _write(result: Result, given: dict[str, Any]) -> int:
+    """Put the files it left where they are wanted; the exit status then."""
+    from .outputs import hidden_files, write_files
+
+    hidden = dict.fromkeys(
+        hidden_files(result.files, given["outputs"]), "hidden; a pattern with its dot brings it back"
+    )
+    files = {path: content for path, content in result.files.items() if path not in hidden}
+    written, refused = write_files(given["output_dir"] or ".", files, force=given["force"])
+    for path in written:
+        click.echo(f"redoma: wrote {_name(os.path.join(given['output_dir'] or '', path))}", err=True)
+    for path, why in {**hidden, **result.left_out}.items():
+        what = f"{_name(path)}: {why}" if path else why
+        click.echo(f"{click.style('redoma: left out:', fg='yellow')} {what}", err=True)
+    for path, why in refused.items():
+        click.echo(f"{click.style('redoma: not written:', fg='red')} {_name(path)}: {why}", err=True)
+    return FAILED if refused and result.ok else result.shell_exit
+
+
+def _name(path: str) -> str:
+    from redoma.output import sanitise
+
+    return sanitise(path).replace("\n", "\ufffd").replace("\t", "\ufffd")

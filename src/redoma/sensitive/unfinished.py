@@ -1,0 +1,164 @@
+"""What at the end of a text may be the beginning of something sensitive: for whoever shows text before all of it came.
+
+For the values that were handed over as secrets the answer is exact, in every spelling that the redactor knows. For
+what is only known by its looks a complete line is enough, private keys aside; inside a line there are signs to go by.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from . import checks
+from .redactor import Redactor, base64_cores, spellings
+from .scanner import options
+
+_KEY_BEGIN = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_LINE = 32
+"""Characters of a line that can be one of a key's; an ordinary word is none."""
+_LONGEST_KEY = 16 * 1024
+_SHORTEST_WRAPPED = 16
+"""Characters of the shortest line that base64 is broken into."""
+
+_NEAR_END, _ROUNDS = 4096, 4
+_PROBE = b"x9Yk2LmN4pQr7StUvWxZ"
+"""If this, put at the end, becomes part of something that begins before it, then so may what really comes."""
+_SIGNS = (
+    rb"[A-Za-z0-9_+/=~-]{12,}",  # a token
+    rb"\+?\(?[0-9](?:[ ().+-]{0,2}[0-9]){3,}[ ().+-]?",  # a card, a telephone number
+    rb"[A-Za-z0-9_.%+-]+@[A-Za-z0-9.-]*",  # an address
+    rb"://[^\s/@]*",  # a password in a URL
+    rb"(?i:\b(?:cpf|cnpj)\b)[^0-9A-Za-z\n]{0,5}[0-9A-Z]*",
+    rb"\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{1,4})*",  # an IBAN
+    rb"-----[A-Z -]*",
+    rb"-+",
+)
+
+
+@functools.cache
+def _signs() -> Any:
+    import re2
+
+    return re2.compile(rb"(?:" + b"|".join(_SIGNS) + rb")\z", options())
+
+
+class Unfinished:
+    """Bound to a redactor, whose values it looks for."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._forms = [form for value in redactor.flexible for form in _forms(value)]
+        self._forms += [_Form([(bytes([byte]),) for byte in literal]) for literal in redactor.literals]
+
+    def after_lines(self, data: bytes) -> int:
+        """From where whole lines of text may belong to something that the next lines go on with; else their length."""
+        return min(self._value(data, patient=True), _key(data), _key_body(data))
+
+    def inside_line(self, data: bytes) -> int:
+        """The same for text that ends anywhere, after a pause: a program that writes base64 doesn't rest at a line end
+        unless the line is full, so a short line is none of a secret's, though its last letter might be."""
+        stop = min(self._value(data, patient=False), _key(data), _key_body(data), self._begun(data))
+        for _ in range(_ROUNDS):  # what stands before something held back may be a secret once that is taken out
+            begun = self._begun(data[:stop])
+            if begun == stop:
+                break
+            stop = begun
+        return stop
+
+    def _begun(self, data: bytes) -> int:
+        """From where the text looks like the beginning of a secret."""
+        start = max(0, len(data) - _NEAR_END)
+        near = data[start:]
+        found = [*self._redactor.find(near + _PROBE), *self._redactor.find(near)]
+        held = [item.start for item in found if item.start < len(near) <= item.end]
+        if sign := _signs().search(near):
+            held.append(sign.start())
+        return start + min(held, default=len(near))
+
+    def _value(self, data: bytes, *, patient: bool) -> int:
+        short = data.endswith(b"\n") and _last_run(data) < _SHORTEST_WRAPPED
+        forms = (form for form in self._forms if patient or not short or not form.wraps)
+        return min((form.begun(data) for form in forms), default=len(data))
+
+
+def _last_run(data: bytes) -> int:
+    """Characters of base64 before the last line end."""
+    line = data[-_SHORTEST_WRAPPED - 1 : -1]
+    return len(line) - len(line.rstrip(checks.BASE64))
+
+
+class _Form:
+    """One way to write a value: piece after piece, each in one of several spellings, the first of which is exact in
+    its case."""
+
+    def __init__(self, pieces: list[tuple[bytes, ...]], *, wraps: bool = False) -> None:
+        self._pieces, self.wraps = pieces, wraps
+        self._longest = sum(max(map(len, piece)) for piece in pieces)
+        firsts: set[bytes] = set()
+        for piece in pieces:
+            firsts.update(spelling[:1] for spelling in piece)
+            if b"" not in piece:  # else it may be left out, and the next be the first
+                break
+        firsts.discard(b"")
+        self._first = re.compile(b"(?i:%s)" % b"|".join(map(re.escape, sorted(firsts))))
+
+    def begun(self, data: bytes) -> int:
+        """Where a beginning of it starts that reaches the end of the text; if none does, the text's length."""
+        for first in self._first.finditer(data, max(0, len(data) - self._longest)):
+            if self._reaches_end(data, first.start()):
+                return first.start()
+        return len(data)
+
+    def _reaches_end(self, data: bytes, start: int) -> bool:
+        seen: set[tuple[int, int]] = set()
+        todo = [(0, start)]
+        while todo:
+            index, at = todo.pop()
+            if at >= len(data):
+                return True
+            if index == len(self._pieces) or (index, at) in seen:
+                continue
+            seen.add((index, at))
+            exact, *others = self._pieces[index]
+            for spelling in self._pieces[index]:
+                there = data[at : at + len(spelling)]
+                if others and spelling is not exact:
+                    there = there.lower()
+                if spelling.startswith(there) and (there or not spelling):
+                    todo.append((index + 1, at + len(spelling)))
+        return False
+
+
+def _forms(value: str) -> Iterator[_Form]:
+    data = value.encode("utf-8", "surrogatepass")
+    yield _Form(
+        [
+            tuple(spelling if at == 0 else spelling.lower() for at, spelling in enumerate(spellings(char)))
+            for char in value
+        ]
+    )
+    yield _Form([(digit.upper(), digit) for digit in (bytes([byte]) for byte in data.hex().encode())])
+    for core in base64_cores(data):
+        pieces: list[tuple[bytes, ...]] = []
+        for byte in core:
+            pieces += [({0x2B: (b"+", b"-"), 0x2F: (b"/", b"_")}.get(byte, (bytes([byte]),))), (b"\n", b"")]
+        yield _Form([*pieces[:-1], (b"=", b""), (b"=", b"")], wraps=True)
+
+
+def _key(data: bytes) -> int:
+    """A private key goes on as long as everything after its first line can be a part of it."""
+    last = max(_KEY_BEGIN.finditer(data), key=re.Match.start, default=None)
+    if last is None or b"-----" in data[last.end() :] or not checks.KEY_BODY.fullmatch(data, last.end()):
+        return len(data)
+    return last.start()
+
+
+def _key_body(data: bytes) -> int:
+    """The lines of a key whose first line nobody saw: they are known by its last."""
+    near = data[-_LONGEST_KEY:]
+    body = near[len(near.rstrip(checks.BASE64_LINES)) :]
+    if all(len(line) < _KEY_LINE for line in body.split(b"\n")):
+        return len(data)
+    return len(data) - len(body.lstrip())
