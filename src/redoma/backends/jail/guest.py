@@ -21,9 +21,11 @@ import threading
 import time
 import traceback
 import types
+from itertools import islice
 from typing import Any, NoReturn
 
 from redoma.backends.jail import probe, protocol, setup, value
+from redoma.backends.jail.root import tell
 
 MAIN, REPORT = "/run/main.py", "/run/report"
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
@@ -43,8 +45,6 @@ def start(spec: dict[str, Any], control: socket.socket) -> NoReturn:
     try:
         arm(spec, order)
     except BaseException as error:
-        from redoma.backends.jail.zygote import tell
-
         tell(order, error)
         os._exit(1)
     control.detach()  # closed by number already
@@ -105,8 +105,6 @@ def warm() -> None:
 
 def settle() -> None:
     """Everything that is the same for all Python code."""
-    for name in [name for name in sys.modules if name == "redoma" or name.startswith("redoma.")]:
-        del sys.modules[name]
     sys.argv[:] = [MAIN]
     sys.path.insert(0, "/workspace")
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -274,7 +272,8 @@ def flush_files() -> None:
 
 def forget_modules(known: int) -> None:
     """Only the code's own: the others are shared with the zygote, and would be copied."""
-    for name, module in list(sys.modules.items())[known:]:
+    new = islice(reversed(sys.modules.items()), len(sys.modules) - known)  # to look at one is to touch it
+    for name, module in list(new):
         if _is_the_guests(module):
             del sys.modules[name]
     sys.modules.pop("__main__", None)

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from redoma.backends.collect import collect
 from redoma.backends.jail import guest, protocol, setup
+from redoma.backends.jail.root import tell
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _LOOK_OFTEN, _LOOK = 0.01, 0.1  # seconds between two looks at the cell: where we alone guard its memory, and else
@@ -29,8 +30,6 @@ def main(spec: dict[str, Any], control: socket.socket) -> NoReturn:
     try:
         make(spec, control)
     except BaseException as error:
-        from redoma.backends.jail.zygote import tell
-
         tell(control, error)
     os._exit(1)
 

@@ -54,6 +54,15 @@ def step(name: str) -> Iterator[None]:
         raise Broken(f"{name}: {error.strerror or error}{where}") from error
 
 
+def tell(control: socket.socket, error: BaseException) -> None:
+    """The last thing that a process does which can't do its part."""
+    text = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+    try:
+        control.send(protocol.frame(protocol.BROKEN, text.encode("utf-8", "replace")[:4000]))
+    except OSError:
+        return  # nobody listens any more
+
+
 def main() -> NoReturn:
     """The plan is our first argument; our control socket is descriptor 3, the parent's process descriptor 4."""
     plan = json.loads(sys.argv[1])
@@ -62,8 +71,7 @@ def main() -> NoReturn:
         become_unprivileged()
         enter(plan)
     except Broken as broken:
-        with socket.socket(fileno=3) as control:
-            control.send(protocol.frame(protocol.BROKEN, str(broken).encode("utf-8", "replace")[:4000]))
+        tell(socket.socket(fileno=3), broken)
     os._exit(1)
 
 

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from redoma.backends import _linux
 from redoma.backends.jail import guest, init, protocol, seccomp, setup
-from redoma.backends.jail.root import Broken
+from redoma.backends.jail.root import Broken, tell
 
 DESCRIPTORS = ("control", "order", "stdin", "stdout", "stderr")
 """What comes along with an order for a cell, in this order."""
@@ -33,8 +33,7 @@ def main(arguments: str) -> NoReturn:
     try:
         base = prepare(told)
     except Exception as error:  # a module that can't be imported may raise anything
-        text = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
-        control.send(protocol.frame(protocol.BROKEN, text.encode("utf-8", "replace")[:4000]))
+        tell(control, error)
         os._exit(1)
     control.send(protocol.frame(protocol.ARMED, json.dumps({"modules": len(sys.modules)}).encode()))
     serve(control, base)
@@ -56,6 +55,8 @@ def prepare(told: dict[str, Any]) -> dict[str, Any]:
     _linux.adopt_orphans()  # the cells, whose keepers leave
     _linux.hide_from_peers()  # other processes of this user on the host have no business here
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)  # of threads a preload started
+    for name in [name for name in sys.modules if name == "redoma" or name.startswith("redoma.")]:
+        del sys.modules[name]  # a guest that has Redoma installed gets that one, and whole
     gc.collect()
     gc.freeze()  # a collection in a cell doesn't touch, and so copy, what it shares with us
     gc.disable()
@@ -108,12 +109,3 @@ def keep(spec: dict[str, Any]) -> NoReturn:
     except BaseException as error:
         tell(control, error)
     os._exit(0)
-
-
-def tell(control: socket.socket, error: BaseException) -> None:
-    """The last thing a process that makes a cell does, when it can't."""
-    text = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
-    try:
-        control.send(protocol.frame(protocol.BROKEN, text.encode("utf-8", "replace")[:4000]))
-    except OSError:
-        return  # nobody listens any more
