@@ -100,28 +100,29 @@ def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict
     """For the record, before: contents of input and files by size alone, secrets by name alone."""
     # Word by word: quoting a command for reading may split a secret that holds a quote.
     words = [redactor.redact(word)[0] for word in request.argv]
-    record, _ = redactor.redact_data(
-        {
-            "code": shlex.join(words) if words else request.code,
-            "language": request.language,
-            "backend": request.backend,
-            "requester": request.requester,
-            "reason": request.reason,
-            "policy": evaluation.policy,
-            "policy_digest": evaluation.digest,
-            "decision": evaluation.decision.value,
-            "findings": [msgspec.to_builtins(finding) for finding in evaluation.findings],
-            "limits": msgspec.to_builtins(request.limits),
-            "env": request.env,
-            "secrets": sorted(request.secrets),
-            "stdin": len(request.stdin),
-            "files": {name: len(content) for name, content in request.files.items()},
-            "outputs": list(request.outputs),
-            "cwd": request.cwd,
-            "require": list(request.require),
-        }
-    )
-    return _encodable(record)  # type: ignore[no-any-return]
+    theirs = {
+        "code": shlex.join(words) if words else request.code,
+        "requester": request.requester,
+        "reason": request.reason,
+        "findings": [msgspec.to_builtins(finding) for finding in evaluation.findings],
+        "env": request.env,
+        "secrets": sorted(request.secrets),
+        "files": {name: len(content) for name, content in request.files.items()},
+        "outputs": list(request.outputs),
+        "cwd": request.cwd,
+        "require": list(request.require),
+    }
+    ours = {  # nothing that anybody could have put a secret into: looking for one is the dearest part of a record
+        "language": request.language,
+        "backend": request.backend,
+        "policy": evaluation.policy,
+        "policy_digest": evaluation.digest,
+        "decision": evaluation.decision.value,
+        "limits": msgspec.to_builtins(request.limits),
+        "stdin": len(request.stdin),
+    }
+    filled = {name: value for name, value in theirs.items() if value}
+    return _encodable({**theirs, **redactor.redact_data(filled)[0], **ours})  # type: ignore[no-any-return]
 
 
 def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:

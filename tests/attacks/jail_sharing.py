@@ -1,0 +1,228 @@
+"""Attacks across runs: what one run plants, a later one must not find, whether its cell was armed before or after."""
+
+from __future__ import annotations
+
+from jail_attack import NAIVE, NATIVE, REUSED, SYSCALLS, Attack, Control, without
+
+
+def _file(name: str, path: str, control: Control) -> Attack:
+    """The name has no token of the run in it: both runs have to know it."""
+    return Attack(
+        name=name,
+        before=f"os.makedirs(os.path.dirname({path}) or '.', exist_ok=True)\nopen({path}, 'w').write('planted')",
+        code=f"if os.path.exists({path}):\n    os.unlink({path})\n    breach()",
+        control=control,
+    )
+
+
+FILES = [
+    _file("finds a file of an earlier run in /tmp", "f'/tmp/jail-attacks-{T.token}'", NATIVE),
+    _file("finds a file of an earlier run in /dev/shm", "f'/dev/shm/jail-attacks-{T.token}'", NATIVE),
+    _file("finds a file of an earlier run in its working directory", "'planted.txt'", REUSED),
+    _file("finds a file of an earlier run in its home", "os.path.expanduser('~') + f'/.{T.token}'", REUSED),
+    Attack(
+        name="imports a module that an earlier run left",
+        before="open('planted_module.py', 'w').write('x = 1')",
+        code="import importlib\nimportlib.invalidate_caches()\nimport planted_module\nbreach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="finds the code of an earlier run",
+        before="marker = 'planted' + '-code'\ncode = '''the-code-of-an-earlier-run'''",
+        code="""
+import re
+for place in ('/run', '/tmp', '/workspace', '/dev/shm'):
+    for folder, _, names in os.walk(place):
+        for name in names:
+            try:
+                text = open(os.path.join(folder, name), 'rb').read(1 << 20)
+            except OSError:
+                continue
+            if re.search(rb'the-code-of-an-earlier-[r]un', text): breach(name)
+if 'code' in globals() and 'earlier' in code: breach()
+""",
+        control=REUSED,
+    ),
+]
+
+STATE = [
+    Attack(
+        name="finds a variable of an earlier run",
+        before="os.environ['PLANTED'] = 'x'\nos.putenv('PLANTED', 'x')",
+        code="import subprocess\n"
+        "if 'PLANTED' in os.environ or b'PLANTED' in subprocess.check_output(['env']): breach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="finds a builtin that an earlier run replaced",
+        before="import builtins\nbuiltins.planted = 1\nbuiltins.len = lambda x: 4711",
+        code="import builtins\nif hasattr(builtins, 'planted') or len('') == 4711: breach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="finds a module that an earlier run patched",
+        before="import json, os.path\njson.planted = 1\njson.loads = lambda x: 4711\nos.path.planted = 1",
+        code="import json\n"
+        "if hasattr(json, 'planted') or hasattr(os.path, 'planted') or json.loads('1') == 4711: breach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="finds a module that an earlier run made",
+        before="import types\nsys.modules['planted'] = types.ModuleType('planted')",
+        code="if 'planted' in sys.modules: breach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="finds a path that an earlier run added",
+        before="sys.path.insert(0, '/planted')\nsys.meta_path.append('planted')",
+        code="if '/planted' in sys.path or 'planted' in sys.meta_path: breach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="finds a hook that an earlier run set",
+        before="import atexit, threading\nsys.excepthook = lambda *_: None\nsys.settrace(None)\n"
+        "threading.excepthook = 4711\nsys.planted = 1",
+        code="import threading\nif hasattr(sys, 'planted') or threading.excepthook == 4711: breach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="finds the working directory of an earlier run",
+        before="here = os.getcwd()\nos.mkdir('planted')\nos.chdir('planted')",
+        code="if os.getcwd().endswith('planted'): breach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="finds the umask of an earlier run",
+        before="os.umask(0o123)",
+        code="if os.umask(0o022) == 0o123: breach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="finds the limits of an earlier run",
+        before="import resource, signal\nresource.setrlimit(resource.RLIMIT_NOFILE, (47, 47))\n"
+        "signal.signal(signal.SIGUSR2, signal.SIG_IGN)\nos.nice(3)",
+        code="import resource, signal\nif resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 47: breach()\n"
+        "if signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN or os.nice(0) >= 3: breach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="finds a descriptor that an earlier run opened",
+        before="os.dup2(os.open('/dev/zero', os.O_RDONLY), 99)",
+        code="if os.path.exists('/proc/self/fd/99'): breach()",
+        control=REUSED,
+    ),
+    Attack(
+        name="searches its memory for what an earlier run said",
+        # The pattern doesn't match its own text, and the planted text is put together in the earlier run alone.
+        before="planted = 'planted-' + T.token[::-1] * 3\nheld = [planted + str(n) for n in range(1000)]",
+        code="""
+import re
+pattern = re.compile(rb'planted-(?:' + T.token[::-1].encode() + rb'){3}')
+memory = open('/proc/self/mem', 'rb', buffering=0)
+for line in open('/proc/self/maps'):
+    start, end = (int(part, 16) for part in line.split()[0].split('-'))
+    if line.split()[1][0] != 'r' or end - start > 1 << 28 or '[v' in line:
+        continue
+    try:
+        memory.seek(start)
+        if pattern.search(memory.read(end - start)): breach(line)
+    except OSError:
+        continue
+""",
+        control=REUSED,
+    ),
+    Attack(
+        name="draws the same random numbers as another run",
+        code="import random, sys\nprint(random.random(), random.randrange(1 << 60))",
+        alike=True,
+        control=NAIVE,
+    ),
+]
+
+_KEY = "int(T.token[:7], 16)"
+
+KERNEL = [
+    Attack(
+        name="finds System V shared memory of an earlier run",
+        before=SYSCALLS + f"name = call('shmget', {_KEY}, 4096, 0o1666)\nprint(name)",
+        code=SYSCALLS
+        + f"""
+name = call('shmget', {_KEY}, 0, 0)
+print(name)
+if name >= 0:
+    libc.shmctl(ctypes.c_int(name), ctypes.c_int(0), None)
+    breach()
+""",
+        control=without("ipc", "seccomp"),
+    ),
+    Attack(
+        name="finds a message of an earlier run",
+        before=SYSCALLS + f"print(call('msgget', {_KEY}, 0o1666))",
+        code=SYSCALLS
+        + f"""
+name = call('msgget', {_KEY}, 0)
+print(name)
+if name >= 0:
+    libc.msgctl(ctypes.c_int(name), ctypes.c_int(0), None)
+    breach()
+""",
+        control=without("ipc", "seccomp"),
+    ),
+    Attack(
+        name="finds a POSIX message queue of an earlier run",
+        before=SYSCALLS + "print(call('mq_open', T.token.encode(), 0o102, 0o666, None))",
+        code=SYSCALLS
+        + """
+queue = call('mq_open', T.token.encode(), 2, 0, None)
+print(queue)
+if queue >= 0:
+    libc.mq_unlink(b'/' + T.token.encode())
+    breach()
+""",
+        control=without("ipc", "seccomp", "landlock"),
+    ),
+    Attack(
+        name="finds a key of an earlier run",
+        before=SYSCALLS + "print(call('add_key', b'user', T.token.encode(), b'planted', 7, -4))",  # the user's keyring
+        code=SYSCALLS
+        + """
+key = call('keyctl', 10, -4, b'user', T.token.encode(), 0)
+print(key)
+if key > 0:
+    call('keyctl', 9, key, -4)
+    breach()
+""",
+        control=Control(where="native"),
+    ),
+    Attack(
+        name="finds an abstract socket of an earlier run",
+        before="""
+import socket, time
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(chr(0) + 'planted-' + T.token)
+listener.listen()
+if os.fork() == 0:
+    os.setsid()
+    os.closerange(0, 3)
+    time.sleep(4)
+    os._exit(0)
+""",
+        code="import socket\nsocket.socket(socket.AF_UNIX).connect(chr(0) + 'planted-' + T.token)\nbreach()",
+        control=NAIVE,
+    ),
+    Attack(
+        name="finds a process of an earlier run",
+        before="import time\nif os.fork() == 0:\n    os.setsid()\n    os.closerange(0, 3)\n"
+        "    os.execv('/bin/sleep', ['sleep-' + T.token, '4'])\ntime.sleep(0.1)",
+        code="""
+for pid in filter(str.isdigit, os.listdir('/proc')):
+    try:
+        if ('sleep-' + T.token).encode() in open(f'/proc/{pid}/cmdline', 'rb').read(): breach()
+    except OSError:
+        continue
+""",
+        control=NAIVE,
+    ),
+]
+
+ATTACKS = [*FILES, *STATE, *KERNEL]

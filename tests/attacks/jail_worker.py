@@ -1,0 +1,246 @@
+"""Carries out attacks, several at a time, as whichever user started it: names as a JSON line in, verdicts as lines out.
+
+A program of its own, so that the same attacks can be run by root and by an unprivileged user (see `jail_crew`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jail_attack import STARTED, Attack, Control, Seen, text_of
+from jail_stage import Stage, Victim
+from jail_suite import ATTACKS
+
+from redoma import Config
+from redoma.backends.base import Backend
+from redoma.backends.jail import JailBackend
+from redoma.backends.native import NativeBackend
+from redoma.backends.scratch import remove_tree
+from redoma.config import AuditConfig
+from redoma.executor import AsyncExecutor
+from redoma.models import Result
+
+_AT_ONCE = 6
+_LOOKS = 4
+"""Runs that look for what an earlier one planted: the first get cells armed before it, the others cells made after."""
+_LIMITS = {"time": 20.0}
+_OTHER_LOCKS = frozenset({"capabilities", "landlock", "user-namespaces"})
+"""What would hide a gap in the filter of system calls, by refusing for another reason."""
+_NAIVE = Path(__file__).with_name("jail_naive.py")
+
+
+class Worker:
+    def __init__(self) -> None:
+        self._stage = Stage()
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._executors: dict[str | frozenset[str], AsyncExecutor] = {}
+
+    async def verdict(self, attack: Attack) -> dict[str, Any]:
+        """How the attack fared in the jail, and how where its layer is missing."""
+        if why := attack.absent():
+            return {"name": attack.name, "absent": why}
+        async with self._places:
+            start = time.monotonic()
+            guarded = await self._attempt(attack, Control(), attack.limits)
+            admitted = attack.kernels_own and all("not counted" in seen.memory_layer for seen in guarded)
+            report: dict[str, Any] = {
+                "name": attack.name,
+                "started": all(STARTED in seen.stdout for seen in guarded),
+                "breached": _succeeded(attack, guarded) and not admitted,
+                "guarded": " | ".join(map(str, guarded)),
+            }
+            if "seccomp" in attack.control.without and not attack.control.limits:
+                alone = await self._attempt(attack, Control(without=_OTHER_LOCKS), attack.limits)
+                report |= {"filter": _succeeded(attack, alone), "alone": " | ".join(map(str, alone))}
+            if not attack.control.root or os.getuid() == 0:
+                bare = await self._attempt(attack, attack.control, {**attack.limits, **attack.control.limits})
+                report |= {"control": _succeeded(attack, bare), "bare": " | ".join(map(str, bare))}
+            return {**report, "seconds": time.monotonic() - start}
+
+    async def _attempt(self, attack: Attack, control: Control, limits: Any) -> list[Seen]:
+        """Every run that looks, in order. What is planted before is not looked at."""
+        codes = [attack.code] * (2 if attack.alike else 1)
+        if attack.before:
+            codes = [attack.before, *[attack.code] * (_LOOKS if control.where == "jail" else 1)]
+        if attack.before and control.where == "reused":
+            codes = [attack.before + "\n" + attack.code]
+        token = secrets.token_hex(12)
+        victim = Victim(token) if attack.victim else None
+        targets = self._stage.targets(token, victim)
+        codes = [text_of(code, attack.language, targets) for code in codes]
+        if control.where == "naive":
+            seen = await self._naive(codes, str(self._stage.plant(token).parent), bool(attack.outputs))
+        else:
+            executor = self._executor(control)
+            seen = [await _run(executor, attack, code, limits, control) for code in codes]
+        survivors, planted = _survivors(token), self._stage.plant(token).exists()
+        hits = victim.end() if victim else 0
+        planter_ran = len(seen) > 1 and STARTED in seen[0].stdout
+        looks = seen[1:] if attack.before and planter_ran else seen
+        return [replace(one, survivors=survivors, planted=planted, hits=hits) for one in looks]
+
+    def _executor(self, control: Control) -> AsyncExecutor:
+        key = control.without if control.where != "native" else "native"
+        if key not in self._executors:
+            backend: Backend = NativeBackend() if key == "native" else JailBackend(minimum=1, without=control.without)
+            config = Config(audit=AuditConfig(enabled=False, directory=Path(tempfile.gettempdir())))
+            self._executors[key] = AsyncExecutor(config, backends=[backend])
+        return self._executors[key]
+
+    async def _naive(self, codes: list[str], place: str, collect: bool) -> list[Seen]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", str(_NAIVE)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={"HOST_SECRET": os.environ["HOST_SECRET"], "PATH": os.defpath},
+            start_new_session=True,
+            limit=1 << 28,
+        )
+        order = {"codes": codes, "place": place, "collect": collect}
+        out, err = await process.communicate(json.dumps(order).encode() + b"\n")
+        if not out:
+            return [Seen(status="failed", stderr=err.decode(errors="replace"))]
+        seen = []
+        for report in json.loads(out):
+            remove_tree(Path(report.pop("workspace")))
+            files = {name: content.encode("latin-1") for name, content in report.pop("files").items()}
+            seen.append(Seen(files=files, **report))
+        return seen
+
+    async def close(self) -> None:
+        for executor in self._executors.values():
+            await executor.aclose()
+        self._stage.close()
+
+
+def _succeeded(attack: Attack, seen: list[Seen]) -> bool:
+    if attack.alike:
+        return len({one.stdout for one in seen}) < len(seen)
+    return any(attack.succeeded(one) for one in seen)
+
+
+async def _run(executor: AsyncExecutor, attack: Attack, code: str, limits: Any, control: Control) -> Seen:
+    (backend,) = executor.backends
+    result = await executor.run(
+        code,
+        attack.language,
+        backend=backend,
+        policy="none",
+        limits={**_LIMITS, **limits},
+        outputs=attack.outputs,
+        # With layers left out on purpose, a run has to say that it can do with fewer.
+        require=("filesystem",) if control.without else (),
+        # Native gives a run no variable but those of the request.
+        env={"PATH": os.defpath} if backend == "native" else {},
+    )
+    return _seen(result)
+
+
+def _seen(result: Result) -> Seen:
+    return Seen(
+        status=result.status.value,
+        exit_code=result.exit_code,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        value=result.value,
+        exception=result.exception,
+        error=result.error,
+        wall=result.usage.wall,
+        cpu=result.usage.cpu,
+        files=result.files,
+        left_out=result.left_out,
+        memory_layer=result.isolation.layers.get("memory", ""),
+    )
+
+
+def _survivors(token: str) -> int:
+    """How many processes have the token among their arguments. They are ended: a control leaves nothing behind."""
+    found = 0
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes()
+            if token.encode() in words and b"victim-" not in words:
+                found += 1
+                os.kill(int(process.name), signal.SIGKILL)
+    return found
+
+
+def _traces() -> dict[str, set[str]]:
+    """Everything of the host's that a run could leave something in."""
+    children, todo = set[str](), [os.getpid()]
+    while todo:
+        with suppress(OSError):
+            for thread in Path(f"/proc/{todo.pop()}/task").iterdir():
+                below = set((thread / "children").read_text().split())
+                todo.extend(int(child) for child in below - children)
+                children |= below
+    groups = {  # `os.walk` minds no directory that vanishes meanwhile: there may be others' cells
+        os.path.join(place, name)
+        for place, names, _ in os.walk("/sys/fs/cgroup")
+        for name in names
+        if name.startswith(f"redoma-{os.getpid()}-")
+    }
+    return {
+        "processes": children,
+        "mounts": set(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "directories": {
+            entry.name
+            for entry in os.scandir(tempfile.gettempdir())
+            if entry.name.startswith(("redoma", "jail-")) and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+        },
+        "shared memory": {*os.listdir("/dev/shm"), *_identifiers("shm")},
+        "message queues": _identifiers("msg"),
+        "control groups": groups,
+    }
+
+
+def _identifiers(kind: str) -> set[str]:
+    return {line.split()[1] for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]}
+
+
+async def _told(worker: Worker, attack: Attack) -> dict[str, Any]:
+    try:
+        return await worker.verdict(attack)
+    except Exception:  # a mistake of this harness: the other attacks go on
+        return {"name": attack.name, "broken": traceback.format_exc()}
+
+
+async def main() -> None:
+    wanted: list[str] = json.loads(sys.stdin.readline())
+    before = _traces()
+    worker = Worker()
+    try:
+        for verdict in asyncio.as_completed([_told(worker, ATTACKS[name]) for name in wanted]):
+            print(json.dumps(await verdict), flush=True)
+    finally:
+        await worker.close()
+    print(json.dumps({"left": _left(before)}), flush=True)
+
+
+def _left(before: dict[str, set[str]]) -> dict[str, list[str]]:
+    """What is there that wasn't. Orphans of the controls are reaped by the host's init, which may take a moment."""
+    deadline = time.monotonic() + 2
+    while True:
+        left = {kind: sorted(there - before[kind]) for kind, there in _traces().items() if there - before[kind]}
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
