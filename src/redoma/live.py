@@ -169,9 +169,9 @@ class _Shown:
         if ended:
             stop = len(clean)
         elif inside:
-            stop = self._unfinished.inside_line(data) - before
+            stop = self._unfinished.inside_line(data, before + start) - before
         else:
-            stop = clean.rfind(b"\n", 0, max(0, self._unfinished.after_lines(data) - before)) + 1
+            stop = clean.rfind(b"\n", 0, self._unfinished.after_lines(data, before + start) - before) + 1
         stop, text, enough = self._within_limits(clean, found, _outside(found, start, stop))
         self._move_on(raw, clean, stop)
         if enough:

@@ -22,10 +22,6 @@ from .streaming import AsyncLiveRun, OnOutput
 T = TypeVar("T")
 
 
-class _Closed(RedomaError):
-    """An executor was used after its end."""
-
-
 class Executor:
     """Runs requests. Use it as a context manager, or call `close` when done. Any number of threads may share it."""
 
@@ -70,7 +66,7 @@ class Executor:
             if not self._closing and self._owner == os.getpid():
                 return _Started(self._loop, work)
         work.close()
-        raise _Closed("this executor is closed", why="it was, or its process forked", next="make a new one")
+        raise RedomaError("this executor is closed", why="it was, or its process forked", next="make a new one")
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         answer = self.start(work)
@@ -144,7 +140,7 @@ class LiveRun:
 
     def close(self) -> None:
         """End the run if it still goes on. Nothing of it is left when this returns."""
-        with suppress(_Closed):  # which has ended its runs
+        with suppress(RedomaError):  # the executor is closed: it has ended its runs
             self._executor.wait(self._core.aclose())
 
     def __iter__(self) -> LiveRun:

@@ -18,6 +18,7 @@ _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 
 def _check(answer: int) -> int:
@@ -28,11 +29,7 @@ def _check(answer: int) -> int:
 
 
 def _prctl(option: int, value: int, third: int = 0) -> None:
-    _check(
-        _libc.prctl(
-            ctypes.c_int(option), ctypes.c_ulong(value), ctypes.c_ulong(third), ctypes.c_ulong(0), ctypes.c_ulong(0)
-        )
-    )
+    _check(_libc.prctl(option, value, third, 0, 0))
 
 
 # --- processes ---

@@ -22,7 +22,7 @@ _LONGEST_KEY = 16 * 1024
 _SHORTEST_WRAPPED = 16
 """Characters of the shortest line that base64 is broken into."""
 
-_NEAR_END, _ROUNDS = 4096, 4
+_NEAR_END, _ROUNDS = 4096, 5
 _PROBE = b"x9Yk2LmN4pQr7StUvWxZ"
 """If this, put at the end, becomes part of something that begins before it, then so may what really comes."""
 _SIGNS = (
@@ -52,20 +52,22 @@ class Unfinished:
         self._forms = [form for value in redactor.flexible for form in _forms(value)]
         self._forms += [_Form([(bytes([byte]),) for byte in literal]) for literal in redactor.literals]
 
-    def after_lines(self, data: bytes) -> int:
-        """From where whole lines of text may belong to something that the next lines go on with; else their length."""
-        return min(self._value(data, patient=True), _key(data), _key_body(data))
+    def after_lines(self, data: bytes, start: int = 0) -> int:
+        """From where, at `start` or later, whole lines may belong to something that the next lines go on with; if
+        they don't, the length of the text."""
+        return max(start, min(self._value(data, start, patient=True), _key(data), _key_body(data)))
 
-    def inside_line(self, data: bytes) -> int:
+    def inside_line(self, data: bytes, start: int = 0) -> int:
         """The same for text that ends anywhere, after a pause: a program that writes base64 doesn't rest at a line end
         unless the line is full, so a short line is none of a secret's, though its last letter might be."""
-        stop = min(self._value(data, patient=False), _key(data), _key_body(data), self._begun(data))
+        stop = len(data)
         for _ in range(_ROUNDS):  # what stands before something held back may be a secret once that is taken out
-            begun = self._begun(data[:stop])
-            if begun == stop:
+            text = data[:stop]
+            held = min(self._value(text, start, patient=False), _key(text), _key_body(text), self._begun(text))
+            if held == stop:
                 break
-            stop = begun
-        return stop
+            stop = held
+        return max(start, stop)
 
     def _begun(self, data: bytes) -> int:
         """From where the text looks like the beginning of a secret."""
@@ -77,10 +79,10 @@ class Unfinished:
             held.append(sign.start())
         return start + min(held, default=len(near))
 
-    def _value(self, data: bytes, *, patient: bool) -> int:
+    def _value(self, data: bytes, start: int, *, patient: bool) -> int:
         short = data.endswith(b"\n") and _last_run(data) < _SHORTEST_WRAPPED
         forms = (form for form in self._forms if patient or not short or not form.wraps)
-        return min((form.begun(data) for form in forms), default=len(data))
+        return min((form.begun(data, start) for form in forms), default=len(data))
 
 
 def _last_run(data: bytes) -> int:
@@ -104,9 +106,9 @@ class _Form:
         firsts.discard(b"")
         self._first = re.compile(b"(?i:%s)" % b"|".join(map(re.escape, sorted(firsts))))
 
-    def begun(self, data: bytes) -> int:
+    def begun(self, data: bytes, start: int) -> int:
         """Where a beginning of it starts that reaches the end of the text; if none does, the text's length."""
-        for first in self._first.finditer(data, max(0, len(data) - self._longest)):
+        for first in self._first.finditer(data, max(start, len(data) - self._longest)):
             if self._reaches_end(data, first.start()):
                 return first.start()
         return len(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -137,11 +138,10 @@ class JailBackend:
 
     def _ready(self) -> Pool:
         """The pool of this process: a forked child makes its own."""
-        if self._pool is None or self._pool[0] != os.getpid():
-            usual = Limits()
-            self._pool = (
-                os.getpid(),
-                Pool(
+        usual = Limits()
+        with _making:
+            if self._pool is None or self._pool[0] != os.getpid():
+                pool = Pool(
                     minimum=self._minimum,
                     maximum=self._maximum,
                     queue=self._queue,
@@ -149,9 +149,9 @@ class JailBackend:
                     usual=Spec(usual.disk, usual.files),
                     without=self._without,
                     start=self._start,
-                ),
-            )
-        return self._pool[1]
+                )
+                self._pool = (os.getpid(), pool)
+            return self._pool[1]
 
     def _start(self) -> tuple[Zygote, cgroup.Cgroups | None]:
         """On the pool's thread."""
@@ -189,9 +189,14 @@ class JailBackend:
         return Isolation(layers=layers, missing=tuple(sorted(missing)))
 
     async def aclose(self) -> None:
-        owned, self._pool = self._pool, None
+        with _making:
+            owned, self._pool = self._pool, None
         if owned is not None and owned[0] == os.getpid():
             await owned[1].aclose()
+
+
+_making = threading.Lock()  # two threads that come first at the same time must not make a pool each
+os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
 
 
 def _kernel() -> tuple[int, int]:

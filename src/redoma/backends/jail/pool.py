@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import select
 import threading
@@ -36,6 +37,7 @@ class Waiter:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
+        self.since = time.monotonic()
         self.cell: Cell | None = None
         """Its cell, from the moment that it has left the queue: until its future is awaited, this is all that knows."""
         self._loop = asyncio.get_running_loop()
@@ -71,8 +73,13 @@ class Pool:
     ) -> None:
         self._minimum, self._maximum, self._queue_size, self._idle = minimum, maximum, queue, idle
         self._usual, self._without, self._start = usual, without, start
-        self._lock = threading.Lock()
-        self._wake_reading, self._wake_writing = os.pipe()
+        # Re-entrant: a run that was dropped with its loop gives its cell back when the garbage collector gets to it, in
+        # the middle of anything.
+        self._lock = threading.RLock()
+        try:
+            self._wake_reading, self._wake_writing = os.pipe()
+        except OSError as error:
+            raise BackendError("the jail could not be started", why=str(error), next="close some files") from error
         for number in (self._wake_reading, self._wake_writing):
             os.set_blocking(number, False)
         self._armed: deque[Cell] = deque()
@@ -174,13 +181,17 @@ class Pool:
 
     def forget(self) -> None:
         """In a forked child: nothing of this is ours. Close our copies, or the parent's death would go unnoticed."""
-        cells = [*self._armed, *self._running, *self._arming, *self._dying]
-        for cell in cells:
+        self._lock = threading.RLock()  # the old one may be held by a thread that is not here
+        self._closing = self._ended = True
+        for cell in [*self._armed, *self._running, *self._arming, *self._dying]:
             cell.close()
             cell.close_handle()
         if self._zygote is not None:
             self._zygote.socket.close()
         self._close_pipe()
+        # A run of the parent's that is collected here as garbage finds nothing to give back.
+        self._armed, self._running, self._arming, self._dying = deque(), set(), {}, []
+        self._queue = deque()
 
     def counts(self) -> dict[str, int]:
         with self._lock:
@@ -213,14 +224,15 @@ class Pool:
     def _live(self) -> None:
         try:
             while not self._closing:
+                begun = time.monotonic()
                 try:
                     self._round()
                 except RedomaError as error:
-                    self._fail_all(error)
+                    self._fail_all(error, begun)
                     time.sleep(0.01)
                 except Exception as error:  # no descriptors, no memory, a bug: who waits is told, the thread goes on
                     why = f"{type(error).__name__}: {error}"
-                    self._fail_all(BackendError("the jail ran into a problem", why=why, next="run it again"))
+                    self._fail_all(BackendError("the jail ran into a problem", why=why, next="run it again"), begun)
                     time.sleep(0.05)
         finally:
             if self._closing:
@@ -314,8 +326,9 @@ class Pool:
                 coming.remove(spec)
             elif self._room():
                 self._begin(zygote, spec)
-        while quiet and not waiting and self._lacking() > 0 and self._room():
-            self._begin(zygote, self._usual)
+        with suppress(BackendError):  # nobody waits for these: tried again later
+            while quiet and not waiting and self._lacking() > 0 and self._room():
+                self._begin(zygote, self._usual)
 
     def _room(self) -> bool:
         with self._lock:
@@ -352,15 +365,14 @@ class Pool:
                 (self._dying if cell.broken is not None else self._armed).append(cell)
             if cell.broken is not None:
                 self._retry_at = now + _RETRY_AFTER
-                why = cell.broken
-                self._fail_one(cell.spec, BackendError("a cell could not be made", why=why, next="see `redoma doctor`"))
+                self._fail_one(cell, deadline - _PATIENCE)
 
     def _hand_out(self) -> None:
         """What is ready, to those who wait, in the order in which they came."""
         served: list[tuple[Waiter, Cell]] = []
         with self._lock:
             for waiter in list(self._queue):
-                if (cell := self._pop(waiter.spec)) is not None:
+                if waiter in self._queue and (cell := self._pop(waiter.spec)) is not None:
                     self._queue.remove(waiter)
                     waiter.cell = cell
                     served.append((waiter, cell))
@@ -371,18 +383,21 @@ class Pool:
             if not waiter.settle(cell):
                 self.give_back(cell)
 
-    def _fail_one(self, spec: Spec, error: RedomaError) -> None:
+    def _fail_one(self, cell: Cell, begun: float) -> None:
+        """The first who waited for this cell. Who came later is owed another try: what it lacked may be there again."""
+        error = BackendError("a cell could not be made", why=cell.broken or "", next="see `redoma doctor`")
         with self._lock:
-            waiter = next((waiter for waiter in self._queue if waiter.spec == spec), None)
-            if waiter is not None:
+            waiter = next((one for one in self._queue if one.spec == cell.spec and one.since <= begun), None)
+            if waiter is not None and waiter in self._queue:
                 self._queue.remove(waiter)
         if waiter is not None:
             waiter.settle(error)
 
-    def _fail_all(self, error: RedomaError) -> None:
+    def _fail_all(self, error: RedomaError, begun: float = math.inf) -> None:
+        """All who waited when what failed was begun."""
         with self._lock:
-            waiting = list(self._queue)
-            self._queue.clear()
+            waiting = [waiter for waiter in self._queue if waiter.since <= begun]
+            self._queue = deque(waiter for waiter in self._queue if waiter.since > begun)
         for waiter in waiting:
             waiter.settle(error)
 

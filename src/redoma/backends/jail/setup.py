@@ -34,6 +34,14 @@ def take(steps: tuple[Step, ...], spec: Spec) -> None:
                 do(spec)
 
 
+def write(path: str, text: bytes) -> None:
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.write(file, text)
+    finally:
+        os.close(file)
+
+
 # --- the keeper: namespaces ---
 
 _NAMESPACES = {
@@ -60,8 +68,7 @@ KEEPER: tuple[Step, ...] = (("user", namespaces),)
 
 def no_more_user_namespaces(spec: Spec) -> None:
     """The classic way back to kernel surface. The filter refuses it too; this holds where a filter has a gap."""
-    with open("/proc/sys/user/max_user_namespaces", "w") as limit:
-        limit.write("0")
+    write("/proc/sys/user/max_user_namespaces", b"0")
 
 
 def private_files(spec: Spec) -> None:
@@ -154,8 +161,7 @@ INIT_AFTER_FORK: tuple[Step, ...] = (("seccomp", filtered),)
 def own_session(spec: Spec) -> None:
     os.setsid()
     _linux.show_to_peers()  # or not even /proc/self would be its own
-    with open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")  # if memory runs out, the guest goes first and its init stays to say so
+    write("/proc/self/oom_score_adj", b"1000")  # if memory runs out, the guest goes first, and init stays to say so
     for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
 
