@@ -259,7 +259,7 @@ print(redoma.run("2 + 2").value)
     [
         ("", "1 + 1", "python", "monty", "ok 2  None\n4\n"),
         ("redoma.run('1')", "echo hi", "bash", "native", "ok None hi\n None\n4\n"),
-        ("redoma.run('1')", "1 + 1", "python", "monty", "failed None  monty can't run in this process"),
+        ("redoma.run('1', backend='monty')", "1 + 1", "python", "monty", "ok 2  None\n4\n"),
     ],
 )
 def test_a_forked_child_runs_or_says_why_not(

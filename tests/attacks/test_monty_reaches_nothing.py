@@ -1,4 +1,4 @@
-"""Each attack is seen to succeed where nothing isolates (native), and to fail on Monty.
+"""Each attack is seen to succeed where nothing isolates (native), and to fail on Monty, in a cell or by itself.
 
 All are harmless: they look for a marker, or try to leave one.
 """
@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from redoma import Config, Executor
+from redoma.backends.monty import MontyBackend
+from redoma.backends.native import NativeBackend
+from redoma.config import AuditConfig
 from redoma.models import MiB
 
 MARKER = "marker-4711"
@@ -58,6 +61,15 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     target.close()
 
 
+@pytest.fixture(scope="module", params=[True, False], ids=["in cells", "by itself"])
+def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    config = Config(audit=AuditConfig(directory=tmp_path_factory.mktemp("state") / "audit"))
+    with Executor(config, backends=[MontyBackend(cells=request.param), NativeBackend()]) as executor:
+        yield executor
+        isolation = executor.run("1").isolation
+        assert ("kernel" in isolation.layers, "kernel" in isolation.missing) == (request.param, not request.param)
+
+
 ATTACKS: dict[str, Callable[[Target], str]] = {
     "reads a file": lambda t: f"print(open({str(t.file)!r}).read())",
     "reads a file through pathlib": lambda t: f"from pathlib import Path\nprint(Path({str(t.file)!r}).read_text())",
@@ -91,13 +103,12 @@ ATTACKS: dict[str, Callable[[Target], str]] = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_the_attack_succeeds_natively_and_fails_on_monty(name: str, target: Target, config: Config) -> None:
+def test_the_attack_succeeds_natively_and_fails_on_monty(name: str, target: Target, executor: Executor) -> None:
     code = ATTACKS[name](target)
-    with Executor(config) as executor:
-        unprotected = executor.run(code, backend="native", policy="none", env={"PATH": os.defpath})
-        target.reached.clear()
-        target.planted.unlink(missing_ok=True)
-        protected = executor.run(code, backend="monty", policy="none")
+    unprotected = executor.run(code, backend="native", policy="none", env={"PATH": os.defpath})
+    target.reached.clear()
+    target.planted.unlink(missing_ok=True)
+    protected = executor.run(code, backend="monty", policy="none")
     assert MARKER in unprotected.stdout, unprotected.stderr
     assert MARKER not in protected.stdout + repr(protected.value)  # a traceback may quote the code itself
     assert not protected.ok or protected.stdout == ""
@@ -105,9 +116,8 @@ def test_the_attack_succeeds_natively_and_fails_on_monty(name: str, target: Targ
     assert not target.planted.exists()
 
 
-def test_no_variable_of_the_host_is_seen(target: Target, config: Config) -> None:
-    with Executor(config) as executor:
-        result = executor.run("import os\nprint(os.getenv('HOST_SECRET'), dict(os.environ))", policy="none")
+def test_no_variable_of_the_host_is_seen(target: Target, executor: Executor) -> None:
+    result = executor.run("import os\nprint(os.getenv('HOST_SECRET'), dict(os.environ))", policy="none")
     assert (result.stdout, MARKER in repr(result)) == ("None {}\n", False)
 
 
@@ -128,13 +138,13 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_ends_by_itself_and_takes_nothing_with_it(name: str, config: Config) -> None:
+def test_a_bomb_ends_by_itself_and_takes_nothing_with_it(name: str, executor: Executor) -> None:
     before = _resident()
-    with Executor(config) as executor:
-        limits = {"time": 2.0, "memory": 64 * MiB, "output_total": 8 * MiB}
-        result = executor.run(BOMBS[name], policy="none", limits=limits, files={"a": b""})
-        assert result.usage.wall < 10
-        assert executor.run("1 + 1").value == 2  # and the next run works
+    limits = {"time": 2.0, "memory": 64 * MiB, "output_total": 8 * MiB}
+    result = executor.run(BOMBS[name], policy="none", limits=limits, files={"a": b""})
+    assert result.status.ending == "ran", result.error
+    assert result.usage.wall < 10
+    assert executor.run("1 + 1").value == 2  # and the next run works
     assert _resident() - before < 200 * MiB, "the bomb went off in our own process"
 
 

@@ -69,11 +69,10 @@ def test_run_puts_files_beside_the_code(redoma_command: Command, tmp_path: Path)
     assert redoma_command("run", code, "-f", str(local), "-f", f"{local}:in/other.csv").stdout == "a,b a,b\n"
 
 
-def test_run_bash_on_the_host_only_when_asked(redoma_command: Command) -> None:
-    refused = redoma_command("run", "--lang", "bash", "echo hi")
-    assert (refused.returncode, refused.stdout) == (125, "")
-    assert "native" in refused.stderr
-    assert redoma_command("run", "--lang", "bash", "--backend", "native", "echo hi").stdout == "hi\n"
+def test_run_bash_in_a_cell_and_on_the_host_only_when_asked(redoma_command: Command) -> None:
+    script = "echo $HOSTNAME; id -u"
+    assert redoma_command("run", "--lang", "bash", script).stdout == "redoma\n1000\n"
+    assert redoma_command("run", "--lang", "bash", "--backend", "native", script).stdout.endswith(f"\n{os.getuid()}\n")
 
 
 @pytest.mark.parametrize(
@@ -132,9 +131,10 @@ def test_check_names_rule_place_reason_and_way_out(redoma_command: Command) -> N
 
 def test_run_answers_json_with_everything(redoma_command: Command) -> None:
     report = answer(redoma_command("run", "--json", "print('x'); [1, {'a': (1, 2)}]"))
-    assert (report["status"], report["ending"], report["stdout"], report["backend"]) == ("ok", "ran", "x\n", "monty")
+    assert (report["status"], report["ending"], report["stdout"], report["backend"]) == ("ok", "ran", "x\n", "jail")
     assert report["evaluation"]["decision"] == "allow"
-    assert report["isolation"]["layers"]["network"] == "none"
+    assert report["isolation"]["layers"]["network"] == "a namespace of its own"
+    assert report["isolation"]["missing"] == []
 
 
 def test_an_error_is_json_where_json_was_asked_for(redoma_command: Command) -> None:
@@ -241,8 +241,8 @@ def test_config_show_says_where_each_value_came_from(redoma_command: Command, tm
 
 def test_doctor_says_what_this_host_offers(redoma_command: Command) -> None:
     report = answer(redoma_command("doctor", "--json"))
-    assert report["auto"] == "monty"
-    assert {backend["name"] for backend in report["backends"]} == {"monty", "native"}
+    assert report["auto"] == "jail"
+    assert {backend["name"] for backend in report["backends"]} == {"jail", "monty", "native"}
 
 
 def test_the_help_that_is_kept_ready_is_what_click_would_say(redoma_command: Command) -> None:

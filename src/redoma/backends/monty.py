@@ -1,8 +1,9 @@
-"""Monty: a Rust interpreter of a Python subset, each run in a worker process of its own.
+"""Monty: a Rust interpreter of a Python subset, each run in a worker process of its own, which runs in a cell.
 
-The boundary is the interpreter: it has no system calls to offer, so code can reach nothing that is not handed to it.
-What a worker sends back is decoded and bounded by `pydantic_monty`; a worker serves one run and is thrown away.
-This is the only importer of `pydantic_monty`.
+The first boundary is the interpreter: it has no system calls to offer, so code can reach nothing that is not handed to
+it. A worker serves one run and is thrown away. The second is the jail's, for the day on which somebody finds a way out
+of the first: worker and pool are in a cell, and what comes back from there is plain data, bounded and checked. Where no
+cell can be had, the worker is a process of this user, and the result says so.
 """
 
 from __future__ import annotations
@@ -10,64 +11,73 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
+import sysconfig
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ..errors import BackendError, BackendUnavailable, Unsupported
-from ..models import Isolation, KiB, Limits, Request, Status, Stream, Usage
-from .base import Capabilities, Outcome, Sink, exceeded, plain
+from ..models import Isolation, KiB, Limits, MiB, Request, Status, Stream, Usage
+from . import monty_session
+from .base import Capabilities, Outcome, Sink, exceeded
 from .scratch import scratch
 
 if TYPE_CHECKING:
     import pydantic_monty
 
-_HOME = "/workspace"  # where the request's files are, in the interpreter's virtual file system
-_HOST_CALLS = 100_000  # input(), environment, sleep and file operations of one run; each is a round trip to us
+    from .jail import JailBackend
 
+_LAYERS = {
+    "interpreter": "monty {}: no system calls of its own",
+    "process": "a worker process for this run alone",
+    "environment": "none of the host's variables",
+    "filesystem": "virtual, in memory",
+    "network": "none",
+}
+_OURS = 64 * MiB  # of a cell's memory: the pool's interpreter, and the worker before it has run anything
+_MOST = 2**62
 
 _first_used_in = 0
 """The process in which monty's runtime was started. A fork shares its epoll instance, and then both hang."""
 
 
-class MontyBackend:
-    """Runs Python on a pool of workers.
+class _Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What comes out of a cell, checked. See `monty_session.Ended`."""
 
-    The synchronous pool, on threads of ours: with the asynchronous one a thread of its own calls into the event loop,
-    and aborts the whole process when the interpreter happens to be shutting down at that moment (seen with 1.4.0).
-    """
+    status: str
+    value: Any
+    exception: str | None
+    error: str | None
+    line: int
+
+
+class MontyBackend:
+    """Runs Python on workers of Monty, `workers` at a time. `cells=False` is for tests, and leaves the jail out."""
 
     name = "monty"
 
-    def __init__(self, *, workers: int | None = None) -> None:
+    def __init__(self, *, workers: int | None = None, cells: bool = True) -> None:
         self._workers = workers or max(4, os.cpu_count() or 1)
-        self._threads: ThreadPoolExecutor | None = None
-        self._pool: pydantic_monty.Monty | None = None
-        self._starting = Lock()
-        self._active: set[_Run] = set()
+        self._outside = None if cells else _Outside(self._workers)
+        self._cells: JailBackend | None = None
+        self._had_a_cell = False
 
     def capabilities(self) -> Capabilities:
-        try:
-            import pydantic_monty
-        except ImportError as error:
-            raise BackendUnavailable(
-                "monty is not here", why=str(error), next="pip install 'pydantic-monty==1.4.0'"
-            ) from error
+        isolation = _alone()
+        if (cells := self._jail()) is not None:
+            try:
+                isolation = _together(isolation, cells.capabilities().isolation)
+            except BackendUnavailable:  # not on this system or kernel; on others, the first run tells
+                self._here()
         return Capabilities(
             languages=frozenset({"python"}),
-            isolation=Isolation(
-                layers={
-                    "interpreter": f"monty {pydantic_monty.__version__}: no system calls of its own",
-                    "process": "a worker process for this run alone",
-                    "environment": "none of the host's variables",
-                    "filesystem": "virtual, in memory",
-                    "network": "none",
-                },
-                missing=("kernel", "limit on files"),
-            ),
+            isolation=isolation,
             # It has neither processes nor descriptors to have too many of; files are bounded by their bytes alone.
             limits=frozenset(Limits.__struct_fields__) - {"files"},
             stdin=True,
@@ -77,7 +87,177 @@ class MontyBackend:
         )
 
     async def run(self, request: Request, sink: Sink) -> Outcome:
-        run = _Run(request, sink, self.capabilities().isolation)
+        self.capabilities()
+        if (cells := self._jail()) is not None:
+            try:
+                return await self._run_in_cell(cells, request, sink)
+            except BackendUnavailable as error:
+                if self._had_a_cell:  # then this host has them, and a run is not worth less for a bad day of the jail's
+                    raise
+                self._here()
+                if lacking := _alone().lacking(request.require):
+                    raise Unsupported(
+                        f"monty has no {', '.join(lacking)} here", why=f"{error.what}: {error.why}", next=error.next
+                    ) from error
+        return await self._here().run(request, sink)
+
+    def _here(self) -> _Outside:
+        """From now on without cells."""
+        self._outside = self._outside or _Outside(self._workers)
+        return self._outside
+
+    def _jail(self) -> JailBackend | None:
+        """Cells with a worker in each, armed ahead of time. None where they can't be had."""
+        if self._outside is None and self._cells is None and not _is_seen_in_cells():
+            self._here()
+        if self._outside is None and self._cells is None:
+            from .jail import JailBackend
+
+            self._cells = JailBackend(
+                minimum=1,
+                maximum=self._workers,
+                preload=("pydantic_monty",),
+                prelude=monty_session.__name__,
+                programs={monty_session.PROGRAM: _worker()},
+            )
+        return self._cells if self._outside is None else None
+
+    async def _run_in_cell(self, cells: JailBackend, request: Request, sink: Sink) -> Outcome:
+        limits, usual = request.limits, Limits()
+        given = sum(len(content) + 8 * KiB for content in request.files.values())
+        inside = Request(
+            code=f"{monty_session.PROGRAM}({_told(request)!r})",
+            stdin=request.stdin,
+            files=request.files,
+            require=request.require,
+            limits=Limits(
+                time=limits.time,
+                # Those of the interpreter hold first. These are for a worker that has got out of it; the interpreter's
+                # memory may be there twice, when its value or its files are handed to the pool.
+                cpu=limits.cpu + 1,
+                memory=min(2 * limits.memory + given + _OURS, _MOST),
+                disk=max(usual.disk, given),
+                files=max(usual.files, 2 * sum(path.count("/") + 1 for path in request.files)),
+                output_bytes=monty_session.MOST_REPORT,
+            ),
+        )
+        found = await cells.run(inside, sink)
+        self._had_a_cell = True
+        isolation = _together(_alone(), found.isolation)
+        usage = Usage(wall=found.usage.wall, memory=found.usage.memory)  # its processor time is that of arming, mostly
+        if found.status in (Status.TIMEOUT, Status.MEMORY, Status.OUTPUT):  # ended from outside
+            error = exceeded("cpu", limits) if found.error else None
+            return Outcome(status=found.status, error=error, isolation=isolation, usage=usage)
+        try:
+            ended = msgspec.convert(found.value, _Ended)
+        except msgspec.ValidationError:
+            why = found.error or "the cell's answer is none"
+            raise BackendError("the monty worker died", why=why, next="run it again") from None
+        return _outcome(ended, limits, isolation, usage)
+
+    async def aclose(self) -> None:
+        if self._outside is not None:
+            await self._outside.aclose()
+        if self._cells is not None:
+            await self._cells.aclose()
+
+
+def _alone() -> Isolation:
+    """What Monty itself puts between a run and the host."""
+    try:
+        import pydantic_monty
+    except ImportError as error:
+        raise BackendUnavailable(
+            "monty is not here", why=str(error), next="pip install 'pydantic-monty==1.4.0'"
+        ) from error
+    layers = {name: text.format(pydantic_monty.__version__) for name, text in _LAYERS.items()}
+    return Isolation(layers=layers, missing=("kernel", "limit on files"))
+
+
+def _together(monty: Isolation, cell: Isolation) -> Isolation:
+    both = {
+        name: f"{text}; around it: {cell.layers[name]}" for name, text in monty.layers.items() if name in cell.layers
+    }
+    layers = {**cell.layers, **monty.layers, **both}
+    return Isolation(layers=layers, missing=(*(name for name in monty.missing if name not in layers), *cell.missing))
+
+
+def _is_seen_in_cells() -> bool:
+    """A cell has the packages of this interpreter, but not those of PYTHONPATH or of a user's own directory."""
+    import pydantic_monty
+
+    inside = ("/usr", sys.base_prefix, sysconfig.get_path("platlib"))
+    return any(
+        Path(os.path.realpath(pydantic_monty.__file__)).is_relative_to(os.path.realpath(path)) for path in inside
+    )
+
+
+def _worker() -> str:
+    from pydantic_monty._binary import find_monty_binary
+
+    try:
+        return find_monty_binary()
+    except FileNotFoundError as error:
+        raise BackendUnavailable(
+            "the monty workers don't start", why=str(error), next="pip install 'pydantic-monty==1.4.0'"
+        ) from error
+
+
+def _told(request: Request) -> monty_session.Told:
+    limits = request.limits
+    return {
+        "code": request.code,
+        "env": request.environment,
+        "files": bool(request.files),
+        "time": limits.time,
+        "cpu": limits.cpu,
+        "memory": limits.memory,
+        "recursion": limits.recursion,
+        "writes": min(limits.file_size, limits.disk),
+        "value": limits.output_bytes,
+    }
+
+
+def _outcome(ended: _Ended, limits: Limits, isolation: Isolation, usage: Usage) -> Outcome:
+    if ended.status == "unsupported":
+        raise Unsupported(
+            f"monty can't run this code (line {ended.line})",
+            why=ended.error or "",
+            next="run it on a backend with a full CPython, or rewrite that line",
+        )
+    if ended.status == "crashed":
+        raise BackendError("the monty worker died", why=ended.error or "", next="run it again")
+    status = Status.TIMEOUT if ended.status == "cpu" else Status(ended.status)
+    return Outcome(
+        status=status,
+        exit_code={Status.OK: 0, Status.ERROR: 1}.get(status),
+        value=ended.value,
+        exception=ended.exception,
+        error=exceeded("cpu", limits) if ended.status == "cpu" else ended.error,
+        isolation=isolation,
+        usage=usage,
+    )
+
+
+# --- where no cell can be had ---
+
+
+class _Outside:
+    """The pool in our own process.
+
+    The synchronous one, on threads of ours: with the asynchronous one a thread of its own calls into the event loop,
+    and aborts the whole process when the interpreter happens to be shutting down at that moment (seen with 1.4.0).
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._threads: ThreadPoolExecutor | None = None
+        self._pool: pydantic_monty.Monty | None = None
+        self._starting = Lock()
+        self._active: set[_Run] = set()
+
+    async def run(self, request: Request, sink: Sink) -> Outcome:
+        run = _Run(request, sink, _alone())
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="redoma-monty")
         work = self._threads.submit(lambda: run.execute(self._ready()))
@@ -106,10 +286,8 @@ class MontyBackend:
                         why="it was forked from one that had used monty, and both would read the same events",
                         next="make the first run after the fork, or start the process with `spawn`",
                     )
-                # A worker serves one run: whatever a run did to its interpreter dies with it.
-                pool = pydantic_monty.Monty(max_processes=self._workers, max_checkouts_per_worker=1)
                 try:
-                    self._pool = pool.__enter__()
+                    self._pool = monty_session.start(self._workers)
                 except (OSError, RuntimeError, pydantic_monty.MontyError) as error:
                     raise BackendUnavailable(
                         "the monty workers don't start", why=str(error), next="pip install 'pydantic-monty==1.4.0'"
@@ -137,7 +315,7 @@ class _Run:
         self._stopped = Event()
         self._ending: Status | None = None
         self._worker = -1
-        self._deadline = self._cpu_deadline = 0.0
+        self._deadline = 0.0
 
     def stop(self, ending: Status) -> None:
         """End it now: the worker is killed through a descriptor, so never another process that got its number."""
@@ -151,39 +329,24 @@ class _Run:
     def execute(self, pool: pydantic_monty.Monty) -> Outcome:
         import pydantic_monty as monty
 
-        limits = self._request.limits
+        request, told = self._request, _told(self._request)
         with ExitStack() as stack:
-            mount = None
-            if self._request.files:
-                # Writes stay in the pool's memory, bounded: the virtual file system must not fill ours.
-                mount = stack.enter_context(
-                    monty.MountDir(
-                        host_path=stack.enter_context(scratch(self._request.files)),
-                        virtual_path=_HOME,
-                        mode="overlay",
-                        write_bytes_limit=min(limits.file_size, limits.disk),  # of all files together
-                        memory_usage_limit=limits.memory,
-                    )
-                )
+            files = str(stack.enter_context(scratch(request.files))) if request.files else None
             stack.callback(self._reap)
             try:
-                session = stack.enter_context(
-                    pool.checkout(
-                        script_name="main.py",
-                        limits={
-                            # It stands still in our callbacks, and there is one thread: so this bounds both.
-                            "max_feed_duration_secs": min(limits.time, limits.cpu),
-                            "max_memory": limits.memory,
-                            "max_recursion_depth": limits.recursion,
-                            "max_suspensions": _HOST_CALLS,
-                        },
-                        os_policy={"sleep": "call_host"},  # a sleep that we can interrupt, and that counts as time
-                    )
-                )
+                session = stack.enter_context(monty_session.checkout(pool, told))
                 self._pin(session.worker_pid)
             except (OSError, RuntimeError, monty.MontyError) as error:
                 raise BackendError("no monty worker could be had", why=str(error), next="run it again") from error
-            return self._feed(session, mount)
+            start, pid = time.monotonic(), session.worker_pid
+            feed = monty_session.Feed(told, say=self._print, wait=self._wait, read=lambda: request.stdin)
+            self._deadline = feed.deadline
+            ended = _Ended(**feed.run(session, files))
+            usage = Usage(wall=time.monotonic() - start, memory=_peak_memory(pid))
+        if ended.status == "crashed" and (self._ending or time.monotonic() >= self._deadline):
+            ended = _Ended(**monty_session.ended("timeout"))
+        outcome = _outcome(ended, request.limits, self._isolation, usage)
+        return msgspec.structs.replace(outcome, status=self._ending, exit_code=None) if self._ending else outcome
 
     def _pin(self, pid: int | None) -> None:
         if pid is None:
@@ -203,80 +366,15 @@ class _Run:
                 os.waitid(os.P_PIDFD, worker, os.WEXITED)
             os.close(worker)
 
-    def _feed(self, session: pydantic_monty.MontySession, mount: pydantic_monty.MountDir | None) -> Outcome:
-        import pydantic_monty as monty
-
-        limits, pid, start = self._request.limits, session.worker_pid, time.monotonic()
-        self._deadline, self._cpu_deadline = start + limits.time, start + limits.cpu
-        status, value, exception, error = Status.OK, None, None, None
-        try:
-            value = plain(
-                session.feed_run(
-                    self._request.code,
-                    external_lookup={"input": _lines(self._request.stdin)},
-                    print_callback=self._print,
-                    mount=mount,
-                    cwd=_HOME if mount else None,
-                    os=self._answer,
-                ),
-                limits.output_bytes,
-            )
-        except (monty.MontySyntaxError, monty.MontyRuntimeError) as failure:
-            exception = type(failure.exception()).__name__
-            # It calls its own gaps internal errors, such as an exception with a number for an argument.
-            error = failure.display("type-msg").replace(
-                "RuntimeError: Internal error in monty:", "Not done by monty:", 1
-            )
-            _raise_if_unsupported(failure, exception, error)
-            status = self._status_of(exception, error)
-            if status is Status.TIMEOUT and time.monotonic() < self._deadline:
-                error = exceeded("cpu", limits)
-            if status is not Status.TIMEOUT:
-                self._print("stderr", failure.display("traceback") + "\n")
-        except monty.MontyError as failure:
-            if self._ending is None and time.monotonic() < self._deadline:
-                raise BackendError("the monty worker died", why=str(failure), next="run it again") from failure
-            status = Status.TIMEOUT
-        status = self._ending or status
-        return Outcome(
-            status=status,
-            exit_code={Status.OK: 0, Status.ERROR: 1}.get(status),
-            value=value,
-            exception=exception,
-            error=error,
-            isolation=self._isolation,
-            usage=Usage(wall=time.monotonic() - start, memory=_peak_memory(pid)),
-        )
-
-    def _status_of(self, exception: str, error: str) -> Status:
-        """Told by the clock and by the interpreter's own words: code may raise errors of the same types itself."""
-        if exception == "TimeoutError" and time.monotonic() >= self._deadline:
-            return Status.TIMEOUT
-        if error.startswith("TimeoutError: feed time limit exceeded: ") and time.monotonic() >= self._cpu_deadline:
-            return Status.TIMEOUT
-        if error.startswith(("MemoryError: memory limit exceeded: ", "MemoryError: mount memory usage limit of ")):
-            return Status.MEMORY
-        return Status.ERROR
-
     def _print(self, stream: Stream, text: str) -> None:
         if self._ending is None and not self._sink(stream, text.encode("utf-8", "surrogatepass")):
             self.stop(Status.OUTPUT)
 
-    def _answer(self, *, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], **_: Any) -> Any:
-        """The code's questions to an operating system: its own variables and a sleep, and nothing else."""
-        from pydantic_monty import NOT_HANDLED
-
-        if name == "os.environ":
-            return self._request.environment
-        if name == "os.getenv":
-            return self._request.environment.get(*args, **kwargs)
-        if name in ("time.sleep", "asyncio.sleep", "system.sleep", "system.async_sleep"):
-            left = self._deadline - time.monotonic()
-            self._stopped.wait(min(float(args[0]), left))
-            if float(args[0]) >= left:
-                self.stop(Status.TIMEOUT)
-            return None
-        return NOT_HANDLED
+    def _wait(self, seconds: float) -> None:
+        left = self._deadline - time.monotonic()
+        self._stopped.wait(min(seconds, left))
+        if seconds >= left:
+            self.stop(Status.TIMEOUT)
 
 
 def _peak_memory(pid: int | None) -> int | None:
@@ -288,31 +386,3 @@ def _peak_memory(pid: int | None) -> int | None:
     except OSError:  # the worker is gone, or there is no /proc: unknown, which None says
         return None
     return None
-
-
-def _lines(stdin: bytes) -> Callable[[object], str]:
-    text = stdin.decode("utf-8", "replace")
-    lines = iter(text.removesuffix("\n").split("\n") if text else [])
-
-    def read_line(prompt: object = "") -> str:
-        try:
-            return next(lines)
-        except StopIteration:
-            raise EOFError("EOF when reading a line") from None
-
-    return read_line
-
-
-def _raise_if_unsupported(failure: Any, exception: str, error: str) -> None:
-    """Syntax that monty lacks is found by its parser: nothing has run, so another backend may safely be tried.
-
-    The parser's error has a single frame that belongs to no function, which code that runs can't imitate: whatever it
-    raises carries at least the frame of its module.
-    """
-    frames = failure.traceback()
-    if exception == "NotImplementedError" and len(frames) == 1 and frames[0].function_name is None:
-        raise Unsupported(
-            f"monty can't run this code (line {frames[0].line})",
-            why=error.partition(": ")[2],
-            next="run it on a backend with a full CPython, or rewrite that line",
-        )

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ...errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
@@ -56,6 +56,10 @@ class JailBackend:
 
     `preload` names modules that every Python run will find already imported. `without` leaves layers out, for tests
     that must see an attack succeed; a run then has to name the layers that it requires.
+
+    For another backend that runs in cells: `prelude` names a module of ours whose `arm()` every guest calls when it has
+    been made ready; the code finds what it returns in its namespace. `programs` are files of the host to have inside,
+    in `root.PROGRAMS`.
     """
 
     name = "jail"
@@ -69,10 +73,13 @@ class JailBackend:
         idle: float = 30.0,
         preload: Iterable[str] = (),
         without: Iterable[str] = (),
+        prelude: str = "",
+        programs: Mapping[str, str] | None = None,
     ) -> None:
         self._minimum, self._queue, self._idle = minimum, queue, idle
         self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
         self._preload, self._without = tuple(preload), frozenset(without)
+        self._prelude, self._programs = prelude, dict(programs or {})
         if unknown := self._without - {*setup.LAYERS, "memory"}:
             raise InvalidRequest(
                 f"no layer is called {', '.join(sorted(unknown))}",
@@ -160,7 +167,7 @@ class JailBackend:
             if isinstance(self._groups, cgroup.Cgroups):
                 self._groups.sweep()
         groups = self._groups if isinstance(self._groups, cgroup.Cgroups) and "memory" not in self._without else None
-        zygote = Zygote(self._preload, watched=groups is None)
+        zygote = Zygote(self._preload, watched=groups is None, prelude=self._prelude, programs=self._programs)
         self._env = zygote.env
         self._memory = groups.describe() if groups else ""
         return zygote, groups

@@ -56,7 +56,6 @@ def start(spec: dict[str, Any], control: socket.socket) -> NoReturn:
 
 
 def arm(spec: dict[str, Any], order: socket.socket) -> None:
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.dup2(spec[name], number, inheritable=True)
@@ -67,7 +66,9 @@ def arm(spec: dict[str, Any], order: socket.socket) -> None:
     setup.take(setup.GUEST, spec)
     found = probe.look(spec)
     warm()
+    names = spec["prelude"].arm() if spec["prelude"] is not None else {}
     settle()
+    sys.modules["__main__"].__dict__.update(names)
     order.sendall(protocol.frame(protocol.ARMED, json.dumps(found).encode()))
 
 
@@ -116,8 +117,9 @@ def settle() -> None:
 def keep(source: str) -> None:
     """As a file: for tracebacks, and for processes that start over from it."""
     if len(source) < _MOST_SOURCE:
-        with open(MAIN, "w", encoding="utf-8", errors="surrogatepass") as file:
-            file.write(source)
+        file = os.open(MAIN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.write(file, source.encode("utf-8", "surrogatepass"))
+        os.close(file)
 
 
 def run(told: dict[str, Any]) -> NoReturn:
@@ -239,7 +241,9 @@ def failure(error: BaseException) -> dict[str, Any]:
     except BaseException:
         text = type(error).__name__
     number = error.errno if isinstance(error, OSError) else None
-    return {"exception": type(error).__name__, "error": text[:8192], "errno": number}
+    # The interpreter's own has no words, and numpy's is of a kind of its own; code that raises one says something.
+    memory = isinstance(error, MemoryError) and (type(error) is not MemoryError or not error.args)
+    return {"exception": type(error).__name__, "error": text[:65536], "errno": number, "memory": memory}
 
 
 def finish(known: int) -> dict[str, Any]:
@@ -250,7 +254,8 @@ def finish(known: int) -> dict[str, Any]:
         atexit._run_exitfuncs()
         flush_files()
         forget_modules(known)
-        gc.collect()  # runs last words, while what they name is still there
+        # Runs last words, while what they name is still there. What is new is young, unless there was a lot of it.
+        gc.collect(2 if gc.get_objects(2) else 1)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except BaseException as error:
@@ -282,7 +287,7 @@ def _is_the_guests(module: object) -> bool:
 
 def report(found: dict[str, Any]) -> None:
     try:
-        with open(REPORT, "w") as file:
-            file.write(json.dumps(found))
+        file = os.open(REPORT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.write(file, json.dumps(found).encode())
     except BaseException:
         return  # then there is no value: the guest has spoilt the place it should have been left at

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ _ANSWER = 5.0
 _SECONDS = 60.0  # for the interpreter and whatever it preloads
 
 
-def plan(preload: Iterable[str], watched: bool) -> dict[str, Any]:
+def plan(preload: Iterable[str], watched: bool, prelude: str, programs: Mapping[str, str]) -> dict[str, Any]:
     """Where everything is on the host, and what it is called inside."""
     base = os.path.realpath(sys.base_prefix)
     below_usr = base == "/usr" or base.startswith("/usr/")
@@ -56,7 +56,8 @@ def plan(preload: Iterable[str], watched: bool) -> dict[str, Any]:
         "base_executable": base_executable,
         "executable": executable,
         "env": env,
-        "zygote": {"preload": list(preload), "watched": watched},
+        "programs": {name: os.path.realpath(path) for name, path in programs.items()},
+        "zygote": {"preload": [*preload, *([prelude] if prelude else [])], "watched": watched, "prelude": prelude},
     }
 
 
@@ -83,8 +84,10 @@ def _shares_system_packages() -> bool:
 class Zygote:
     """The process, and our end of its socket."""
 
-    def __init__(self, preload: Iterable[str], watched: bool) -> None:
-        told = plan(preload, watched)
+    def __init__(
+        self, preload: Iterable[str], watched: bool, prelude: str = "", programs: Mapping[str, str] | None = None
+    ) -> None:
+        told = plan(preload, watched, prelude, programs or {})
         self.env: dict[str, str] = told["env"]
         self.socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         us = os.pidfd_open(os.getpid())

@@ -22,7 +22,7 @@ GUEST_ID = 1000
 UNPRIVILEGED_ID = 64646
 """Who it is on the host, when root starts Redoma: a number that belongs to nobody, and so owns no file or process."""
 
-PYTHON, VENV, PACKAGE = "/opt/python", "/opt/venv", "/opt/redoma"
+PYTHON, VENV, PACKAGE, PROGRAMS = "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs"
 WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names inside the cell, each a private mount
 """Where each cell mounts what is its own."""
 
@@ -127,6 +127,9 @@ def populate(plan: dict[str, Any]) -> None:
                 bind(name, name)
     with step("bring in the interpreter"):
         interpreter(plan)
+    with step("bring in programs of ours"):
+        for name, path in plan["programs"].items():
+            program(name, path)
     with step("make /etc"):
         for path, text in _TEXTS.items():
             write(path, text.encode())
@@ -196,6 +199,17 @@ def find_library(plan: dict[str, Any]) -> None:
     os.chmod("./opt/program", 0o555)  # noqa: S103 - to be executed by the guest
     _linux.mount("./opt/program", program, "", _linux.MS_BIND)
     _linux.restrict_mounts(program, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+
+
+def program(name: str, path: str) -> None:
+    """One file, by way of its directory, because only a directory can be had without telling where it lies."""
+    os.makedirs("." + PROGRAMS, exist_ok=True)
+    around, there = "./mnt", f".{PROGRAMS}/{name}"
+    write(there, b"")
+    hide(os.path.dirname(path), around)
+    _linux.mount(f"{around}/{os.path.basename(path)}", there, "", _linux.MS_BIND)
+    _linux.unmount(around, _linux.MNT_DETACH)
+    _linux.restrict_mounts(there, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
 
 
 def bind(source: str, target: str) -> None:

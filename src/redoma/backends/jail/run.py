@@ -23,7 +23,7 @@ _CHUNK = 1 << 16
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the kernel is asked to
 _LOOK = 0.25  # seconds between two looks at the processor time of a cell
 _MOST_TAKEN = 96 << 20  # bytes of files and reports of one run
-_MOST_VALUE = 2 << 20
+_MOST_VALUE = 1 << 20
 _MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
 
 
@@ -43,6 +43,7 @@ class Report(msgspec.Struct, frozen=True):
     exception: str | None = None
     error: str | None = None
     errno: int | None = None
+    memory: bool = False
     broken: str | None = None
     at_exit: str | None = None
 
@@ -65,12 +66,15 @@ class Run:
         self._malformed: str | None = None
         self._used_up = False
         self._taken = 0
+        self._before = 0.0
+        """Seconds of processor time that it took to arm the cell."""
 
     async def execute(self, *, processes_by_rlimit: bool, watched: bool) -> Outcome:
         start = time.monotonic()
         limits = self._request.limits
         if self._cell.group is not None:
             self._cell.group.limit(limits.memory)
+            self._before = self._cell.group.cpu() or 0.0
         self._timers.append(self._loop.call_later(_LOOK, self._look))
         self._timers.append(self._loop.call_later(limits.time, self._end, Status.TIMEOUT))
         try:
@@ -100,7 +104,7 @@ class Run:
                     "cpu": limits.cpu,
                     "memory": limits.memory,
                     "processes": 0 if processes_by_rlimit else limits.processes,
-                    "report": 2 * most + 65536,
+                    "report": 6 * most + (1 << 19),  # JSON may need six bytes for a character
                     "outputs": list(request.outputs),
                     "given": request.files if request.outputs else {},
                 }
@@ -274,6 +278,7 @@ class Run:
     def _cpu(self) -> float | None:
         """What the kernel has counted for the whole cell, if it did; init sees only what was waited for."""
         counted = self._cell.group.cpu() if self._cell.group is not None else None
+        counted = None if counted is None else counted - self._before
         told = self._verdict.cpu if self._verdict else None
         return max((used for used in (counted, told) if used is not None), default=None)
 
@@ -305,11 +310,11 @@ class Run:
             return Status.KILLED, _signal_text(-code, limits), 128 - code
         if code == 0:
             return Status.OK, None, 0
-        if report.exception == "MemoryError":
+        if report.memory:
             return Status.MEMORY, None, None
         if report.broken and code in (125, 126, 127):
             return Status.ERROR, f"could not {report.broken[:1000]}{_hint(report, limits)}", code
-        return Status.ERROR, (report.error or "")[:8192] + _hint(report, limits) or None, code
+        return Status.ERROR, (report.error or "") + _hint(report, limits) or None, code
 
     def _value(self, report: Report) -> Any:
         try:

@@ -50,6 +50,7 @@ def prepare(told: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:
             raise Broken(f"preload {name}: {type(error).__name__}: {error}") from error
     spec = {"filter": seccomp.program(told["watched"]), "watched": told["watched"], "zygote": os.getpid()}
+    spec["prelude"] = sys.modules[told["prelude"]] if told["prelude"] else None
     spec["outside"] = {name: os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")}
     spec["zygote_handle"] = os.pidfd_open(os.getpid())
     _linux.adopt_orphans()  # the cells, whose keepers leave

@@ -1,0 +1,276 @@
+"""One run on Monty, from a worker of its pool to how it ended. Inner: loaded in a cell, and in our own process where no
+cell can be had.
+
+This is the only importer of `pydantic_monty`, which decodes and bounds what a worker sends back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from redoma.backends.jail import value as outward
+from redoma.backends.jail.root import PROGRAMS
+
+if TYPE_CHECKING:
+    import pydantic_monty
+
+HOME = "/workspace"
+"""Where the request's files are, in the interpreter's virtual file system; in a cell, in the real one too."""
+PROGRAM = "monty"
+"""What the worker's program is called inside, among `jail.root.PROGRAMS`."""
+MOST_REPORT = 2 << 20
+"""Bytes of all there is to say of a run in a cell, beside what it printed."""
+
+_HOST_CALLS = 100_000  # input(), environment, sleep and file operations of one run; each is a round trip to us
+_MOST_ERROR = 64 << 10  # far more than is shown: what is cut off here is cut before secrets are taken out
+_MAX_DEPTH = 90  # a little less than what comes out of a cell, in which it is one thing among others
+_MAX_ITEMS = 99_000
+_MAX_INT_BITS = 14_000  # beyond about 4300 digits CPython refuses to print an int, and so would every caller
+
+
+class Told(TypedDict):
+    """What is to be run. It travels into a cell as the text of a dictionary, so all of it is plain."""
+
+    code: str
+    env: dict[str, str]
+    files: bool
+    time: float
+    cpu: float
+    memory: int
+    recursion: int
+    writes: int
+    """Bytes that it may write, to all files together."""
+    value: int
+    """Bytes of its value that are returned."""
+
+
+class Ended(TypedDict):
+    """How it ended, in words of Monty's. It comes out of a cell as the value of an expression: plain, too."""
+
+    status: Literal["ok", "error", "timeout", "cpu", "memory", "unsupported", "crashed"]
+    value: Any
+    exception: str | None
+    error: str | None
+    line: int
+
+
+def ended(status: Any, **more: Any) -> Ended:
+    return {"status": status, "value": None, "exception": None, "error": None, "line": 0, **more}  # type: ignore[typeddict-item]
+
+
+def start(workers: int, *, binary: str | None = None, checkouts: int = 1) -> pydantic_monty.Monty:
+    """A pool that is ready. A worker serves one run: whatever that did to its interpreter dies with it."""
+    import pydantic_monty
+
+    pool = pydantic_monty.Monty(binary_path=binary, max_processes=workers, max_checkouts_per_worker=checkouts)
+    return pool.__enter__()
+
+
+def checkout(pool: pydantic_monty.Monty, told: Told) -> pydantic_monty.MontySession:
+    """A worker of our own, once it is entered."""
+    return pool.checkout(
+        script_name="main.py",
+        limits={
+            # It stands still in our callbacks, and there is one thread: so this bounds both.
+            "max_feed_duration_secs": min(told["time"], told["cpu"]),
+            "max_memory": told["memory"],
+            "max_recursion_depth": told["recursion"],
+            "max_suspensions": _HOST_CALLS,
+        },
+        os_policy={"sleep": "call_host"},  # a sleep that can be interrupted, and that counts as time
+    )
+
+
+class Feed:
+    """What the code gets to see of a world, and what becomes of it there."""
+
+    def __init__(
+        self,
+        told: Told,
+        *,
+        say: Callable[[Literal["stdout", "stderr"], str], None],
+        wait: Callable[[float], None],
+        read: Callable[[], bytes],
+    ) -> None:
+        self._told, self._say, self._wait, self._read = told, say, wait, read
+        self._lines: list[str] | None = None
+        start = time.monotonic()
+        self.deadline, self._cpu_deadline = start + told["time"], start + told["cpu"]
+
+    def run(self, session: pydantic_monty.MontySession, files: str | None) -> Ended:
+        """`files` is the directory that holds those of the request, if there are any."""
+        import pydantic_monty as monty
+
+        mount = None
+        if files is not None:
+            # Writes stay in the pool's memory, bounded: the virtual file system must not fill a real one.
+            mount = monty.MountDir(
+                host_path=files,
+                virtual_path=HOME,
+                mode="overlay",
+                write_bytes_limit=self._told["writes"],
+                memory_usage_limit=self._told["memory"],
+            )
+        try:
+            found = session.feed_run(
+                self._told["code"],
+                external_lookup={"input": self._input},
+                print_callback=self._say,
+                mount=mount,
+                cwd=HOME if mount else None,
+                os=self._answer,
+            )
+        except (monty.MontySyntaxError, monty.MontyRuntimeError) as failure:
+            return self._failed(failure)
+        except monty.MontyError as failure:
+            return ended("crashed", error=str(failure)[:_MOST_ERROR])
+        finally:
+            if mount is not None:
+                mount.close()
+        return ended("ok", value=plain(found, self._told["value"]))
+
+    def _failed(self, failure: Any) -> Ended:
+        exception = type(failure.exception()).__name__
+        # It calls its own gaps internal errors, such as an exception with a number for an argument.
+        error: str = failure.display("type-msg").replace(
+            "RuntimeError: Internal error in monty:", "Not done by monty:", 1
+        )
+        frames = failure.traceback()
+        # Syntax that monty lacks is found by its parser: nothing has run, so another backend may safely be tried. Its
+        # error has a single frame that belongs to no function, which code that runs can't imitate: whatever that raises
+        # carries at least the frame of its module.
+        if exception == "NotImplementedError" and len(frames) == 1 and frames[0].function_name is None:
+            return ended("unsupported", error=error.partition(": ")[2][:_MOST_ERROR], line=frames[0].line)
+        status = self._status_of(exception, error)
+        if status in ("error", "memory"):
+            self._say("stderr", failure.display("traceback") + "\n")
+        return ended(status, exception=exception, error=error[:_MOST_ERROR])
+
+    def _status_of(self, exception: str, error: str) -> str:
+        """Told by the clock and by the interpreter's own words: code may raise errors of the same types itself."""
+        now = time.monotonic()
+        if exception == "TimeoutError" and now >= self.deadline:
+            return "timeout"
+        if error.startswith("TimeoutError: feed time limit exceeded: ") and now >= self._cpu_deadline:
+            return "cpu"
+        if error.startswith(("MemoryError: memory limit exceeded: ", "MemoryError: mount memory usage limit of ")):
+            return "memory"
+        return "error"
+
+    def _input(self, prompt: object = "") -> str:
+        if self._lines is None:
+            text = self._read().decode("utf-8", "replace")
+            self._lines = text.removesuffix("\n").split("\n")[::-1] if text else []
+        if not self._lines:
+            raise EOFError("EOF when reading a line")
+        return self._lines.pop()
+
+    def _answer(self, *, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], **_: Any) -> Any:
+        """The code's questions to an operating system: its own variables and a sleep, and nothing else."""
+        from pydantic_monty import NOT_HANDLED
+
+        if name == "os.environ":
+            return self._told["env"]
+        if name == "os.getenv":
+            return self._told["env"].get(*args, **kwargs)
+        if name in ("time.sleep", "asyncio.sleep", "system.sleep", "system.async_sleep"):
+            self._wait(float(args[0]))
+            return None
+        return NOT_HANDLED
+
+
+def plain(value: Any, max_bytes: int) -> Any:
+    """The value of a last expression as plain data, or as its `repr` when it is anything else.
+
+    Bounded in items, depth and bytes, and without recursion: it comes from code that may have shaped it to break
+    whoever walks it. What is too large is described instead of returned.
+    """
+    name, odd, items, size = type(value).__name__, False, 0, 0
+    stack = [(value, 0)]
+    while stack:
+        item, depth = stack.pop()
+        kind = type(item)  # exactly: a named tuple, say, would not come out of a cell as what it was
+        items += 1
+        if kind in (str, bytes):
+            size += len(item)
+        elif kind is int and item.bit_length() > _MAX_INT_BITS:
+            return f"<{name} with an integer of {item.bit_length()} bits>"
+        elif kind in (list, tuple, set, frozenset):
+            stack.extend((inner, depth + 1) for inner in item)
+        elif kind is dict:
+            stack.extend((inner, depth + 1) for pair in item.items() for inner in pair)
+        elif item is not None and kind not in (bool, int, float):
+            odd = True
+        if items + len(stack) > _MAX_ITEMS or depth > _MAX_DEPTH or size > max_bytes:
+            return f"<{name}, too large to return>"
+    if not odd:
+        return value
+    try:
+        return repr(value)[:max_bytes]
+    except (ValueError, RecursionError):  # an attribute that itself is too large to print
+        return f"<{name}>"
+
+
+# --- in a cell ---
+
+_RLIMITS = {
+    resource.RLIMIT_NPROC: 64,
+    resource.RLIMIT_NOFILE: 256,
+    resource.RLIMIT_CORE: 0,
+    resource.RLIMIT_MEMLOCK: 64 << 10,
+}
+"""What a worker may have. It is started before the limits of its run are known, and needs next to nothing of these."""
+
+_kept: list[Any] = []
+"""The pool, and the session of the run. Not to be let go of: the cell ends as a whole, which takes no time."""
+
+
+def arm() -> dict[str, Any]:
+    """In a guest that has nobody's code yet: a worker that waits, and has answered once."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker that has died is an error, and not our end
+    for which, number in _RLIMITS.items():
+        resource.setrlimit(which, (number, number))
+    # Of its two sessions the first is ours: it brings in the pages that the second would have to wait for.
+    pool = start(1, binary=f"{PROGRAMS}/{PROGRAM}", checkouts=2)
+    _kept.append(pool)
+    told = Told(code="", env={}, files=False, time=9.0, cpu=9.0, memory=1 << 26, recursion=100, writes=0, value=1000)
+    with checkout(pool, told) as session:
+        for code in ("print('x', 1.5)\n[str(i) for i in range(3)]", "1 / 0"):
+            Feed({**told, "code": code}, say=lambda *_: None, wait=time.sleep, read=bytes).run(session, None)
+    return {PROGRAM: run}
+
+
+def run(told: Told) -> Ended:
+    """The whole of what a cell is asked to do."""
+    import pydantic_monty as monty
+
+    session = checkout(_kept[0], told)
+    _kept.append(session)
+    try:
+        session.__enter__()
+    except (OSError, RuntimeError, monty.MontyError) as error:
+        return ended("crashed", error=str(error)[:_MOST_ERROR])
+    worker = session.worker_pid
+    feed = Feed(told, say=_write, wait=time.sleep, read=sys.stdin.buffer.read)
+    found = feed.run(session, HOME if told["files"] else None)
+    if worker is not None:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)  # it dies while we report, and nobody has to wait for it afterwards
+    report: Any = outward.encode(found, MOST_REPORT)
+    if report[0] != "dict" or len(json.dumps(report)) > 2 * MOST_REPORT:  # it would not arrive
+        found["value"] = f"<{type(found['value']).__name__}, too large to return>"
+    return found
+
+
+def _write(stream: Literal["stdout", "stderr"], text: str) -> None:
+    data = memoryview(text.encode("utf-8", "surrogatepass"))
+    while data:
+        data = data[os.write(1 if stream == "stdout" else 2, data) :]
