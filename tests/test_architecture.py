@@ -20,6 +20,8 @@ MAY_IMPORT = {
     "sensitive": {"errors", "models"},
     "policy": {"errors", "models", "sensitive"},
     "output": {"errors", "models", "sensitive"},
+    "live": {"models", "output", "sensitive"},
+    "streaming": {"errors", "models", "live"},
     "audit": {"errors", "models"},
     "backends": {"errors", "models"},
     "config": {"errors", "models", "policy"},
@@ -27,9 +29,9 @@ MAY_IMPORT = {
     "endings": {"errors", "models", "backends", "output", "sensitive"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
-        *("intake", "endings"),
+        *("intake", "endings", "live", "streaming"),
     },
-    "sync": {"errors", "models", "backends", "config", "executor", "intake"},
+    "sync": {"errors", "models", "backends", "config", "executor", "intake", "streaming"},
     "facades": {"errors", "models", "sensitive", "sync", "audit"},
     "frontends": {"errors", "models", "policy", "output", "audit", "config", "executor", "sync", "facades", ""},
 }
