@@ -1,15 +1,24 @@
-"""The documents say what is true: their links lead somewhere, and their examples work."""
+"""The documents say what is true: their links lead somewhere, their examples work, and each promise has its test."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
+from redoma import AsyncExecutor, Config, Executor, Limits, Status, sync
+from redoma.backends import _linux
+from redoma.backends.jail import JailBackend
+from redoma.backends.jail import setup as jail_setup
+from redoma.backends.jail.backend import LAYERS
 from redoma.config import check
 
 ROOT = Path(__file__).parents[1]
@@ -22,11 +31,22 @@ def test_every_link_leads_somewhere(document: Path) -> None:
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_to_a_heading_finds_it(document: Path) -> None:
+    for file, heading in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", document.read_text()):
+        text = (document.parent / file if file else document).read_text()
+        headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        assert heading in [re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings]
+
+
 def test_the_example_of_a_configuration_is_a_valid_one(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "redoma.yaml").write_text(example)
     assert check(tmp_path / "redoma.yaml") == []
+
+
+# --- the README ---
 
 
 def test_the_commands_of_the_readme_print_what_it_says(
@@ -42,3 +62,119 @@ def test_the_commands_of_the_readme_print_what_it_says(
         if "…" not in expected:
             assert redoma_command(*shlex.split(line)).stdout == expected
     assert redoma_command(*shlex.split(first[0])).stdout == "hello from the sandbox\n42\n"
+
+
+def test_the_python_of_the_readme_gives_what_it_says(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
+    """Every block as one program. A line `expression   # value` is compared where the value is one that can be read."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    known: dict[str, Any] = {}
+    with Executor(config) as shared:  # what `redoma.run` uses: its cells are not to outlive the test
+        monkeypatch.setattr(sync, "_default", (os.getpid(), shared))
+        assert sum(_compare(block, known) for block in blocks) >= 10
+
+
+def _compare(block: str, known: dict[str, Any]) -> int:
+    """Run it statement by statement; how many of them said what they give."""
+    lines, compared = block.splitlines(), 0
+    for statement in ast.parse(block).body:
+        last = lines[(statement.end_lineno or 1) - 1]
+        said = last[statement.end_col_offset or 0 :].strip().removeprefix("#").strip()
+        if isinstance(statement, ast.Expr) and (expected := _read(said, known)) is not None:
+            found = eval(compile(ast.Expression(statement.value), "README.md", "eval"), known)  # noqa: S307 - ours
+            assert found == expected[0], ast.unparse(statement)
+            compared += 1
+        else:
+            exec(compile(ast.Module([statement], []), "README.md", "exec"), known)  # noqa: S102 - ours
+    return compared
+
+
+def _read(said: str, known: dict[str, Any]) -> tuple[Any] | None:
+    """A value as a comment shows it. Prose is none, nor is what ends in an ellipsis."""
+    try:
+        return (eval(said, known),)  # noqa: S307 - ours
+    except (SyntaxError, NameError):
+        return None
+
+
+# --- the threat model ---
+
+
+class Promise(NamedTuple):
+    text: str
+    layers: frozenset[str]
+    tests: list[str]
+
+
+def promises() -> Iterator[Promise]:
+    """Every row of a table whose columns are promise, layer and test."""
+    inside = False
+    for line in (ROOT / "docs" / "threat-model.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("|") else []
+        if cells == ["promise", "layer", "test"] or not cells:
+            inside = bool(cells)
+        elif inside and not line.startswith("|---"):
+            text, layers, tests = cells
+            assert re.fullmatch(r"`[^`]+`(; `[^`]+`)*", tests), f"not a list of tests: {tests}"
+            yield Promise(text, frozenset(re.findall(r"`(.+?)`", layers)), re.findall(r"`(.+?)`", tests))
+
+
+def attacks() -> dict[str, Any]:
+    found: dict[str, Any] = importlib.import_module("jail_suite").ATTACKS
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _attacks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests" / "attacks")
+
+
+def test_every_promise_of_the_threat_model_names_tests_that_exist() -> None:
+    known, missing = attacks(), []
+    for promise in promises():
+        for test in promise.tests:
+            file, function, name = test.partition("::")
+            if not function:
+                missing += [] if test in known else [test]
+            elif not re.search(rf"^(async )?def {re.escape(name)}\(", (ROOT / file).read_text(), re.MULTILINE):
+                missing.append(test)
+    assert missing == []
+
+
+def test_every_promise_names_what_its_attacks_succeed_without() -> None:
+    """An attack is seen to succeed with layers left out or limits raised: these are what stops it in the jail."""
+    known, unnamed = attacks(), []
+    for promise in promises():
+        for test in promise.tests:
+            if test in known:
+                control = known[test].control
+                layers = {SEEN_TO_BE_MISSING.get(step, step) for step in control.without} | set(control.limits)
+                unnamed += [(test, layer) for layer in layers - promise.layers]
+    assert unnamed == []
+
+
+def test_every_layer_has_a_promise_and_no_promise_names_another() -> None:
+    named = frozenset[str]().union(*(promise.layers for promise in promises()))
+    assert set(LAYERS) - named == set()
+    assert named - {*LAYERS, *jail_setup.LAYERS, *Limits.__struct_fields__, "collect", "protocol"} == set()
+
+
+SEEN_TO_BE_MISSING = {
+    **{name: name for name in ("net", "ipc", "uts", "cgroup", "capabilities", "seccomp", "landlock")},
+    **{"proc": "proc", "names": "names", "descriptors": "descriptors", "memory-of-init": "init"},
+}
+"""Steps of making a cell that can be left out, and the layer that is then found to be missing."""
+
+
+@pytest.mark.parametrize("step", SEEN_TO_BE_MISSING)
+async def test_a_layer_that_is_not_found_fails_the_run_unless_it_was_done_without(step: str, config: Config) -> None:
+    if step == "landlock" and not _linux.landlock_abi():
+        pytest.skip("this kernel has no Landlock, and then it is not asked for")
+    layer = SEEN_TO_BE_MISSING[step]
+    async with AsyncExecutor(config, backends=[JailBackend(minimum=1, without=[step])]) as executor:
+        strict = await executor.run("6 * 7", backend="jail")
+        named = await executor.run("6 * 7", backend="jail", require=[layer])
+        lax = await executor.run("6 * 7", backend="jail", require=["filesystem"])
+    assert (strict.status, strict.value, named.status) == (Status.FAILED, None, Status.FAILED)
+    assert f"the isolation layer {layer!r} can't be had here" in (strict.error or "")
+    assert (lax.status, lax.value) == (Status.OK, 42)
+    assert layer in lax.isolation.missing

@@ -102,7 +102,7 @@ class Watch:
         return bool(select.select([self._control], [], [], 0)[0])
 
     def _reap(self) -> None:
-        """Every orphan of the cell is ours; some at a time, lest a flood of them keep us. The guest's status is kept."""
+        """Every orphan of the cell is ours; some at a time, lest a flood keep us. The guest's own status is kept."""
         with suppress(ChildProcessError):
             for _ in range(1000):
                 pid, status = os.waitpid(-1, os.WNOHANG)

@@ -34,7 +34,7 @@ def look(spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         "filesystem": _root,
         "private": lambda: _private(spec),
         "descriptors": lambda: _descriptors(spec),
-        "environment": lambda: "none of the host's variables",
+        "environment": _environment,
         "proc": _proc,
         "init": _init,
         "names": _names,
@@ -151,7 +151,21 @@ def _init() -> str:
     raise Missing("the guest can look into its init")
 
 
+def _environment() -> str:
+    """As it was when the zygote was executed: that stays readable, whatever is done to `os.environ`."""
+    with open("/proc/self/environ", "rb") as file:
+        names = {entry.split(b"=")[0] for entry in file.read().split(b"\0") if entry}
+    if odd := names - {b"HOME", b"LANG", b"PATH", b"LD_LIBRARY_PATH"}:
+        raise Missing(f"variables of the host are there: {sorted(odd)}")
+    return "none of the host's variables"
+
+
 def _names() -> str:
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            fields = line.split()
+            if fields[4].startswith("/opt/") and fields[fields.index("-") + 1] not in ("overlay", "tmpfs"):
+                raise Missing(f"where {fields[4]} lies on the host shows in /proc/self/mountinfo")
     if os.uname().nodename != "redoma" or os.getuid() != 1000 or os.getgid() != 1000:
         raise Missing("the name of the host or of its user shows")
     return "those of the host don't show"

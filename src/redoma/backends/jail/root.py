@@ -19,8 +19,9 @@ from redoma.backends.jail import protocol
 
 GUEST_ID = 1000
 """Who the guest is, inside."""
-UNPRIVILEGED_ID = 64646
-"""Who it is on the host, when root starts Redoma: a number that belongs to nobody, and so owns no file or process."""
+UNPRIVILEGED_ID = 65530
+"""Who it is on the host, when root starts Redoma: a number that belongs to nobody, and so owns no file or process.
+(Up to 65519 systemd gives numbers to services, 65534 is nobody's.)"""
 
 PYTHON, VENV, PACKAGE, PROGRAMS = "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs"
 WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names inside the cell, each a private mount
