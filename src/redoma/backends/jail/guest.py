@@ -117,8 +117,16 @@ def settle() -> None:
 def keep(source: str) -> None:
     """As a file: for tracebacks, and for processes that start over from it."""
     if len(source) < _MOST_SOURCE:
-        file = os.open(MAIN, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.write(file, source.encode("utf-8", "surrogatepass"))
+        put(MAIN, source.encode("utf-8", "surrogatepass"))
+
+
+def put(path: str, content: bytes) -> None:
+    """Cheaper than `open`, and this is done in every run."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        while content:
+            content = content[os.write(file, content) :]
+    finally:
         os.close(file)
 
 
@@ -287,7 +295,6 @@ def _is_the_guests(module: object) -> bool:
 
 def report(found: dict[str, Any]) -> None:
     try:
-        file = os.open(REPORT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.write(file, json.dumps(found).encode())
+        put(REPORT, json.dumps(found).encode())
     except BaseException:
         return  # then there is no value: the guest has spoilt the place it should have been left at

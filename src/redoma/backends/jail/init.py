@@ -23,6 +23,7 @@ from redoma.backends.jail import guest, protocol, setup
 from redoma.backends.jail.root import tell
 
 _TICK = os.sysconf("SC_CLK_TCK")
+_LATE = 0.1  # seconds that our order may come after the guest's
 _LOOK_OFTEN, _LOOK = 0.01, 0.1  # seconds between two looks at the cell: where we alone guard its memory, and else
 
 
@@ -74,7 +75,8 @@ class Watch:
         poll.register(self._control, select.POLLIN)
         poll.register(self._died, select.POLLIN)
         poll.poll()
-        told = protocol.read_order(self._control.recv) if self._heard() else None
+        # A guest may have ended before we hear of it; but one that dies while nobody has used it gets no order.
+        told = protocol.read_order(self._control.recv) if self._heard(_LATE) else None
         if told is None:
             return  # never used, or broken before it was: the parent knows why
         self._before = float((_look(str(self._pid), "schedstat").split() or [b"0"])[0]) / 1e9
@@ -98,8 +100,8 @@ class Watch:
         self._kill_all()
         self._report(told)
 
-    def _heard(self) -> bool:
-        return bool(select.select([self._control], [], [], 0)[0])
+    def _heard(self, seconds: float) -> bool:
+        return bool(select.select([self._control], [], [], seconds)[0])
 
     def _reap(self) -> None:
         """Every orphan of the cell is ours; some at a time, lest a flood keep us. The guest's own status is kept."""

@@ -156,7 +156,7 @@ class Pool:
             if not self._ended:
                 with suppress(RuntimeError):  # no thread to be had: `aclose`, or the next thread, will bury it
                     self._ensure_thread()
-                self._wake()
+                self._wake_soon()
                 return
         self._bury_all(seconds=1.0)
 
@@ -213,6 +213,22 @@ class Pool:
                 os.write(self._wake_writing, b"w")
             except BlockingIOError:
                 return  # so full that it will wake anyway
+
+    def _wake_soon(self) -> None:
+        """At once for somebody who waits. Else let the caller have its result first: the thread would hold the
+        interpreter's lock for half a millisecond."""
+        try:
+            loop = None if self._queue else asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if loop is None:
+            self._wake()
+        else:
+            loop.call_later(_REFILL_AFTER, self._wake_locked)
+
+    def _wake_locked(self) -> None:
+        with self._lock:
+            self._wake()
 
     def _ensure_thread(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -310,7 +326,8 @@ class Pool:
 
     def _lacking(self) -> int:
         """How many should be armed or on their way, and are not."""
-        wanted = min(max(self._minimum, self._peak), self._maximum - len(self._running))
+        ahead = max(self._minimum, self._peak) if self._minimum else 0  # with a minimum of none, none is made ahead
+        wanted = min(ahead, self._maximum - len(self._running))
         return wanted - len(self._armed) - len(self._arming)
 
     def _arm(self) -> None:

@@ -96,20 +96,7 @@ class Run:
     def _begin(self, processes_by_rlimit: bool, watched: bool) -> None:
         request, limits = self._request, self._request.limits
         most = min(limits.output_bytes, _MOST_VALUE)
-        # To init first: a guest may have ended before it hears of it.
-        self._feed(
-            self._cell.control.fileno(),
-            protocol.order(
-                {
-                    "cpu": limits.cpu,
-                    "memory": limits.memory,
-                    "processes": 0 if processes_by_rlimit else limits.processes,
-                    "report": 6 * most + (1 << 19),  # JSON may need six bytes for a character
-                    "outputs": list(request.outputs),
-                    "given": request.files if request.outputs else {},
-                }
-            ),
-        )
+        # To the guest first: where there is one processor to be had, init would take it from what is waited for.
         self._feed(
             self._cell.order.fileno(),
             protocol.order(
@@ -122,6 +109,19 @@ class Run:
                     "value": most,
                     "recursion": min(limits.recursion, 1_000_000),
                     "rlimits": _rlimits(limits, processes_by_rlimit, watched),
+                }
+            ),
+        )
+        self._feed(
+            self._cell.control.fileno(),
+            protocol.order(
+                {
+                    "cpu": limits.cpu,
+                    "memory": limits.memory,
+                    "processes": 0 if processes_by_rlimit else limits.processes,
+                    "report": 6 * most + (1 << 19),  # JSON may need six bytes for a character
+                    "outputs": list(request.outputs),
+                    "given": request.files if request.outputs else {},
                 }
             ),
         )
