@@ -121,14 +121,6 @@ SHELL = {
         require("crypto").pbkdf2("a", "b", 10, 32, "sha1", (error, key) => { if (error) throw error; });
         const server = http.createServer((request, response) => response.end("x")).listen(0, "127.0.0.1", () =>
             http.get(server.address(), (response) => { response.resume(); server.close(); }));'""",
-    "java": """cat > M.java <<'end'
-        public class M { public static void main(String[] arguments) throws Exception {
-            if (java.util.stream.IntStream.range(0, 1000).parallel().sum() != 499500) throw new Error();
-            if (new ProcessBuilder("true").start().waitFor() != 0) throw new Error();
-            try (var server = new java.net.ServerSocket(0)) {
-                new java.net.Socket("127.0.0.1", server.getLocalPort()).close();
-            } } }\nend
-        java M.java""",
 }
 
 WATCHED = pytest.mark.parametrize("program", ["held", "watched"])

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from ...errors import BackendError, RedomaError
+from ...errors import BackendError, BackendUnavailable, RedomaError
 from .cell import Cell, Spec, readable
 from .cgroup import Cgroups
 from .launch import Zygote
@@ -402,7 +402,10 @@ class Pool:
 
     def _fail_one(self, cell: Cell, begun: float) -> None:
         """The first who waited for this cell. Who came later is owed another try: what it lacked may be there again."""
-        error = BackendError("a cell could not be made", why=cell.broken or "", next="see `redoma doctor`")
+        why = cell.broken or ""
+        # Namespaces that the host refuses are no accident: another backend may be tried.
+        kind = BackendUnavailable if why.startswith("user: ") else BackendError
+        error = kind("a cell could not be made", why=why, next="see `redoma doctor`")
         with self._lock:
             waiter = next((one for one in self._queue if one.spec == cell.spec and one.since <= begun), None)
             if waiter is not None and waiter in self._queue:
