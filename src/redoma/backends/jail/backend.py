@@ -91,8 +91,14 @@ class JailBackend:
         self._env: dict[str, str] = {}
         self._memory = ""
         self._kernel = _kernel()
+        self._can: Capabilities | None = None
 
     def capabilities(self) -> Capabilities:
+        if self._can is None:  # asked twice in every run, and the host doesn't change
+            self._can = self._look()
+        return self._can
+
+    def _look(self) -> Capabilities:
         if sys.platform != "linux":
             raise BackendUnavailable("the jail needs Linux", why="it is made of its namespaces", next="use docker here")
         if self._kernel < _OLDEST:
