@@ -7,6 +7,8 @@ code) failed. Whatever way `run` ends, returned, raised or cancelled, nothing of
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -83,3 +85,28 @@ def exceeded(limit: str, limits: Limits) -> str:
         case _:
             what = f"went over its limit on {limit} ({getattr(limits, limit)})"
     return f"it {what} and was ended"
+
+
+def ended_by(number: int, limits: Limits) -> str:
+    """What is said of a run that a signal has ended: the limit that it stands for, or its name."""
+    if number == signal.SIGXFSZ:
+        return exceeded("file_size", limits)
+    if number == signal.SIGXCPU:
+        return exceeded("cpu", limits)
+    try:
+        return f"it was ended by {signal.Signals(number).name}"
+    except ValueError:
+        return f"it was ended by signal {number}"
+
+
+async def uncancellable(work: Any) -> None:
+    """Finish `work` even if we are cancelled (again) meanwhile; the cancellation is delivered afterwards."""
+    task, cancelled = asyncio.ensure_future(work), False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    task.result()

@@ -23,7 +23,7 @@ import msgspec
 
 from ..errors import BackendError, BackendUnavailable
 from ..models import Isolation, Limits, Request, Status, Stream, Usage
-from .base import Capabilities, Outcome, Sink, exceeded
+from .base import Capabilities, Outcome, Sink, ended_by, exceeded, uncancellable
 from .collect import collect
 from .scratch import scratch
 
@@ -93,7 +93,7 @@ class _Run:
         finally:
             self._end(Status.KILLED)  # says nothing new where the run has ended, or was ended, before
             try:
-                await _uncancellable(self._settle(process, tasks))
+                await uncancellable(self._settle(process, tasks))
             finally:  # cancelled once more, or something could not be ended
                 self._leash.close()
         for task in tasks:
@@ -222,7 +222,7 @@ class _Run:
         code = os.waitstatus_to_exitcode(report["status"])
         status, error = Status.OK if code == 0 else Status.ERROR, None
         if code < 0:
-            status, error = Status.KILLED, _signal_text(-code, self._request.limits)
+            status, error = Status.KILLED, ended_by(-code, self._request.limits)
         if report["cause"] == "memory":
             status, error = Status.MEMORY, None
         elif report["cause"] == "processes":
@@ -243,7 +243,7 @@ class _Run:
 async def _with_files(outcome: Outcome, request: Request, directory: int) -> Outcome:
     """On a thread: 64 MiB take a while to read. Not interrupted, since the directory goes when we return."""
     work = asyncio.ensure_future(asyncio.to_thread(collect, directory, request.outputs, request.files))
-    await _uncancellable(work)
+    await uncancellable(work)
     files, left_out = work.result()
     return msgspec.structs.replace(outcome, files=files, left_out=left_out)
 
@@ -278,27 +278,3 @@ def _rlimits(limits: Limits) -> dict[str, int]:
         "RLIMIT_CORE": 0,
     }
     return {name: min(value, _MOST) for name, value in wanted.items()}
-
-
-def _signal_text(number: int, limits: Limits) -> str:
-    if number == signal.SIGXFSZ:
-        return exceeded("file_size", limits)
-    if number == signal.SIGXCPU:
-        return exceeded("cpu", limits)
-    try:
-        return f"it was ended by {signal.Signals(number).name}"
-    except ValueError:
-        return f"it was ended by signal {number}"
-
-
-async def _uncancellable(work: Any) -> None:
-    """Finish `work` even if we are cancelled (again) meanwhile; the cancellation is delivered afterwards."""
-    task, cancelled = asyncio.ensure_future(work), False
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        raise asyncio.CancelledError
-    task.result()

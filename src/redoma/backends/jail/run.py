@@ -15,7 +15,7 @@ import msgspec
 
 from ...errors import BackendError
 from ...models import Isolation, Limits, Request, Status, Stream, Usage
-from ..base import Outcome, Sink
+from ..base import Outcome, Sink, ended_by, exceeded, uncancellable
 from . import protocol, value
 from .cell import Cell
 
@@ -84,10 +84,10 @@ class Run:
             self._release()
             if not self._done.done() or self._done.cancelled():
                 self._cell.kill()
-                await _uncancellable(self._dead())
+                await uncancellable(self._dead())
         if self._verdict is None:
             self._cell.kill()
-            await _uncancellable(self._dead())
+            await uncancellable(self._dead())
         self._drain()
         return self._outcome(time.monotonic() - start)
 
@@ -295,19 +295,19 @@ class Run:
         if out_of_memory:
             return Status.MEMORY, None, None
         if verdict is None or verdict.cause == "end":
-            return self._ending or Status.KILLED, _cpu_text(limits) if self._used_up else None, None
+            return self._ending or Status.KILLED, exceeded("cpu", limits) if self._used_up else None, None
         match verdict.cause:
             case "memory":
                 return Status.MEMORY, None, None
             case "cpu":
-                return Status.TIMEOUT, _cpu_text(limits), None
+                return Status.TIMEOUT, exceeded("cpu", limits), None
             case "processes":
-                return Status.KILLED, f"it had more than {limits.processes} processes and was ended", None
+                return Status.KILLED, exceeded("processes", limits), None
         code = _exit_code(verdict.status)
         if code < 0:
             if -code == signal.SIGXCPU:
-                return Status.TIMEOUT, _cpu_text(limits), None
-            return Status.KILLED, _signal_text(-code, limits), 128 - code
+                return Status.TIMEOUT, exceeded("cpu", limits), None
+            return Status.KILLED, ended_by(-code, limits), 128 - code
         if code == 0:
             return Status.OK, None, 0
         if report.memory:
@@ -361,19 +361,6 @@ def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
     return {name: min(number, _MOST) for name, number in wanted.items()}
 
 
-def _cpu_text(limits: Limits) -> str:
-    return f"it used more than {limits.cpu:g} s of processor time and was ended"
-
-
-def _signal_text(number: int, limits: Limits) -> str:
-    if number == signal.SIGXFSZ:
-        return f"it wrote a file of more than {limits.file_size} bytes"
-    try:
-        return f"it was ended by {signal.Signals(number).name}"
-    except ValueError:
-        return f"it was ended by signal {number}"
-
-
 def _hint(report: Report, limits: Limits) -> str:
     """Which limit stands behind an error that only names its symptom."""
     match report.errno:
@@ -388,16 +375,3 @@ def _hint(report: Report, limits: Limits) -> str:
     if report.exception == "RuntimeError" and (report.error or "").endswith("can't start new thread"):
         return f" (it may have {limits.processes} processes and threads)"
     return ""
-
-
-async def _uncancellable(work: Any) -> None:
-    """Finish `work` even if we are cancelled (again) meanwhile; the cancellation is delivered afterwards."""
-    task, cancelled = asyncio.ensure_future(work), False
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        raise asyncio.CancelledError
-    task.result()
