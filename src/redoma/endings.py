@@ -163,7 +163,7 @@ def _encodable(value: Any) -> Any:
     """Plain data whose text can be written as UTF-8: a file name that is none is recorded with escapes, not refused."""
     match value:
         case str():
-            return value.encode("utf-8", "backslashreplace").decode()
+            return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
         case dict():
             return {_encodable(key): _encodable(item) for key, item in value.items()}
         case list() | tuple():
