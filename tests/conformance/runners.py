@@ -47,6 +47,7 @@ _BASH = {
     "no final newline": "printf end",
     "fails": "echo before; exit 1",
     "exits with 7": "exit 7",
+    "prints a little too much and ends": "printf '%060000d' 0; printf '%060000d' 0 >&2",
     "is killed": "kill -SEGV $$",
     "reads input": 'read a; read b; echo "$a|$b"',
     "reads a variable": 'echo "$GREETING"',
@@ -67,6 +68,7 @@ _BASH = {
 
 _NATIVE_PYTHON = _PYTHON | {
     "exits with 7": "import sys\nsys.exit(7)",
+    "prints a little too much and ends": "import os\nos.write(1, b'x' * 60000)\nos.write(2, b'y' * 60000)",
     "is killed": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
     "reads all variables": "import os\nprint(sorted(name for name in os.environ if name != 'LC_CTYPE'))",
     "detaches children": (

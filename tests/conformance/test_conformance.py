@@ -153,6 +153,12 @@ async def test_a_flood_of_output_is_stopped(bench: Bench) -> None:
     assert result.shell_exit == 137
 
 
+@every_backend_with("prints a little too much and ends")
+async def test_too_much_output_is_told_even_if_it_had_ended_before_that_was_seen(bench: Bench) -> None:
+    result = await bench("prints a little too much and ends", limits={"output_total": 100_000})
+    assert result.status is Status.OUTPUT
+
+
 @every_backend_with("sleeps after printing")
 async def test_a_time_out_returns_what_was_printed(bench: Bench) -> None:
     result = await bench("sleeps after printing", limits={"time": 1.0})

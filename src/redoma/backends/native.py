@@ -229,11 +229,12 @@ class _Run:
             status, error = Status.KILLED, exceeded("processes", self._request.limits)
         elif report["cause"] == "cpu":
             status, error = Status.TIMEOUT, exceeded("cpu", self._request.limits)
-        elif report["cause"] == "leash":
+        elif report["cause"] == "leash" or self._ending is Status.OUTPUT:  # also one that had ended by itself meanwhile
             status, error = self._ending or Status.KILLED, None
+        ended_by_us = report["cause"] or status is Status.OUTPUT
         return Outcome(
             status=status,
-            exit_code=None if report["cause"] else code if code >= 0 else 128 - code,
+            exit_code=None if ended_by_us else code if code >= 0 else 128 - code,
             error=error,
             isolation=_ISOLATION,
             usage=Usage(wall=wall, cpu=report["cpu"], memory=report["memory"]),

@@ -41,6 +41,10 @@ _TEXTS = {
 }
 
 
+_SERVICES = b"ssh 22/tcp\ndomain 53/tcp\ndomain 53/udp\nhttp 80/tcp\nhttps 443/tcp\n"
+"""Where the host has no list of its own."""
+
+
 class Broken(Exception):
     """A step that could not be done, and why."""
 
@@ -134,6 +138,7 @@ def populate(plan: dict[str, Any]) -> None:
     with step("make /etc"):
         for path, text in _TEXTS.items():
             write(path, text.encode())
+        write("etc/services", _SERVICES)
         for name in _ETC_FILES:
             if (content := read(f"/old/etc/{name}")) is not None:
                 write(f"etc/{name}", content)
@@ -250,6 +255,8 @@ def read(path: str) -> bytes | None:
 
 
 def write(path: str, content: bytes) -> None:
+    if os.path.exists(path):
+        os.unlink(path)
     with open(path, "wb") as file:
         file.write(content)
     os.chmod(path, 0o444)

@@ -64,7 +64,7 @@ class Run:
         self._timers: list[asyncio.TimerHandle] = []
         self._feeding: dict[int, memoryview] = {}
         self._malformed: str | None = None
-        self._used_up = False
+        self._used_up = self._flooded = False
         self._taken = 0
         self._before = 0.0
         """Seconds of processor time that it took to arm the cell."""
@@ -199,7 +199,8 @@ class Run:
             self._loop.remove_reader(number)
             self._open.pop(stream, None)
             return False
-        if self._ending is not Status.OUTPUT and not self._sink(stream, data):
+        if not self._flooded and not self._sink(stream, data):
+            self._flooded = True  # also when it has ended by itself meanwhile: what it printed is too much all the same
             self._end(Status.OUTPUT)
         return True
 
@@ -294,6 +295,8 @@ class Run:
         limits, report = self._request.limits, self._report
         if out_of_memory:
             return Status.MEMORY, None, None
+        if self._flooded and self._ending in (None, Status.OUTPUT):
+            return Status.OUTPUT, None, None
         if verdict is None or verdict.cause == "end":
             return self._ending or Status.KILLED, exceeded("cpu", limits) if self._used_up else None, None
         match verdict.cause:
