@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from redoma import Config, sync
+from redoma.backends.jail import cgroup
 from redoma.config import AuditConfig
 
 
@@ -82,6 +83,8 @@ def _nothing_left_behind_by_all_tests_together() -> Iterator[None]:
     yield
     if sync._default is not None:  # the shared executor keeps cells armed until the process ends
         sync._default[1].close()
+    if isinstance(groups := cgroup.find(), cgroup.Cgroups):
+        groups.sweep()  # of parents that a test has killed outright: as the next Redoma would
     assert scratch_directories() <= before
     deadline = time.monotonic() + 3
     while descendants() and time.monotonic() < deadline:
