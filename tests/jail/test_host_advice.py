@@ -144,6 +144,12 @@ def test_a_service_of_systemd_is_named() -> None:
     assert "/etc/systemd/system/agent.service.d/redoma.conf" in fact.fix
 
 
+@pytest.mark.parametrize("step", ["attributes", "pivot"])
+def test_a_filter_outside_of_any_container_is_blamed_for_the_root_too(step: str) -> None:
+    fact = told("root directory", steps=stopped_at(step, errno.EPERM), filtered=True)
+    assert "RestrictNamespaces=no" in fact.fix
+
+
 def test_selinux_and_a_profile_of_apparmor_are_named() -> None:
     steps = stopped_at("user", errno.EACCES)
     assert "SELinux" in told("user namespaces", steps=steps, selinux=True, label="user_u:user_r:user_t:s0").what

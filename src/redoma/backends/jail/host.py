@@ -173,6 +173,8 @@ def _root_directory(seen: Seen) -> Fact:
     what, fix = f"can't be left for one made from nothing: {call}: {os.strerror(number)}", _LAST_RESORT
     if seen.container and seen.filtered:
         fix = _container_fix(seen)
+    elif seen.filtered and number in _REFUSED:
+        fix = _service_fix(seen)
     elif call == "pivot_root" and number == errno.EINVAL:
         fix = "# if it is the initramfs, Linux can't: switch_root to another file system first, or use a container"
     return Fact(name="root directory", state="missing", what=what, costs=_NO_JAIL, fix=fix)
