@@ -31,12 +31,15 @@ from . import (
 )
 from .ordinary_program import Program, Text
 
-HEAVY = (*ordinary_parallel.PROGRAMS, *ordinary_files.PROGRAMS)
+HEAVY = (
+    *ordinary_science.PROGRAMS,
+    *ordinary_parallel.PROGRAMS,
+    *ordinary_sockets.PROGRAMS,
+    *ordinary_files.PROGRAMS,
+)
 """Those that fork, share and map."""
 PROGRAMS = (
     *HEAVY,
-    *ordinary_science.PROGRAMS,
-    *ordinary_sockets.PROGRAMS,
     *ordinary_language.PROGRAMS,
     *ordinary_endings.PROGRAMS,
     *ordinary_shell.PROGRAMS,

@@ -21,7 +21,7 @@ from redoma import AsyncExecutor, Status
 from redoma.backends.jail import JailBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of any thread
-RUNS = int(os.environ.get("REDOMA_SOAK", "400"))  # read here: a test of its own sees none of the user's variables
+RUNS = int(os.environ.get("REDOMA_SOAK", "600"))  # read here: a test of its own sees none of the user's variables
 AT_ONCE = 8
 MiB = 1 << 20
 

@@ -138,10 +138,11 @@ def populate(plan: dict[str, Any]) -> None:
     with step("make /etc"):
         for path, text in _TEXTS.items():
             write(path, text.encode())
-        write("etc/services", _SERVICES)
         for name in _ETC_FILES:
             if (content := read(f"/old/etc/{name}")) is not None:
                 write(f"etc/{name}", content)
+        if not os.path.exists("etc/services"):
+            write("etc/services", _SERVICES)
         os.symlink("../usr/lib/os-release", "etc/os-release")
         for name in (*_ETC_TREES, *(name for name in os.listdir("/old/etc") if name.startswith("java-"))):
             if os.path.isdir(f"/old/etc/{name}"):
@@ -255,8 +256,6 @@ def read(path: str) -> bytes | None:
 
 
 def write(path: str, content: bytes) -> None:
-    if os.path.exists(path):
-        os.unlink(path)
     with open(path, "wb") as file:
         file.write(content)
     os.chmod(path, 0o444)
