@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import engine_helpers
 from redoma import Config, sync
+from redoma.backends.docker import DockerBackend
 from redoma.backends.jail import cgroup
 from redoma.config import AuditConfig
 
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    # What looks for leftovers looks at the whole directory, so each process of a run needs one of its own.
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"{worker}-")
+    os.chmod(tempfile.tempdir, 0o1777)  # noqa: S103 # as /tmp: some tests run as another user
+    atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each of several processes takes the next file when it is done with one: the longest, with containers, first."""
+    if worker:
+        items.sort(key=lambda item: "engine" not in getattr(item, "fixturenames", ()))
+
 
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path_factory.mktemp("home")
-    for name in [name for name in os.environ if name.startswith(("XDG_", "REDOMA_"))]:
+    others = ("XDG_", "REDOMA_") if "engine" in request.fixturenames else ("XDG_", "REDOMA_", "DOCKER_")
+    for name in [name for name in os.environ if name.startswith(others)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
@@ -76,13 +95,34 @@ def nothing_left_behind() -> Iterator[None]:
     assert scratch_directories() <= before[1], "a scratch directory was left behind"
 
 
+def close_shared_executor() -> None:
+    """It keeps cells and containers armed until the process ends."""
+    if sync._default is not None:
+        sync._default[1].close()
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[str]:
+    """The DOCKER_HOST of a real Docker engine with the images; the code under test finds it there as at a user's.
+
+    Started if there is none, and then stopped at the end. No container may be left in it.
+    """
+    host, new = engine_helpers.start()
+    os.environ["DOCKER_HOST"] = host
+    yield host
+    close_shared_executor()
+    left = engine_helpers.containers_left(host)
+    if new and not worker:
+        engine_helpers.stop()
+    assert left == []
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_left_behind_by_all_tests_together() -> Iterator[None]:
     """The whole run leaves neither a scratch directory nor a process, whichever test forgot to look."""
     before = scratch_directories()
     yield
-    if sync._default is not None:  # the shared executor keeps cells armed until the process ends
-        sync._default[1].close()
+    close_shared_executor()
     if isinstance(groups := cgroup.find(), cgroup.Cgroups):
         groups.sweep()  # of parents that a test has killed outright: as the next Redoma would
     assert scratch_directories() <= before
@@ -90,3 +130,11 @@ def _nothing_left_behind_by_all_tests_together() -> Iterator[None]:
     while descendants() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert descendants() == set()
+
+
+@pytest.fixture
+async def backend(engine: str) -> AsyncIterator[DockerBackend]:
+    """Containers as they are by default: hardened, and none made ahead."""
+    hardened = DockerBackend(host=engine)
+    yield hardened
+    await hardened.aclose()
