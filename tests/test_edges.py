@@ -72,7 +72,7 @@ def test_what_a_run_does_to_its_directory_loses_nothing(config: Config, script: 
 
 async def test_a_bug_in_a_backend_is_failed_and_keeps_the_output(config: Config) -> None:
     class Buggy(FakeBackend):
-        async def run(self, request: Request, sink: Any) -> Outcome:
+        async def run(self, request: Request, sink: Any, control: Any = None) -> Outcome:
             sink("stdout", b"partial")
             raise ZeroDivisionError("oops")
 

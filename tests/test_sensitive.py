@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import subprocess
 import sys
 import time
@@ -400,10 +401,12 @@ def test_near_misses_cost_time_in_proportion(unit: str) -> None:
     scan(unit)
 
     def seconds(size: int) -> float:
-        text = unit * (size // len(unit))
-        started = time.process_time()
-        scan(text)
-        return time.process_time() - started
+        text, best = unit * (size // len(unit)), math.inf
+        for _ in range(3):  # of this thread alone, and the best of them: other tests keep the machine busy
+            started = time.thread_time()
+            scan(text)
+            best = min(best, time.thread_time() - started)
+        return best
 
     # Eight times the text: 8 when linear, 64 when quadratic.
     assert seconds(160_000) < 24 * seconds(20_000) + 0.1

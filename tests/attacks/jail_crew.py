@@ -26,7 +26,7 @@ _HERE = Path(__file__).parent
 _USER = 47110
 """A user that owns nothing."""
 _PATIENCE = 240.0
-_NEEDED = "msgspec yaml _yaml click re2 _re2 stdnum tree_sitter tree_sitter_bash pydantic_monty rich pygments"
+_NEEDED = "msgspec yaml _yaml click re2 _re2 stdnum tree_sitter tree_sitter_bash pydantic_monty rich pygments lupa"
 """What Redoma imports. The attacks need little of it, and none of what the tests do."""
 
 
@@ -144,7 +144,16 @@ def _environment(place: Path) -> Path:
     asked = [str(interpreter), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     packages = Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
     if packages.parent.name != f"python{sys.version_info[0]}.{sys.version_info[1]}":
-        install = [sys.executable, "-m", "pip", "--python", str(interpreter), "install", "-q", str(_HERE.parents[1])]
+        install = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(interpreter),
+            "install",
+            "-q",
+            f"{_HERE.parents[1]}[lua]",
+        ]
         subprocess.run(install, check=True, capture_output=True)
         return interpreter
     ours = Path(sysconfig.get_path("purelib"))

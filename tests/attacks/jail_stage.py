@@ -70,16 +70,16 @@ class Victim:
 
 class Stage:
     def __init__(self) -> None:
-        self._place = Path(tempfile.mkdtemp(prefix="jail-attacks-"))
-        self._place.chmod(0o755)
-        self._secret = self._place / "secret.txt"
+        self.place = Path(tempfile.mkdtemp(prefix="jail-attacks-"))
+        self.place.chmod(0o755)
+        self._secret = self.place / "secret.txt"
         self._secret.write_text(MARKER)
-        self._open = self._place / "open"
+        self._open = self.place / "open"
         self._open.mkdir()
         self._open.chmod(0o777)
         self._host_secret = os.environ["HOST_SECRET"]
         self._done = threading.Event()
-        self._listeners = _Listeners(self._place)
+        self._listeners = _Listeners(self.place)
         self._threads = [threading.Thread(target=work, args=(self._done,)) for work in self._listeners.work]
         for thread in self._threads:
             thread.start()
@@ -89,7 +89,7 @@ class Stage:
         return {
             **self._listeners.addresses,
             "secret": str(self._secret),
-            "place": str(self._place),
+            "place": str(self.place),
             "temp": tempfile.gettempdir(),
             "plant": str(self.plant(token)),
             "token": token,
@@ -115,7 +115,7 @@ class Stage:
         for thread in self._threads:
             thread.join()
         self._listeners.close()
-        remove_tree(self._place)
+        remove_tree(self.place)
 
 
 def _identity(path: str) -> str:

@@ -58,15 +58,15 @@ class Worker:
             report: dict[str, Any] = {
                 "name": attack.name,
                 "started": all(STARTED in seen.stdout for seen in guarded),
-                "breached": _succeeded(attack, guarded) and not admitted,
+                "breached": succeeded(attack, guarded) and not admitted,
                 "guarded": " | ".join(map(str, guarded)),
             }
             if "seccomp" in attack.control.without and not attack.control.limits:
                 alone = await self._attempt(attack, Control(without=_OTHER_LOCKS), attack.limits)
-                report |= {"filter": _succeeded(attack, alone), "alone": " | ".join(map(str, alone))}
+                report |= {"filter": succeeded(attack, alone), "alone": " | ".join(map(str, alone))}
             if not attack.control.root or os.getuid() == 0:
                 bare = await self._attempt(attack, attack.control, {**attack.limits, **attack.control.limits})
-                report |= {"control": _succeeded(attack, bare), "bare": " | ".join(map(str, bare))}
+                report |= {"control": succeeded(attack, bare), "bare": " | ".join(map(str, bare))}
             return {**report, "seconds": time.monotonic() - start}
 
     async def _attempt(self, attack: Attack, control: Control, limits: Any) -> list[Seen]:
@@ -126,7 +126,7 @@ class Worker:
         self._stage.close()
 
 
-def _succeeded(attack: Attack, seen: list[Seen]) -> bool:
+def succeeded(attack: Attack, seen: list[Seen]) -> bool:
     if attack.alike:
         return len({one.stdout for one in seen}) < len(seen)
     return any(attack.succeeded(one) for one in seen)

@@ -5,7 +5,8 @@
 Why a process of its own: only a parent can adopt descendants that detach themselves (double fork, setsid), learn the
 true exit status and resource usage, and set limits without `preexec_fn`, which may deadlock in a threaded program.
 The socket is the leash. Redoma closing it, or dying in whatever way, reads as end of file here, and everything is
-killed. So is everything when the command itself has ended: a run leaves no process behind.
+killed. So is everything when the command itself has ended: a run leaves no process behind. Until then every byte that
+comes along the leash is the number of a signal for the command: only we know whether its process id is still its own.
 
 It runs in an isolated interpreter without site-packages: it imports the standard library, `_linux` and
 `scratch` alone.
@@ -54,15 +55,20 @@ def main() -> None:
 
 def supervise(order: dict[str, Any], leash: socket.socket, source: int) -> dict[str, Any]:
     """Run the command to its end, or until the leash is cut or the tree of its processes uses too much."""
-    broken, pid = start(order, source)
+    broken, pid = start(order, leash, source)
     if broken:
         os.waitpid(pid, 0)
         return json.loads(broken)  # type: ignore[no-any-return]
-    leash.sendall(b"%d\n" % pid)  # the group to end if somebody ends us first
     ended, watch, cause, peak, cpu = os.pidfd_open(pid), select.poll(), "", 0, 0.0
     watch.register(ended, select.POLLIN)
     watch.register(leash, select.POLLIN)
-    while not (ready := watch.poll(_SAMPLE_SECONDS * 1000)) and not cause:
+    while not cause:
+        ready = [number for number, _ in watch.poll(_SAMPLE_SECONDS * 1000)]
+        if ended in ready:
+            break
+        if ready:
+            cause = "" if pass_on(leash, pid) else "leash"
+            continue
         tree = descendants()
         peak = max(peak, used := memory_of(tree, order["memory"]))
         cpu = max(cpu, sum(_processor_time(pid) for pid in tree))
@@ -72,8 +78,6 @@ def supervise(order: dict[str, Any], leash: socket.socket, source: int) -> dict[
             "cpu": cpu > order["cpu"],
         }
         cause = next((limit for limit, broken in over.items() if broken), "")
-    if not cause and all(fd != ended for fd, _ in ready):
-        cause = "leash"
     if cause:
         os.killpg(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
     _, status, usage = os.wait4(pid, 0)
@@ -83,13 +87,32 @@ def supervise(order: dict[str, Any], leash: socket.socket, source: int) -> dict[
     return {"status": status, "cause": cause, "cpu": max(cpu, usage.ru_utime + usage.ru_stime), "memory": peak}
 
 
-def start(order: dict[str, Any], source: int) -> tuple[str, int]:
+def pass_on(leash: socket.socket, pid: int) -> bool:
+    """The next signal, to the command itself, which has not been reaped. False when the leash was cut."""
+    try:
+        number = leash.recv(1)
+        if number:
+            os.kill(pid, number[0])
+    except PermissionError:
+        return True  # it has become another user's since, as sudo does: out of our hands
+    except OSError:
+        return False
+    return bool(number)
+
+
+def start(order: dict[str, Any], leash: socket.socket, source: int) -> tuple[str, int]:
     """Fork the command. Returns why it could not be started (JSON), or an empty string, and its process id."""
     told, tell = os.pipe()  # both close on exec: end of file means that the command has started
+    held, let_go = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
+        os.close(let_go)
+        os.read(held, 1)
         become(order, source, tell, parent)
+    leash.sendall(b"%d\n" % pid)  # the group to end if somebody ends us first: told before it can do that itself
+    os.close(let_go)
+    os.close(held)
     for fd in (tell, source, 0, 1, 2):
         os.close(fd)  # the standard ones too, or Redoma would never see the end of the output
     with os.fdopen(told, "rb") as pipe:

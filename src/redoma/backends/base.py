@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
+from ..errors import InvalidRequest
 from ..models import Isolation, Language, Limits, Request, Status, Stream, Usage
 
 Sink = Callable[[Stream, bytes], bool]
@@ -36,6 +38,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     cwd: bool = False
     value: bool = False
     """Whether the value of a last expression comes back."""
+    control: bool = False
+    """Whether a run can be given input and signals while it goes on: a `Control`."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +56,87 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     left_out: dict[str, str] = {}
 
 
+class Control:
+    """What a caller does to a run while it goes on: gives it input piece by piece, and sends it signals.
+
+    Both sides use it on one event loop. The caller's side is `write`, `end_input` and `signal`; the backend's is
+    `read`, `deliver_signals` and, when the run has ended, `close`.
+    """
+
+    _ROOM = 1 << 20  # bytes that wait for the run to read them before a writer has to wait, too
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._waiting = 0
+        self._changed = asyncio.Event()
+        self._ended = self._closed = False
+        self._early: list[int] = []
+        self._deliver: Callable[[int], None] | None = None
+
+    async def write(self, data: bytes) -> None:
+        """Give it input; waits while the run has plenty that it has not read."""
+        while self._waiting > self._ROOM and not self._closed:
+            await self._wait()
+        if self._ended or self._closed:
+            raise InvalidRequest(
+                "the input can't be written",
+                why="the run has ended" if self._closed else "its end was given before",
+                next="write before that",
+            )
+        if data:
+            self._pieces.append(data)
+            self._waiting += len(data)
+            self._tell()
+
+    def end_input(self) -> None:
+        self._ended = True
+        self._tell()
+
+    def signal(self, number: int) -> None:
+        """To the program itself, once it has been started."""
+        if isinstance(number, bool) or number not in signal.valid_signals():
+            raise InvalidRequest(
+                f"{number!r} can't be sent",
+                why="it is no signal of this system",
+                next="send a number such as 15 (SIGTERM) or 2 (SIGINT)",
+            )
+        if self._closed:
+            raise InvalidRequest("the signal can't be sent", why="the run has ended", next="send it before that")
+        if self._deliver is None:
+            self._early.append(number)
+        else:
+            self._deliver(number)
+
+    async def read(self) -> bytes:
+        """The next piece of input; nothing at its end."""
+        while not self._pieces and not self._ended and not self._closed:
+            await self._wait()
+        if not self._pieces:
+            return b""
+        data = self._pieces.popleft()
+        self._waiting -= len(data)
+        self._tell()
+        return data
+
+    def deliver_signals(self, deliver: Callable[[int], None]) -> None:
+        """From now on they go here, those that came before first."""
+        self._deliver, early, self._early = deliver, self._early, []
+        for number in early:
+            deliver(number)
+
+    def close(self) -> None:
+        """The run has ended: nobody takes anything any more."""
+        self._closed = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+
 class Backend(Protocol):
     """One way of running things."""
 
@@ -60,8 +145,9 @@ class Backend(Protocol):
     def capabilities(self) -> Capabilities:
         """What it can do here. Raises `BackendUnavailable` where it can't work at all."""
 
-    async def run(self, request: Request, sink: Sink) -> Outcome:
-        """Run it. Cancelling kills and reaps before it returns."""
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        """Run it. Cancelling kills and reaps before it returns. With a `control`, the input of the request comes first
+        and what is written there follows; it is only given where `capabilities` offer it."""
 
     async def aclose(self) -> None:
         """Let go of whatever is kept warm. Safe to call twice."""

@@ -19,7 +19,7 @@ import msgspec
 
 from ..errors import BackendError
 from ..models import LANGUAGES, Isolation, Limits, Request, Status, Stream, Usage
-from .base import Capabilities, Outcome, Sink
+from .base import Capabilities, Control, Outcome, Sink
 from .collect import wanted
 
 _CHUNK = 1 << 16
@@ -67,7 +67,7 @@ class FakeBackend:
             value=True,
         )
 
-    async def run(self, request: Request, sink: Sink) -> Outcome:
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         self.requests.append(request)
         answer = next((answer for answer in self.answers if answer.fits(request)), None)
         if answer is None:

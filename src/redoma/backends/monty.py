@@ -11,12 +11,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
-import sysconfig
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +22,8 @@ import msgspec
 from ..errors import BackendError, BackendUnavailable, Unsupported
 from ..models import Isolation, KiB, Limits, MiB, Request, Status, Stream, Usage
 from . import monty_session
-from .base import Capabilities, Outcome, Sink, exceeded
+from .base import Capabilities, Control, Outcome, Sink, exceeded
+from .inside import is_seen_in_cells
 from .scratch import scratch
 
 if TYPE_CHECKING:
@@ -86,7 +84,7 @@ class MontyBackend:
             value=True,
         )
 
-    async def run(self, request: Request, sink: Sink) -> Outcome:
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         self.capabilities()
         if (cells := self._jail()) is not None:
             try:
@@ -183,13 +181,9 @@ def _together(monty: Isolation, cell: Isolation) -> Isolation:
 
 
 def _is_seen_in_cells() -> bool:
-    """A cell has the packages of this interpreter, but not those of PYTHONPATH or of a user's own directory."""
     import pydantic_monty
 
-    inside = ("/usr", sys.base_prefix, sysconfig.get_path("platlib"))
-    return any(
-        Path(os.path.realpath(pydantic_monty.__file__)).is_relative_to(os.path.realpath(path)) for path in inside
-    )
+    return is_seen_in_cells(pydantic_monty.__file__)
 
 
 def _worker() -> str:
@@ -256,7 +250,7 @@ class _Outside:
         self._starting = Lock()
         self._active: set[_Run] = set()
 
-    async def run(self, request: Request, sink: Sink) -> Outcome:
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         run = _Run(request, sink, _alone())
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="redoma-monty")

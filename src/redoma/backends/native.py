@@ -23,7 +23,7 @@ import msgspec
 
 from ..errors import BackendError, BackendUnavailable
 from ..models import Isolation, Limits, Request, Status, Stream, Usage
-from .base import Capabilities, Outcome, Sink, ended_by, exceeded, uncancellable
+from .base import Capabilities, Control, Outcome, Sink, ended_by, exceeded, uncancellable
 from .collect import collect
 from .scratch import scratch
 
@@ -58,14 +58,15 @@ class NativeBackend:
             files=True,
             outputs=True,
             cwd=True,
+            control=True,
         )
 
-    async def run(self, request: Request, sink: Sink) -> Outcome:
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         with scratch(request.files) as directory:
             # Before the run begins: afterwards that path may lead anywhere.
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                outcome = await _Run(request, sink, str(directory)).execute()
+                outcome = await _Run(request, sink, control, str(directory)).execute()
                 return await _with_files(outcome, request, descriptor) if request.outputs else outcome
             finally:
                 os.close(descriptor)
@@ -75,8 +76,8 @@ class NativeBackend:
 
 
 class _Run:
-    def __init__(self, request: Request, sink: Sink, scratch: str) -> None:
-        self._request, self._sink, self._scratch = request, sink, scratch
+    def __init__(self, request: Request, sink: Sink, control: Control | None, scratch: str) -> None:
+        self._request, self._sink, self._control, self._scratch = request, sink, control, scratch
         self._leash, self._far_end = socket.socketpair()
         self._ending: Status | None = None
         self._group = 0
@@ -143,14 +144,23 @@ class _Run:
 
     async def _report(self) -> Mapping[str, Any]:
         """Tell the supervisor what to do, and wait for what came of it: the command's group, then the report."""
+        try:
+            return await self._answer()
+        finally:
+            if self._control is not None:
+                self._control.close()
+
+    async def _answer(self) -> Mapping[str, Any]:
         loop, answer = asyncio.get_running_loop(), bytearray()
         try:
             # ASCII, with escapes: a word that is no UTF-8 arrives as the bytes it was.
             await loop.sock_sendall(self._leash, json.dumps(self._order()).encode() + b"\n")
             while chunk := await loop.sock_recv(self._leash, 1 << 16):
                 answer += chunk
-                if b"\n" in answer and answer[:1].isdigit():
+                if b"\n" in answer and answer[:1].isdigit() and not self._group:
                     self._group = int(answer.split(b"\n", 1)[0])
+                    if self._control is not None:  # not before: until then the leash belongs to the order
+                        self._control.deliver_signals(self._signal)
         except OSError as error:
             raise BackendError("the supervisor was lost", why=str(error), next="run it again") from error
         last = answer.rstrip(b"\n").rsplit(b"\n", 1)[-1]
@@ -181,10 +191,19 @@ class _Run:
         try:
             writer.write(self._request.stdin)
             await writer.drain()
+            while self._control is not None and (data := await self._control.read()):
+                writer.write(data)
+                await writer.drain()
             writer.close()
             await writer.wait_closed()
         except (BrokenPipeError, ConnectionResetError):
-            return  # it ended, or closed its input, without reading everything: its own business
+            # It ended, or closed its input, without reading everything: its own business. Nobody waits for room there.
+            while self._control is not None and await self._control.read():
+                continue
+
+    def _signal(self, number: int) -> None:
+        with suppress(OSError):  # it has ended meanwhile; or so many wait that one more changes nothing
+            self._leash.send(bytes([number]))
 
     def _end(self, ending: Status) -> None:
         """Cut the leash: the supervisor kills everything and reports. What was printed until then still arrives."""
@@ -260,7 +279,7 @@ def _argv(request: Request) -> tuple[str, ...]:
                     "bash is not on this host", why="no bash in /bin or /usr/bin", next="install it"
                 )
             return (bash, "--noprofile", "--norc", "/dev/fd/3")
-        case "python":
+        case _:  # Python: `capabilities` promise nothing else
             return (sys.executable, "-I", "-X", "utf8", "-c", _PYTHON, str(min(request.limits.recursion, _MAX_DEPTH)))
 
 

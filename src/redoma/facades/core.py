@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from ..models import Limits, MiB, Result, Status
+from ..policy.python.tree import parse
 from ..sensitive import Redactor
 from ..sync import Executor, default
 from .core_log import CoreLog
@@ -184,7 +185,7 @@ def _fenced(lines: list[str]) -> str | None:
 def _does_something(text: str) -> bool:
     """Whether it reads as Python that does something: `olá`, `a, b` and `15` parse too, as words of a sentence."""
     try:
-        body = ast.parse(text).body
+        body = parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return any(not isinstance(node, (ast.Expr, ast.AnnAssign)) or _has_work(node) for node in body)

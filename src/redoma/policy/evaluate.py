@@ -23,7 +23,7 @@ def evaluate(policy: Policy, request: Request) -> Evaluation:
     """Everything the policy has to say of the request. Never raises, reads nothing but its arguments."""
     if not policy.rules:
         return Evaluation(policy=policy.name, digest=policy.digest)
-    language = "python" if request.language == "python" else "bash"
+    language = "bash" if request.language == "command" else request.language
     try:
         facts = [*_facts(request), *_request_facts(policy, request)]
         findings = policy.matcher.findings(facts, request.text, language)
@@ -47,6 +47,8 @@ def _facts(request: Request) -> list[Fact]:
         from . import python
 
         return python.facts(request.code)
+    if request.language == "lua":
+        return []  # it can only ask for commands, and each of those is judged when it does
     from . import shell
 
     if request.language == "bash":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
 from ...models import Isolation, Limits, Request
 from .. import _linux
-from ..base import Capabilities, Outcome, Sink
+from ..base import Capabilities, Control, Outcome, Sink
 from . import cgroup, setup
 from .cell import Cell, Spec
 from .cgroup_place import Unavailable
@@ -121,6 +121,7 @@ class JailBackend:
             files=True,
             value=True,
             outputs=True,
+            control=True,
         )
 
     def facts(self) -> tuple[Fact, ...]:
@@ -129,7 +130,7 @@ class JailBackend:
 
         return facts()
 
-    async def run(self, request: Request, sink: Sink) -> Outcome:
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         limits = request.limits
         total = sum(map(len, request.files.values()))
         if total > limits.disk or len(request.files) > limits.files:
@@ -142,7 +143,7 @@ class JailBackend:
         cell = await pool.take(Spec(limits.disk, limits.files))
         try:
             isolation = self._isolation(cell, request.require)
-            work = Run(request, sink, cell, isolation, self._env)
+            work = Run(request, sink, cell, isolation, self._env, control)
             return await work.execute(
                 processes_by_rlimit=self._kernel >= _PROCESSES_PER_NAMESPACE, watched=cell.group is None
             )

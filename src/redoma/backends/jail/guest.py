@@ -49,9 +49,13 @@ def start(spec: dict[str, Any], control: socket.socket) -> NoReturn:
         os._exit(1)
     control.detach()  # closed by number already
     told = protocol.read_order(order.recv)
-    order.close()
     if told is None:
         os._exit(0)
+    if told["control"] and told["argv"]:
+        # The parent sees it close when we become the program, which signals are meant for, and not us.
+        order.set_inheritable(False)
+    else:
+        order.close()
     run(told)
 
 
@@ -154,7 +158,7 @@ def run(told: dict[str, Any]) -> NoReturn:
 def execute(told: dict[str, Any]) -> NoReturn:
     """Become a program. Of us nothing stays, not even the memory."""
     argv, search = told["argv"], told["env"].get("PATH", os.defpath).split(":")
-    if told["source"]:
+    if told["source"] is not None:
         with open("/run/script", "w", encoding="utf-8", errors="surrogateescape") as script:
             script.write(told["source"])
     sys.stdout.flush()

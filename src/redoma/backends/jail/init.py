@@ -87,11 +87,14 @@ class Watch:
             self._reap()
             if self._status is not None:
                 break
-            if self._control.fileno() in ready:  # a word to end, or the parent is gone
-                if not self._control.recv(1):
+            if self._control.fileno() in ready:  # a word to end, a signal, or the parent is gone
+                word = self._control.recv(1)
+                if not word:
                     return
-                self._cause = "end"
-                break
+                if word == protocol.END:
+                    self._cause = "end"
+                    break
+                os.kill(self._pid, word[0])  # not reaped, as we have just seen: the number is still the guest's
             if time.monotonic() >= look:
                 if cause := self._excess(told):
                     self._cause = cause

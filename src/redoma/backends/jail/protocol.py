@@ -33,6 +33,8 @@ VERDICT = b"V"
 
 GO = b"G"
 """To the keeper: everything is prepared on our side."""
+END = b"e"
+"""To init: end the run. Any other byte that it is sent after its order is the number of a signal for the guest."""
 
 MOST = {
     BORN: 16,

@@ -15,7 +15,7 @@ import msgspec
 
 from ...errors import BackendError
 from ...models import Isolation, Limits, Request, Status, Stream, Usage
-from ..base import Outcome, Sink, ended_by, exceeded, uncancellable
+from ..base import Control, Outcome, Sink, ended_by, exceeded, uncancellable
 from . import protocol, value
 from .cell import Cell
 
@@ -49,8 +49,18 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Run:
-    def __init__(self, request: Request, sink: Sink, cell: Cell, isolation: Isolation, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        sink: Sink,
+        cell: Cell,
+        isolation: Isolation,
+        env: Mapping[str, str],
+        control: Control | None = None,
+    ) -> None:
         self._request, self._sink, self._cell, self._isolation = request, sink, cell, isolation
+        self._control = control
+        self._dialogue: asyncio.Task[None] | None = None
         self._env = {**env, **request.environment}
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
@@ -102,13 +112,14 @@ class Run:
             protocol.order(
                 {
                     "argv": _argv(request),
-                    "source": request.code,
+                    "source": None if request.language == "command" else request.code,
                     "env": self._env,
                     "files": request.files,
                     "cwd": request.cwd,
                     "value": most,
                     "recursion": min(limits.recursion, 1_000_000),
                     "rlimits": _rlimits(limits, processes_by_rlimit, watched),
+                    "control": self._control is not None,
                 }
             ),
         )
@@ -125,14 +136,19 @@ class Run:
                 }
             ),
         )
-        self._feed(self._cell.stdin, request.stdin, last=True)
+        if self._control is None:
+            self._feed(self._cell.stdin, request.stdin, last=True)
+        else:
+            self._dialogue = self._loop.create_task(self._converse(self._control, self._cell.stdin))
+            self._loop.add_reader(self._cell.order.fileno(), self._started, self._control)
         self._loop.add_reader(self._cell.control.fileno(), self._hear)
         for stream, number in self._open.items():
             self._loop.add_reader(number, self._pump, stream, number)
 
     def _feed(self, number: int, data: bytes, last: bool = False) -> None:
         """Write what fits now, the rest when there is room. After its `last` word a descriptor of ours is closed."""
-        view = self._feeding.pop(number, memoryview(data))
+        waiting = self._feeding.pop(number, None)
+        view = memoryview(data) if waiting is None else memoryview(bytes(waiting) + data) if data else waiting
         try:
             while view:
                 view = view[os.write(number, view) :]
@@ -146,6 +162,31 @@ class Run:
         if last:
             os.close(number)
             self._cell.stdin = -1
+
+    async def _converse(self, control: Control, number: int) -> None:
+        """Its input: that of the request, then what is written while it runs."""
+        data = memoryview(self._request.stdin or await control.read())
+        while data:
+            try:
+                data = data[os.write(number, data) :] or memoryview(await control.read())
+            except BlockingIOError:
+                await self._room(number)
+            except BrokenPipeError:  # it reads no more: its own business, and nobody waits for room there
+                data = memoryview(await control.read())
+        self._cell.stdin = -1
+        os.close(number)
+
+    async def _room(self, number: int) -> None:
+        room = self._loop.create_future()
+        # Cancelled rather than answered: whoever comes late finds it done and does nothing.
+        self._loop.add_writer(number, room.cancel)
+        await asyncio.wait([room])
+        self._loop.remove_writer(number)
+
+    def _started(self, control: Control) -> None:
+        """The guest has become the program: the socket that its order came on is closed. Signals are its own now."""
+        self._loop.remove_reader(self._cell.order.fileno())
+        control.deliver_signals(lambda number: self._feed(self._cell.control.fileno(), bytes([number])))
 
     # --- out ---
 
@@ -216,7 +257,7 @@ class Run:
             return
         self._ending = ending
         try:
-            self._cell.control.send(b"e")
+            self._cell.control.send(protocol.END)
         except OSError:
             self._cell.kill()
         self._timers.append(self._loop.call_later(_GRACE, self._cell.kill))
@@ -234,6 +275,14 @@ class Run:
         for number in (*self._open.values(), *self._feeding):
             self._loop.remove_reader(number)
             self._loop.remove_writer(number)
+        if self._control is not None:
+            self._control.close()
+            self._loop.remove_reader(self._cell.order.fileno())
+        if self._dialogue is not None:
+            # It does nothing any more, not even with the loop: the number of that pipe may soon be another's.
+            self._dialogue.cancel()
+            if self._cell.stdin >= 0:
+                self._loop.remove_writer(self._cell.stdin)
 
     async def _dead(self) -> None:
         """Wait until the kernel has ended the cell."""
@@ -344,7 +393,7 @@ def _argv(request: Request) -> list[str]:
             return list(request.argv)
         case "bash":
             return ["bash", "--noprofile", "--norc", "/run/script"]
-        case "python":
+        case _:  # Python: `capabilities` promise nothing else
             return []
 
 

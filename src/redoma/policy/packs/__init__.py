@@ -15,7 +15,7 @@ import msgspec
 
 from ...models import Decision
 from ..rules import Rule
-from . import files, outside, python, shell, system
+from . import files, outside, python, script, shell, system
 
 _SCRIPT_FORBIDS = frozenset(
     {
@@ -30,26 +30,6 @@ _SCRIPT_FORBIDS = frozenset(
         "source.bad-utf8",
         "source.invisible",
     }
-)
-
-_SCRIPT = (
-    python.SYNTAX,
-    Rule(
-        id="script.length",
-        decision=Decision.FORBID,
-        reason="it is longer than the 10000 characters a script may have",
-        suggestion="split it, or move data out of it",
-        longer_than=10_000,
-    ),
-    Rule(
-        id="script.secret",
-        decision=Decision.FORBID,
-        reason="it holds an embedded secret",
-        suggestion="pass the secret to the run as a variable instead",
-        traits=("source.secret",),
-        match=("aws configure set aws_access_key_id AKIAIOSFODNN7EXAMPLE",),
-        not_match=("token=$(get_token)", "echo 'password policy'"),
-    ),
 )
 
 _STRICT_FORBIDS = frozenset(
@@ -85,10 +65,10 @@ def rules_of(pack: str) -> tuple[Rule, ...]:
         *shell.RULES,
         *python.STANDARD,
     )
-    script = (*_raised(standard, _SCRIPT_FORBIDS), *_SCRIPT)
-    strict = (*_raised(script, _STRICT_FORBIDS), *python.STRICT)
+    scripts = (*_raised(standard, _SCRIPT_FORBIDS), python.SYNTAX, *script.RULES)
+    strict = (*_raised(scripts, _STRICT_FORBIDS), *python.STRICT)
     core = (*python.CORE, *strict)  # the advice of the narrowest pack comes first
-    return {"none": (), "standard": standard, "script": script, "strict": strict, "core": core}[pack]
+    return {"none": (), "standard": standard, "script": scripts, "strict": strict, "core": core}[pack]
 
 
 def _raised(rules: tuple[Rule, ...], forbidden: frozenset[str]) -> tuple[Rule, ...]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import threading
-import warnings
 from collections.abc import Callable, Iterator
 from typing import TypedDict
 
@@ -43,7 +41,7 @@ from .calls import (
     TIMERS,
 )
 from .names import Names, module_of
-from .tree import all_nodes, bound_in, statements_of
+from .tree import all_nodes, bound_in, parse, statements_of
 
 TRAITS = {
     "python.syntax-error": "it doesn't parse as Python",
@@ -51,6 +49,7 @@ TRAITS = {
     "python.dynamic-command": "it starts a command that can't be known beforehand",
     "python.dynamic-attribute": "it hands a sensitive module around, or fetches a member by a name that can't be known",
     "python.table-file": "it writes a table to a file, or hands on the method that does",
+    "python.shell": "it hands a text to a shell",
     "python.dynamic-import": "it imports a module by a name that can't be known",
     "source.nul": "it holds a NUL character",
     "source.bad-utf8": "it is not valid UTF-8",
@@ -74,9 +73,6 @@ _TELLING = frozenset(
     | {ast.MatchClass, ast.ClassDef}
 )
 
-# Muting the parser's warnings changes a list that all threads share, and two threads can restore it in the wrong order.
-_parsing = threading.Lock()
-
 
 def facts(source: str, depth: int = 0) -> list[Fact]:
     """What the program does, as far as its text tells. Never raises for what the text is."""
@@ -88,7 +84,7 @@ def facts(source: str, depth: int = 0) -> list[Fact]:
     # The marks are already reported; what they hide is read as well as it can be.
     readable = _SURROGATE.sub("�", source.removeprefix("\ufeff").replace("\0", " "))
     try:
-        tree = _parse(readable)
+        tree = parse(readable)
     except SyntaxError as error:
         line, column = error.lineno or 0, error.offset or 0
         found.append(Trait(name="python.syntax-error", line=line, column=column, text=error.msg or ""))
@@ -99,12 +95,6 @@ def facts(source: str, depth: int = 0) -> list[Fact]:
     else:
         found.extend(_Reader(readable, tree, depth).read())
     return found
-
-
-def _parse(source: str) -> ast.Module:
-    with _parsing, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(source)
 
 
 def _text_facts(source: str) -> Iterator[Fact]:
@@ -305,7 +295,7 @@ class _Reader:
         if len(code) > self.inner_left:
             return False
         try:
-            tree = _parse(code)
+            tree = parse(code)
         except (SyntaxError, ValueError):  # it can't run
             return True
         except (RecursionError, MemoryError):
@@ -342,6 +332,7 @@ class _Reader:
         """The commands a call starts."""
         shell = self.wants_shell(node) if name in ARGV_CALLS else name in SHELL_CALLS
         if shell is not False:
+            yield Trait(name="python.shell", **place)
             script = self.argument(node, 0, "cmd", "command", "args")
             words = self.names.words(script) if script is not None else None
             text = words[0] if words else self.names.text(script) if script is not None else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import threading
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 
 Position = tuple[int, int]
@@ -18,6 +20,23 @@ _CODE_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
     for kind in vars(ast).values()
     if isinstance(kind, type) and issubclass(kind, ast.AST)
 }
+
+
+# Muting the parser's warnings changes a list that all threads share, and two threads can restore it in the wrong order.
+_parsing = threading.Lock()
+_TRIES = 20
+
+
+def parse(source: str) -> ast.Module:
+    """As `ast.parse`, in silence, and whatever other threads do meanwhile."""
+    with _parsing, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(_TRIES):
+            try:
+                return ast.parse(source)
+            except SystemError:  # CPython 3.11 counts the depth of all threads together: some other one parses, too
+                continue
+    raise RecursionError("the interpreter has lost count of the depth of the code")
 
 
 def all_nodes(tree: ast.Module) -> list[ast.AST]:
