@@ -14,13 +14,16 @@ from redoma.models import Language
 
 
 class Runner(msgspec.Struct, frozen=True, kw_only=True):
-    make: Callable[[], Backend]
+    make: Callable[[], Backend] | None = None
+    runtime: str | None = None
+    """Instead of `make`: in containers of this runtime."""
     language: Language
     programs: dict[str, str]
 
 
 _PYTHON = {
     "hello": "print('hello')",
+    "is empty": "",
     "both streams": "import sys\nprint('out')\nprint('err', file=sys.stderr)",
     "unicode": "print('Olá, A³X! 你好 🦜')",
     "no final newline": "print('end', end='')",
@@ -42,6 +45,7 @@ _PYTHON = {
 
 _BASH = {
     "hello": "echo hello",
+    "is empty": "",
     "both streams": "echo out; echo err >&2",
     "unicode": "echo 'Olá, A³X! 你好 🦜'",
     "no final newline": "printf end",
@@ -97,6 +101,9 @@ _JAIL_BASH = _BASH | {
     ),
 }
 
+_DOCKER_PYTHON = _NATIVE_PYTHON | {
+    "reads all variables": "import os\nprint(sorted(set(os.environ) - {'HOME', 'LANG', 'PATH', 'LC_CTYPE'}))",
+}
 
 _ANSWERS = {
     "hello": Answer(stdout="hello\n"),
@@ -123,5 +130,9 @@ RUNNERS = {
     "jail-bash": Runner(make=JailBackend, language="bash", programs=_JAIL_BASH),
     "native-python": Runner(make=NativeBackend, language="python", programs=_NATIVE_PYTHON),
     "native-bash": Runner(make=NativeBackend, language="bash", programs=_BASH),
+    "docker-python": Runner(runtime="runc", language="python", programs=_DOCKER_PYTHON),
+    "docker-bash": Runner(runtime="runc", language="bash", programs=_JAIL_BASH),
+    "gvisor-python": Runner(runtime="runsc", language="python", programs=_DOCKER_PYTHON),
+    "gvisor-bash": Runner(runtime="runsc", language="bash", programs=_JAIL_BASH),
     "fake": Runner(make=_fake, language="python", programs={name: name for name in _ANSWERS}),
 }

@@ -10,13 +10,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from redoma import AsyncExecutor, Config, InvalidRequest, Limits, Result, Status
+from redoma.backends.docker import Box, DockerBackend
 from redoma.models import MiB
 
 from .runners import RUNNERS, Runner
 
-pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+pytestmark = [pytest.mark.usefixtures("nothing_left_behind"), pytest.mark.asyncio(loop_scope="module")]
 
 LIMITS = Limits(time=20, memory=128 * MiB, output_total=2 * MiB)
 
@@ -33,11 +35,27 @@ class Bench:
         return await self._executor.run(self._runner.programs[program], self._runner.language, **options)
 
 
-@pytest.fixture
-async def bench(request: pytest.FixtureRequest, config: Config) -> AsyncIterator[Bench]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def containers() -> AsyncIterator[dict[str, DockerBackend]]:
+    """By runtime, for all tests here: to meet an engine takes it longer than to run a container."""
+    made: dict[str, DockerBackend] = {}
+    yield made
+    for backend in made.values():
+        await backend.aclose()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bench(
+    request: pytest.FixtureRequest, config: Config, containers: dict[str, DockerBackend]
+) -> AsyncIterator[Bench]:
     runner = RUNNERS[request.param]
-    async with AsyncExecutor(config, backends=[runner.make()]) as executor:
-        yield Bench(runner, executor)
+    if runner.make is not None:
+        async with AsyncExecutor(config, backends=[runner.make()]) as executor:
+            yield Bench(runner, executor)
+        return
+    host, runtime = request.getfixturevalue("engine"), runner.runtime or ""
+    backend = containers.setdefault(runtime, DockerBackend(Box(runtime=runtime), host=host))
+    yield Bench(runner, AsyncExecutor(config, backends=[backend]))
 
 
 def every_backend_with(program: str) -> pytest.MarkDecorator:
@@ -51,6 +69,12 @@ async def test_output_and_success_are_reported(bench: Bench) -> None:
     assert (result.status, result.exit_code, result.stdout, result.stderr) == (Status.OK, 0, "hello\n", "")
     assert result.backend == bench.name
     assert result.usage.wall >= 0
+
+
+@every_backend_with("is empty")
+async def test_nothing_to_do_is_done(bench: Bench) -> None:
+    result = await bench("is empty")
+    assert (result.status, result.exit_code, result.stdout, result.stderr) == (Status.OK, 0, "", "")
 
 
 @every_backend_with("both streams")

@@ -54,7 +54,7 @@ def collect(
     collection.walk(directory, "", Patterns(patterns), 0)
     for pattern in patterns:
         known = pattern in collection.files or pattern in collection.left_out or f"{pattern}/" in collection.left_out
-        if not known and not _MAGIC.search(pattern):  # one file by its name: its absence is news
+        if not known and not is_magic(pattern):  # one file by its name: its absence is news
             collection.leave_out(pattern, "unchanged" if pattern in collection.unchanged else "there is no such file")
     if collection.more:
         collection.left_out[""] = f"and {collection.more:,} more"
@@ -71,6 +71,11 @@ def wanted(path: str, patterns: Iterable[str]) -> bool:
 
 
 _MAGIC = re.compile(r"[*?\[]")
+
+
+def is_magic(pattern: str) -> bool:
+    """Whether it may stand for more than the one file of its name."""
+    return bool(_MAGIC.search(pattern))
 
 
 class Patterns:
@@ -104,7 +109,7 @@ class Patterns:
 
     def name(self, name: str) -> bool:
         """Whether it is asked for by exactly this name."""
-        return (name,) in self._rests and not _MAGIC.search(name)
+        return (name,) in self._rests and not is_magic(name)
 
     def __bool__(self) -> bool:
         return bool(self._rests)

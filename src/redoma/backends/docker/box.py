@@ -1,0 +1,238 @@
+"""A container as data: what somebody wants, and the engine's JSON for it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from ...errors import InvalidRequest
+from ...models import Language, Limits
+from . import stub, syscalls
+
+HOSTS = "/etc/hosts"
+NOBODY = "65534:65534"
+"""By number: an image need not know anybody by the name."""
+_TELLING = """
+    acpi asound buddyinfo bus cmdline config.gz consoles crypto device-tree devices diskstats dma driver dynamic_debug
+    execdomains fb fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags
+    latency_stats locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo
+    softirqs swaps sys sysrq-trigger sysvipc timer_list timer_stats tty version vmallocinfo zoneinfo"""
+"""What in /proc tells of the machine, its kernel and its other tenants; the engine's own list is in it. What programs
+look at to find their way is left: cpuinfo, meminfo, stat, loadavg, uptime, filesystems, mounts."""
+_HIDDEN = ("/sys", "/dev/mqueue", *(f"/proc/{name}" for name in _TELLING.split()))
+_SHM = 64 << 20  # what the engine gives by default
+_MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
+
+
+class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a container is like. As it stands, hardened: for code that nobody has reviewed.
+
+    The fields are those of an `exec.docker` entry. There 0 means no limit; in a hardened box the limits of the request
+    hold, and these only where they are lower.
+    """
+
+    python: str = "python:3.11-slim"
+    bash: str = "bash:5.2-alpine"
+    command: str = "python:3.11-slim"
+    network_mode: str = "none"
+    volumes: tuple[str, ...] = ()
+    """`host:container[:ro]`; what doesn't begin with / is a named volume of the engine."""
+    user: str | None = NOBODY
+    memory_limit: int = 0
+    cpu_quota: int = 0
+    """100000 is one processor."""
+    auto_remove: bool = True
+    read_only_rootfs: bool = True
+    no_new_privileges: bool = True
+    cap_drop: tuple[str, ...] = ("ALL",)
+    cap_add: tuple[str, ...] = ()
+    pids_limit: int = 0
+    tmpfs: dict[str, str] = {}
+    seccomp: Literal["redoma", "engine"] = "redoma"
+    """Whose filter of system calls: the jail's, or the laxer one of the engine. gVisor has its own."""
+    runtime: str | None = None
+    """`runsc` for gVisor; None is the engine's own choice."""
+    pull: bool = False
+    """Whether an image that is missing is fetched."""
+    direct: bool = False
+    """Whether the command is the container's own, with nothing of ours around it."""
+
+    def __post_init__(self) -> None:
+        for volume in self.volumes:
+            _mount(volume)
+        for name in ("memory_limit", "cpu_quota", "pids_limit"):
+            if not 0 <= getattr(self, name) < _MOST:
+                raise InvalidRequest(
+                    f"{name} is {getattr(self, name)}", why="it is a positive number, or 0 for none", next="mend it"
+                )
+
+    @classmethod
+    def plain(cls, image: str, **fields: Any) -> Box:
+        """What a configured container is when nothing else was written down: the engine's own defaults."""
+        engine: dict[str, Any] = {
+            **dict.fromkeys(("python", "bash", "command"), image),
+            **dict.fromkeys(("auto_remove", "read_only_rootfs", "no_new_privileges"), False),
+            "network_mode": "bridge",
+            "user": None,
+            "seccomp": "engine",
+            "cap_drop": (),
+        }
+        return cls(direct=True, **engine | fields)
+
+    def image(self, language: Language) -> str:
+        return str(getattr(self, language))
+
+
+class Spec(NamedTuple):
+    """What is settled when a container is made: one that waits fits a request whose spec is the same."""
+
+    image: str
+    python: bool
+    """Which of the two stubs waits in it."""
+    memory: int
+    processes: int
+    disk: int
+    files: int
+    file_size: int
+    open_files: int
+    cpu: float
+
+
+def spec(box: Box, language: Language, limits: Limits) -> Spec:
+    return Spec(
+        image=box.image(language),
+        python=language == "python",
+        memory=min(limits.memory, box.memory_limit or limits.memory),
+        processes=min(limits.processes, box.pids_limit or limits.processes),
+        disk=limits.disk,
+        files=limits.files,
+        file_size=limits.file_size,
+        open_files=limits.open_files,
+        cpu=limits.cpu,
+    )
+
+
+def waiting(box: Box, wanted: Spec, *, gvisor: bool = False, hosts: str | None = None) -> dict[str, Any]:
+    """The engine's JSON for a container in which a stub waits for an order.
+
+    `hosts`: a file of the engine's host to be /etc/hosts. With it one without a network has nothing of the engine's own
+    networks, which take longer to be set up than all the rest, and which write that file.
+    """
+    # The stub is one. gVisor's own threads are counted as well, about five for each process inside (measured: 38 of its
+    # own, 196 with 30 more, 502 with 90); without them its kernel gives up.
+    tasks = 6 * wanted.processes + 64 if gvisor else wanted.processes + 1
+    # One file system for all that the run writes, so that its size is the limit on all of it. Shared memory can't be
+    # in it, so it takes its part; as the file system of a container it would be 64 MiB more than was asked for.
+    shm = min(_SHM, wanted.disk // 8)
+    # Open to whoever the user is, with whom nobody shares them. The mode counts where the image has no such directory;
+    # else it is the image's. Two of the files are the root and the workspace.
+    own = f"mode=1777,exec,size={wanted.disk - shm},nr_inodes={wanted.files + 2}"
+    limits = {
+        "fsize": wanted.file_size,
+        "nofile": wanted.open_files,
+        "core": 0,
+        "cpu": min(math.ceil(wanted.cpu) + 1, 2**31),  # of each process; all together are watched
+    }
+    return {
+        **_streams(),
+        "Image": wanted.image,
+        "Entrypoint": [],
+        "Cmd": stub.command("python" if wanted.python else "command"),
+        "User": box.user or "",
+        "WorkingDir": "/",
+        "StopSignal": "SIGKILL",
+        "NetworkDisabled": hosts is not None,
+        "HostConfig": {
+            **_host(box),
+            "Mounts": [*map(_mount, box.volumes), *([_mount(f"{hosts}:{HOSTS}:ro")] if hosts else [])],
+            "IpcMode": "private",
+            "CgroupnsMode": "private",
+            "MaskedPaths": list(_HIDDEN),
+            "Memory": min(wanted.memory, _MOST),
+            "MemorySwap": min(wanted.memory, _MOST),  # memory and swap together: no swap
+            "PidsLimit": min(tasks, 2**31),
+            "ShmSize": max(shm, 1),
+            "Tmpfs": {
+                "/tmp": own,  # noqa: S108 - inside the container
+                "/run/redoma": f"mode=1777,size={stub.RUN_BYTES},nr_inodes=16",
+                **box.tmpfs,
+            },
+            "Ulimits": [
+                {"Name": name, "Soft": min(value, _MOST), "Hard": min(value, _MOST)} for name, value in limits.items()
+            ],
+            # Nobody reads the engine's log of it, and a flood of output would fill the engine's disk.
+            "LogConfig": {"Type": "none"},
+        },
+    }
+
+
+def direct(box: Box, argv: tuple[str, ...], env: dict[str, str], cwd: str | None, init: bool) -> dict[str, Any]:
+    """The engine's JSON for a container that runs a command, and has exactly what was written down.
+
+    `init`: with the engine's own small pid 1 before it. Without one the kernel keeps from a program that is pid 1 every
+    signal that it has no handler for, so that it could not even be asked to end.
+    """
+    host = {
+        **_host(box),
+        "Memory": box.memory_limit,
+        "MemorySwap": box.memory_limit,
+        "PidsLimit": box.pids_limit or None,
+        "AutoRemove": box.auto_remove,
+        # The engine's log of one that nobody can look at afterwards would only fill its disk.
+        **({"LogConfig": {"Type": "none"}} if box.auto_remove else {}),
+        "Tmpfs": box.tmpfs,
+    }
+    return {
+        **_streams(),
+        "Image": box.command,
+        "Entrypoint": [],
+        "Cmd": list(argv),
+        "Env": [f"{name}={value}" for name, value in env.items()],
+        "User": box.user or "",
+        "WorkingDir": cwd or "",
+        "HostConfig": {**host, "Init": True} if init else host,
+    }
+
+
+def _streams() -> dict[str, Any]:
+    return {
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "OpenStdin": True,
+        "StdinOnce": True,  # its input ends with our connection, so one that waits ends with us
+        "Tty": False,
+    }
+
+
+def _host(box: Box) -> dict[str, Any]:
+    return {
+        "NetworkMode": box.network_mode,
+        "Mounts": [_mount(volume) for volume in box.volumes],
+        "CpuQuota": box.cpu_quota,
+        "CpuPeriod": 100_000 if box.cpu_quota else 0,
+        "ReadonlyRootfs": box.read_only_rootfs,
+        "SecurityOpt": [
+            *(["no-new-privileges"] if box.no_new_privileges else []),
+            *([f"seccomp={syscalls.profile()}"] if box.seccomp == "redoma" else []),
+        ],
+        "CapDrop": list(box.cap_drop),
+        "CapAdd": list(box.cap_add),
+        **({"Runtime": box.runtime} if box.runtime else {}),
+    }
+
+
+def _mount(volume: str) -> dict[str, Any]:
+    """As a mount, not as a "bind": for those the engine makes a directory that doesn't exist, as root."""
+    source, _, rest = volume.partition(":")
+    target, _, mode = rest.partition(":")
+    if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):
+        raise InvalidRequest(
+            f"the volume {volume!r} can't be used",
+            why="it is not host:container or host:container:ro",
+            next="write it as /srv/data:/data:ro",
+        )
+    kind = "bind" if source.startswith("/") else "volume"
+    return {"Type": kind, "Source": source, "Target": target, "ReadOnly": mode == "ro"}

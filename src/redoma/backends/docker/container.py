@@ -1,0 +1,300 @@
+"""One container, from its creation to its removal."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import secrets
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ...errors import BackendError
+from ...models import Stream
+from ..base import uncancellable
+from . import words
+from .engine import Engine, labels
+from .stub import READY
+
+if TYPE_CHECKING:
+    from aiodocker.containers import DockerContainer
+    from aiodocker.stream import Stream as Attached
+
+_STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
+_GONE, _CONFLICT = 404, 409
+_TRIES, _PAUSE = 6, 0.25
+_NEWS = 5.0  # seconds that the engine has to hear of the end of a container from its runtime
+_REMOVAL = 60.0
+_PATIENCE = 60.0  # seconds that a stub has to come up: an engine under load takes its time
+
+
+class Container:
+    """Created, attached to, started, waited for, removed. Whatever happens in between, `remove` is called."""
+
+    def __init__(self, engine: Engine, settings: dict[str, Any], *, pull: bool = False) -> None:
+        self._engine, self._settings, self._pull = engine, settings, pull
+        # Ours, and known before the engine answers: what it made while we were being cancelled can be removed by it.
+        self.name = f"redoma-{secrets.token_hex(8)}"
+        self._asked_for = False
+        self._container: DockerContainer | None = None
+        self._stream: Attached | None = None
+        self.seen: dict[str, Any] = {}
+        """What the engine itself says of it, before anything has run in it."""
+        self.begun: float | None = None
+        """When it was started, by the clock that events have."""
+        self.ended = False
+        """Whether the engine has said that nothing of it is alive."""
+        self._end: asyncio.Task[dict[str, Any]] | None = None
+
+    @property
+    def _about(self) -> dict[str, str]:
+        told = {
+            "image": self._settings["Image"],
+            "runtime": self._settings["HostConfig"].get("Runtime", ""),
+            "user": self._settings["User"],
+            "program": self._settings["Cmd"][0],
+        }
+        return {name: str(value) for name, value in told.items()}
+
+    async def create(self) -> None:
+        """Not interrupted: an engine goes on with what it was asked for, and nothing can be removed that isn't yet."""
+        await uncancellable(self._create())
+
+    async def _create(self) -> None:
+        await self._engine.settle()
+        settings = {**self._settings, "Labels": labels()}
+        try:
+            await self._ask_for(settings)
+        except BackendError as error:
+            if not (self._pull and "is not there" in error.what):
+                raise
+            await self._engine.pull(settings["Image"])
+            await self._ask_for(settings)
+
+    async def _ask_for(self, settings: dict[str, Any]) -> None:
+        async with self._engine.asked(**self._about) as client:
+            self._asked_for = True
+            self._engine.names.add(self.name)
+            self._container = await client.containers.create(settings, name=self.name)
+
+    async def attach(self) -> None:
+        """Before it is started: what it prints at once would be lost else."""
+        container = self._made()
+        async with self._engine.asked(**self._about):
+            self._stream = container.attach(stdin=True, stdout=True, stderr=True)
+            await self._stream._init()
+        self.seen = container._container  # which attaching has asked for
+
+    async def start(self) -> None:
+        container = self._made()
+        if self._settings["HostConfig"].get("AutoRemove"):
+            # When it has ended it will be gone, and its exit code with it: somebody has to wait from the beginning.
+            self._end = asyncio.create_task(container.wait(condition="removed"))
+            await asyncio.sleep(0)
+        self.begun = time.time()
+        async with self._engine.asked(**self._about):
+            await container.start()
+
+    async def armed(self) -> None:
+        """Wait until the stub inside says that it is ready."""
+        said: dict[Stream, bytes] = {"stdout": b"", "stderr": b""}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                while said["stdout"] != READY:
+                    piece = await self.read()
+                    if piece is None or len(said["stdout"]) > len(READY):
+                        break
+                    said[piece[0]] += piece[1][:4096]
+        if said["stdout"] != READY:
+            raise BackendError(
+                f"the image {self._about['image']!r} can't be used",
+                why=f"{self._about['program']} does not start in it: "
+                + (said["stderr"] or said["stdout"]).decode("utf-8", "replace").strip()[-500:],
+                next="try it with `docker run`, or use another image",
+            )
+
+    def _made(self) -> DockerContainer:
+        if self._container is None:
+            raise BackendError("the container is not there", why="it was never made", next="report it")
+        return self._container
+
+    async def mode_of(self, path: str) -> int | None:
+        """The mode of a file in it, as Go has it; None where there is no such file."""
+        import aiodocker
+
+        async with self._engine.asked() as client:
+            try:
+                async with client._query(f"containers/{self._made().id}/archive", params={"path": path}) as response:
+                    about = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
+                    response.close()  # the file itself is not wanted
+                    return int(about["mode"])
+            except aiodocker.DockerError as error:
+                if error.status != _GONE:
+                    raise
+                return None
+
+    # --- while it runs ---
+
+    async def read(self) -> tuple[Stream, bytes] | None:
+        """The next piece of output; None at the end of it."""
+        if self._stream is None:
+            return None
+        with words.explained():
+            message = await self._stream.read_out()
+        return None if message is None else (_STREAMS.get(message.stream, "stdout"), message.data)
+
+    async def write(self, data: bytes) -> bool:
+        """Give it input. False once nobody takes it any more."""
+        if self._stream is None or self._transport() is None:
+            return False
+        try:
+            await self._stream.write_in(data)
+        except (ConnectionError, RuntimeError, AssertionError):
+            return False  # it ended, or closed its input, without reading everything: its own business
+        return True
+
+    def end_input(self) -> None:
+        transport = self._transport()
+        if transport is not None and not transport.is_closing() and transport.can_write_eof():
+            transport.write_eof()
+
+    def _transport(self) -> Any:
+        # Behind aiodocker's back: it can only close both directions at once.
+        response = self._stream._resp if self._stream is not None else None
+        connection = response.connection if response is not None else None
+        return connection.transport if connection is not None else None
+
+    async def signal(self, number: int) -> None:
+        """To its pid 1."""
+        await self._try(lambda container: container.kill(signal=str(number)))
+
+    async def freeze(self, frozen: bool) -> None:
+        await self._try(lambda container: container.pause() if frozen else container.unpause())
+
+    async def _try(self, ask: Callable[[DockerContainer], Awaitable[None]]) -> None:
+        import aiodocker
+
+        async with self._engine.asked():
+            try:
+                await ask(self._made())
+            except aiodocker.DockerError as error:
+                # It may have ended meanwhile, which its runtime knows before the engine does and tells in words of its
+                # own. What counts is what the engine itself says then.
+                if error.status not in (_GONE, _CONFLICT) and not await self._has_ended(_NEWS):
+                    raise
+
+    async def _has_ended(self, patience: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self.exited()
+        return self._end is not None and self._end.done() and self._end.exception() is None
+
+    async def stats(self) -> dict[str, Any]:
+        """What it has used so far; nothing if it has ended."""
+        told = await self._engine.get(f"containers/{self._made().id}/stats", stream=0, **{"one-shot": 1})
+        return told if isinstance(told, dict) else {}
+
+    # --- the end ---
+
+    async def exited(self) -> None:
+        """Wait until it has ended. Whoever is interrupted in this leaves the question asked, for `wait`."""
+        if self._end is None:
+            self._end = asyncio.create_task(self._made().wait())
+        await asyncio.wait([self._end])
+
+    async def wait(self) -> int:
+        """Its exit code, when it has ended."""
+        import aiodocker
+
+        with words.explained():
+            try:
+                told = await (self._end or self._made().wait())
+            except aiodocker.DockerError as error:
+                if error.status != _GONE:
+                    raise
+                told = {"StatusCode": 128 + signal.SIGKILL}  # whoever removes one that runs has to kill it first
+        if told.get("Error"):
+            raise BackendError("the container was lost", why=str(told["Error"]), next="run it again")
+        self.ended = True
+        return int(told["StatusCode"])
+
+    async def state(self) -> dict[str, Any]:
+        """What the engine says of its end; nothing where it is gone by itself."""
+        import aiodocker
+
+        async with self._engine.asked():
+            try:
+                return dict((await self._made().show())["State"])
+            except aiodocker.DockerError as error:
+                if error.status != _GONE:
+                    raise
+                return {}
+
+    async def events(self, kind: str) -> int:
+        """How many events of a kind there were since it was started: also for one that is gone."""
+        filters = {"container": [self._made().id], "event": [kind]}
+        async with self._engine.asked() as client:
+            async with client._query(
+                "events",
+                params={
+                    "since": f"{self.begun or 0:.6f}",
+                    "until": f"{time.time():.6f}",
+                    "filters": json.dumps(filters),
+                },
+            ) as response:
+                return len((await response.read()).splitlines())
+
+    async def let_go(self) -> None:
+        """Of the connection; the container itself stays as it is."""
+        if self._end is not None:
+            self._end.cancel()
+            await asyncio.gather(self._end, return_exceptions=True)
+        if (transport := self._transport()) is not None:
+            transport.abort()  # a close would wait until somebody takes the input that it still holds
+        stream, self._stream = self._stream, None
+        if stream is not None and stream._resp is not None:
+            if stream._resp.connection is None:  # the engine has closed it, which aiodocker's `close` doesn't expect
+                stream._closed = True
+                stream._resp.close()
+            else:
+                await stream.close()
+
+    async def remove(self) -> None:
+        """Kill and remove it, with what volumes it made. Never interrupted; safe to call twice."""
+        await uncancellable(self._remove())
+
+    async def _remove(self) -> None:
+        await self.let_go()
+        if not self._asked_for:
+            return
+        why = "its removal has not come to an end"
+        for number in range(_TRIES):
+            try:
+                async with asyncio.timeout(_REMOVAL):
+                    if await self._delete():
+                        self._engine.names.discard(self.name)
+                        return
+            except (BackendError, TimeoutError) as error:
+                why = str(error) or why
+            await asyncio.sleep(_PAUSE * (number + 1))
+        self._engine.owed.add(self.name)
+        if not self.ended:  # else nothing of it is alive, and it can as well go later
+            raise BackendError(f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}")
+
+    async def _delete(self) -> bool:
+        """Whether it is gone."""
+        import aiodocker
+
+        async with self._engine.asked() as client:
+            try:
+                await client.containers.container(self.name).delete(force=True, v=True)
+            except aiodocker.DockerError as error:
+                if error.status == _GONE:
+                    return True
+                if error.status == _CONFLICT:
+                    return False  # it is being removed: asked for again until it is gone
+                raise
+        return True

@@ -1,0 +1,320 @@
+"""The connection to an engine: where it is, what it is, what its errors mean, and what others have left there."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import secrets
+import socket
+import stat
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import BackendError, BackendUnavailable
+from ..base import uncancellable
+from . import words
+
+if TYPE_CHECKING:
+    import aiodocker
+
+LABEL = "redoma"
+_ANSWER = 60.0  # seconds that the engine has for one thing; removing a container can take several
+_OLDEST = (1, 40)  # of its interface: Docker 19.03, the first with the limits that we set
+_SOCKETS = ("/run/docker.sock", "/var/run/docker.sock", "~/.docker/run/docker.sock", "$XDG_RUNTIME_DIR/docker.sock")
+
+
+def address(host: str | None) -> str | None:
+    """Where the engine is: as asked for, as docker's own variable says, or a socket where one usually is.
+
+    None: docker's own configuration names a context, which aiodocker reads.
+    """
+    if given := host or os.environ.get("DOCKER_HOST"):
+        return given
+    if os.environ.get("DOCKER_CONTEXT"):
+        return None
+    for path in map(os.path.expandvars, map(os.path.expanduser, _SOCKETS)):
+        if _is_socket(path):
+            return f"unix://{path}"
+    if os.path.isdir(os.path.expanduser("~/.docker/contexts")):
+        return None
+    raise words.no_engine("none of " + ", ".join(_SOCKETS) + " is there, and DOCKER_HOST is not set")
+
+
+def must_be_there(host: str | None) -> None:
+    """Raise `BackendUnavailable` for what can be seen without asking the engine anything."""
+    words.library()
+    where = address(host)
+    if where is None or not where.startswith("unix://"):
+        return
+    path = where.removeprefix("unix://")
+    if not os.path.exists(path):
+        raise words.no_engine(f"there is no socket {path}")
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise words.no_permission(path)
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+class Engine:
+    """One engine, as one event loop sees it."""
+
+    def __init__(self, host: str | None) -> None:
+        self._host = host
+        self._client: aiodocker.Docker | None = None
+        self._connector: Any = None
+        self._opening, self._writing = asyncio.Lock(), asyncio.Lock()
+        self.about: Mapping[str, Any] = {}
+        """What the engine says of itself."""
+        self.names: set[str] = set()
+        """Of the containers that are there because of us."""
+        self.owed: set[str] = set()
+        """Names of containers that are to go, and could not be removed when they were to."""
+        self._owed_volumes: set[str] = set()
+        self._volume: str | None = None
+        self._hosts: str | None = None
+        self.without_init = False
+        """Whether it was found to have no small pid 1 of its own."""
+
+    async def client(self) -> aiodocker.Docker:
+        """Open, looked at and swept."""
+        async with self._opening:
+            if self._client is None:
+                self._client = await self._open()
+        return self._client
+
+    async def _open(self) -> aiodocker.Docker:
+        must_be_there(self._host)
+        import aiodocker
+        import aiohttp
+
+        where = address(self._host)
+        if where is not None and where.startswith("unix://"):
+            # Without a bound on connections: every container that waits or runs has one. And none is kept for later: a
+            # new one costs next to nothing here, and descriptors that come and go look like a leak.
+            self._connector = aiohttp.UnixConnector(where.removeprefix("unix://"), limit=0, force_close=True)
+            where = "unix://localhost"  # what aiodocker itself calls an engine behind a socket
+        try:
+            client = aiodocker.Docker(
+                url=where, connector=self._connector, timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=10.0)
+            )
+        except (AssertionError, ValueError, OSError) as error:
+            raise words.no_engine(str(error) or "docker's context leads nowhere") from error
+        try:
+            with words.explained():
+                about = await client.system.info()
+                await self._look_at(client)
+                self.about = about
+                await sweep(client)
+        except BaseException:
+            await self._shut(client)
+            raise
+        return client
+
+    async def _look_at(self, client: aiodocker.Docker) -> None:
+        version = client.api_version.removeprefix("v")
+        if tuple(map(int, version.split("."))) < _OLDEST:
+            raise BackendUnavailable(
+                f"the engine is too old: it speaks version {version}",
+                why=f"{_OLDEST[0]}.{_OLDEST[1]} is the first with all that is needed",
+                next="use Docker 19.03 or later",
+            )
+
+    @asynccontextmanager
+    async def asked(self, **about: str) -> AsyncIterator[aiodocker.Docker]:
+        """The client, to ask for something. What the engine refuses becomes an error that says what to do."""
+        client = await self.client()
+        with words.explained(**about):
+            yield client
+
+    async def get(self, path: str, **params: str | int) -> Any:
+        """What aiodocker has no call for."""
+        async with self.asked() as client:
+            return await client._query_json(path, params=params)
+
+    async def pull(self, image: str) -> None:
+        async with self.asked(image=image) as client:
+            await client.images.pull(image)
+
+    async def hosts(self, image: str) -> str | None:
+        """A file of the engine's host that names nothing but localhost; None where it can't be made.
+
+        It is in a volume of ours, put there through a container that is never started.
+        """
+        async with self._writing:
+            if self._hosts is None:
+                with suppress(BackendError):
+                    await uncancellable(self._write_hosts(image))
+        return self._hosts
+
+    async def _write_hosts(self, image: str) -> None:
+        volume = f"{LABEL}-{secrets.token_hex(8)}"
+        async with self.asked() as client:
+            about = {"Name": volume, "Labels": labels()}
+            self._volume = volume
+            made = await client._query_json("volumes/create", method="POST", data=about)
+            mount = {"Type": "volume", "Source": volume, "Target": "/hosts"}
+            settings: dict[str, Any] = {"Image": image, "Cmd": ["none"], "HostConfig": {"Mounts": [mount]}}
+            settings["Labels"] = labels()
+            container = await client.containers.create(settings)
+            try:
+                named = _archive("hosts", b"127.0.0.1 localhost\n::1 localhost\n")
+                await container.put_archive("/hosts", named)  # type: ignore[no-untyped-call]
+            finally:
+                await container.delete(force=True)
+        self._hosts = f"{made['Mountpoint']}/hosts"
+
+    async def forget_hosts(self) -> None:
+        """Somebody may have removed it, or nobody needs it any more."""
+        if self._volume is not None:
+            self._owed_volumes.add(self._volume)
+        self._volume = self._hosts = None
+        with suppress(BackendError):
+            await self.settle()
+
+    def take_over(self, other: Engine) -> None:
+        """What another has left there, which nobody can close any more: its event loop is."""
+        self.owed |= other.names | other.owed
+        self._owed_volumes |= other._owed_volumes | ({other._volume} if other._volume else set())
+
+    async def settle(self) -> None:
+        """Remove what is owed, as far as that can be done now."""
+        if not self.owed and not self._owed_volumes:
+            return
+        import aiodocker
+
+        client = await self.client()
+        for volume in list(self._owed_volumes):
+            with suppress(aiodocker.DockerError):  # it is small, and tried again
+                await client._query_json(f"volumes/{volume}", method="DELETE", params={"force": "1"})
+                self._owed_volumes.discard(volume)
+        for name in list(self.owed):
+            try:
+                await client.containers.container(name).delete(force=True, v=True)
+            except aiodocker.DockerError as error:
+                if error.status != 404:
+                    continue
+            self.owed.discard(name)
+
+    async def aclose(self) -> None:
+        await self.forget_hosts()  # what can't be removed now is swept when this process is gone
+        async with self._opening:
+            client, self._client = self._client, None
+            if client is not None:
+                await self._shut(client)
+
+    async def _shut(self, client: aiodocker.Docker) -> None:
+        await client.close()
+        if self._connector is not None:
+            await self._connector.close()
+            self._connector = None
+
+
+# --- whose container it is ---
+
+
+def labels() -> dict[str, str]:
+    """What says, of a container, which process it belongs to."""
+    return {LABEL: "", **{f"{LABEL}.{name}": value for name, value in owner().items()}}
+
+
+def owner() -> dict[str, str]:
+    return {"pid": str(os.getpid()), "started": _started(os.getpid()) or "", **_machine()}
+
+
+@cache
+def _machine() -> dict[str, str]:
+    return {
+        "host": f"{socket.gethostname()} {_line('/etc/machine-id')}".strip(),
+        "boot": _line("/proc/sys/kernel/random/boot_id"),
+        "namespace": os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else "",
+    }
+
+
+def _line(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """When a process was started, in ticks since the boot: a number may be given to another process later."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def orphaned(labelled: Mapping[str, str]) -> bool:
+    """Whether the process that a container belongs to is gone. Where that can't be known, it is not."""
+    theirs = {name.removeprefix(f"{LABEL}."): value for name, value in labelled.items()}
+    ours = _machine()
+    if theirs.get("host") != ours["host"] or not theirs.get("pid", "").isdigit():
+        return False
+    if theirs.get("boot") != ours["boot"]:
+        return True  # this host has been started anew since
+    if theirs.get("namespace") != ours["namespace"]:
+        return False  # numbers of processes that we don't see
+    if not theirs.get("started"):
+        return not _exists(int(theirs["pid"]))  # a host without /proc
+    return _started(int(theirs["pid"])) != theirs["started"]
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+async def sweep(client: aiodocker.Docker) -> int:
+    """Remove what a Redoma that is dead has left. How many those were."""
+    import aiodocker
+
+    found = await client.containers.list(all=True, filters=f'{{"label": ["{LABEL}"]}}')
+    left = [one for one in found if orphaned(one["Labels"])]
+    for one in left:
+        try:
+            await one.delete(force=True, v=True)
+        except aiodocker.DockerError as error:
+            if error.status not in (404, 409):  # gone, or on its way: another Redoma sweeps as well
+                raise BackendError(
+                    f"the container {one.id[:12]} of a Redoma that has died can't be removed",
+                    why=error.message,
+                    next=f"docker rm -f {one.id[:12]}",
+                ) from error
+    await _sweep_volumes(client)
+    return len(left)
+
+
+async def _sweep_volumes(client: aiodocker.Docker) -> None:
+    import aiodocker
+
+    found = await client._query_json("volumes", params={"filters": f'{{"label": ["{LABEL}"]}}'})
+    for one in found.get("Volumes") or ():
+        if orphaned(one.get("Labels") or {}):
+            with suppress(aiodocker.DockerError):  # it is small, and tried again at the next start
+                await client._query_json(f"volumes/{one['Name']}", method="DELETE")
+
+
+def _archive(name: str, content: bytes) -> bytes:
+    import tarfile
+
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        about = tarfile.TarInfo(name)
+        about.size, about.mode = len(content), 0o444
+        archive.addfile(about, io.BytesIO(content))
+    return stream.getvalue()

@@ -1,0 +1,214 @@
+"""What waits inside a container for Python code. Inner: it runs there, on Python 3.8 or later, from the text of this
+file alone (`python3 -I -c`), so it imports nothing but the standard library and nothing of ours.
+
+It is pid 1 of the container. It says that it is ready, reads one order from its input (and not a byte more: what
+follows is the program's), places the files, and forks. The child becomes the code that nobody has reviewed. The parent
+stays what it was: it passes signals on, reaps, sends the files back if they were asked for, and ends as the child did.
+
+Parent and child have the same rights, so the child can lie about everything that is said here. It lies about its own
+ending and its own files only: the time, the memory and the container's end are the engine's and the host's business.
+"""
+
+from __future__ import annotations
+
+# As little as can be: a container that is not made ahead of time waits for this.
+import marshal
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+READY, TAKEN = b"redoma: ready\n", b"redoma: taken\n"
+MAIN, WORKSPACE = "/run/redoma/main.py", "/tmp/workspace"  # noqa: S108 - names inside the container, where it is alone
+END = 16  # the signal by which the host asks for the end, and for the files; no program uses it (SIGSTKFLT)
+_MOST_KEPT = 2 << 20  # bytes of source that are left as a file, for processes that start over from it
+_FORWARDED = frozenset(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, END}
+
+
+def main() -> None:
+    os.makedirs(WORKSPACE, 0o700, exist_ok=True)
+    write(1, READY)
+    header = read(4)
+    if len(header) < 4:
+        os._exit(0)  # the host has let go of us
+    order = marshal.loads(read(int.from_bytes(header, "big")))  # noqa: S302 - from the host, before anything foreign ran
+    write(1, TAKEN)
+    broken = place(order["files"])
+    child = 0
+    if broken is None:
+        child = start()
+        if child == 0:
+            run(order)
+            return
+    watch(child, order, broken)
+
+
+def read(size: int) -> bytes:
+    pieces: list[bytes] = []
+    while size > 0:
+        piece = os.read(0, min(size, 1 << 20))
+        if not piece:
+            break
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def write(number: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(number, data) :]
+
+
+def place(files: list[tuple[str, int]]) -> str | None:
+    """Straight from the input, so that they are never in memory as a whole. What went wrong, if something did."""
+    broken = None
+    for name, size in files:
+        try:
+            path = os.path.join(WORKSPACE, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                while size > 0:
+                    piece = read(min(size, 1 << 16))
+                    size -= len(piece) or size
+                    file.write(piece)
+        except OSError as error:
+            broken = broken or f"place the file {name!r}: {error.strerror}"
+            read(size)
+    return broken
+
+
+# --- the parent ---
+
+_child = 0
+
+
+def start() -> int:
+    """Fork. Signals are held back until both know who they are: one that comes meanwhile is passed on afterwards."""
+    global _child
+    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
+    _child = os.fork()
+    if _child == 0:
+        for number in _FORWARDED - {signal.SIGPIPE, signal.SIGXFSZ}:  # those two are as the interpreter has them
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    else:
+        for number in _FORWARDED:
+            signal.signal(number, forward)
+        signal.signal(END, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, range(1, 32))
+    return _child
+
+
+def forward(number: int, frame: Any) -> None:
+    try:
+        os.kill(_child, number)
+    except ProcessLookupError:
+        return
+
+
+def end(number: int, frame: Any) -> None:
+    kill_others()
+
+
+def kill_others() -> None:
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def watch(child: int, order: dict[str, Any], broken: str | None) -> NoReturn:
+    status = 125 << 8
+    while child:
+        pid, ending = os.waitpid(-1, 0)
+        if pid == child:
+            child, status = 0, ending
+    signal.signal(END, signal.SIG_IGN)
+    kill_others()  # nothing but us writes from here on
+    code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    try:
+        last = "!" + broken if broken else "" if os.WIFSIGNALED(status) else "="
+        write(1, f"{order['nonce']}{last}\n".encode("utf-8", "replace"))
+        if order["outputs"]:
+            send_files()
+    finally:
+        os._exit(code)
+
+
+def send_files() -> None:
+    """The whole workspace as a tar; the host picks what it wants, and believes none of it."""
+    import tarfile
+
+    with open(1, "wb", closefd=False) as out:
+        with tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+            for place, directories, names in os.walk(WORKSPACE):
+                for name in sorted(directories + names):
+                    path = os.path.join(place, name)
+                    try:
+                        about = archive.gettarinfo(path, os.path.relpath(path, WORKSPACE))
+                        if not about.isreg():
+                            archive.addfile(about)
+                            continue
+                        with open(path, "rb") as file:
+                            archive.addfile(about, file)
+                    except (OSError, AttributeError):
+                        # It may not be read, or it is a socket, for which there is no kind of entry (and no `about`).
+                        # The host misses it if it was asked for by name.
+                        continue
+
+
+# --- the child ---
+
+
+def run(order: dict[str, Any]) -> None:
+    os.chdir(WORKSPACE)
+    environment = {"PATH": os.environ.get("PATH", os.defpath), **order["env"]}
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed before a kill is kept
+    sys.argv[:] = [MAIN]
+    sys.path.insert(0, WORKSPACE)
+    source = order["source"]
+    keep(source)
+    main = type(sys)("__main__")
+    main.__dict__.update(__file__=MAIN, __builtins__=__builtins__)
+    sys.modules["__main__"] = main
+    sys.setrecursionlimit(order["recursion"])
+    try:
+        # compile() of text ignores a `coding:` cookie: what runs is what the policy read.
+        exec(compile(source, MAIN, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - this is what we are for
+    except SystemExit:
+        raise
+    except BaseException as error:
+        fail(error)
+
+
+def keep(source: str) -> None:
+    """As a file: for tracebacks, and for processes that start over from it."""
+    if len(source) < _MOST_KEPT:
+        try:
+            with open(MAIN, "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(source)
+        except (OSError, UnicodeError):
+            return  # then there are no lines in tracebacks
+
+
+def fail(error: BaseException) -> NoReturn:
+    """End as the interpreter would, with a traceback that begins in the code itself and not here."""
+    frames = error.__traceback__.tb_next if error.__traceback__ else None
+    error.__traceback__ = frames
+    try:
+        sys.excepthook(type(error), error, frames)
+    except BaseException:
+        sys.__excepthook__(type(error), error, frames)
+    if isinstance(error, KeyboardInterrupt):
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

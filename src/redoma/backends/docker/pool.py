@@ -1,0 +1,204 @@
+"""Containers that wait, made ahead of time. Each is used once.
+
+All of it happens on one event loop. Which kind of container is kept ready follows what is asked for: the first request
+decides, and after that two in a row that want the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from ...errors import BackendError
+from ..base import uncancellable
+from .box import Spec
+from .container import Container
+
+_LATER = 0.25  # seconds that a run has the machine for itself before the next container is made
+_RETRY_AFTER = 5.0  # seconds, when one could not be made and nobody waits for it
+
+
+class Pool:
+    def __init__(
+        self,
+        make: Callable[[Spec], Awaitable[Container]],
+        *,
+        minimum: int,
+        maximum: int,
+        queue: int,
+        idle: float,
+    ) -> None:
+        self._make = make
+        self._minimum, self._most_waiting, self._idle = minimum, queue, idle
+        self._places = asyncio.Semaphore(maximum)
+        self._maximum, self._waiting, self._running, self._peak = maximum, 0, 0, 0
+        self._armed: deque[_Warm] = deque()
+        self._usual: dict[bool, Spec] = {}
+        """What is kept ready for Python, and for everything else."""
+        self._last: dict[bool, Spec] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refill_timer: asyncio.TimerHandle | None = None
+        self._retry_at = 0.0
+        self._closed = False
+
+    async def take(self, spec: Spec) -> Container:
+        """One that waits for its order. `give_back` what you have taken."""
+        if self._closed:
+            raise _closed()
+        if self._places.locked() and self._waiting >= self._most_waiting:
+            raise BackendError(
+                "too many runs wait for a container",
+                why=f"{self._waiting} do already",
+                next="send fewer at a time, or raise `docker.maximum` or `docker.queue`",
+            )
+        self._waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            container = await self._ready(spec)
+        except BaseException:
+            self._places.release()
+            raise
+        self._running += 1
+        self._peak = max(self._peak, self._running)
+        self._refill(_LATER)
+        return container
+
+    async def _ready(self, spec: Spec) -> Container:
+        self._learn(spec)
+        while (warm := next((one for one in self._armed if one.spec == spec), None)) is not None:
+            self._armed.remove(warm)
+            if (container := await warm.claim()) is not None:
+                return container
+        if self._closed:
+            raise _closed()
+        return await self._make(spec)
+
+    def _learn(self, spec: Spec) -> None:
+        if self._usual.setdefault(spec.python, spec) != spec and self._last.get(spec.python) == spec:
+            self._usual[spec.python] = spec
+        self._last[spec.python] = spec
+
+    async def give_back(self, container: Container) -> None:
+        """It has been used, so it goes."""
+        self._running -= 1
+        self._places.release()
+        self._refill(0.0)
+        await container.remove()
+
+    # --- ahead of time ---
+
+    def _refill(self, seconds: float) -> None:
+        if not self._minimum or self._closed:
+            return
+        if self._refill_timer is not None:
+            self._refill_timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._refill_timer = loop.call_later(max(seconds, self._retry_at - time.monotonic()), self._fill)
+
+    def _fill(self) -> None:
+        if self._closed:
+            return
+        usual = set(self._usual.values())
+        for warm in [warm for warm in self._armed if warm.spec not in usual or warm.is_dead]:
+            self._armed.remove(warm)
+            self._begin(warm.drop())
+        ahead = min(max(self._minimum, self._peak), self._maximum)
+        for spec in usual:
+            for _ in range(ahead - sum(warm.spec == spec for warm in self._armed)):
+                self._armed.append(_Warm(spec, self._make, self._died))
+        self._refill_timer = asyncio.get_running_loop().call_later(self._idle, self._trim)
+
+    def _died(self, warm: _Warm) -> None:
+        """One that waited has ended, or could not be made."""
+        if warm in self._armed:
+            self._armed.remove(warm)
+            self._begin(warm.drop())
+            self._retry_at = time.monotonic() + _RETRY_AFTER
+            self._refill(_RETRY_AFTER)
+
+    def _trim(self) -> None:
+        """Nothing was asked for in a while: those beyond the minimum go."""
+        self._peak = self._running
+        for spec in set(self._usual.values()):
+            for warm in [warm for warm in self._armed if warm.spec == spec][max(self._minimum, self._peak) :]:
+                self._armed.remove(warm)
+                self._begin(warm.drop())
+
+    def _begin(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # what could not be removed is swept by the next Redoma
+
+    async def aclose(self) -> None:
+        self._closed = True
+        if self._refill_timer is not None:
+            self._refill_timer.cancel()
+        while self._armed:
+            self._begin(self._armed.popleft().drop())
+        while self._tasks:
+            await uncancellable(asyncio.wait(set(self._tasks)))
+
+
+class _Warm:
+    """One that is being made or waits."""
+
+    def __init__(self, spec: Spec, make: Callable[[Spec], Awaitable[Container]], died: Callable[[_Warm], None]) -> None:
+        self.spec, self._make, self._died = spec, make, died
+        self._container: Container | None = None
+        self._made = asyncio.Event()
+        self._claimed = False
+        self._task = asyncio.create_task(self._live())
+
+    async def _live(self) -> None:
+        """Make it; then listen. One that waits says nothing, so whatever comes is its end."""
+        try:
+            self._container = await self._make(self.spec)
+            self._made.set()
+            await self._container.read()
+        except (BackendError, TimeoutError):
+            pass
+        self._made.set()
+        if not self._claimed:
+            self._died(self)
+
+    @property
+    def is_dead(self) -> bool:
+        return self._task.done()
+
+    async def claim(self) -> Container | None:
+        """It, as soon as it is ready; None if it is dead."""
+        self._claimed = True
+        try:
+            await self._made.wait()
+        except BaseException:
+            await uncancellable(self.drop())
+            raise
+        for _ in range(2):  # the loop looks once more for what has come: its end may be there, and not be read yet
+            await asyncio.sleep(0)
+        if self._task.done():
+            await uncancellable(self.drop())
+            return None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        return self._container
+
+    async def drop(self) -> None:
+        self._claimed = True
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if self._container is not None:
+            await self._container.remove()
+
+
+def _closed() -> BackendError:
+    return BackendError("docker is closed", why="its executor was", next="make a new executor")

@@ -1,0 +1,337 @@
+"""One request in one container: the order and the input go in, output and the engine's verdict come out."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import Any
+
+from ...errors import BackendError, BackendUnavailable
+from ...models import Isolation, Request, Status, Stream, Usage
+from ..base import Control, Outcome, Sink, ended_by, exceeded
+from . import stub
+from .container import Container
+from .files import Files
+
+_GRACE = 10.0  # seconds that the engine has to end a container that was killed, before its removal is tried
+_LAST_WORD = 3.0  # seconds that a stub has to end the program by itself, so that it can send the files
+_SENDING = 10.0  # seconds that it has for those
+_FIRST_LOOK, _LOOK = 0.3, 0.5  # seconds until the first look at what is used, and between two looks
+_SECOND = 1_000_000_000  # the engine counts in ns
+_QUIET = 0.5  # seconds without output after which a container that has ended has said everything
+_LONGEST_WORD = 4096
+_NEWS = (0.0, 0.05, 0.1, 0.2, 0.4)  # seconds between two questions after what the kernel did
+
+
+class NotTaken(BackendError):
+    """The container had died before it took its order, so nothing of the request has run."""
+
+
+class LastWord:
+    """What a stub says: that it has taken its order; and when the program has ended, behind its number, one line and
+    then the files.
+
+    The line is empty, or says what could not be done after a `!`, or is `=` where the program is known to have ended by
+    itself rather than by a signal. A program that finds the number out can forge all of it. It only speaks of itself.
+    """
+
+    def __init__(self, nonce: bytes, files: Files | None) -> None:
+        self._nonce, self._files = nonce, files
+        self._held = b""
+        self.taken = self.begun = False
+        self._line = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes what was printed; gives back what is the program's own."""
+        if not self.taken:
+            self._held += data
+            if len(self._held) < len(stub.TAKEN):
+                return b""
+            self.taken, data, self._held = True, self._held.removeprefix(stub.TAKEN), b""
+        if not self.begun:
+            data = self._held + data
+            own, found, data = data.partition(self._nonce)
+            if not found:
+                kept = next(
+                    (size for size in range(min(len(own), len(self._nonce) - 1), 0, -1) if self._starts(own[-size:])), 0
+                )
+                self._held = own[len(own) - kept :]
+                return own[: len(own) - kept]
+            self.begun, self._held = True, b""
+            self._listen(data)
+            return own
+        self._listen(data)
+        return b""
+
+    def _starts(self, end: bytes) -> bool:
+        return self._nonce.startswith(end)
+
+    def _listen(self, data: bytes) -> None:
+        if not self._line.endswith(b"\n"):
+            line, end, data = data.partition(b"\n")
+            self._line = (self._line + line)[:_LONGEST_WORD] + end
+        if data and self._files is not None:
+            self._files.feed(data)
+
+    def rest(self) -> bytes:
+        """At the end of all output: what looked like the beginning of the number, and was none."""
+        held, self._held = self._held, b""
+        return held
+
+    @property
+    def broken(self) -> str | None:
+        line = self._line.strip().decode("utf-8", "replace")
+        return line[1:] if line.startswith("!") else None
+
+    @property
+    def ended_itself(self) -> bool:
+        return self._line.strip() == b"="
+
+
+class Run:
+    def __init__(
+        self, request: Request, sink: Sink, container: Container, isolation: Isolation, control: Control | None
+    ) -> None:
+        self._request, self._sink, self._container = request, sink, container
+        self._isolation, self._control = isolation, control
+        self._loop = asyncio.get_running_loop()
+        self._files = Files(request.outputs, request.files) if request.outputs else None
+        self._last: LastWord | None = None
+        self._ending: Status | None = None
+        self._flooded = self._used_up = False
+        self._cpu: float | None = None
+        self._memory: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._signals: asyncio.Queue[int] = asyncio.Queue()
+        self._over, self._taken = asyncio.Event(), asyncio.Event()
+        self._heard = 0
+
+    async def waiting(self) -> Outcome:
+        """In a container whose stub waits for its order."""
+        head, contents, nonce = stub.order(self._request)
+        self._last = LastWord(nonce, self._files)
+        return await self._execute([head, *contents])
+
+    async def direct(self) -> Outcome:
+        """In a container whose command is the program; it is started here."""
+        return await self._execute([])
+
+    async def _execute(self, order: list[bytes]) -> Outcome:
+        try:
+            if not order:
+                await self._container.start()
+                self._taken.set()
+            start = time.monotonic()
+            self._timer = self._loop.call_later(self._request.limits.time, self._end, Status.TIMEOUT)
+            try:
+                pump = self._begin(self._pump())
+                for work in (self._feed(order), self._watch(), self._deliver()):
+                    self._begin(work)
+                await self._until(pump)
+            finally:
+                await self._release()
+            wall = time.monotonic() - start
+            if not self._taken.is_set() and self._ending is None:
+                raise NotTaken("the container was lost", why="it died while it waited", next="run it again")
+            return await self._outcome(wall)
+        except BackendUnavailable as error:  # it has begun, so it must not be tried elsewhere
+            raise BackendError(error.what, why=error.why, next=error.next) from error
+
+    def _begin(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        return task
+
+    async def _until(self, pump: asyncio.Task[None]) -> None:
+        """All its output is there; or it was to end, and did not; or one of us has failed."""
+        given_up, drained = self._begin(self._give_up()), self._begin(self._drained())
+        while not (pump.done() or given_up.done() or drained.done()):
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in self._tasks if task.done()]:
+                self._tasks.discard(task)
+                task.result()
+
+    async def _give_up(self) -> None:
+        await self._over.wait()
+        await asyncio.sleep(_GRACE + (_LAST_WORD + _SENDING if self._files is not None else 0))
+
+    async def _drained(self) -> None:
+        """It has ended, and nothing more comes. An engine that is left with input that nobody has read keeps the
+        connection open, and so would keep us waiting for the end of the output."""
+        await self._container.exited()
+        heard = -1
+        while heard != self._heard:
+            heard = self._heard
+            await asyncio.sleep(_QUIET)
+
+    async def _release(self) -> None:
+        """Nothing of ours stays with the loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- in ---
+
+    async def _feed(self, order: list[bytes]) -> None:
+        for piece in order:
+            if piece and not await self._container.write(piece):
+                return
+        await self._taken.wait()  # what the caller gives can be given once only
+        if self._request.stdin and not await self._container.write(self._request.stdin):
+            return
+        while self._control is not None and (piece := await self._control.read()):
+            if not await self._container.write(piece):
+                return
+        self._container.end_input()
+
+    async def _deliver(self) -> None:
+        """Signals, in the order in which they were sent."""
+        await self._taken.wait()
+        if self._control is not None:
+            self._control.deliver_signals(self._signals.put_nowait)
+        while True:
+            number = await self._signals.get()
+            if self._last is not None and number in (signal.SIGSTOP, signal.SIGCONT):
+                await self._container.freeze(number == signal.SIGSTOP)  # no process can pass those on
+            else:
+                await self._container.signal(number)
+
+    # --- out ---
+
+    async def _pump(self) -> None:
+        while (piece := await self._container.read()) is not None:
+            stream, data = piece
+            self._heard += 1
+            if stream == "stdout" and self._last is not None:
+                data = self._own(data, self._last)
+            self._print(stream, data)
+        if self._last is not None:
+            self._print("stdout", self._last.rest())
+
+    def _own(self, data: bytes, last: LastWord) -> bytes:
+        before, own = last.begun, last.feed(data)
+        if last.taken:
+            self._taken.set()
+        if last.begun and not before and self._files is not None and self._ending is None and self._timer is not None:
+            # The program has ended, it seems. What comes now is ours, and has a time of its own. A program that has
+            # found the number out, and wants that time for itself, is ended by this; the stub itself takes no notice.
+            self._begin(self._container.signal(stub.END))
+            self._timer.cancel()
+            self._timer = self._loop.call_later(_SENDING, self._end, Status.TIMEOUT)
+        return own
+
+    def _print(self, stream: Stream, data: bytes) -> None:
+        if data and not self._flooded and not self._sink(stream, data):
+            self._flooded = True  # also when it has ended by itself meanwhile: what it printed is too much all the same
+            self._end(Status.OUTPUT)
+
+    def _end(self, ending: Status) -> None:
+        if self._ending is None:
+            self._ending = ending
+            self._over.set()
+            self._begin(self._kill())
+
+    async def _kill(self) -> None:
+        if self._files is not None and self._last is not None:
+            await self._container.signal(stub.END)
+            await asyncio.sleep(_LAST_WORD)
+            if self._last.begun:
+                await asyncio.sleep(_SENDING)
+        await self._container.signal(signal.SIGKILL)
+
+    async def _watch(self) -> None:
+        """Now and then: what has it used, and has it used up its processor time?"""
+        pause = _FIRST_LOOK
+        while True:
+            await asyncio.sleep(pause)
+            pause = _LOOK
+            told = await self._container.stats()
+            self._note(told)
+            if (self._cpu or 0.0) > self._request.limits.cpu and self._last is not None:
+                self._used_up = True
+                self._end(Status.TIMEOUT)
+
+    def _note(self, told: dict[str, Any]) -> None:
+        used = told.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
+        memory = told.get("memory_stats", {})
+        most = memory.get("max_usage") or memory.get("usage")  # v2 has no peak: the highest that was seen
+        if used:
+            self._cpu = used / _SECOND
+        if most:
+            self._memory = max(most, self._memory or 0)
+
+    # --- what it comes to ---
+
+    async def _outcome(self, wall: float) -> Outcome:
+        code, out_of_memory = await self._verdict()
+        status, error, exit_code = self._ended(code, out_of_memory)
+        files, left_out = self._files.finish() if self._files is not None else ({}, {})
+        return Outcome(
+            status=status,
+            exit_code=exit_code,
+            error=error,
+            isolation=self._isolation,
+            usage=Usage(wall=wall, cpu=self._cpu, memory=self._memory),
+            files=files,
+            left_out=left_out,
+        )
+
+    async def _verdict(self) -> tuple[int | None, bool]:
+        """The engine's: the exit code, and whether the kernel ended something for want of memory."""
+        try:
+            async with asyncio.timeout(_GRACE):
+                code = await self._container.wait()
+        except TimeoutError:
+            if self._ending is None:
+                raise BackendError(
+                    "the container was lost", why="its output has ended, and it has not", next="see the engine's log"
+                ) from None
+            return None, False  # it is killed once more when it is removed
+        return code, await self._out_of_memory(code)
+
+    async def _out_of_memory(self, code: int) -> bool:
+        state = await self._container.state()
+        if state.get("OOMKilled"):
+            return True
+        if code != 128 + signal.SIGKILL or self._ending is not None:
+            return not state and await self._container.events("oom") > 0
+        if self._last is not None:
+            # A stub that was killed had no last word. That was either asked of the engine, or it was the kernel, which
+            # ends the whole of gVisor where it would end one process else; the engine doesn't always hear why.
+            return self._cut_short and not await self._container.events("kill")
+        # The news that it has ended may be there before the news why.
+        for pause in _NEWS:
+            await asyncio.sleep(pause)
+            if await self._container.events("oom"):
+                return True
+        return False
+
+    @property
+    def _cut_short(self) -> bool:
+        """Whether the stub, which outlives its program, has ended without its last word."""
+        return self._last is not None and not self._last.begun
+
+    def _ended(self, code: int | None, out_of_memory: bool) -> tuple[Status, str | None, int | None]:
+        limits = self._request.limits
+        if out_of_memory:
+            return Status.MEMORY, None, None
+        if self._flooded and self._ending in (None, Status.OUTPUT):
+            return Status.OUTPUT, None, None
+        if self._ending is not None or code is None:
+            return self._ending or Status.KILLED, exceeded("cpu", limits) if self._used_up else None, None
+        if self._cut_short and code != 128 + signal.SIGKILL:
+            # gVisor's kernel was not given the threads that it needs for the processes inside, and gave up.
+            return Status.KILLED, "it was ended with its container, as happens with too many processes", None
+        if self._last is not None and self._last.broken:
+            return Status.ERROR, f"could not {self._last.broken}", code
+        if code == 0:
+            return Status.OK, None, 0
+        if code > 128 and not (self._last is not None and self._last.ended_itself):
+            if code - 128 == signal.SIGXCPU:
+                return Status.TIMEOUT, exceeded("cpu", limits), None
+            return Status.KILLED, ended_by(code - 128, limits), code
+        return Status.ERROR, None, code

@@ -1,0 +1,112 @@
+"""What waits inside a container, and the order that it waits for."""
+
+from __future__ import annotations
+
+import io
+import marshal
+import secrets
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from ...errors import Unsupported
+from ...models import Language, Request
+from .guest import END, READY, TAKEN, WORKSPACE
+
+__all__ = ["END", "READY", "RUN_BYTES", "TAKEN", "WORKSPACE", "command", "order"]
+
+RUN_BYTES = 4 << 20
+"""Of /run/redoma in a container: the script, or the main file."""
+_MAX_DEPTH = 1_000_000  # CPython takes no larger recursion limit than an int of C
+_SCRIPT = "run/redoma/script"
+_BLOCK = 10240  # what tar pads to
+
+
+@cache
+def command(language: Language) -> list[str]:
+    """The command of a container that waits."""
+    here = Path(__file__)
+    if language == "python":
+        return ["python3", "-I", "-X", "utf8", "-c", here.with_name("guest.py").read_text("utf-8")]
+    # A bash does better: see the remark on `set -m`.
+    start = 'if command -v bash >/dev/null; then exec bash --noprofile --norc -c "$0"; else eval "$0"; fi'
+    return ["sh", "-c", start, here.with_name("stub.sh").read_text("utf-8")]
+
+
+def order(request: Request) -> tuple[bytes, tuple[bytes, ...], bytes]:
+    """Two or more pieces of input, of which the last are as large as the files; and the stub's secret number."""
+    nonce = secrets.token_hex(16)
+    head, contents = (_for_python if request.language == "python" else _for_shell)(request, nonce)
+    return head, contents, nonce.encode()
+
+
+_ALWAYS = {"HOME": "/tmp", "LANG": "C.UTF-8"}  # noqa: S108 - inside the container
+
+
+def _for_python(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]:
+    told = {
+        "source": request.code,
+        "env": {**_ALWAYS, **request.environment},
+        "files": [(name, len(content)) for name, content in request.files.items()],
+        "outputs": bool(request.outputs),
+        "recursion": min(request.limits.recursion, _MAX_DEPTH),
+        "nonce": nonce,
+    }
+    # What an interpreter reads without importing anything; version 4 is known to all from 3.4 on. A name that is no
+    # UTF-8 arrives as the bytes it was.
+    head = marshal.dumps(told, 4)
+    return len(head).to_bytes(4, "big") + head, tuple(request.files.values())
+
+
+def _for_shell(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]:
+    script = request.code.encode("utf-8", "surrogateescape") if request.language == "bash" else None
+    if script is not None and len(script) > RUN_BYTES - _BLOCK:
+        raise Unsupported(
+            "the script is too long for a container",
+            why=f"it has {len(script)} bytes, where {RUN_BYTES - _BLOCK} may be",
+            next="pass what it works on as files",
+        )
+    argv = request.argv if script is None else ("bash", "--noprofile", "--norc", f"/{_SCRIPT}")
+    archive = _archive(request.files, script)
+    env = {**_ALWAYS, **request.environment}
+    path = _quoted(env.pop("PATH")) if "PATH" in env else '"$PATH"'
+    words = ["env", "-i", f"PATH={path}", *(f"{name}={_quoted(value)}" for name, value in env.items())]
+    line = (
+        f"nonce={nonce} blocks={len(archive) // _BLOCK} outputs={'1' if request.outputs else ''} path={path} "
+        f"program={_quoted(argv[0])}; set -- {' '.join(words)} {' '.join(map(_quoted, argv))}\n"
+    )
+    return line.encode("utf-8", "surrogateescape"), (archive,)
+
+
+def _quoted(word: str) -> str:
+    """For a shell, on one line: a line end is what the stub calls `l`."""
+    return shlex.quote(word).replace("\n", "'\"$l\"'") if "\n" in word else shlex.quote(word)
+
+
+def _archive(files: Mapping[str, bytes], script: bytes | None) -> bytes:
+    if not files and script is None:
+        return b""
+    import tarfile
+
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
+
+        def add(name: str, content: bytes | None) -> None:
+            about = tarfile.TarInfo(name)
+            about.mode = 0o600 if content is not None else 0o700
+            about.size = len(content or b"")
+            about.type = tarfile.REGTYPE if content is not None else tarfile.DIRTYPE
+            archive.addfile(about, io.BytesIO(content or b""))
+
+        made: set[str] = set()
+        for name, content in files.items():
+            *above, _ = name.split("/")
+            for depth in range(1, len(above) + 1):
+                if (directory := "/".join(above[:depth])) not in made:
+                    made.add(directory)
+                    add(f"{WORKSPACE[1:]}/{directory}", None)
+            add(f"{WORKSPACE[1:]}/{name}", content)
+        if script is not None:
+            add(_SCRIPT, script)
+    return stream.getvalue()

@@ -1,0 +1,110 @@
+"""What the engine's errors mean, in words that say what to do."""
+
+from __future__ import annotations
+
+import grp
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from ...errors import BackendError, BackendUnavailable
+
+
+class CannotStart(BackendError):
+    """The program of a container is not in its image, or can't be started."""
+
+
+def library() -> None:
+    """Raise if the library that speaks with engines is not installed."""
+    try:
+        found = importlib.util.find_spec("aiodocker")
+    except ValueError:  # somebody has forbidden it, which is what `None` among the loaded modules means
+        found = None
+    if found is None:
+        raise BackendUnavailable(
+            "docker can't be used", why="aiodocker is not installed", next="pip install 'redoma[docker]'"
+        )
+
+
+def no_engine(why: str) -> BackendUnavailable:
+    return BackendUnavailable(
+        "no Docker engine answers", why=why, next="start it (`sudo systemctl start docker`), or set DOCKER_HOST"
+    )
+
+
+def no_permission(path: str) -> BackendUnavailable:
+    group = "root"
+    with suppress(OSError, KeyError):
+        group = grp.getgrgid(os.stat(path).st_gid).gr_name
+    return BackendUnavailable(
+        "the Docker engine may not be used",
+        why=f"this user can't open {path}, which belongs to the group {group!r}",
+        next=f"sudo usermod -aG {group} $USER, then log in again; note that this group is as powerful as root",
+    )
+
+
+@contextmanager
+def explained(**about: str) -> Iterator[None]:
+    """Turn what aiodocker raises into an error of ours. `about`: image, runtime, user, program, where they matter."""
+    import aiodocker
+    import aiohttp
+
+    try:
+        yield
+    except aiodocker.DockerError as error:
+        raise explain(error.status, str(error.message), **about) from error
+    except TimeoutError as error:
+        raise BackendError("the Docker engine does not answer", why="it took too long", next="see its log") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise BackendUnavailable(
+            "the Docker engine was lost", why=str(error) or type(error).__name__, next="see if it runs: `docker info`"
+        ) from error
+
+
+def explain(status: int, message: str, **about: str) -> BackendError:
+    image, program = about.get("image", ""), about.get("program", "")
+    if status == 900:  # aiodocker's own number
+        why = re.sub(r"^Cannot connect to Docker Engine via ", "", message)
+        if "Permission denied" in message and (path := re.search(r"unix://(\S+)", message)):
+            return no_permission(path[1])
+        return no_engine(why)
+    if re.search(r"no such image|manifest unknown|pull access denied|not found: manifest", message, re.IGNORECASE):
+        return BackendUnavailable(
+            f"the image {image!r} is not there",
+            why=message
+            if "pull" in message or "manifest" in message
+            else "no image is fetched unless that is asked for",
+            next=f"docker pull {image}, or set `pull: true`",
+        )
+    if re.search(r"unknown (or invalid )?runtime", message, re.IGNORECASE):
+        return BackendUnavailable(
+            f"the engine has no runtime {about.get('runtime', '')!r}",
+            why=message,
+            next="install it and name it under `runtimes` in the engine's daemon.json, or leave `runtime` out",
+        )
+    if "unable to find user" in message or "unable to find group" in message:
+        return BackendError(
+            f"the user {about.get('user', '')!r} is not in the image {image!r}",
+            why="its /etc/passwd and /etc/group don't name it",
+            next="use a number such as 1000:1000",
+        )
+    if re.search(r"mount config|bind source path|invalid volume|includes invalid characters|mount path", message):
+        return BackendError(
+            "a volume can't be mounted", why=message, next="mend `volumes`: /host/path:/container/path:ro"
+        )
+    if program and is_missing(message):
+        return CannotStart(
+            f"the image {image!r} can't be used",
+            why=f"it has no {program}",
+            next=f"use one that has, such as {'python:3.11-slim' if program == 'python3' else 'bash:5.2-alpine'}",
+        )
+    return BackendError("the Docker engine refused", why=message, next="see its log, and `docker info`")
+
+
+def is_missing(message: str) -> bool:
+    """Whether the engine says that the program of a container can't be found or started."""
+    return bool(
+        re.search(r"executable file not found|no such file or directory|permission denied|exec format", message)
+    )

@@ -1,0 +1,89 @@
+"""What the tests of containers share: a run with its output, and a look at the engine past our own code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from redoma.backends.base import Control, Outcome
+from redoma.backends.docker import DockerBackend
+from redoma.models import Limits, Request
+
+
+class Ran:
+    """An outcome, and what was printed."""
+
+    def __init__(self, outcome: Outcome, stdout: bytes, stderr: bytes) -> None:
+        self.outcome, self.stdout, self.stderr = outcome, stdout.decode(), stderr.decode()
+
+    @property
+    def ending(self) -> tuple[str, int | None]:
+        return self.outcome.status.value, self.outcome.exit_code
+
+
+Meanwhile = Callable[[Control, Callable[[str], Any]], Any]
+
+
+async def run(backend: DockerBackend, code: str = "", *, meanwhile: Meanwhile | None = None, **given: Any) -> Ran:
+    """`meanwhile` is given the control, and something to wait with until a text was printed."""
+    if isinstance(given.get("limits"), dict):
+        given["limits"] = Limits(**{"time": 60.0, **given["limits"]})
+    if given.get("argv"):
+        given["language"] = "command"
+    out = {"stdout": bytearray(), "stderr": bytearray()}
+    more = asyncio.Event()
+    most: int = given.get("limits", Limits()).output_total
+
+    def sink(stream: str, data: bytes) -> bool:
+        out[stream] += data
+        more.set()
+        return sum(map(len, out.values())) <= most
+
+    async def printed(text: str) -> None:
+        while text.encode() not in out["stdout"]:
+            more.clear()
+            await more.wait()
+
+    request = Request(code=code, **{"limits": Limits(time=60.0), **given})
+    control = Control()
+    task = asyncio.create_task(backend.run(request, sink, control if meanwhile else None))
+    if meanwhile:
+        await meanwhile(control, printed)
+    return Ran(await task, bytes(out["stdout"]), bytes(out["stderr"]))
+
+
+def docker(*arguments: str, given: bytes = b"") -> str:
+    """The command that a person would type. DOCKER_HOST says where."""
+    done = subprocess.run(["docker", *arguments], input=given, capture_output=True, check=True, timeout=60)
+    return done.stdout.decode()
+
+
+def ours(pid: int | None = None) -> list[str]:
+    """Names of the containers of a process, as the engine has them."""
+    form, mine = "{{.Names}}", f"label=redoma.pid={pid or os.getpid()}"
+    return docker("ps", "--all", "--filter", mine, "--format", form).split()
+
+
+def inspect(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(docker("inspect", name))[0]
+    return found
+
+
+async def until(true: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """Wait for something that another process does. What it gave, or its last answer if it never came true."""
+
+    def look() -> Any:
+        try:
+            return true()
+        except subprocess.CalledProcessError:  # one that was listed is gone
+            return None
+
+    deadline = time.monotonic() + seconds
+    while not (answer := await asyncio.to_thread(look)) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    return answer

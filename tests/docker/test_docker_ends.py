@@ -1,0 +1,211 @@
+"""Whatever way a run ends, nothing of it is left in the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from docker_bench import docker, inspect, ours, run, until
+
+from redoma import BackendError
+from redoma.backends.docker import Box, DockerBackend
+from redoma.errors import BackendUnavailable
+from redoma.models import Request
+
+_SLEEPS = "import time\nprint('here')\ntime.sleep(600)"
+
+
+async def test_a_run_that_is_cancelled_leaves_nothing_whenever_that_is(backend: DockerBackend) -> None:
+    await run(backend, "1")  # the engine is open
+    moments = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+    tasks = [asyncio.create_task(run(backend, _SLEEPS)) for _ in moments]
+
+    async def cancel(task: asyncio.Task[object], moment: float) -> None:
+        await asyncio.sleep(moment)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        task.cancel()  # and once more, while it is being removed
+
+    await asyncio.gather(*(cancel(task, moment) for task, moment in zip(tasks, moments, strict=True)))
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(one) for one in ended] == [asyncio.CancelledError] * len(moments)
+    assert ours() == []
+
+
+async def test_a_command_of_a_configured_container_is_removed_when_it_times_out(engine: str) -> None:
+    plain = DockerBackend(Box.plain("bash:5.2-alpine"), host=engine)  # auto_remove: false
+    try:
+        ran = await run(plain, argv=("sh", "-c", "echo partial; sleep 600"), limits={"time": 1.0})
+        assert (ran.ending, ran.stdout) == (("timeout", None), "partial\n")
+        task = asyncio.create_task(run(plain, argv=("sleep", "600")))
+        (name,) = await until(lambda: [one for one in ours() if one not in plain.kept])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert name not in ours()
+    finally:
+        await plain.aclose()
+    assert ours() == []
+
+
+async def test_what_the_code_leaves_running_ends_with_it(backend: DockerBackend) -> None:
+    ran = await run(backend, "setsid sleep 600 & (sleep 600 &); echo started", language="bash")
+    assert (ran.ending, ran.stdout) == (("ok", 0), "started\n")
+    assert ours() == []
+
+
+def _volumes() -> set[str]:
+    """All but those that a Redoma makes for itself: other tests use this engine, too."""
+    made = re.compile(r"redoma-[0-9a-f]{16}\Z")
+    return {name for name in docker("volume", "ls", "-q").split() if not made.match(name)}
+
+
+async def test_anonymous_volumes_go_with_their_container(engine: str) -> None:
+    docker("volume", "create", "redoma-test-volume")
+    before = _volumes()
+    plain = DockerBackend(Box.plain("bash:5.2-alpine", volumes=("redoma-test-volume:/data",)), host=engine)
+    try:
+        assert (await run(plain, argv=("sh", "-c", "echo x > /data/x"))).ending == ("ok", 0)
+    finally:
+        await plain.aclose()
+        after = _volumes()
+        docker("volume", "rm", "redoma-test-volume")
+    assert after == before  # also the one that somebody has named
+
+
+_OTHER = """
+import asyncio, sys
+from redoma.backends.docker import DockerBackend
+from redoma.models import Limits, Request
+
+async def main():
+    backend = DockerBackend(minimum=1)
+    code = "import time; print('here'); time.sleep(600)"
+    await backend.run(Request(code="1"), lambda *_: True)
+    await backend.run(Request(code=code, limits=Limits(time=600)), lambda *_: print("here", flush=True) or True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def other(engine: str) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """Another Redoma, in the middle of a run and with one container waiting."""
+    process = subprocess.Popen([sys.executable, "-c", _OTHER], stdout=subprocess.PIPE)  # noqa: ASYNC220
+    try:
+        assert process.stdout
+        assert await asyncio.to_thread(process.stdout.readline) == b"here\n"
+        assert len(await until(lambda: len(ours(process.pid)) == 2 and ours(process.pid))) == 2
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+        sweeping = DockerBackend(host=engine)
+        await run(sweeping, "1")
+        await sweeping.aclose()
+
+
+async def test_what_a_redoma_that_was_killed_has_left_is_gone_at_the_next_start(
+    other: subprocess.Popen[bytes], engine: str
+) -> None:
+    living = DockerBackend(host=engine)
+    await run(living, "1")
+    await living.aclose()
+    assert len(ours(other.pid)) == 2, "another Redoma's containers were touched"
+    os.kill(other.pid, signal.SIGKILL)
+    other.wait()
+    assert [name for name in ours(other.pid) if inspect(name)["State"]["Running"]] != []  # it would run on
+    later = DockerBackend(host=engine)
+    await run(later, "1")
+    await later.aclose()
+    assert ours(other.pid) == []
+    assert docker("volume", "ls", "-q", "--filter", f"label=redoma.pid={other.pid}") == ""
+
+
+class Line:
+    """Between us and the engine; it can be cut. What was said until then has arrived."""
+
+    def __init__(self, engine: str, path: Path) -> None:
+        self._engine, self._path = engine.removeprefix("unix://"), path
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def lay(self) -> str:
+        self._server = await asyncio.start_unix_server(self._connect, self._path)
+        return f"unix://{self._path}"
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_unix_connection(self._engine)
+        self._writers += [writer, far_writer]
+        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        for end in (writer, far_writer):
+            end.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
+        except OSError:
+            return
+
+    async def cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+        self._path.unlink(missing_ok=True)
+        await asyncio.sleep(0)
+
+
+async def test_an_engine_that_is_lost_is_told_and_what_it_kept_is_removed_when_it_is_back(
+    engine: str, tmp_path: Path
+) -> None:
+    line = Line(engine, tmp_path / "line.sock")
+    backend = DockerBackend(host=await line.lay())
+    here = asyncio.Event()
+    try:
+        task = asyncio.create_task(backend.run(Request(code=_SLEEPS), lambda *_: not here.set()))  # type: ignore[func-returns-value]
+        await asyncio.wait_for(here.wait(), 60)
+        (name,) = ours()
+        await line.cut()
+        with pytest.raises(BackendError, match=f"{name} can't be removed") as told:
+            await task
+        assert not isinstance(told.value, BackendUnavailable), "it has run, so it must not be tried elsewhere"
+        assert ours() == [name]
+        await line.lay()
+        assert (await run(backend, "print('again')")).stdout == "again\n"
+        assert ours() == []
+    finally:
+        await backend.aclose()
+        await line.cut()
+
+
+async def test_a_container_that_somebody_else_removes_was_killed(backend: DockerBackend) -> None:
+    task = asyncio.create_task(run(backend, _SLEEPS))
+    (name,) = await until(lambda: [one for one in ours() if inspect(one)["State"]["Running"]])
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(docker, "rm", "--force", name)
+    assert (await task).ending == ("killed", 137)
+    assert ours() == []
+
+
+async def test_two_hundred_runs_eight_at_a_time_leave_nothing(engine: str) -> None:
+    backend = DockerBackend(host=engine, maximum=8, minimum=2)
+    try:
+        every = await asyncio.gather(*(run(backend, f"echo {n}", language="bash") for n in range(200)))
+    finally:
+        await backend.aclose()
+    assert [ran.stdout for ran in every] == [f"{n}\n" for n in range(200)]
+    assert ours() == []

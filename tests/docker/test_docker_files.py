@@ -1,0 +1,115 @@
+"""What a container sends back is hostile: it is read within bounds, and never unpacked."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+from docker_bench import run
+
+from redoma.backends import collect
+from redoma.backends.docker import DockerBackend
+from redoma.backends.docker.files import Files
+from redoma.backends.docker.run import LastWord
+from redoma.backends.docker.stub import TAKEN
+
+
+def _tar(*entries: tuple[str, bytes | None], kind: bytes = tarfile.REGTYPE) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, content in entries:
+            about = tarfile.TarInfo(name)
+            about.type = kind if content is not None else tarfile.DIRTYPE
+            about.size = len(content or b"") if kind == tarfile.REGTYPE else 0
+            archive.addfile(about, io.BytesIO(content or b""))
+    return stream.getvalue()
+
+
+def _read(data: bytes, *patterns: str, given: dict[str, bytes] | None = None, step: int = 1000) -> Files:
+    files = Files(patterns, given or {})
+    for start in range(0, len(data), step):
+        files.feed(data[start : start + step])
+    return files
+
+
+@pytest.mark.parametrize("step", [1, 511, 512, 513, 100_000])
+def test_pieces_of_any_size_give_the_same(step: int) -> None:
+    long = "d/" * 20 + "n" * 200
+    sent = _tar(("./a", b"x" * 700), ("d", None), ("d/empty", b""), (long, b"deep"), ("not", b"asked for"))
+    files, left_out = _read(sent, "a", "d/**", step=step).finish()
+    assert (files, left_out) == ({"a": b"x" * 700, "d/empty": b"", long: b"deep"}, {})
+
+
+def test_names_that_lead_elsewhere_are_passed_over() -> None:
+    sent = _tar(("../up", b"x"), ("a/../../up", b"x"), ("/etc/passwd", b"x"), ("fine", b"x"))
+    files, left_out = _read(sent, "**").finish()
+    assert (files, left_out) == ({"fine": b"x"}, {})
+
+
+def test_a_link_that_claims_to_have_content_does_not_hide_what_follows() -> None:
+    stream = bytearray(_tar(("link", b""), kind=tarfile.SYMTYPE)[:512])
+    stream[124:135] = b"00000001000"  # which no link has
+    files, left_out = _read(bytes(stream) + _tar(("after", b"x")), "**").finish()
+    assert (files, left_out) == ({"after": b"x"}, {"link": "a symbolic link, which is not followed"})
+
+
+def test_count_bytes_depth_and_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = _read(_tar(*((f"f{n}", b"") for n in range(collect.MOST_FILES + 150))), "*", step=100_000)
+    files, left_out = many.finish()
+    assert len(files) == collect.MOST_FILES
+    assert left_out["f1000"] == "more than 1,000 files"
+    assert left_out[""] == "and 50 more"
+    deep = "d/" * 40 + "f"
+    assert _read(_tar((deep, b"x")), "**").finish()[1] == {deep: "nested deeper than 32 directories"}
+    header = bytearray(_tar(("huge", b""))[:512])
+    header[124:135] = b"77777777777"
+    huge = Files(("huge",), {})
+    huge.feed(bytes(header))
+    huge.feed(b"x" * 1_000_000)
+    assert len(huge._waiting) == 0, "what is not kept is not held either"
+    assert "all files together may have" in huge.finish()[1]["huge"]
+    header[156:157] = b"L"
+    assert "a name without end" in _read(bytes(header), "**").finish()[1]["."]
+
+
+def test_what_is_no_tar_or_has_no_end_is_told() -> None:
+    assert "makes no sense" in _read(b"x" * 2048, "**").finish()[1]["."]
+    assert _read(_tar(("a", b"x" * 2000))[:1000], "b").finish()[1] == {
+        ".": "not all came back: the container ended before",
+        "b": "there is no such file",
+    }
+
+
+def test_the_last_word_is_found_wherever_it_is_cut() -> None:
+    said = TAKEN + b"out 0123 0123456 put" + b"0123456789" + b"!start x: no\n" + b"after"
+    for step in (1, 2, 3, 7, 100):
+        last = LastWord(b"0123456789", None)
+        own = b"".join(last.feed(said[start : start + step]) for start in range(0, len(said), step))
+        assert (own + last.rest(), last.broken) == (b"out 0123 0123456 put", "start x: no")
+    last = LastWord(b"0123456789", None)
+    assert last.feed(TAKEN + b"ends with 01234") + last.rest() == b"ends with 01234"
+
+
+async def test_a_program_that_forges_its_files_forges_its_own_only(backend: DockerBackend) -> None:
+    """It has the rights of the stub, and can find the number out. What it says then is about itself."""
+    code = """
+import re, sys
+with open('/proc/1/mem', 'rb', 0) as memory, open('/proc/1/maps') as maps:
+    for line in maps:
+        found = re.match(r'([0-9a-f]+)-([0-9a-f]+) rw', line)
+        if not found: continue
+        try:
+            memory.seek(int(found[1], 16))
+            held = memory.read(int(found[2], 16) - int(found[1], 16))
+        except OSError: continue
+        nonce = re.search(rb'nonce.{1,8}?([0-9a-f]{32})', held, re.DOTALL)
+        if nonce: break
+sys.stdout.buffer.write(nonce[1] + b'=\\n' + b'no tar at all' * 100)
+sys.stdout.flush()
+import time
+time.sleep(600)
+"""
+    forged = await run(backend, code, outputs=("x",))
+    assert forged.ending == ("error", 137), forged.stderr  # ended at once: it can't buy itself time with this
+    assert (forged.outcome.files, set(forged.outcome.left_out)) == ({}, {".", "x"})
