@@ -27,13 +27,22 @@ MAY_IMPORT = {
     "config": {"errors", "models", "policy"},
     "intake": {"errors", "models", "config"},
     "endings": {"errors", "models", "backends", "output", "sensitive"},
+    "entries": {"errors", "models", "backends", "config", "intake"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
-        *("intake", "endings", "live", "streaming"),
+        *("entries", "intake", "endings", "live", "streaming"),
     },
     "sync": {"errors", "models", "backends", "config", "executor", "intake", "streaming"},
-    "facades": {"errors", "models", "sensitive", "sync", "audit"},
-    "frontends": {"errors", "models", "policy", "output", "audit", "config", "executor", "sync", "facades", ""},
+    "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
+    "facades": {
+        *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config", "intake"),
+        *("executor", "sync"),
+    },
+    "scripts": {"facades"},
+    "frontends": {
+        *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
+        *("facades", ""),
+    },
 }
 
 

@@ -44,7 +44,7 @@ class Recorder(FakeBackend):
         super().__init__(Answer(stdout="ran"), name="monty")
         self.config, self.seen = config, []  # type: ignore[var-annotated]
 
-    async def run(self, request: Request, sink: Any) -> Outcome:
+    async def run(self, request: Request, sink: Any, control: Any = None) -> Outcome:
         self.seen = [record.kind for record in records(self.config)]
         return await super().run(request, sink)
 
@@ -74,7 +74,7 @@ async def test_nothing_runs_when_the_intent_cannot_be_written(config: Config) ->
 
 async def test_a_lost_outcome_is_a_failure_that_says_it_ran(config: Config) -> None:
     class Saboteur(FakeBackend):
-        async def run(self, request: Request, sink: Any) -> Outcome:
+        async def run(self, request: Request, sink: Any, control: Any = None) -> Outcome:
             for path in config.audit.directory.iterdir():
                 path.unlink()
             config.audit.directory.rmdir()
@@ -116,7 +116,7 @@ async def test_a_cancelled_run_is_on_record_as_killed(config: Config) -> None:
 
 async def test_a_backend_that_breaks_is_failed_with_what_broke(config: Config) -> None:
     class Broken(FakeBackend):
-        async def run(self, request: Request, sink: Any) -> Outcome:
+        async def run(self, request: Request, sink: Any, control: Any = None) -> Outcome:
             sink("stdout", b"partial")
             raise BackendError("the engine is on fire", why="somebody lit it", next="put it out")
 

@@ -14,6 +14,8 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` itself would double 
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import exec as exec  # noqa: A004 - part of the interface
+    from . import scripts
     from .backends.base import Backend, Capabilities, Outcome
     from .backends.fake import Answer, FakeBackend
     from .config import Config
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
         InvalidRequest,
         PolicyError,
         RedomaError,
+        Refused,
         Unsupported,
     )
     from .executor import AsyncExecutor
@@ -55,7 +58,7 @@ _HOMES = {
     "config": "Config",
     "errors": (
         "AuditError BackendError BackendUnavailable CallbackError ConfigError InvalidRequest PolicyError RedomaError "
-        "Unsupported"
+        "Refused Unsupported"
     ),
     "executor": "AsyncExecutor",
     "facades.core": "Core command_history process_command run_python_code",
@@ -65,6 +68,8 @@ _HOMES = {
     "streaming": "AsyncLiveRun",
     "sync": "Executor LiveRun command run stream",
 }
+_MODULES = frozenset({"exec", "scripts"})
+"""Modules that are public by themselves: `redoma.exec` (not in `__all__`: a star import would hide the builtin)."""
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
@@ -93,6 +98,7 @@ __all__ = [
     "Outcome",
     "PolicyError",
     "RedomaError",
+    "Refused",
     "Request",
     "Result",
     "Rule",
@@ -105,6 +111,7 @@ __all__ = [
     "process_command",
     "run",
     "run_python_code",
+    "scripts",
     "stream",
 ]
 
@@ -112,6 +119,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     import importlib
 
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)

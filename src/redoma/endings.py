@@ -101,7 +101,7 @@ def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict
     # Word by word: quoting a command for reading may split a secret that holds a quote.
     words = [redactor.redact(word)[0] for word in request.argv]
     theirs = {
-        "code": shlex.join(words) if words else request.code,
+        "code": shlex.join(words) if request.language == "command" else request.code,
         "requester": request.requester,
         "reason": request.reason,
         "findings": [msgspec.to_builtins(finding) for finding in evaluation.findings],
@@ -121,6 +121,8 @@ def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict
         "limits": msgspec.to_builtins(request.limits),
         "stdin": len(request.stdin),
     }
+    if request.language == "lua":
+        theirs["argv"] = words
     filled = {name: value for name, value in theirs.items() if value}
     return _encodable({**theirs, **redactor.redact_data(filled)[0], **ours})  # type: ignore[no-any-return]
 

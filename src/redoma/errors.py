@@ -4,14 +4,15 @@
     ├── InvalidRequest       the request itself makes no sense (also a ValueError)
     ├── ConfigError          a configuration file can't be used
     │   └── PolicyError      ... because of a rule in it
+    ├── Refused              policy, or the executor that was asked, said no: nothing ran
     ├── CallbackError        a function given as `on_output` failed; the run itself did not
     ├── AuditError           the record can't be written or read
     └── BackendError         a backend could not do its work
         ├── BackendUnavailable   ... because this host doesn't have it
         └── Unsupported          ... because it can't run this request; none of it ran
 
-What the *code* did is never raised: it is in the `Result`. Every message says what happened, why,
-and what to do next.
+What the *code* did is never raised: it is in the `Result`. So is a refusal, except in the process interface
+(`redoma.exec`), where it raises `Refused`. Every message says what happened, why, and what to do next.
 """
 
 from __future__ import annotations
@@ -41,6 +42,16 @@ class ConfigError(RedomaError):
 
 class PolicyError(ConfigError):
     """A rule can't be used: its fields are wrong, or its own examples disagree with it."""
+
+
+class Refused(RedomaError):
+    """Nothing ran, because policy or a configured executor said no; see the evaluation of its `result`."""
+
+    def __init__(self, what: str, result: Result) -> None:
+        finding = result.evaluation.deciding[0]
+        hint = finding.suggestion or "change the command, or the rule"
+        super().__init__(what, why=(result.error or finding.reason).removesuffix(f". {finding.suggestion}"), next=hint)
+        self.result = result
 
 
 class CallbackError(RedomaError):

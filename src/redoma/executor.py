@@ -8,15 +8,16 @@ Only this file knows the order of the stages. `sync.Executor` drives the same ob
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
 from . import config as configuration
 from . import endings, intake
 from .audit import AuditLog
-from .backends.base import Backend, Capabilities
+from .backends.base import Backend, Capabilities, Control
 from .config import Config
+from .entries import Entries
 from .errors import AuditError, BackendError, BackendUnavailable, InvalidRequest, Unsupported
 from .intake import Options
 from .live import Live
@@ -26,8 +27,21 @@ from .policy import Policy, evaluate
 from .sensitive import Redactor
 from .streaming import AsyncLiveRun
 
-_Asked = tuple[Request, tuple[Finding, ...]]
-"""A request, and what speaks against it whatever the policy says."""
+
+class Asked(NamedTuple):
+    """A request, and what only its caller could know of it."""
+
+    request: Request
+    policy: str | None = None
+    objections: tuple[Finding, ...] = ()
+    """What speaks against it whatever the policy says."""
+    on: Backend | None = None
+    """The backend to run it on, where it is none of the executor's own."""
+    control: Control | None = None
+    """What the caller holds on to while it runs."""
+    judged: Request | None = None
+    """What policy looks at, where it is less than what runs: the variables of a configured executor are its owner's."""
+
 
 AUTO = ("jail", "docker", "monty")
 """What `backend="auto"` tries, in this order: never one without a boundary."""
@@ -41,55 +55,60 @@ class AsyncExecutor:
         self.backends = {
             backend.name: backend for backend in (_installed(self.config) if backends is None else backends)
         }
+        self._entries = Entries(self.config, self.backends)
         self._policies: dict[str | None, Policy] = {}
         audit = self.config.audit
         self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
 
     async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
         """Run source text."""
-        return await self._run(*self._source(code, language, options), options)
+        return await self._run(self._source(code, language, options), options)
 
     async def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
         """Run an argument vector, without a shell; `entry` names a configured executor such as `app:shell`."""
-        return await self._run(*self._command(argv, entry, options), options)
+        return await self._run(self.ask(argv, entry, options), options)
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[Options]) -> AsyncLiveRun:
         """Run source text and follow its output: `async with … as run`, `async for` over it, then `run.result`."""
-        return self._live(*self._source(code, language, options), options)
+        return self._live(self._source(code, language, options), options)
 
     def stream_command(
         self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]
     ) -> AsyncLiveRun:
         """Run an argument vector and follow its output."""
-        return self._live(*self._command(argv, entry, options), options)
+        return self._live(self.ask(argv, entry, options), options)
 
-    def _source(self, code: str, language: Language, options: Options) -> _Asked:
-        return intake.build(self.config, self.backends, options, code=code, language=language), ()
+    def follow(self, asked: Asked) -> AsyncLiveRun:
+        """Run what was asked and follow its output."""
+        live = Live(asked.request.limits, Redactor(asked.request.secrets.values()))
+        return AsyncLiveRun(live, lambda live: self.submit(asked, live=live))
 
-    def _command(self, argv: Iterable[str], entry: str | None, options: Options) -> _Asked:
-        given = intake.words("argv", argv)
-        request = intake.build(self.config, self.backends, options, argv=given, language="command")
-        if entry is None:
-            return request, ()
-        intake.must_be_known("executor", [entry], self.config.entries)
-        return intake.for_entry(request, entry, self.config.entries[entry])
+    def _source(self, code: str, language: Language, options: Options) -> Asked:
+        request = intake.build(self.config, self.backends, options, code=code, language=language)
+        return Asked(request, options.get("policy"))
 
-    async def _run(self, request: Request, objections: tuple[Finding, ...], options: Options) -> Result:
+    def ask(
+        self, command: str | Iterable[str], entry: str | None, options: Options, control: Control | None = None
+    ) -> Asked:
+        """A command as it would be run, with what speaks against it. A configured executor also takes one text."""
+        if entry is not None:
+            request, judged, objections, on = self._entries.prepare(entry, command, options)
+            return Asked(request, options.get("policy"), objections, on, control, judged)
+        argv = intake.words("argv", command)
+        request = intake.build(self.config, self.backends, options, argv=argv, language="command")
+        return Asked(request, options.get("policy"), control=control)
+
+    async def _run(self, asked: Asked, options: Options) -> Result:
         on_output = options.get("on_output")
         if on_output is None:
-            return await self.submit(request, policy=options.get("policy"), objections=objections)
-        async with self._live(request, objections, options, on_output=True) as run:
+            return await self.submit(asked)
+        async with self.follow(asked) as run:
             return await run.deliver(on_output)
 
-    def _live(
-        self, request: Request, objections: tuple[Finding, ...], options: Options, *, on_output: bool = False
-    ) -> AsyncLiveRun:
-        if options.get("on_output") is not None and not on_output:
+    def _live(self, asked: Asked, options: Options) -> AsyncLiveRun:
+        if options.get("on_output") is not None:
             raise InvalidRequest("on_output was given to a stream", why="it would get nothing", next="leave it out")
-        return AsyncLiveRun(
-            Live(request.limits, Redactor(request.secrets.values())),
-            lambda live: self.submit(request, policy=options.get("policy"), objections=objections, live=live),
-        )
+        return self.follow(asked)
 
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
         """What policy says of a request, without running it."""
@@ -97,18 +116,12 @@ class AsyncExecutor:
             self._policies[policy] = self.config.policy.load(policy)
         return evaluate(self._policies[policy], request)
 
-    async def submit(
-        self,
-        request: Request,
-        *,
-        policy: str | None = None,
-        objections: tuple[Finding, ...] = (),
-        live: Live | None = None,
-    ) -> Result:
+    async def submit(self, asked: Asked, live: Live | None = None) -> Result:
         """The whole path of one request. Raises neither for what the code did nor for what we could not do.
 
         Whoever follows the run gets its output through `live`, too."""
-        evaluation = self.check(request, policy)
+        request, objections = asked.request, asked.objections
+        evaluation = self.check(asked.judged or request, asked.policy)
         evaluation = msgspec.structs.replace(evaluation, findings=objections + evaluation.findings)
         redactor = live.redactor if live else Redactor(request.secrets.values())
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
@@ -118,7 +131,7 @@ class AsyncExecutor:
             return endings.failed(result, error, redactor)  # what can't be recorded doesn't run
         try:
             if evaluation.decision is Decision.ALLOW:
-                result = await self._execute(request, result, redactor, live)
+                result = await self._execute(asked, result, redactor, live)
             else:
                 result = endings.refused(result)
         finally:  # also when we are cancelled: the record then says so
@@ -128,17 +141,16 @@ class AsyncExecutor:
                 result = endings.failed(result, error, redactor, ran=True)
         return result
 
-    async def _execute(self, request: Request, result: Result, redactor: Redactor, live: Live | None) -> Result:
+    async def _execute(self, asked: Asked, result: Result, redactor: Redactor, live: Live | None) -> Result:
         """On the first backend that can. One that raises `Unsupported` has run nothing, so the next may be tried."""
+        request, control = asked.request, asked.control
         refusals: list[BackendError] = []
-        for name in AUTO if request.backend == "auto" else (request.backend,):
-            if (backend := self.backends.get(name)) is None:
-                continue
-            result = msgspec.structs.replace(result, backend=name)
+        for backend in self._candidates(asked):
+            result = msgspec.structs.replace(result, backend=backend.name)
             capture = Capture(request.limits, redactor, live.feed if live else None)
             try:
-                _require(name, backend.capabilities(), request)
-                outcome = await backend.run(request, capture.feed)
+                _require(backend.name, backend.capabilities(), asked)
+                outcome = await backend.run(request, capture.feed, control)
             except (Unsupported, BackendUnavailable) as error:
                 refusals.append(error)
             except Exception as error:  # a backend's own bug too: the output is kept, and the record says what broke
@@ -147,12 +159,19 @@ class AsyncExecutor:
                 return endings.finished(result, outcome, capture.finish(), redactor, request.limits)
         return endings.failed(result, _no_backend(request, refusals), redactor)
 
+    def _candidates(self, asked: Asked) -> list[Backend]:
+        if asked.on is not None:
+            return [asked.on]
+        names = AUTO if asked.request.backend == "auto" else (asked.request.backend,)
+        return [self.backends[name] for name in names if name in self.backends]
+
     def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
         if self.config.audit.enabled:
             self._audit.append(kind, run, data)
 
     async def aclose(self) -> None:
         """Let go of what the backends keep warm."""
+        await self._entries.aclose()
         for backend in self.backends.values():
             await backend.aclose()
 
@@ -164,22 +183,31 @@ class AsyncExecutor:
 
 
 def _installed(config: Config) -> list[Backend]:
+    from .backends.docker import DockerBackend
     from .backends.jail import JailBackend
     from .backends.monty import MontyBackend
     from .backends.native import NativeBackend
 
-    return [JailBackend(**msgspec.structs.asdict(config.jail)), MontyBackend(), NativeBackend()]
+    return [
+        JailBackend(**msgspec.structs.asdict(config.jail)),
+        DockerBackend.configured(**msgspec.structs.asdict(config.docker)),
+        MontyBackend(),
+        NativeBackend(),
+    ]
 
 
-def _require(name: str, can: Capabilities, request: Request) -> None:
+def _require(name: str, can: Capabilities, asked: Asked) -> None:
     """Refuse, before anything runs, what the backend could only do in part."""
+    request = asked.request
     needs = {
         f"{request.language} code": request.language in can.languages,
         "input": can.stdin or not request.stdin,
+        "input and signals while it runs": can.control or asked.control is None,
         "variables": can.env or not request.environment,
         "files": can.files or not request.files,
         "files to bring back": can.outputs or not request.outputs,
-        "a working directory on the host": can.cwd or request.cwd is None,
+        # Where the backend was chosen with the request, so was the directory: it is one inside.
+        "a working directory on the host": can.cwd or request.cwd is None or asked.on is not None,
         **{f"the isolation layer {layer!r}": False for layer in can.isolation.lacking(request.require)},
         **{f"a limit on {field}": False for field in _unenforced(can, request.limits)},
     }

@@ -5,34 +5,38 @@ from __future__ import annotations
 import difflib
 import os
 import pwd
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
 import msgspec
 
-from .config import Config, Entry
+from .config import Config
 from .errors import InvalidRequest
-from .models import Decision, Finding, Limits, Request, Stream
+from .models import Limits, Request, Stream
 
 
-class Options(TypedDict, total=False):
-    """What a run may be given, beside its code."""
+class More(TypedDict, total=False):
+    """What any run may be given, beside its code, its place and its variables."""
 
-    backend: str
     policy: str | None
     limits: Limits | Mapping[str, Any] | None
     """A whole `Limits`, or only the ones that differ from the configured."""
     stdin: bytes | str
-    env: Mapping[str, str]
     secrets: Mapping[str, str]
     files: Mapping[str, bytes | str]
     outputs: Iterable[str]
     """Which files of the run's directory to bring back, by glob; `**` for all that are new or changed."""
-    cwd: str | None
     require: Iterable[str]
     reason: str
     requester: str
+
+
+class Options(More, total=False):
+    """What a run may be given, beside its code."""
+
+    backend: str
+    env: Mapping[str, str]
+    cwd: str | None
     on_output: Callable[[Stream, str], Any] | None
     """Called with each piece of output (`"stdout"` or `"stderr"`, and text) while the run goes on."""
 
@@ -76,31 +80,9 @@ def words(name: str, given: Iterable[str]) -> tuple[str, ...]:
     """Several words. One text is not taken for the list of its letters."""
     if isinstance(given, (str, bytes)):
         raise InvalidRequest(f"{name} is one text", why="it takes a list of words", next=f"write [{given!r}]")
+    if not isinstance(given, Iterable):
+        raise InvalidRequest(f"{name} is {given!r}", why="it takes a list of words", next=f"write [{str(given)!r}]")
     return tuple(given)
-
-
-def for_entry(request: Request, name: str, entry: Entry) -> tuple[Request, tuple[Finding, ...]]:
-    """The request as a configured executor runs it, and its objection if the command is not on its list."""
-    if request.backend not in ("auto", "native"):
-        raise InvalidRequest(
-            f"{name} can't run on {request.backend}", why="it is an executor of kind exec.native", next="leave it out"
-        )
-    here = None if request.files or request.outputs else str(entry.default_work_dir or os.getcwd())
-    request = msgspec.structs.replace(
-        request, backend="native", env={**entry.default_env, **request.env}, cwd=request.cwd or here
-    )
-    allowed = entry.command_whitelist
-    # Word by word: there is no shell that could read anything else into them.
-    if allowed is None or request.argv in [tuple(shlex.split(command)) for command in allowed]:
-        return request, ()
-    objection = Finding(
-        rule="entry.whitelist",
-        decision=Decision.FORBID,
-        reason=f"{name} does not allow this command; it allows: {', '.join(allowed) or 'none'}",
-        text=request.text[:80],
-        suggestion=f"Add it to command_whitelist of {name}",
-    )
-    return request, (objection,)
 
 
 def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:

@@ -30,7 +30,7 @@ def parse_size(text: str) -> int | None:
     return int(float(amount) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
 
 
-Language = Literal["python", "bash", "command"]
+Language = Literal["python", "bash", "lua", "command"]
 Stream = Literal["stdout", "stderr"]
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -154,6 +154,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str = ""
     argv: tuple[str, ...] = ()
+    """The command; of a Lua script, its name and its arguments."""
     language: Language = "python"
     backend: str = "auto"
     limits: Limits = Limits()
@@ -166,7 +167,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...] = ()
     """Which files of the working directory to bring back, if they are new or changed: globs such as `out/*.csv`."""
     cwd: str | None = None
-    """A directory of the host to work in, on backends that see the host."""
+    """A directory of the host to work in, on backends that see the host; that of an executor in cells or containers is
+    a path inside."""
     require: tuple[str, ...] = ()
     """Isolation layers that must be in force; if one is missing, nothing runs."""
     reason: str = ""
@@ -187,7 +189,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                     why="argv is empty" if not self.code else "it was given as code",
                     next='pass argv=("ls", "-l"), or language="bash" for a shell script',
                 )
-        elif self.argv:
+        elif self.argv and self.language != "lua":
             raise InvalidRequest(
                 f"argv was given with language {self.language!r}",
                 why="source text takes no argument vector",

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redoma import config
-from redoma.config import InvalidFile
+from redoma.config import InvalidFile, NativeEntry
 from redoma.errors import ConfigError
 from redoma.models import Decision, MiB
 from redoma.policy import load as load_policy
@@ -66,6 +66,7 @@ audit: {enabled: false, directory: ~/x, retention_days: 7, fsync: true}
 """
     loaded = place.load(place.named(text))
     entry = loaded.entries["app:shell"]
+    assert isinstance(entry, NativeEntry)
     assert entry.default_work_dir == Path("/srv/app")
     assert entry.default_env == {"LANG": "C.UTF-8", "ANSWER": "NO"}
     assert entry.command_whitelist == ("git status", "ls -la")
@@ -96,7 +97,9 @@ def test_an_empty_whitelist_allows_nothing_and_no_whitelist_is_told_apart(place:
 def test_relative_paths_are_relative_to_the_file(place: Place) -> None:
     text = "namespace: a\nentries: [{name: x, kind: exec.native, default_work_dir: ../srv}]\naudit: {directory: log}\n"
     loaded = place.load(place.named(text), cwd=Path("/"))
-    assert loaded.entries["a:x"].default_work_dir == place.home.parent / "srv"
+    entry = loaded.entries["a:x"]
+    assert isinstance(entry, NativeEntry)
+    assert entry.default_work_dir == place.home.parent / "srv"
     assert loaded.audit.directory == place.home / "log"
 
 
@@ -119,7 +122,7 @@ def test_a_decision_about_a_rule_of_another_pack_waits_for_that_pack(place: Plac
 MISTAKES = {
     "limits:\n  tiem: 3": (2, 3, "limits.tiem", "unknown key 'tiem' | did you mean 'time'?"),
     "plicy: {}": (1, 1, "plicy", "unknown key 'plicy' | did you mean 'policy'?"),
-    "zzz: 1": (1, 1, "zzz", "use one of: audit, entries, jail, limits, namespace, policy, version"),
+    "zzz: 1": (1, 1, "zzz", "use one of: audit, docker, entries, jail, limits, namespace, policy, version"),
     "limits: {time: soon}": (1, 16, "limits.time", "expected a number, found the text 'soon'"),
     "limits: {time: true}": (1, 16, "limits.time", "expected a number, found true"),
     "limits: {time: 1:30}": (1, 16, "limits.time", "expected a number, found the text '1:30'"),
@@ -148,7 +151,7 @@ MISTAKES = {
     "entries: [{name: x, kind: exec.native}]": (1, 1, "entries", "entries need a namespace"),
     "namespace: a\nentries: [{name: x}]": (2, 11, "entries[0]", "the key 'kind' is missing"),
     "namespace: a\nentries: [{kind: exec.native}]": (2, 11, "entries[0]", "the key 'name' is missing"),
-    "namespace: a\nentries: [{name: x, kind: exec.nativ}]": (2, 27, "entries[0].kind", "expected 'exec.native'"),
+    "namespace: a\nentries: [{name: x, kind: exec.nativ}]": (2, 27, "entries[0].kind", "did you mean 'exec.native'?"),
     "namespace: a\nentries: [{name: x, kind: exec.native, imge: y}]": (2, 40, "entries[0].imge", "unknown key 'imge'"),
     "namespace: a\nentries: [{name: x, kind: exec.native, default_env: {A-B: y}}]": (
         2,
@@ -451,7 +454,14 @@ _FILES = mapped(
     {"namespace": leaf("a")},
     entries=listed(
         mapped(
-            {"name": leaf("x", "y"), "kind": leaf("exec.native")},
+            {"name": leaf("x", "y"), "kind": leaf("exec.native", "exec.jail", "exec.docker", "exec.monty")},
+            image=leaf("x"),
+            volumes=listed(leaf("/a:/b", "a:/b:ro")),
+            tmpfs=mapped({}, **{"/t": leaf("''")}),
+            cap_add=listed(leaf("ALL")),
+            memory_limit=leaf("64MiB"),
+            limits=mapped({}, time=leaf("3")),
+            caller_env=listed(leaf("A")),
             default_work_dir=leaf("/srv"),
             default_env=mapped({}, A=leaf("b")),
             command_whitelist=listed(leaf("ls", "'ls -l'")),

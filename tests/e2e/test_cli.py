@@ -242,7 +242,7 @@ def test_config_show_says_where_each_value_came_from(redoma_command: Command, tm
 def test_doctor_says_what_this_host_offers(redoma_command: Command) -> None:
     report = answer(redoma_command("doctor", "--json"))
     assert report["auto"] == "jail"
-    assert {backend["name"] for backend in report["backends"]} == {"jail", "monty", "native"}
+    assert {backend["name"] for backend in report["backends"]} == {"jail", "docker", "monty", "native"}
 
 
 def test_the_help_that_is_kept_ready_is_what_click_would_say(redoma_command: Command) -> None:
@@ -252,7 +252,7 @@ def test_the_help_that_is_kept_ready_is_what_click_would_say(redoma_command: Com
     assert redoma_command("--help").stdout == redoma_command("-h").stdout == redoma_command().stdout == HELP
 
 
-@pytest.mark.parametrize("command", ["run", "eval", "exec", "check", "audit", "config"])
+@pytest.mark.parametrize("command", ["run", "eval", "exec", "lua", "check", "audit", "config"])
 def test_every_help_has_an_example(redoma_command: Command, command: str) -> None:
     assert f"redoma {command} " in redoma_command(command, "--help").stdout.replace("\n", " ")
 

@@ -9,16 +9,34 @@ what the user has allowed. Without a file only `places` has work to do.
 from __future__ import annotations
 
 from .layers import check, describe, load, loosenings, trust
-from .model import AuditConfig, Config, Entry, InvalidFile, JailConfig, NativeEntry, PolicyConfig, Problem, printable
+from .model import (
+    AuditConfig,
+    Config,
+    DockerConfig,
+    DockerEntry,
+    Entry,
+    InvalidFile,
+    JailConfig,
+    JailEntry,
+    MontyEntry,
+    NativeEntry,
+    PolicyConfig,
+    Problem,
+    printable,
+)
 from .places import project_file, state_directory
 from .trusted import trusted_files, untrust
 
 __all__ = [
     "AuditConfig",
     "Config",
+    "DockerConfig",
+    "DockerEntry",
     "Entry",
     "InvalidFile",
     "JailConfig",
+    "JailEntry",
+    "MontyEntry",
     "NativeEntry",
     "PolicyConfig",
     "Problem",

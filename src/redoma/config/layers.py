@@ -16,11 +16,31 @@ import msgspec
 
 from ..models import Decision
 from . import places, trusted
-from .model import AuditConfig, Config, InvalidFile, PolicyConfig, Problem, printable, refuse
+from .model import (
+    AuditConfig,
+    Config,
+    DockerEntry,
+    InvalidFile,
+    JailEntry,
+    MontyEntry,
+    NativeEntry,
+    PolicyConfig,
+    Problem,
+    printable,
+    refuse,
+)
 from .places import Source
 
 if TYPE_CHECKING:
     from .schema import Layer
+
+_REACH = {
+    NativeEntry: "runs on this host",
+    DockerEntry: "uses the container engine of this host",
+    # Neither reaches the host. But it may stand in for one of yours, with other limits and no list of commands.
+    JailEntry: "runs what it is given in cells on this host",
+    MontyEntry: "runs what it is given on this host's Monty",
+}
 
 
 def load(explicit: Path | None = None, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Config:
@@ -83,6 +103,7 @@ def _values(config: Config) -> Iterator[tuple[str, Any]]:
     yield from ((f"limits.{name}", value) for name, value in msgspec.structs.asdict(config.limits).items())
     yield from ((f"audit.{name}", value) for name, value in msgspec.structs.asdict(config.audit).items())
     yield from ((f"jail.{name}", value) for name, value in msgspec.structs.asdict(config.jail).items())
+    yield from ((f"docker.{name}", value) for name, value in msgspec.structs.asdict(config.docker).items())
     yield from ((f"entries.{address}", entry) for address, entry in config.entries.items())
 
 
@@ -141,6 +162,7 @@ def _merge(config: Config, layer: Layer) -> Config:
         limits=msgspec.structs.replace(config.limits, **layer.limits),
         audit=msgspec.structs.replace(config.audit, **layer.audit),
         jail=msgspec.structs.replace(config.jail, **layer.jail),
+        docker=msgspec.structs.replace(config.docker, **layer.docker),
         entries={**config.entries, **layer.entries},
     )
     place = f"{layer.label} {printable(layer.path)}"
@@ -191,8 +213,8 @@ def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
     def at(key: str, change: str) -> str:
         return f"line {layer.marks[key][0]} {change}"
 
-    for address in layer.entries:
-        yield at(f"entries.{address}", f"defines the executor {address!r}, which runs on this host")
+    for address, entry in layer.entries.items():
+        yield at(f"entries.{address}", f"defines the executor {address!r}, which {_REACH[type(entry)]}")
     for name, value in layer.limits.items():
         if value > (before := getattr(config.limits, name)):
             yield at(f"limits.{name}", f"raises limits.{name} from {before} to {value}")
@@ -206,6 +228,10 @@ def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
         if value != (before := getattr(config.jail, name)):
             # More of this machine is used; and what is preloaded is imported outside of any cell.
             yield at(f"jail.{name}", f"changes jail.{name} from {before} to {printable(str(value))}")
+    for name, value in layer.docker.items():
+        if value != (before := getattr(config.docker, name)):
+            # Another engine, image or runtime is somebody else's word for what isolates and for what `python` is.
+            yield at(f"docker.{name}", f"changes docker.{name} from {before} to {printable(str(value))}")
     yield from (at(key, change) for key, change in _policy_loosenings(config.policy, layer))
 
 

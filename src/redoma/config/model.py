@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import msgspec
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
 """Half of an address such as `app:shell`, so it holds no colon."""
+Inside = Annotated[str, msgspec.Meta(min_length=1)]
+"""A path in a cell or a container."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,19 +66,97 @@ class JailConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Modules that Python code finds already imported, such as numpy."""
 
 
-class NativeEntry(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="exec.native"
-):
-    """An executor that runs on the host with a clean environment."""
+class DockerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Which engine is used, what runs there, and how many containers are kept ready."""
+
+    host: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    """URL of the engine; by default where docker's own client looks."""
+    runtime: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    """Such as `runsc`; the engine's own if there is none."""
+    python: Annotated[str, msgspec.Meta(min_length=1)] = "python:3.11-slim"
+    """The image for Python code."""
+    bash: Annotated[str, msgspec.Meta(min_length=1)] = "bash:5.2-alpine"
+    """The image for Bash scripts."""
+    command: Annotated[str, msgspec.Meta(min_length=1)] = "python:3.11-slim"
+    """The image for commands."""
+    seccomp: Literal["redoma", "engine"] = "redoma"
+    """Whose filter of system calls: the jail's, or the laxer one of the engine."""
+    pull: bool = False
+    """Whether an image that is not there may be fetched."""
+    minimum: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """Containers kept waiting, of each kind that is in use. With none, every run makes its own."""
+    maximum: Annotated[int, msgspec.Meta(ge=1, le=10000)] | None = None
+    """Runs at one time; by default four for each processor, and at least 16."""
+    queue: Annotated[int, msgspec.Meta(ge=0)] = 1000
+    """Runs that may wait for a container. One more is an error."""
+    idle: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    """Seconds after which containers beyond the minimum are let go."""
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """What every kind of executor has."""
 
     name: Name
-    default_work_dir: Path | None = None
     default_env: dict[str, str] = {}
+    """Variables of every command; those that a caller gives win."""
     command_whitelist: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] | None = None
     """Exactly these commands may run. None: no list was given. An empty list allows nothing."""
+    caller_env: tuple[str, ...] = ()
+    """Names of variables that a caller may set even though there is a list of commands."""
+    limits: Annotated[dict[str, int | float], msgspec.Meta(extra={"any_of": Limits})] = {}
+    """Those of `Limits` that differ from the configured ones."""
 
 
-Entry = NativeEntry
+class NativeEntry(_Entry, frozen=True, kw_only=True, tag="exec.native"):
+    """An executor that runs on the host with a clean environment."""
+
+    default_work_dir: Path | None = None
+
+
+class JailEntry(_Entry, frozen=True, kw_only=True, tag="exec.jail"):
+    """An executor that runs in cells."""
+
+    default_work_dir: Inside | None = None
+
+
+class MontyEntry(_Entry, frozen=True, kw_only=True, tag="exec.monty"):
+    """An executor whose commands are Python, run by Monty."""
+
+
+Amount = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class DockerEntry(_Entry, frozen=True, kw_only=True, tag="exec.docker"):
+    """An executor that runs in containers. Its defaults are those of an ordinary container, not of a hardened one."""
+
+    image: Annotated[str, msgspec.Meta(min_length=1)]
+    default_work_dir: Inside | None = None
+    host: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    """URL of the engine; its usual socket if there is none."""
+    network_mode: Literal["host", "bridge", "none"] = "bridge"
+    volumes: tuple[str, ...] = ()
+    """As `host:container` or `host:container:ro`."""
+    user: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    memory_limit: Amount = 0
+    """Bytes; 0 is unlimited."""
+    cpu_quota: Amount = 0
+    """100000 is one processor; 0 is unlimited."""
+    auto_remove: bool = False
+    read_only_rootfs: bool = False
+    no_new_privileges: bool = False
+    cap_drop: tuple[str, ...] = ()
+    cap_add: tuple[str, ...] = ()
+    pids_limit: Amount = 0
+    """Processes; 0 is unlimited."""
+    tmpfs: dict[str, str] = {}
+    """Path → options."""
+    runtime: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    """Such as `runsc`; the engine's own if there is none."""
+    pull: bool = False
+    """Whether an image that is not there may be fetched."""
+
+
+Entry = NativeEntry | DockerEntry | JailEntry | MontyEntry
 """Every kind of executor; a new kind is one more struct, with its own tag, in this union."""
 
 
@@ -87,6 +167,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     policy: PolicyConfig = PolicyConfig()
     limits: Limits = Limits()
     jail: JailConfig = JailConfig()
+    docker: DockerConfig = DockerConfig()
     entries: dict[str, Entry] = {}
     """By `namespace:name`."""
     origins: dict[str, str] = {}

@@ -20,8 +20,8 @@ from . import document
 from .document import Node, Scalar
 from .model import Problem
 
-_BYTES = frozenset({"memory", "output_bytes", "output_total", "file_size", "disk"})
-"""The limits that count bytes, and so may be written with a unit."""
+_BYTES = frozenset({"memory", "memory_limit", "output_bytes", "output_total", "file_size", "disk"})
+"""The keys that count bytes, and so may be written with a unit."""
 _SHOWN = 24
 """Choices a hint lists: enough for the fields of any section, not for every rule there is."""
 
@@ -55,6 +55,8 @@ class Reader:
                 return self.tagged(node, [kind], path)
             case inspect.StructType():
                 return self.struct(node, kind, path, complete=complete)
+            case inspect.Metadata(extra={"any_of": struct}):  # some of its fields, as they were given
+                return self.struct(node, inspect.type_info(struct), path, complete=False)  # type: ignore[arg-type]
             case inspect.DictType():
                 return self.mapping(node, None, path, kind.value_type)
             case inspect.VarTupleType():
@@ -168,7 +170,8 @@ class Reader:
         if isinstance(number, int):
             low, high = kind.ge, kind.le
             if (low is not None and number < low) or (high is not None and number > high):
-                return self.wrong(node, path, f"a number from {low} to {high}")
+                bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
+                return self.wrong(node, path, f"a number {bounds}")
             return number
         if path.rpartition(".")[2] not in _BYTES:
             return self.wrong(node, path, "a whole number")
@@ -192,11 +195,16 @@ class Reader:
         written = self.text(node, inspect.StrType(min_length=1), path)
         if written is UNSET:
             return UNSET
+        resolved = self.resolved(written)
+        return self.wrong(node, path, "an absolute path, or one below your own `~`") if resolved is None else resolved
+
+    def resolved(self, written: str) -> Path | None:
+        """A path of the host; None for one below somebody else's `~`."""
         first, _, rest = written.partition("/")
         if first == "~" and self.home:
             return self.home / os.path.normpath(rest)
         if first.startswith("~"):
-            return self.wrong(node, path, "an absolute path, or one below your own `~`")
+            return None
         # Relative to the file, not to wherever Redoma is started: a file means the same thing everywhere.
         return Path(os.path.normpath(self.file.parent / written))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,9 +9,10 @@ import msgspec
 from msgspec import UNSET, UnsetType, inspect
 
 from ..errors import InvalidRequest, PolicyError
-from ..models import Decision, Limits, Request
+from ..models import Decision, Limits
 from .document import Node, parse
-from .model import AuditConfig, Entry, InvalidFile, JailConfig, Name, Problem
+from .executors import checked
+from .model import AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, Name, Problem
 from .places import Source
 from .reader import Reader, nearest
 
@@ -32,6 +32,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, int | float] = {}
     audit: dict[str, Any] = {}
     jail: dict[str, Any] = {}
+    docker: dict[str, Any] = {}
     entries: dict[str, Entry] = {}
     marks: dict[str, tuple[int, int]] = {}
     """Dotted key → line and column."""
@@ -55,6 +56,7 @@ class _File(msgspec.Struct):
     limits: Limits
     audit: AuditConfig
     jail: JailConfig
+    docker: DockerConfig
 
 
 def read_layer(source: Source, label: str, home: Path | None) -> Layer:
@@ -71,6 +73,7 @@ def read_layer(source: Source, label: str, home: Path | None) -> Layer:
         limits=_limits(reader, values.get("limits", {})),
         audit=values.get("audit", {}),
         jail=values.get("jail", {}),
+        docker=values.get("docker", {}),
         entries=_entries(reader, values),
         marks=reader.marks,
     )
@@ -139,24 +142,6 @@ def _entries(reader: Reader, values: dict[str, Any]) -> dict[str, Entry]:
         path, address = f"entries[{number}]", f"{values.get('namespace')}:{entry.name}"
         if address in entries:
             reader.report_at(path, f"there is already an entry {address!r}", "give it a name of its own")
-        _check_entry(reader, path, entry)
-        entries[address] = entry
+        entries[address] = checked(reader, path, entry)
         reader.marks[f"entries.{address}"] = reader.marks[path]
     return entries
-
-
-def _check_entry(reader: Reader, path: str, entry: Entry) -> None:
-    """What would only be found out when the executor is used."""
-    for name, value in entry.default_env.items():
-        try:
-            Request(env={name: value})
-        except InvalidRequest as error:
-            reader.report_at(f"{path}.default_env.{name}", f"{error.what}: {error.why}", error.next)
-    for number, command in enumerate(entry.command_whitelist or ()):
-        place = f"{path}.command_whitelist[{number}]"
-        try:
-            if not shlex.split(command):
-                reader.report_at(place, "it holds no command", "write a command, or remove it")
-        except ValueError as error:
-            message = f"it can't be split into words ({error})"
-            reader.report_at(place, message, "close every quote, and put a character after every backslash")

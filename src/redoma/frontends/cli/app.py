@@ -24,7 +24,8 @@ _COMMANDS = {
     "config": "configs",
     "doctor": "host",
     "eval": "runs",
-    "exec": "runs",
+    "exec": "execs",
+    "lua": "lua",
     "run": "runs",
 }
 """Each command, and the file it is in: loaded when the command is used."""

@@ -28,6 +28,7 @@ Commands:
   doctor      What this host offers, what is missing, and what would fix it.
   eval        Evaluate Python on Monty and print the answer as a dictionary.
   exec        Run a command, without a shell.
+  lua         Run a Lua script: a FILE, or `-` for standard input.
   run         Run code: a FILE, `-` for standard input, or the code itself.
 
   Exit status: the code's own; 124 time-out, 137 memory or a kill, 126 refused,

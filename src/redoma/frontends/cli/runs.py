@@ -1,4 +1,4 @@
-"""run, eval, exec, check: what leads to a verdict or a result."""
+"""run, eval, check: what leads to a verdict or a result; and what `exec` shares with them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _policy = click.option(
 )
 
 
-def _limits_and_context(command: F) -> F:
+def limits_and_context(command: F) -> F:
     """The options that `run` and `exec` share."""
     for option in (
         json_option,
@@ -66,13 +66,14 @@ def _limits_and_context(command: F) -> F:
         click.option("--cpu", type=float, help="Seconds of processor time."),
         click.option("--time", "seconds", type=float, help="Seconds it may take."),
         _policy,
-        click.option("--backend", default="auto", show_default=True, help="auto, jail, monty or native."),
+        click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native."),
     ):
         command = option(command)
     return command
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
+def run_options(given: dict[str, Any]) -> dict[str, Any]:
+    """What `limits_and_context` was given, as options of a run."""
     limits = {"time": given["seconds"], "cpu": given["cpu"], "memory": given["memory"], "disk": given["disk"]}
     return {
         "backend": given["backend"],
@@ -105,7 +106,7 @@ def _file(text: str) -> tuple[str, bytes]:
 @click.command("run")
 @click.argument("source")
 @click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
-@_limits_and_context
+@limits_and_context
 @click.pass_obj
 def run(state: State, /, source: str, lang: Language | None, as_json: bool, **given: Any) -> int:
     """Run code: a FILE, `-` for standard input, or the code itself.
@@ -124,8 +125,8 @@ def run(state: State, /, source: str, lang: Language | None, as_json: bool, **gi
         raise InvalidRequest("--stdin was given with `-`", why="the code itself comes from there", next="use a file")
     code, language, inline = read_source(source, lang)
     with Executor(state.config) as executor:
-        live = executor.stream(code, language, **_options(given))
-        return _show(_follow(live, as_json), as_json, given, with_value=inline)
+        live = executor.stream(code, language, **run_options(given))
+        return show(follow(live, as_json), as_json, given, with_value=inline)
 
 
 @click.command("eval")
@@ -151,33 +152,6 @@ def evaluate(state: State, code: str, as_json: bool) -> int:
     else:
         click.echo(repr(said))
     return 0 if result.ok else 1
-
-
-@click.command("exec", cls=TakesCommand, options_metavar="[OPTIONS] [ENTRY] -- COMMAND...")
-@_limits_and_context
-@click.option("--cwd", metavar="DIR", help="A directory of the host to work in.")
-@click.argument("entry", required=False, metavar="")
-@click.pass_obj
-def execute(state: State, /, entry: str | None, cwd: str | None, as_json: bool, **given: Any) -> int:
-    """Run a command, without a shell.
-
-    ENTRY names a configured executor, with its own directory, variables and list of commands.
-
-    \b
-    Examples:
-      redoma exec app:shell -- git status
-      redoma exec --backend native -- ls -l
-    """
-    from redoma.sync import Executor
-
-    command = given_command()
-    if not command:
-        raise InvalidRequest(
-            "there is no command", why="it stands after `--`", next="write it like: redoma exec app:shell -- git status"
-        )
-    with Executor(state.config) as executor:
-        live = executor.stream_command(command, entry=entry, cwd=cwd, **_options(given))
-        return _show(_follow(live, as_json), as_json, given)
 
 
 @click.command("check", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
@@ -238,7 +212,7 @@ def _print_findings(evaluation: Evaluation) -> None:
     click.echo(f"{verdict}  (policy {evaluation.policy}, {count} finding{'' if count == 1 else 's'})")
 
 
-def _follow(live: LiveRun, as_json: bool) -> Result:
+def follow(live: LiveRun, as_json: bool) -> Result:
     """Print what it prints when it does, unless it all goes into one JSON document. Leaving early ends the run."""
     with live as run:
         for stream, text in run:
@@ -247,7 +221,7 @@ def _follow(live: LiveRun, as_json: bool) -> Result:
     return run.result
 
 
-def _show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bool = False) -> int:
+def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bool = False) -> int:
     """What is left to say after its output."""
     if as_json:
         from redoma.frontends.shapes import result_json

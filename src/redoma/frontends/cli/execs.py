@@ -1,0 +1,134 @@
+"""exec: a command, on a configured executor or on a backend."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from redoma.errors import InvalidRequest, RedomaError
+
+from .common import State, TakesCommand, columns, given_command, print_json
+from .runs import follow, limits_and_context, run_options, show
+
+if TYPE_CHECKING:
+    from redoma.backends.base import Control
+    from redoma.config import Config, Entry
+    from redoma.intake import Options
+    from redoma.sync import Executor
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM)
+
+
+@click.command("exec", cls=TakesCommand, options_metavar="[OPTIONS] [ENTRY] -- COMMAND...")
+@limits_and_context
+@click.option("--cwd", "--work-dir", "cwd", metavar="DIR", help="A directory to work in: of the host, or inside ENTRY.")
+@click.option("--list", "listing", is_flag=True, help="Show the configured executors.")
+@click.argument("entry", required=False, metavar="")
+@click.pass_obj
+def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, as_json: bool, **given: Any) -> int:
+    """Run a command, without a shell.
+
+    ENTRY names a configured executor, with its own directory, variables and list of commands. A program that runs there
+    gets our standard input as it comes, and our SIGINT and SIGTERM.
+
+    \b
+    Examples:
+      redoma exec app:shell -- git status
+      redoma exec --list
+      redoma exec --backend native -- ls -l
+    """
+    from redoma.exec import talk
+    from redoma.sync import Executor
+
+    if listing:
+        return _list(state.config, as_json)
+    command = given_command()
+    if not command:
+        raise InvalidRequest(
+            "there is no command", why="it stands after `--`", next="write it like: redoma exec app:shell -- git status"
+        )
+    given["pass_stdin"] = given["pass_stdin"] and entry is None
+    with Executor(state.config) as executor:
+        options = cast("Options", {**run_options(given), "cwd": cwd})
+        if entry is None:
+            return show(follow(executor.stream_command(command, **options), as_json), as_json, given)
+        live, control = talk(executor, entry, command, options)
+        with _passed_on(executor, control) if control is not None else nullcontext():
+            result = follow(live, as_json)
+        return show(result, as_json, given, with_value=control is None)
+
+
+@contextmanager
+def _passed_on(executor: Executor, control: Control) -> Iterator[None]:
+    """Until the run has ended, our input and our signals are the program's."""
+    # A handler may come while this very thread holds a lock of the executor's, so another one passes them on.
+    caught: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=_pass_signals, args=(executor, control, caught), daemon=True).start()
+    threading.Thread(target=_pass_input, args=(executor, control), daemon=True).start()
+    before = {number: signal.signal(number, lambda number, _: caught.put(number)) for number in _FORWARDED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _pass_signals(executor: Executor, control: Control, caught: queue.SimpleQueue[int]) -> None:
+    while True:
+        number = caught.get()
+        with suppress(RedomaError):  # the run has ended meanwhile
+            executor.wait(_called(control.signal, number))
+
+
+def _pass_input(executor: Executor, control: Control) -> None:
+    with suppress(RedomaError):  # the run has ended meanwhile
+        # Read as it comes: `sys.stdin` would wait for more than there is.
+        while data := _read(sys.stdin.fileno()):
+            executor.wait(control.write(data))
+        executor.wait(_called(control.end_input))
+
+
+def _read(number: int) -> bytes:
+    try:
+        return os.read(number, 1 << 16)
+    except OSError:  # a terminal that has gone away, or was never ours to read
+        return b""
+
+
+async def _called(function: Callable[..., None], *arguments: Any) -> None:
+    function(*arguments)
+
+
+def _list(config: Config, as_json: bool) -> int:
+    if as_json:
+        print_json([{"address": address, **_plain(entry)} for address, entry in config.entries.items()])
+    elif config.entries:
+        columns(_row(address, entry) for address, entry in sorted(config.entries.items()))
+    else:
+        click.echo("no executors are configured: see `entries` in docs/configuration.md", err=True)
+    return 0
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(entry, enc_hook=str)
+    return plain
+
+
+def _row(address: str, entry: Entry) -> tuple[str, ...]:
+    from redoma.config import printable
+
+    plain = _plain(entry)
+    allowed = plain["command_whitelist"]
+    commands = "any command" if allowed is None else ", ".join(map(printable, allowed)) or "no command"
+    place = " ".join(printable(plain[key]) for key in ("image", "default_work_dir") if plain.get(key))
+    return address, plain["kind"], place or "-", commands

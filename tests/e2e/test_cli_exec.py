@@ -1,0 +1,177 @@
+"""`redoma exec app:shell -- git status`: as a person, or a script, uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+REDOMA = str(Path(sys.executable).with_name("redoma"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    file = tmp_path / "redoma.yaml"
+    file.write_text(
+        "version: '1.0'\nnamespace: app\nentries:\n"
+        f"  - {{name: shell, kind: exec.native, default_work_dir: {tmp_path}}}\n"
+        "  - {name: cell, kind: exec.jail}\n"
+        "  - {name: calc, kind: exec.monty}\n"
+        "  - {name: box, kind: exec.docker, image: 'python:3.11-slim', command_whitelist: [id, ls -l]}\n"
+        f"  - {{name: listed, kind: exec.native, default_work_dir: {tmp_path}, command_whitelist: [git status]}}\n"
+        f"audit: {{directory: {tmp_path}/audit}}\n"
+    )
+    return str(file)
+
+
+@pytest.mark.parametrize("entry", ["app:shell", "app:cell"])
+def test_streams_stay_apart_and_the_status_is_the_programs(redoma_command: Command, config: str, entry: str) -> None:
+    done = redoma_command("--config", config, "exec", entry, "--", "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    killed = redoma_command("--config", config, "exec", entry, "--", "sh", "-c", "kill -9 $$")
+    assert killed.returncode == 137
+    late = redoma_command("--config", config, "exec", "--time", "0.3", entry, "--", "sleep", "60")
+    assert late.returncode == 124
+
+
+@pytest.mark.parametrize("entry", ["app:shell", "app:cell"])
+def test_input_is_passed_on_as_it_comes(config: str, entry: str) -> None:
+    with subprocess.Popen(
+        [REDOMA, "--config", config, "exec", entry, "--", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in (b"one\n", b"two\n"):  # each comes back before the input has ended
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline() == line
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("entry", ["app:shell", "app:cell"])
+def test_our_signals_are_the_programs(config: str, entry: str, number: signal.Signals) -> None:
+    name = number.name.removeprefix("SIG")
+    script = f"trap 'echo caught {name}; exit 3' {name}; echo ready; while :; do sleep 0.02; done"
+    with subprocess.Popen(
+        [REDOMA, "--config", config, "exec", entry, "--", "sh", "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.stdout.read() == f"caught {name}\n".encode()
+        assert process.wait(20) == 3
+
+
+def test_a_program_that_does_not_mind_ends_by_our_signal(config: str) -> None:
+    with subprocess.Popen(
+        [REDOMA, "--config", config, "exec", "app:shell", "--", "sh", "-c", "echo up; exec sleep 60"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert b"SIGINT" in process.stderr.read()
+
+
+def test_a_terminal_is_passed_on_too(config: str) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [REDOMA, "--config", config, "exec", "app:shell", "--", "sh", "-c", "read -r x; echo got $x"],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    assert process.stdout is not None
+    with process.stdout:
+        os.write(ours, b"a line\n")
+        assert process.stdout.read() == b"got a line\n"
+    assert process.wait(20) == 0
+    os.close(ours)
+
+
+def test_what_is_refused_and_what_fails_have_their_own_status(redoma_command: Command, config: str) -> None:
+    refused = redoma_command("--config", config, "exec", "app:listed", "--", "git", "status", "-s")
+    assert refused.returncode == 126
+    assert "app:listed does not allow this command; it allows: git status" in refused.stderr
+    meddling = redoma_command("--config", config, "exec", "-e", "GIT_DIR=/x", "app:listed", "--", "git", "status")
+    assert meddling.returncode == 126
+    assert "caller_env" in meddling.stderr
+    outside = redoma_command("--config", config, "exec", "--work-dir", "/", "app:listed", "--", "git", "status")
+    assert outside.returncode == 126
+    assert redoma_command("--config", config, "exec", "app:cell", "--", "rm", "-rf", "/").returncode == 126
+    unknown = redoma_command("--config", config, "exec", "app:sell", "--", "ls")
+    assert (unknown.returncode, "did you mean 'app:shell'?" in unknown.stderr) == (125, True)
+    failed = redoma_command("--config", config, "exec", "--require", "nothing", "app:shell", "--", "ls")
+    assert failed.returncode == 125
+    missing = redoma_command("--config", config, "exec", "app:cell", "--", "no-such-program")
+    assert (missing.returncode, "could not start no-such-program" in missing.stderr) == (127, True)
+
+
+def test_options_reach_the_program(redoma_command: Command, config: str, tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    asked = ("--config", config, "exec", "--env", "A=b", "--work-dir", "below", "app:shell", "--")
+    assert redoma_command(*asked, "sh", "-c", "echo $A; pwd").stdout == f"b\n{tmp_path}/below\n"
+    done = redoma_command("--config", config, "exec", "--json", "app:cell", "--", "sh", "-c", "echo out; echo err >&2")
+    result = json.loads(done.stdout)
+    assert (result["status"], result["stdout"], result["stderr"], result["backend"]) == ("ok", "out\n", "err\n", "jail")
+
+
+def test_montys_code_is_one_word(redoma_command: Command, config: str) -> None:
+    assert redoma_command("--config", config, "exec", "app:calc", "--", "6 * 7").stdout == "42\n"
+    assert redoma_command("--config", config, "exec", "app:calc", "--", "6", "*", "7").returncode == 125
+
+
+def test_the_executors_are_listed(redoma_command: Command, config: str, tmp_path: Path) -> None:
+    listed = redoma_command("--config", config, "exec", "--list").stdout
+    assert [line.split(maxsplit=3) for line in listed.splitlines()] == [
+        ["app:box", "exec.docker", "python:3.11-slim", "id, ls -l"],
+        ["app:calc", "exec.monty", "-", "any command"],
+        ["app:cell", "exec.jail", "-", "any command"],
+        ["app:listed", "exec.native", str(tmp_path), "git status"],
+        ["app:shell", "exec.native", str(tmp_path), "any command"],
+    ]
+    told = json.loads(redoma_command("--config", config, "exec", "--list", "--json").stdout)
+    assert {entry["address"]: entry["kind"] for entry in told}["app:box"] == "exec.docker"
+    nothing = redoma_command("exec", "--list")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert "docs/configuration.md" in nothing.stderr
+
+
+def test_killing_the_command_line_leaves_nothing(config: str, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [REDOMA, "--config", config, "exec", "app:shell", "--", "sh", "-c", "echo $$; exec sleep 60"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        handle = os.pidfd_open(pid)
+        process.kill()
+        assert select.select([handle], [], [], 20)[0], "the program outlives us"
+        os.close(handle)
+    deadline = time.monotonic() + 20
+    while any(tmp_path.glob("redoma-*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert list(tmp_path.glob("redoma-*")) == []
