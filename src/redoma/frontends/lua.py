@@ -1,0 +1,163 @@
+"""What a Lua script asks for, done: configured executors and their processes, each by the number it was given.
+
+A script has nothing but these numbers, and they are its own: it can name no process of anybody else's. Every command
+goes the way of all others, through the entry's whitelist, the policy and the audit log.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+import redoma.exec
+from redoma import intake
+from redoma.backends import lua
+from redoma.backends.lua import LuaBackend, as_bytes, as_latin, as_text
+from redoma.errors import InvalidRequest
+from redoma.executor import Asked
+
+if TYPE_CHECKING:
+    from redoma.backends.jail import JailBackend
+    from redoma.exec import AsyncProcess, AsyncProcessExecutor
+    from redoma.executor import AsyncExecutor
+    from redoma.intake import Options
+
+T = TypeVar("T")
+
+_BACKENDS = ("auto", "jail", "native")
+_MOST_EXECUTORS, _MOST_PROCESSES = 16, 64  # open at one time
+_MOST_STARTED = 10_000  # commands of one script: each of them is written to the audit log
+_PIECE = 64 << 10  # characters of output that are passed on at one time
+
+
+class Scripts:
+    """Lua on an executor. Close it before the executor."""
+
+    def __init__(self, executor: AsyncExecutor) -> None:
+        self._executor = executor
+        self._cells: JailBackend | None = None
+
+    def ask(self, source: str, argv: tuple[str, ...], options: Options) -> Asked:
+        """A script as a request like any other. `argv` is its name and its arguments."""
+        executor, backend = self._executor, options.get("backend", "auto")
+        if backend not in _BACKENDS:
+            raise InvalidRequest(
+                f"Lua can't run on {backend}", why=f"it runs on {', '.join(_BACKENDS)}", next="leave the backend out"
+            )
+        request = intake.build(executor.config, executor.backends, options, code=source, argv=argv, language="lua")
+        broker = Broker(executor)
+        if backend == "native":
+            on = LuaBackend(executor.backends["native"], broker, lua.on_host)
+        else:
+            self._cells = self._cells or lua.cells()
+            on = LuaBackend(self._cells, broker, lua.in_cell)
+        return Asked(msgspec.structs.replace(request, backend=on.name), options.get("policy"), on=on)
+
+    async def aclose(self) -> None:
+        if self._cells is not None:
+            await self._cells.aclose()
+
+
+class Broker:
+    """Serves one script."""
+
+    def __init__(self, executor: AsyncExecutor) -> None:
+        self._executor = executor
+        self._numbers = itertools.count(1)
+        self._executors: dict[int, AsyncProcessExecutor] = {}
+        self._processes: dict[int, tuple[int, AsyncProcess]] = {}
+        self._started = 0
+
+    async def answer(self, question: lua.Question) -> lua.Answer:
+        match question:
+            case lua.Get():
+                return self._get(as_text(question.entry))
+            case lua.Exec():
+                return await self._exec(question)
+            case lua.Release():
+                return await self._release(question.executor)
+            case lua.Close():
+                return await self._close(question.process)
+            case lua.Read() | lua.CloseStream():
+                return await self._read(question)
+            case _:
+                return await self._drive(question)
+
+    def _get(self, entry: str) -> int:
+        if len(self._executors) >= _MOST_EXECUTORS:
+            raise _too_many("executors", _MOST_EXECUTORS, "release those that are done")
+        number = next(self._numbers)
+        self._executors[number] = redoma.exec.aget(entry, self._executor)
+        return number
+
+    async def _exec(self, question: lua.Exec) -> int:
+        executor = _find("executor", self._executors, question.executor)
+        if len(self._processes) >= _MOST_PROCESSES:
+            raise _too_many("processes", _MOST_PROCESSES, "close those that have ended")
+        if self._started >= _MOST_STARTED:
+            raise _too_many("commands", _MOST_STARTED, "run another script for the rest")
+        self._started += 1
+        command = question.command
+        options: dict[str, Any] = {"env": {as_text(name): as_text(value) for name, value in question.env.items()}}
+        if question.work_dir is not None:
+            options["work_dir"] = as_text(question.work_dir)
+        made = executor.exec(as_text(command) if isinstance(command, str) else list(map(as_text, command)), options)
+        number = next(self._numbers)
+        self._processes[number] = question.executor, made
+        return number
+
+    async def _release(self, number: int) -> bool:
+        await _find("executor", self._executors, number).release()
+        del self._executors[number]
+        self._processes = {key: held for key, held in self._processes.items() if held[0] != number}
+        return True
+
+    async def _close(self, number: int) -> bool:
+        await self._process(number).close()
+        del self._processes[number]
+        return True
+
+    async def _read(self, question: lua.Read | lua.CloseStream) -> lua.Answer:
+        process = self._process(question.process)
+        stream = process.stdout_stream() if question.stream == "stdout" else process.stderr_stream()
+        if isinstance(question, lua.CloseStream):
+            stream.close()
+            return True
+        return as_latin(await stream.read(min(question.size or _PIECE, _PIECE))) or None
+
+    async def _drive(self, question: lua.Start | lua.Write | lua.CloseStdin | lua.Signal | lua.Wait) -> lua.Answer:
+        process = self._process(question.process)
+        match question:
+            case lua.Wait():
+                return await process.wait()
+            case lua.Start():
+                await process.start()
+            case lua.Write():
+                await process.write_stdin(as_bytes(question.text))
+            case lua.CloseStdin():
+                process.close_stdin()
+            case lua.Signal():
+                process.signal(question.number)
+        return True
+
+    def _process(self, number: int) -> AsyncProcess:
+        return _find("process", self._processes, number)[1]
+
+    async def aclose(self) -> None:
+        """What a script has started ends with it."""
+        while self._executors:
+            _, executor = self._executors.popitem()
+            await executor.release()  # it waits only for those that somebody still refers to
+        self._processes.clear()
+
+
+def _find(kind: str, held: dict[int, T], number: int) -> T:
+    if number not in held:
+        raise InvalidRequest(f"this {kind} is gone", why="it was closed or released", next="get a new one")
+    return held[number]
+
+
+def _too_many(what: str, most: int, hint: str) -> InvalidRequest:
+    return InvalidRequest(f"there are too many {what}", why=f"a script may have {most}", next=hint)
