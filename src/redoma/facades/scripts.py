@@ -1,0 +1,212 @@
+"""R2: the script executor. A script of Python or Bash, looked at first, then run in a container of its own.
+
+Validation comes first, and nothing runs if it fails (see `script_checks`). What passes goes through the same pipeline
+as everything else: its intent and its outcome are on record, its output is bounded and redacted.
+
+`backend="docker"` runs it in `python:3.11-slim` or `bash:5.2-alpine`: no network, 512 MB, one processor, 100 processes,
+user nobody, a read-only root, removed afterwards. `backend="jail"` needs no engine and no images: the interpreters are
+those of the host, the user is uid 1000 of the cell's own namespace, and "one processor" is a budget of processor time:
+what one processor could give a script in its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Literal
+
+import msgspec
+
+from .. import intake
+from ..backends.base import Backend, uncancellable
+from ..config import Config
+from ..errors import InvalidRequest
+from ..executor import Asked, AsyncExecutor
+from ..models import Finding, Limits, MiB, Request, Result, Status
+from .script_checks import (
+    BASH_DANGEROUS_PATTERNS,
+    PACK,
+    PYTHON_DANGEROUS_PATTERNS,
+    SECRET_PATTERNS,
+    ScriptValidator,
+    ValidationResult,
+    malformed,
+    verdict,
+)
+
+__all__ = [
+    "BASH_DANGEROUS_PATTERNS",
+    "PYTHON_DANGEROUS_PATTERNS",
+    "SECRET_PATTERNS",
+    "ExecutionResult",
+    "ScriptExecutor",
+    "ScriptValidator",
+    "ValidationResult",
+]
+
+_PROCESSES = 100
+# Of its output more is kept than of other runs: R2 knows no number of lines.
+_JAIL = Limits(memory=512 * MiB, processes=_PROCESSES, output_lines=100_000, output_bytes=8 * MiB)
+_DOCKER = msgspec.structs.replace(_JAIL, processes=_PROCESSES - 1)  # one process of the container is ours
+_CPU_GRACE = 5.0  # seconds: a script that is busy on one processor runs out of time first, and is told so
+
+
+@dataclass(frozen=True)
+class ExecutionResult:
+    """How a script ended. `exit_code` is its own or, if a signal ended it, 128 and that signal's number; -1 if it ran
+    out of time, and if it did not run at all: it was refused, or there is no engine or image to run it with."""
+
+    success: bool
+    stdout: str
+    stderr: str
+    exit_code: int
+    timeout: bool = False
+    validation_failed: bool = False
+    error: str | None = None
+    """Why there is no exit code of the script's own, or what ended it; None when it ended by itself."""
+
+
+class ScriptExecutor:
+    """Runs scripts, any number at a time.
+
+        result = await ScriptExecutor().execute("print(6 * 7)", "python")
+
+    Used like this, everything is let go of after each run. Who runs many keeps the connection to the engine (and
+    `warm` containers of each kind, made ready ahead of time; each is used once) for as long as a block lasts:
+
+        async with ScriptExecutor(warm=2) as scripts:
+            results = await asyncio.gather(*(scripts.execute(text, "bash") for text in texts))
+    """
+
+    IMAGES: ClassVar = MappingProxyType({"python": "python:3.11-slim", "bash": "bash:5.2-alpine"})
+    DEFAULT_TIMEOUT: ClassVar = 60
+    MAX_TIMEOUT: ClassVar = 300
+
+    def __init__(
+        self,
+        backend: Literal["docker", "jail"] = "docker",
+        *,
+        config: Config | None = None,
+        host: str | None = None,
+        pull: bool = False,
+        warm: int = 0,
+    ) -> None:
+        """`host` (where the engine is) and `pull` (whether a missing image is fetched) are for containers only."""
+        if backend not in ("docker", "jail"):
+            raise InvalidRequest(
+                f"scripts can't run on {backend!r}", why="they are promised a boundary", next="use 'docker' or 'jail'"
+            )
+        if backend == "jail" and (host is not None or pull):
+            raise InvalidRequest("host or pull was given to the jail", why="it has no engine", next="leave them out")
+        self._backend = _jail(warm) if backend == "jail" else _docker(host, pull, warm)
+        self._limits = _JAIL if backend == "jail" else _DOCKER
+        self._executor = AsyncExecutor(config, backends=(self._backend,))
+        self._validator = ScriptValidator(executor=self._executor)
+        self._running = 0
+        self._kept = False
+
+    async def execute(self, script_content: str, script_type: str, timeout: float | None = None) -> ExecutionResult:  # noqa: ASYNC109 - the interface of R2.1
+        """Validate a script and run it, for at most `timeout` seconds: 60 by default, 300 at most. Raises nothing for
+        what the script is or did, nor for an engine or an image that is not there."""
+        if (problem := malformed(script_content, script_type) or _bad_timeout(timeout)) is not None:
+            return _invalid(problem.error)
+        seconds = float(min(self.DEFAULT_TIMEOUT if timeout is None else timeout, self.MAX_TIMEOUT))
+        request = intake.build(
+            self._executor.config,
+            [self._backend.name],
+            {"backend": self._backend.name, "limits": self._within(seconds)},
+            code=script_content,
+            language=script_type,
+        )
+        async with self._in_use():
+            objections = await self._objections(request)
+            return _answer(await self._executor.submit(Asked(request, PACK, objections)), seconds)
+
+    def _within(self, seconds: float) -> Limits:
+        budget = seconds if self._limits is _JAIL else self.MAX_TIMEOUT
+        return msgspec.structs.replace(self._limits, time=seconds, cpu=budget + _CPU_GRACE)
+
+    async def _objections(self, request: Request) -> tuple[Finding, ...]:
+        """What Bash says, on a thread. If we are cancelled, we go when that thread is done."""
+        if request.language != "bash":
+            return ()
+        asked = asyncio.create_task(asyncio.to_thread(self._validator.objections, request))
+        await uncancellable(asked)
+        return asked.result()
+
+    @asynccontextmanager
+    async def _in_use(self) -> AsyncIterator[None]:
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running and not self._kept:
+                await uncancellable(self._executor.aclose())
+
+    async def aclose(self) -> None:
+        """Let go of what is kept warm. It can be used again afterwards."""
+        self._kept = False
+        await self._executor.aclose()
+
+    async def __aenter__(self) -> ScriptExecutor:
+        self._kept = True
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+def _docker(host: str | None, pull: bool, warm: int) -> Backend:
+    from ..backends.docker import Box, DockerBackend
+
+    box = Box(
+        python=ScriptExecutor.IMAGES["python"],
+        bash=ScriptExecutor.IMAGES["bash"],
+        network_mode="none",
+        user="nobody",
+        cpu_quota=100_000,
+        read_only_rootfs=True,
+        auto_remove=True,
+        pull=pull,
+    )
+    return DockerBackend(box, host=host, minimum=warm)
+
+
+def _jail(warm: int) -> Backend:
+    from ..backends.jail import JailBackend
+
+    return JailBackend(minimum=warm)
+
+
+def _bad_timeout(timeout: object) -> ValidationResult | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0:  # NaN isn't
+        return None
+    return ValidationResult(False, f"Invalid timeout {repr(timeout)[:80]}: it must be a number of seconds above 0")
+
+
+def _invalid(error: str | None) -> ExecutionResult:
+    return ExecutionResult(False, "", "", -1, validation_failed=True, error=error)
+
+
+def _answer(result: Result, seconds: float) -> ExecutionResult:
+    """A result in the words of this interface."""
+    if result.status.ending == "refused":
+        return _invalid(verdict(result.evaluation.findings).error or result.error)
+    match result.status:
+        case Status.OK | Status.ERROR:  # it ended by itself: its own words and exit code say all
+            code, error = result.shell_exit, None
+        case Status.TIMEOUT:
+            code, error = -1, f"Script execution timed out after {seconds:g} s"
+        case Status.FAILED:
+            code, error = -1, result.error
+        case _:
+            code, error = result.shell_exit, result.error
+    return ExecutionResult(
+        result.ok, result.stdout, result.stderr, code, timeout=result.status is Status.TIMEOUT, error=error
+    )

@@ -1,0 +1,72 @@
+"""R2: a script executor that is used once and never closed, and one that lacks what it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from redoma import Config, InvalidRequest
+from redoma.config import AuditConfig
+from redoma.scripts import ExecutionResult, ScriptExecutor
+
+HELLO = ExecutionResult(True, "hello\n", "", 0)
+
+
+@pytest.mark.usefixtures("engine", "nothing_left_behind")
+@pytest.mark.parametrize("backend", ["docker", "jail"])
+def test_without_a_block_it_runs_on_any_loop_and_keeps_nothing(backend: str, config: Config) -> None:
+    scripts = ScriptExecutor(backend, config=config)  # type: ignore[arg-type]
+
+    async def several() -> list[ExecutionResult]:
+        return await asyncio.gather(*(scripts.execute("echo hello", "bash") for _ in range(3)))
+
+    assert asyncio.run(scripts.execute("print('hello')", "python")) == HELLO
+    assert asyncio.run(several()) == [HELLO] * 3
+    left = ["docker", "ps", "--all", "--quiet", "--filter", f"label=redoma.pid={os.getpid()}"]
+    assert subprocess.run(left, check=True, capture_output=True).stdout == b""
+
+
+@pytest.mark.usefixtures("engine", "nothing_left_behind")
+@pytest.mark.parametrize("backend", ["docker", "jail"])
+async def test_kept_warm_it_is_closed_with_its_block_and_can_be_used_again(backend: str, config: Config) -> None:
+    async with ScriptExecutor(backend, config=config, warm=1) as scripts:  # type: ignore[arg-type]
+        for _ in range(2):
+            assert await scripts.execute("print('hello')", "python") == HELLO
+    assert await scripts.execute("echo hello", "bash") == HELLO
+
+
+async def test_without_an_engine_the_error_says_what_to_do(config: Config, tmp_path: Path) -> None:
+    scripts = ScriptExecutor(config=config, host=f"unix://{tmp_path}/no.sock")
+    result = await scripts.execute("print('hello')", "python")
+    assert (result.success, result.exit_code, result.validation_failed, result.timeout) == (False, -1, False, False)
+    assert "engine" in (result.error or "")
+    assert "Next: " in (result.error or "")
+
+
+@pytest.mark.usefixtures("engine")
+async def test_without_the_image_the_error_says_what_to_do(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScriptExecutor, "IMAGES", MappingProxyType(dict.fromkeys(("python", "bash"), "redoma-none:0")))
+    result = await ScriptExecutor(config=config).execute("print('hello')", "python")
+    assert (result.success, result.exit_code, result.validation_failed) == (False, -1, False)
+    assert "redoma-none:0" in (result.error or "")
+    assert "docker pull" in (result.error or "")
+
+
+async def test_what_can_not_be_recorded_does_not_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    scripts = ScriptExecutor("jail", config=Config(audit=AuditConfig(directory=tmp_path / "file")))
+    result = await scripts.execute("print('hello')", "python")
+    assert (result.success, result.stdout, result.exit_code, result.validation_failed) == (False, "", -1, False)
+    assert result.error
+
+
+def test_a_backend_without_a_boundary_is_not_taken(config: Config) -> None:
+    with pytest.raises(InvalidRequest, match="'docker' or 'jail'"):
+        ScriptExecutor("native", config=config)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match="no engine"):
+        ScriptExecutor("jail", config=config, pull=True)
