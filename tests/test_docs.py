@@ -105,10 +105,10 @@ class Promise(NamedTuple):
     tests: list[str]
 
 
-def promises() -> Iterator[Promise]:
+def promises(document: str = "threat-model.md") -> Iterator[Promise]:
     """Every row of a table whose columns are promise, layer and test."""
     inside = False
-    for line in (ROOT / "docs" / "threat-model.md").read_text().splitlines():
+    for line in (ROOT / "docs" / document).read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("|") else []
         if cells == ["promise", "layer", "test"] or not cells:
             inside = bool(cells)
@@ -128,9 +128,11 @@ def _attacks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "tests" / "attacks")
 
 
-def test_every_promise_of_the_threat_model_names_tests_that_exist() -> None:
-    known, missing = attacks(), []
-    for promise in promises():
+@pytest.mark.parametrize("document", ["threat-model.md", "containers.md"])
+def test_every_promise_names_tests_that_exist(document: str) -> None:
+    containers = importlib.import_module("container_suite").applicable("runc")
+    known, missing, seen = attacks() if document == "threat-model.md" else containers, [], 0
+    for seen, promise in enumerate(promises(document), 1):  # noqa: B007 - how many there were
         for test in promise.tests:
             file, function, name = test.partition("::")
             if not function:
@@ -138,6 +140,7 @@ def test_every_promise_of_the_threat_model_names_tests_that_exist() -> None:
             elif not re.search(rf"^(async )?def {re.escape(name)}\(", (ROOT / file).read_text(), re.MULTILINE):
                 missing.append(test)
     assert missing == []
+    assert seen > 5
 
 
 def test_every_promise_names_what_its_attacks_succeed_without() -> None:
