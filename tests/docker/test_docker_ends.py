@@ -8,13 +8,15 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from docker_bench import docker, inspect, ours, run, until
 
 from redoma import BackendError
+from redoma.backends.base import Control
 from redoma.backends.docker import Box, DockerBackend
 from redoma.errors import BackendUnavailable
 from redoma.models import Request
@@ -208,4 +210,25 @@ async def test_two_hundred_runs_eight_at_a_time_leave_nothing(engine: str) -> No
     finally:
         await backend.aclose()
     assert [ran.stdout for ran in every] == [f"{n}\n" for n in range(200)]
+    assert ours() == []
+
+
+@pytest.mark.parametrize("runtime", [None, "runsc"])
+async def test_a_signal_that_comes_too_late_is_no_failure(engine: str, runtime: str | None) -> None:
+    """Its runtime finds nobody to give it to before the engine has heard of the end, and says so in its own words."""
+    late = DockerBackend(Box(runtime=runtime), host=engine)
+
+    async def end_it_behind_the_engines_back(control: Control, printed: Callable[[str], Any]) -> None:
+        await printed("here")
+        (name,) = ours()
+        os.kill(inspect(name)["State"]["Pid"], signal.SIGKILL)
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            control.signal(number)
+
+    try:
+        for _ in range(3):
+            ran = await run(late, _SLEEPS, meanwhile=end_it_behind_the_engines_back)
+            assert ran.outcome.status.ending == "ran"
+    finally:
+        await late.aclose()
     assert ours() == []

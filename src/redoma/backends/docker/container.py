@@ -221,17 +221,17 @@ class Container:
         self.ended = True
         return int(told["StatusCode"])
 
-    async def state(self) -> dict[str, Any]:
-        """What the engine says of its end; nothing where it is gone by itself."""
+    async def ran_out_of_memory(self) -> bool:
+        """Whether the engine has heard of it by now."""
         import aiodocker
 
         async with self._engine.asked():
             try:
-                return dict((await self._made().show())["State"])
+                return bool((await self._made().show())["State"].get("OOMKilled"))
             except aiodocker.DockerError as error:
                 if error.status != _GONE:
                     raise
-                return {}
+        return await self.events("oom") > 0  # it is gone by itself
 
     async def events(self, kind: str) -> int:
         """How many events of a kind there were since it was started: also for one that is gone."""

@@ -107,6 +107,7 @@ class Run:
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._over, self._taken = asyncio.Event(), asyncio.Event()
         self._heard = 0
+        self._oom_kills = _oom_kills()
 
     async def waiting(self) -> Outcome:
         """In a container whose stub waits for its order."""
@@ -294,20 +295,19 @@ class Run:
         return code, await self._out_of_memory(code)
 
     async def _out_of_memory(self, code: int) -> bool:
-        state = await self._container.state()
-        if state.get("OOMKilled"):
+        if await self._container.ran_out_of_memory():
             return True
-        if code != 128 + signal.SIGKILL or self._ending is not None:
-            return not state and await self._container.events("oom") > 0
-        if self._last is not None:
+        killed = code == 128 + signal.SIGKILL and self._ending is None
+        if killed and self._last is not None:
             # A stub that was killed had no last word. That was either asked of the engine, or it was the kernel, which
             # ends the whole of gVisor where it would end one process else; the engine doesn't always hear why.
             return self._cut_short and not await self._container.events("kill")
-        # The news that it has ended may be there before the news why.
-        for pause in _NEWS:
-            await asyncio.sleep(pause)
-            if await self._container.events("oom"):
-                return True
+        if killed or _oom_kills() != self._oom_kills:
+            # The news that it has ended may be there before the news why; or that one of its children was killed.
+            for pause in _NEWS:
+                await asyncio.sleep(pause)
+                if await self._container.ran_out_of_memory():
+                    return True
         return False
 
     @property
@@ -335,3 +335,13 @@ class Run:
                 return Status.TIMEOUT, exceeded("cpu", limits), None
             return Status.KILLED, ended_by(code - 128, limits), code
         return Status.ERROR, None, code
+
+
+def _oom_kills() -> bytes | None:
+    """How many processes the kernel has killed for want of memory, on the whole machine: reason enough to wait for what
+    the engine hears of it. Of an engine elsewhere it tells nothing."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            return file.read().partition(b"\noom_kill ")[2].split(b"\n", 1)[0]
+    except OSError:
+        return None
