@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -239,3 +241,20 @@ async def test_rules_of_a_configured_none_hold_and_an_asked_for_none_is_none(con
         assert (await executor.command(["ls"])).status is Status.FORBIDDEN
         assert (await executor.command(["rm", "-rf", "/"])).status is Status.OK
         assert (await executor.command(["ls"], policy="none")).status is Status.OK
+
+
+_STARTED_BY_NOHUP = """
+import signal, sys, redoma
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1):
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print(redoma.run("grep -E '^Sig(Blk|Ign)' /proc/self/status", "bash", backend=sys.argv[1]).stdout, end="")
+"""
+
+
+@pytest.mark.parametrize("backend", ["native", "jail"])
+def test_signals_that_our_caller_ignores_reach_a_run(backend: str) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", _STARTED_BY_NOHUP, backend], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert told.stdout == "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"

@@ -134,8 +134,10 @@ def become(order: dict[str, Any], source: int, tell: int, parent: int) -> NoRetu
         os.closerange(max(source, tell) + 1, 1 << 16)
         if order["source"]:
             os.dup2(source, _SOURCE_FD, inheritable=True)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)  # Python ignores them, and exec passes that on
+        # Exec passes on what is ignored and what is blocked: some by Python, others by who started Redoma (nohup).
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         ours, step = False, f"enter {order['cwd']}"
         os.chdir(order["cwd"])
         ours, step = True, "set its limits"

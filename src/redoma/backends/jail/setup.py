@@ -162,8 +162,10 @@ def own_session(spec: Spec) -> None:
     os.setsid()
     _linux.show_to_peers()  # or not even /proc/self would be its own
     write("/proc/self/oom_score_adj", b"1000")  # if memory runs out, the guest goes first, and init stays to say so
-    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+    # What is ignored or blocked is inherited: some from Python, others from who started Redoma (nohup).
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGINT}:
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def only_these_files(spec: Spec) -> None:
