@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,10 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"{worker}-")
     os.chmod(tempfile.tempdir, 0o1777)  # noqa: S103 # as /tmp: some tests run as another user
     atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+
+
+# In the background of a script it would be ignored, and so by every program that a test starts and wants to interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
