@@ -8,6 +8,7 @@ backend ran it. Values that can be derived are properties, so they can never dis
 from __future__ import annotations
 
 import enum
+import hashlib
 import re
 import uuid
 from typing import Any, Literal, NamedTuple, get_args
@@ -32,6 +33,9 @@ def parse_size(text: str) -> int | None:
 
 Language = Literal["python", "bash", "lua", "command"]
 Stream = Literal["stdout", "stderr"]
+WorkspaceKind = Literal["scratch", "read-only", "overlay", "direct"]
+"""Where a run works: in an empty directory of its own; in a project that it can only read; in one that it changes in a
+copy, so that what it did can be looked at before it is applied; or in the project itself."""
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 
@@ -65,6 +69,19 @@ class Decision(enum.Enum):
 
 
 _RANKS = {decision: rank for rank, decision in enumerate(Decision)}
+
+
+class Level(enum.StrEnum):
+    """How much stands between a request and its effects (R3.1), derived from the evaluation and the request."""
+
+    L1 = "L1"
+    """Inline: it only looks."""
+    L2 = "L2"
+    """Constrained: it writes, within limits."""
+    L3 = "L3"
+    """Contained: code that nobody has reviewed."""
+    L4 = "L4"
+    """A person has to say yes."""
 
 
 class Status(enum.StrEnum):
@@ -168,7 +185,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Which files of the working directory to bring back, if they are new or changed: globs such as `out/*.csv`."""
     cwd: str | None = None
     """A directory of the host to work in, on backends that see the host; that of an executor in cells or containers is
-    a path inside."""
+    a path inside. With a `project`, a path in it."""
+    workspace: WorkspaceKind = "scratch"
+    project: str | None = None
+    """The directory of the host that a workspace other than `scratch` is made of: absolute, and without links."""
     require: tuple[str, ...] = ()
     """Isolation layers that must be in force; if one is missing, nothing runs."""
     reason: str = ""
@@ -291,6 +311,65 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
         """The findings that made the decision what it is."""
         decision = self.decision
         return tuple(f for f in self.findings if f.decision is decision and decision is not Decision.ALLOW)
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one path of a project was, or is to be."""
+
+    kind: Literal["file", "directory", "symlink"]
+    mode: int = 0
+    """Permission bits, with those for set-user-id, set-group-id and sticky."""
+    size: int = 0
+    sha256: str = ""
+    """Of a file's content."""
+    target: str = ""
+    """Of a symbolic link, as it is written in it."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One path that a run added, changed or removed. Names that are no UTF-8 have their bytes as lone surrogates."""
+
+    path: str
+    """Relative to the project, with `/` between names."""
+    before: Version | None = None
+    after: Version | None = None
+    old_path: str = ""
+    """Where it was before, if it was only moved."""
+    diff: str = ""
+    """Unified, where both sides are text (or missing) and not too long."""
+    protected: str = ""
+    """Why it is not applied unless it is named; empty where nothing speaks against it."""
+
+    @property
+    def kind(self) -> Literal["added", "modified", "deleted", "renamed", "mode", "symlink"]:
+        if self.old_path:
+            return "renamed"
+        if self.before is None:
+            return "added"
+        if self.after is None:
+            return "deleted"
+        if self.after.kind == "symlink":
+            return "symlink"
+        if msgspec.structs.replace(self.before, mode=self.after.mode) == self.after:
+            return "mode"
+        return "modified"
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that a run did to a project, which has not happened to the project itself yet."""
+
+    project: str
+    """The directory, as an absolute path without links."""
+    changes: tuple[Change, ...] = ()
+    """Sorted by path; at most one for each."""
+    refused: dict[str, str] = {}
+    """Path → why what the run left there can't be carried over: a device, a socket, a file that is too large."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of exactly this effect: an approval of it is an approval of nothing else."""
+        facts = [(change.path, change.old_path, change.before, change.after) for change in self.changes]
+        return hashlib.sha256(ascii([self.project, facts]).encode()).hexdigest()
 
 
 class Chunk(NamedTuple):

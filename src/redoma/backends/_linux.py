@@ -158,6 +158,47 @@ def restrict_mounts(target: str, attributes: int) -> None:
     )
 
 
+# --- files ---
+
+RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1, 2, 4, 8
+_SYS_OPENAT2 = 437
+
+
+def openat2(directory: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
+    """Open a path below a directory; the kernel itself sees to it that the way there keeps to `resolve` (Linux 5.6)."""
+    how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, resolve)
+    answer = _libc.syscall(
+        ctypes.c_long(_SYS_OPENAT2),
+        ctypes.c_int(directory),
+        ctypes.c_char_p(os.fsencode(path)),
+        how,
+        ctypes.c_size_t(ctypes.sizeof(how)),
+    )
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return int(answer)
+
+
+RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
+_SYS_RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
+
+
+def renameat2(source: str, target: str, source_directory: int, target_directory: int, flags: int) -> None:
+    """Rename, but not over something (`RENAME_NOREPLACE`), or both ways at once (`RENAME_EXCHANGE`)."""
+    answer = _libc.syscall(
+        ctypes.c_long(_SYS_RENAMEAT2),
+        ctypes.c_int(source_directory),
+        ctypes.c_char_p(os.fsencode(source)),
+        ctypes.c_int(target_directory),
+        ctypes.c_char_p(os.fsencode(target)),
+        ctypes.c_uint(flags),
+    )
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), target)
+
+
 # --- Landlock ---
 
 _SYS_LANDLOCK_CREATE_RULESET = 444

@@ -11,12 +11,12 @@ import asyncio
 import signal
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from ..errors import InvalidRequest
-from ..models import Isolation, Language, Limits, Request, Status, Stream, Usage
+from ..models import Isolation, Language, Limits, Request, Status, Stream, Usage, WorkspaceKind
 
 Sink = Callable[[Stream, bytes], bool]
 """Takes output as it comes. Returns False once the run has printed all it may: end it with `Status.OUTPUT`."""
@@ -40,6 +40,30 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the value of a last expression comes back."""
     control: bool = False
     """Whether a run can be given input and signals while it goes on: a `Control`."""
+    workspaces: frozenset[WorkspaceKind] = frozenset({"scratch"})
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a run left in the layer above a project, as the backend found it when nothing was alive any more.
+
+    In the order of a walk: a directory before what is in it. Paths have been checked to lead down only.
+    """
+
+    path: str
+    """Relative to the project; names that are no UTF-8 have their bytes as lone surrogates."""
+    kind: Literal["file", "directory", "symlink", "removed", "refused"]
+    """`removed`: what the project has there is hidden. `refused`: `why` it can't be carried over."""
+    mode: int = 0
+    size: int = 0
+    sha256: str = ""
+    """Of a file's content, which is in the stage under the name that is `blob`."""
+    blob: str = ""
+    target: str = ""
+    opaque: bool = False
+    """Of a directory: nothing that the project has below it shows through."""
+    link_of: str = ""
+    """Path of another entry that is the same file: a hard link that the run made."""
+    why: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +78,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     files: dict[str, bytes] = {}
     left_out: dict[str, str] = {}
+    entries: tuple[Entry, ...] = ()
+    """What an overlay holds at the end of the run."""
 
 
 class Control:
