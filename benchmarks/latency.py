@@ -260,8 +260,7 @@ class Bench:
                 await self.asked(lambda executor=executor: executor.run(PYTHON_CODE))  # type: ignore[misc]
                 await rest([jail])
                 await asyncio.sleep(0.2)  # whoever made the last cell has ended by then
-                assert jail._pool is not None
-                zygote = jail._pool[1].zygote_pid
+                zygote = jail._pools[None].zygote_pid
                 assert zygote is not None
                 tree = children()
                 found = [megabytes(below(cell, tree), "Private_") for cell in tree.get(zygote, ())]
@@ -287,9 +286,9 @@ class Bench:
 
 
 def at_rest(jail: JailBackend) -> bool:
-    if jail._pool is None:
+    if not jail._pools:
         return True  # it has not been used yet, and does nothing
-    pool = jail._pool[1]
+    pool = jail._pools[None]
     counts = pool.counts()
     return pool._lacking() <= 0 and not counts["arming"] and not counts["running"] and not pool._dying
 

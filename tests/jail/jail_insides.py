@@ -38,8 +38,7 @@ async def run(executor: AsyncExecutor, code: str = "1 + 1", language: Any = "pyt
 
 def pool_of(backend: JailBackend) -> Pool:
     """The pool of this process, which appears with the first run."""
-    assert backend._pool is not None
-    return backend._pool[1]
+    return backend._pools[None]
 
 
 def zygote_of(backend: JailBackend) -> int:

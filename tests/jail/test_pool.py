@@ -349,7 +349,7 @@ def test_closing_a_sync_executor_ends_what_runs_in_other_threads(tmp_path: Path,
     threads = [threading.Thread(target=one) for _ in range(3)]
     for thread in threads:
         thread.start()
-    assert eventually(lambda: backend._pool is not None and pool_of(backend).counts()["running"] == 3)
+    assert eventually(lambda: bool(backend._pools) and pool_of(backend).counts()["running"] == 3)
     executor.close()
     for thread in threads:
         thread.join(10)

@@ -7,6 +7,7 @@ import platform
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
@@ -48,6 +49,7 @@ _ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
 """Names that other backends use too, for whoever asks for a layer without minding which backend provides it."""
 
 _OLDEST = (5, 12)  # mount_setattr
+_MOST_PROJECTS = 8  # with cells of their own that are kept ready
 _PROCESSES_PER_NAMESPACE = (5, 14)  # before, RLIMIT_NPROC counted all processes of the user
 
 
@@ -86,7 +88,8 @@ class JailBackend:
                 why=f"known: {', '.join(setup.LAYERS)}",
                 next="use those",
             )
-        self._pool: tuple[int, Pool] | None = None
+        self._owner, self._pools = os.getpid(), dict[_Place | None, Pool]()
+        self._leaving: list[Pool] = []
         self._groups: cgroup.Cgroups | Unavailable | None = None
         self._env: dict[str, str] = {}
         self._memory = ""
@@ -122,6 +125,7 @@ class JailBackend:
             value=True,
             outputs=True,
             control=True,
+            workspaces=frozenset({"scratch", "read-only", "overlay"}),
         )
 
     def facts(self) -> tuple[Fact, ...]:
@@ -130,7 +134,9 @@ class JailBackend:
 
         return facts()
 
-    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+    async def run(
+        self, request: Request, sink: Sink, control: Control | None = None, stage: str | None = None
+    ) -> Outcome:
         limits = request.limits
         total = sum(map(len, request.files.values()))
         if total > limits.disk or len(request.files) > limits.files:
@@ -139,42 +145,57 @@ class JailBackend:
                 why=f"{len(request.files)} files of {total} bytes, where {limits.files} of {limits.disk} may be",
                 next="raise the limits `disk` and `files`",
             )
-        pool = self._ready()
-        cell = await pool.take(Spec(limits.disk, limits.files))
+        spec = Spec(limits.disk, limits.files, request.workspace, request.project or "")
+        pool = self._ready(spec)
+        cell = await pool.take(spec)
         try:
             isolation = self._isolation(cell, request.require)
-            work = Run(request, sink, cell, isolation, self._env, control)
+            work = Run(request, sink, cell, isolation, self._env, control, stage)
             return await work.execute(
                 processes_by_rlimit=self._kernel >= _PROCESSES_PER_NAMESPACE, watched=cell.group is None
             )
         finally:
             pool.give_back(cell)
 
-    def _ready(self) -> Pool:
-        """The pool of this process: a forked child makes its own."""
+    def _ready(self, spec: Spec) -> Pool:
+        """The pool of this process: a forked child makes its own. One for each project, since a zygote has one in its
+        root; if another directory is there by now, that is another project."""
         usual = Limits()
+        place = _place(spec.project) if spec.project else None
         with _making:
-            if self._pool is None or self._pool[0] != os.getpid():
-                pool = Pool(
-                    minimum=self._minimum,
+            if self._owner != os.getpid():
+                self._owner, self._pools = os.getpid(), {}
+            if place not in self._pools:
+                self._forget_projects()
+                self._pools[place] = Pool(
+                    minimum=self._minimum if place is None else min(self._minimum, 1),
                     maximum=self._maximum,
                     queue=self._queue,
                     idle=self._idle,
-                    usual=Spec(usual.disk, usual.files),
+                    usual=Spec(usual.disk, usual.files, spec.workspace, spec.project),
                     without=self._without,
-                    start=self._start,
+                    start=partial(self._start, spec.project),
                 )
-                self._pool = (os.getpid(), pool)
-            return self._pool[1]
+            pool = self._pools[place] = self._pools.pop(place)  # the last used is the last
+            return pool
 
-    def _start(self) -> tuple[Zygote, cgroup.Cgroups | None]:
+    def _forget_projects(self) -> None:
+        """Those that were not used for longest, and are not in use."""
+        self._leaving = [pool for pool in self._leaving if not pool.ended]
+        for place in [place for place in self._pools if place is not None][: -_MOST_PROJECTS + 1]:
+            if self._pools[place].leave():
+                self._leaving.append(self._pools.pop(place))
+
+    def _start(self, project: str) -> tuple[Zygote, cgroup.Cgroups | None]:
         """On the pool's thread."""
         if self._groups is None:
             self._groups = cgroup.find()
             if isinstance(self._groups, cgroup.Cgroups):
                 self._groups.sweep()
         groups = self._groups if isinstance(self._groups, cgroup.Cgroups) and "memory" not in self._without else None
-        zygote = Zygote(self._preload, watched=groups is None, prelude=self._prelude, programs=self._programs)
+        zygote = Zygote(
+            self._preload, watched=groups is None, prelude=self._prelude, programs=self._programs, project=project
+        )
         self._env = zygote.env
         self._memory = groups.describe() if groups else ""
         return zygote, groups
@@ -193,6 +214,7 @@ class JailBackend:
             else "watched by the cell's init every 10 ms; what the kernel keeps in pipes and sockets is not counted"
         )
         needed = {_ALIASES.get(name, name) for name in required} or set(self.capabilities().isolation.layers)
+        needed.add("workspace")  # not to be waived: a project that could be written to is not what was asked for
         for name, why in missing.items():
             if name in needed:
                 raise BackendError(
@@ -204,9 +226,24 @@ class JailBackend:
 
     async def aclose(self) -> None:
         with _making:
-            owned, self._pool = self._pool, None
-        if owned is not None and owned[0] == os.getpid():
-            await owned[1].aclose()
+            pools, self._pools, self._leaving = [*self._pools.values(), *self._leaving], {}, []
+        if self._owner == os.getpid():
+            for pool in pools:
+                await pool.aclose()
+
+
+_Place = tuple[str, int, int]
+
+
+def _place(project: str) -> _Place:
+    """A directory by its name and by what it is."""
+    try:
+        about = os.stat(project)
+    except OSError as error:
+        raise InvalidRequest(
+            f"the project {project!r} can't be used", why=error.strerror or str(error), next="name a directory"
+        ) from error
+    return project, about.st_dev, about.st_ino
 
 
 _making = threading.Lock()  # two threads that come first at the same time must not make a pool each

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ...errors import BackendError
+from ...models import WorkspaceKind
 from . import protocol
 from .cgroup import Cell as Group
 from .launch import Zygote
@@ -30,6 +31,9 @@ class Spec(msgspec.Struct, frozen=True):
 
     disk: int
     files: int
+    workspace: WorkspaceKind = "scratch"
+    project: str = ""
+    """Its path, if it is none of the cell's own."""
 
 
 def readable(number: int) -> bool:
@@ -68,7 +72,7 @@ class Cell:
             self.stdin, self.stdout, self.stderr = held[2:]
             for near in held:
                 os.set_blocking(near, False)
-            told: dict[str, Any] = {"disk": spec.disk, "files": spec.files}
+            told: dict[str, Any] = msgspec.structs.asdict(spec)
             zygote.order({**told, "without": sorted(without), "cgroup": group is not None}, far)
         except OSError as error:
             for near in held:

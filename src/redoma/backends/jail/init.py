@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from redoma.backends.collect import collect
-from redoma.backends.jail import guest, protocol, setup
+from redoma.backends.jail import above, guest, protocol, setup
 from redoma.backends.jail.root import tell
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -57,6 +57,7 @@ class Watch:
     def __init__(self, pid: int, control: socket.socket, died: int, spec: Mapping[str, Any]) -> None:
         self._pid, self._control, self._died = pid, control, died
         self._watched: bool = spec["watched"]
+        self._above: int | None = spec.get("above")
         self._status: int | None = None
         self._cause = ""
         self._peak = 0
@@ -156,6 +157,8 @@ class Watch:
     def _report(self, told: Mapping[str, Any]) -> None:
         if told["outputs"]:
             self._send_files(told)
+        if self._above is not None:
+            above.send(self._above, self._control.sendall)
         report = _report_of_the_guest(told["report"])
         claimed = protocol.frame(protocol.REPORT, report) if report else b""
         self._control.sendall(claimed + self._verdict())

@@ -28,7 +28,9 @@ _ANSWER = 5.0
 _SECONDS = 60.0  # for the interpreter and whatever it preloads
 
 
-def plan(preload: Iterable[str], watched: bool, prelude: str, programs: Mapping[str, str]) -> dict[str, Any]:
+def plan(
+    preload: Iterable[str], watched: bool, prelude: str, programs: Mapping[str, str], project: str
+) -> dict[str, Any]:
     """Where everything is on the host, and what it is called inside."""
     base = os.path.realpath(sys.base_prefix)
     below_usr = base == "/usr" or base.startswith("/usr/")
@@ -57,6 +59,7 @@ def plan(preload: Iterable[str], watched: bool, prelude: str, programs: Mapping[
         "executable": executable,
         "env": env,
         "programs": {name: os.path.realpath(path) for name, path in programs.items()},
+        "project": project,
         "zygote": {"preload": [*preload, *([prelude] if prelude else [])], "watched": watched, "prelude": prelude},
     }
 
@@ -85,9 +88,14 @@ class Zygote:
     """The process, and our end of its socket."""
 
     def __init__(
-        self, preload: Iterable[str], watched: bool, prelude: str = "", programs: Mapping[str, str] | None = None
+        self,
+        preload: Iterable[str],
+        watched: bool,
+        prelude: str = "",
+        programs: Mapping[str, str] | None = None,
+        project: str = "",
     ) -> None:
-        told = plan(preload, watched, prelude, programs or {})
+        told = plan(preload, watched, prelude, programs or {}, project)
         self.env: dict[str, str] = told["env"]
         self.socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         us = os.pidfd_open(os.getpid())

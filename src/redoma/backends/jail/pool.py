@@ -160,6 +160,15 @@ class Pool:
                 return
         self._bury_all(seconds=1.0)
 
+    def leave(self) -> bool:
+        """End everything, unless it is in use. Doesn't wait for it; `aclose` does."""
+        with self._lock:
+            if self._running or self._queue:
+                return False
+            self._closing = True
+            self._wake()
+            return True
+
     async def aclose(self) -> None:
         """End everything. Returns when nothing of it is alive."""
         with self._lock:
@@ -192,6 +201,10 @@ class Pool:
         # A run of the parent's that is collected here as garbage finds nothing to give back.
         self._armed, self._running, self._arming, self._dying = deque(), set(), {}, []
         self._queue = deque()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
 
     def counts(self) -> dict[str, int]:
         with self._lock:

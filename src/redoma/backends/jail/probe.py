@@ -31,13 +31,14 @@ def look(spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         "no_new_privs": lambda: _flag(status, "NoNewPrivs", "1", "no program gains privileges"),
         "seccomp": lambda: _flag(status, "Seccomp", "2", "an allowlist of system calls"),
         "landlock": _landlock,
-        "filesystem": _root,
+        "filesystem": lambda: _root(spec),
         "private": lambda: _private(spec),
         "descriptors": lambda: _descriptors(spec),
         "environment": _environment,
         "proc": _proc,
         "init": _init,
         "names": _names,
+        **({"workspace": lambda: _workspace(spec)} if spec["project"] else {}),
     }
     for name, check in checks.items():
         try:
@@ -91,16 +92,38 @@ def _landlock() -> str:
     raise Missing("the kernel has no Landlock, or it is switched off")
 
 
-def _root() -> str:
+def _root(spec: Mapping[str, Any]) -> str:
     for path in ("/", "/usr", "/etc", "/opt/redoma/redoma"):
         if not os.statvfs(path).f_flag & os.ST_RDONLY:
             raise Missing(f"{path} is writable")
     seen = set(os.listdir("/"))
-    if "sys" in seen or os.listdir("/home") or os.listdir("/mnt"):
-        raise Missing("the host's directories are there")
+    for place in ("/home", "/mnt"):
+        # On the way to the project there is nothing else.
+        known = {spec["project"].removeprefix(f"{place}/").split("/")[0]} if spec["project"] else set()
+        if "sys" in seen or set(os.listdir(place)) - known:
+            raise Missing("the host's directories are there")
     if os.getcwd() != "/workspace":
         raise Missing(f"the working directory is {os.getcwd()}")
     return "built from nothing, read-only"
+
+
+def _workspace(spec: Mapping[str, Any]) -> str:
+    path = spec["project"]
+    if spec["workspace"] == "read-only":
+        if not os.statvfs(path).f_flag & os.ST_RDONLY:
+            raise Missing(f"{path} is writable")
+        return f"{path}, read-only"
+    with open("/proc/self/mountinfo", "rb") as file:
+        mounts = [line.split() for line in file if _plain(line.split()[4]) == os.fsencode(path)]
+    if not mounts or b"overlay" not in mounts[-1][mounts[-1].index(b"-") :]:
+        raise Missing(f"{path} is not beneath a layer of its own")
+    return f"{path}, beneath a layer of its own that takes what is written"
+
+
+def _plain(path: bytes) -> bytes:
+    """Without the escapes that mountinfo has for blanks."""
+    first, *others = path.split(b"\\")
+    return first + b"".join(bytes([int(other[:3], 8)]) + other[3:] for other in others)
 
 
 def _private(spec: Mapping[str, Any]) -> str:

@@ -28,6 +28,10 @@ FILE = b"F"
 """From init: a file of the workspace: the length of its name, its name, its content. Hostile."""
 LEFT_OUT = b"L"
 """From init: a file that was left out: likewise, with the reason for content."""
+ENTRY = b"E"
+"""From init: something that the run left in the layer above a project: likewise, with JSON for content. Hostile."""
+DATA = b"D"
+"""From init: some of the content of the file whose entry came last: its place in it, eight bytes, then the bytes."""
 VERDICT = b"V"
 """From init, the last word: how it ended and what it used."""
 
@@ -44,6 +48,8 @@ MOST = {
     REPORT: 8 << 20,
     FILE: 80 << 20,
     LEFT_OUT: 16 << 10,
+    ENTRY: 16 << 10,
+    DATA: (1 << 20) + 8,
     VERDICT: 4 << 10,
 }
 """Bytes that a frame of each kind may have."""

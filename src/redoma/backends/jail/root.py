@@ -24,6 +24,8 @@ UNPRIVILEGED_ID = 65530
 (Up to 65519 systemd gives numbers to services, 65534 is nobody's.)"""
 
 PYTHON, VENV, PACKAGE, PROGRAMS = "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs"
+PROJECT = "/.project"
+"""Where the zygote has a project of the host, read-only. A cell sees it at its own path."""
 WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names inside the cell, each a private mount
 """Where each cell mounts what is its own."""
 
@@ -135,6 +137,8 @@ def populate(plan: dict[str, Any]) -> None:
     with step("bring in programs of ours"):
         for name, path in plan["programs"].items():
             program(name, path)
+    if plan["project"]:
+        project(plan["project"])
     with step("make /etc"):
         for path, text in _TEXTS.items():
             write(path, text.encode())
@@ -170,7 +174,8 @@ def populate(plan: dict[str, Any]) -> None:
         # Some modules write when they are first imported. A cell mounts its own over these.
         for path in WRITABLE[:-1]:
             _linux.mount("tmpfs", path[1:], "tmpfs", _linux.MS_NOSUID | _linux.MS_NODEV, "mode=1777,size=64m")
-    os.symlink("/tmp", "var/tmp")  # noqa: S108 - inside the cell
+    if not os.path.isdir("var/tmp"):  # or the project is there
+        os.symlink("/tmp", "var/tmp")  # noqa: S108 - inside the cell
 
 
 def interpreter(plan: dict[str, Any]) -> None:
@@ -217,6 +222,53 @@ def program(name: str, path: str) -> None:
     _linux.mount(f"{around}/{os.path.basename(path)}", there, "", _linux.MS_BIND)
     _linux.unmount(around, _linux.MNT_DETACH)
     _linux.restrict_mounts(there, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+
+
+def project(path: str) -> None:
+    """A directory of the host for guests to work in, and the empty one at its own path that a cell mounts it on."""
+    with step(f"bring in the project {path}"):
+        os.mkdir("." + PROJECT)
+        if os.geteuid() == 0:
+            # The guest is to be its owner; and root's own files are not to be had by becoming root.
+            with owners(os.stat(f"/old/{path}")) as namespace:
+                _linux.mount_with_owners(f"/old/{path}", "." + PROJECT, namespace)
+        else:
+            _linux.mount(f"/old/{path}", "." + PROJECT, "", _linux.MS_BIND | _linux.MS_REC)
+        attributes = _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV
+        _linux.restrict_mounts("." + PROJECT, attributes)
+        if not path.startswith(tuple(f"{place}/" for place in WRITABLE)):  # those are new in each cell
+            os.makedirs(f".{path}", exist_ok=True)
+
+
+@contextmanager
+def owners(about: os.stat_result) -> Iterator[int]:
+    """A user namespace that says who the owner of a directory is, for the files of a mount: the unprivileged user. It
+    belongs to a child that does nothing else."""
+    held, let_go = os.pipe()
+    ready, tell_ready = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(let_go)
+        _linux.unshare(_linux.CLONE_NEWUSER)
+        os.write(tell_ready, b"r")
+        os.read(held, 1)
+        os._exit(0)
+    os.close(held)
+    os.close(tell_ready)
+    try:
+        if not os.read(ready, 1):
+            raise OSError("no user namespace could be made")
+        for name, number in (("uid_map", about.st_uid), ("gid_map", about.st_gid)):
+            put(f"/old/proc/{pid}/{name}", f"{number} {UNPRIVILEGED_ID} 1".encode())
+        namespace = os.open(f"/old/proc/{pid}/ns/user", os.O_RDONLY)
+        try:
+            yield namespace
+        finally:
+            os.close(namespace)
+    finally:
+        os.close(ready)
+        os.close(let_go)
+        os.waitpid(pid, 0)
 
 
 def bind(source: str, target: str) -> None:
@@ -270,11 +322,16 @@ def enter_user_namespace(others: int) -> None:
         ("uid_map", f"{GUEST_ID} {user} 1"),
         ("gid_map", f"{GUEST_ID} {group} 1"),
     ):
-        file = os.open(f"/proc/self/{name}", os.O_WRONLY)
-        try:
-            os.write(file, text.encode())
-        finally:
-            os.close(file)
+        put(f"/proc/self/{name}", text.encode())
+
+
+def put(path: str, text: bytes) -> None:
+    """Into a file of the kernel's, which takes it in one piece."""
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.write(file, text)
+    finally:
+        os.close(file)
 
 
 def become_unprivileged() -> None:

@@ -18,6 +18,7 @@ from ...models import Isolation, Limits, Request, Status, Stream, Usage
 from ..base import Control, Outcome, Sink, ended_by, exceeded, uncancellable
 from . import protocol, value
 from .cell import Cell
+from .received import Received
 
 _CHUNK = 1 << 16
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the kernel is asked to
@@ -57,7 +58,9 @@ class Run:
         isolation: Isolation,
         env: Mapping[str, str],
         control: Control | None = None,
+        stage: str | None = None,
     ) -> None:
+        self._received = Received(stage, request.limits) if stage is not None else None
         self._request, self._sink, self._cell, self._isolation = request, sink, cell, isolation
         self._control = control
         self._dialogue: asyncio.Task[None] | None = None
@@ -204,8 +207,8 @@ class Run:
                 self._take(kind, payload)
                 if self._verdict is not None:  # the last word
                     break
-        except (protocol.Malformed, msgspec.DecodeError, ValueError, RecursionError) as error:
-            self._malformed = str(error)
+        except (protocol.Malformed, msgspec.DecodeError, ValueError, RecursionError, OSError) as error:
+            self._malformed = str(error)  # of the system's: there is no room for what it left
             self._finish()
         return None
 
@@ -224,11 +227,21 @@ class Run:
         elif kind == protocol.LEFT_OUT:
             name, why = protocol.split_named(payload)
             self._left_out[name] = why.decode("utf-8", "replace")
+        elif kind in (protocol.ENTRY, protocol.DATA) and self._received is not None:
+            (self._received.entry if kind == protocol.ENTRY else self._received.data)(payload)
+            self._be_patient()
+            return
         else:
             raise protocol.Malformed(f"a frame of kind {kind!r} from a running cell")
         self._taken += len(payload)
         if len(self._files) + len(self._left_out) > 2000 or self._taken > _MOST_TAKEN:
             raise protocol.Malformed("more than a cell brings back")
+
+    def _be_patient(self) -> None:
+        """Init has ended the run and is sending what it left: as long as something comes it is not in the way."""
+        if self._ending is not None:
+            self._timers.pop().cancel()
+            self._timers.append(self._loop.call_later(_GRACE, self._cell.kill))
 
     def _pump(self, stream: Stream, number: int) -> bool:
         """Pass on what there is. False at the end of it."""
@@ -275,6 +288,8 @@ class Run:
         for number in (*self._open.values(), *self._feeding):
             self._loop.remove_reader(number)
             self._loop.remove_writer(number)
+        if self._received is not None and self._verdict is None:
+            self._received.drop()
         if self._control is not None:
             self._control.close()
             self._loop.remove_reader(self._cell.order.fileno())
@@ -323,6 +338,7 @@ class Run:
             usage=Usage(wall=wall, cpu=self._cpu(), memory=memory),
             files=self._files,
             left_out=self._left_out,
+            entries=self._received.finish() if self._received is not None and verdict is not None else (),
         )
 
     def _cpu(self) -> float | None:

@@ -13,12 +13,13 @@ import resource
 import select
 import signal
 import socket
+import stat
 import struct
 from collections.abc import Callable
 from typing import Any
 
 from redoma.backends import _linux
-from redoma.backends.jail.root import WRITABLE, enter_user_namespace, step
+from redoma.backends.jail.root import PROJECT, WRITABLE, enter_user_namespace, put, step
 
 Spec = dict[str, Any]
 Step = tuple[str, Callable[[Spec], None]]
@@ -32,14 +33,6 @@ def take(steps: tuple[Step, ...], spec: Spec) -> None:
         if name not in spec["without"]:
             with step(name):
                 do(spec)
-
-
-def write(path: str, text: bytes) -> None:
-    file = os.open(path, os.O_WRONLY)
-    try:
-        os.write(file, text)
-    finally:
-        os.close(file)
 
 
 # --- the keeper: namespaces ---
@@ -68,7 +61,7 @@ KEEPER: tuple[Step, ...] = (("user", namespaces),)
 
 def no_more_user_namespaces(spec: Spec) -> None:
     """The classic way back to kernel surface. The filter refuses it too; this holds where a filter has a gap."""
-    write("/proc/sys/user/max_user_namespaces", b"0")
+    put("/proc/sys/user/max_user_namespaces", b"0")
 
 
 def private_files(spec: Spec) -> None:
@@ -79,7 +72,28 @@ def private_files(spec: Spec) -> None:
     for number, path in enumerate(WRITABLE[:-1]):
         os.mkdir(f"/run/{number}", 0o700)
         _linux.mount(f"/run/{number}", path, "", _linux.MS_BIND)
+    if spec["project"]:
+        with step("project"):
+            project(spec)
     _linux.mount("cell", "/run", "tmpfs", _PRIVATE | _linux.MS_NOEXEC, f"mode=755,size={RUN_BYTES},nr_inodes=16")
+
+
+def project(spec: Spec) -> None:
+    """The project at its own path: as it is, to be read; or beneath a layer that takes what is written. That layer is
+    on the cell's own file system, so the limits on it hold for both, and it can only be reached by the descriptor that
+    init keeps."""
+    path = spec["project"]
+    os.makedirs(path, exist_ok=True)
+    if spec["workspace"] == "overlay":
+        os.mkdir("/run/above", 0o755)
+        os.mkdir("/run/work", 0o700)
+        options = f"lowerdir={PROJECT},upperdir=/run/above,workdir=/run/work,userxattr"
+        _linux.mount("project", path, "overlay", _PRIVATE, options)
+        os.chmod("/run/above", stat.S_IMODE(os.stat(PROJECT).st_mode))
+        spec["above"] = os.open("/run/above", os.O_RDONLY | os.O_DIRECTORY)
+    else:
+        _linux.mount(PROJECT, path, "", _linux.MS_BIND | _linux.MS_REC)
+    _linux.mount("cell", PROJECT, "tmpfs", _PRIVATE | _linux.MS_RDONLY, "mode=0,size=4k,nr_inodes=2")
 
 
 def own_terminals(spec: Spec) -> None:
@@ -161,7 +175,7 @@ INIT_AFTER_FORK: tuple[Step, ...] = (("seccomp", filtered),)
 def own_session(spec: Spec) -> None:
     os.setsid()
     _linux.show_to_peers()  # or not even /proc/self would be its own
-    write("/proc/self/oom_score_adj", b"1000")  # if memory runs out, the guest goes first, and init stays to say so
+    put("/proc/self/oom_score_adj", b"1000")  # if memory runs out, the guest goes first, and init stays to say so
     # What is ignored or blocked is inherited: some from Python, others from who started Redoma (nohup).
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGINT}:
         signal.signal(number, signal.SIG_DFL)
@@ -177,12 +191,13 @@ def only_these_files(spec: Spec) -> None:
     # Not /dev/zero: a shared mapping of it is memory that belongs to no process, and so escapes a watcher.
     device = _linux.ACCESS_READ_FILE | _linux.ACCESS_WRITE_FILE | _linux.ACCESS_IOCTL_DEV
     devices = [f"/dev/{name}" for name in ("null", "full", "random", "urandom", "pts")]
+    writable = [*WRITABLE, *([spec["project"]] if spec["workspace"] == "overlay" else [])]
     _linux.landlock(
         abi,
         {
             "/": look,
             **dict.fromkeys(devices, device),
-            **dict.fromkeys(WRITABLE, everything & ~_linux.ACCESS_IOCTL_DEV),
+            **dict.fromkeys(writable, everything & ~_linux.ACCESS_IOCTL_DEV),
         },
     )
 

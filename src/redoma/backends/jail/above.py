@@ -1,0 +1,143 @@
+"""The layer above a project, in which everything is that a run has written: sent to the parent, entry by entry. Inner.
+
+It runs in init, when nothing else of the cell is alive, with the rights of the guest and no others. Hidden names of the
+kernel's overlay are its own: a character device 0/0 stands for what was removed, an attribute marks a directory that
+nothing shows through. A guest can make neither; if it could, it would only lie about what it did, to somebody who is
+shown exactly that before anything happens.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from redoma.backends.jail import protocol
+
+MOST_ENTRIES = 100_000
+DEEPEST = 256
+"""Directories on the way to an entry: one descriptor is open for each."""
+LONGEST_PATH = 4000
+_PIECE = 1 << 20
+_OPAQUE = "user.overlay.opaque"
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_ODD = {
+    stat.S_IFIFO: "a pipe, which is no file",
+    stat.S_IFSOCK: "a socket, which is no file",
+    stat.S_IFCHR: "a device, which is no file",
+    stat.S_IFBLK: "a device, which is no file",
+}
+
+Send = Callable[[bytes], object]
+
+
+def send(layer: int, tell: Send) -> None:
+    """Everything in the layer; a directory before what is in it."""
+    _Sender(tell).walk(layer, "", 0)
+
+
+class _Sender:
+    def __init__(self, tell: Send) -> None:
+        self._tell = tell
+        self._left = MOST_ENTRIES
+        self._linked: dict[int, str] = {}
+
+    def entry(self, path: str, about: dict[str, Any]) -> None:
+        self._tell(protocol.frame(protocol.ENTRY, protocol.named(path, json.dumps(about).encode())))
+
+    def refuse(self, path: str, why: str) -> None:
+        self.entry(path, {"kind": "refused", "why": why})
+
+    def walk(self, directory: int, prefix: str, depth: int) -> None:
+        for name in sorted(os.listdir(directory)):
+            path = prefix + name
+            self._left -= 1
+            if self._left < 0:
+                self.refuse(path, f"more than {MOST_ENTRIES:,} files and directories were changed")
+                return
+            if len(os.fsencode(path)) > LONGEST_PATH:
+                self.refuse(path[: LONGEST_PATH // 4], f"a path of more than {LONGEST_PATH} bytes")
+                continue
+            try:
+                self._one(directory, name, path, depth)
+            except OSError as error:
+                self.refuse(path, f"it can't be read: {error.strerror}")
+
+    def _one(self, directory: int, name: str, path: str, depth: int) -> None:
+        about = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        mode = stat.S_IMODE(about.st_mode)
+        if stat.S_ISDIR(about.st_mode):
+            self._directory(directory, name, path, mode, depth)
+        elif stat.S_ISLNK(about.st_mode):
+            target = os.readlink(name, dir_fd=directory)
+            self.entry(path, {"kind": "symlink", "target": os.fsencode(target).decode("latin-1")})
+        elif stat.S_ISCHR(about.st_mode) and about.st_rdev == 0:
+            self.entry(path, {"kind": "removed"})
+        elif not stat.S_ISREG(about.st_mode):
+            self.refuse(path, _ODD.get(stat.S_IFMT(about.st_mode), "no regular file"))
+        elif about.st_nlink > 1 and about.st_ino in self._linked:
+            link_of = os.fsencode(self._linked[about.st_ino]).decode("latin-1")
+            self.entry(path, {"kind": "file", "mode": mode, "size": about.st_size, "link_of": link_of})
+        else:
+            self._linked[about.st_ino] = path
+            self._file(directory, name, path, about)
+
+    def _directory(self, above: int, name: str, path: str, mode: int, depth: int) -> None:
+        directory = _open(above, name, mode, os.O_DIRECTORY)
+        try:
+            self.entry(path, {"kind": "directory", "mode": mode, "opaque": _is_opaque(directory)})
+            if depth >= DEEPEST:
+                self.refuse(path, f"nested deeper than {DEEPEST} directories")
+            else:
+                self.walk(directory, f"{path}/", depth + 1)
+        finally:
+            os.close(directory)
+
+    def _file(self, directory: int, name: str, path: str, about: os.stat_result) -> None:
+        mode = stat.S_IMODE(about.st_mode)
+        file = _open(directory, name, mode)
+        try:
+            self.entry(path, {"kind": "file", "mode": mode, "size": about.st_size})
+            for place, piece in _pieces(file, about.st_size):
+                self._tell(protocol.frame(protocol.DATA, place.to_bytes(8, "big") + piece))
+        finally:
+            os.close(file)
+
+
+def _open(directory: int, name: str, mode: int, more: int = 0) -> int:
+    """Its owner may always look, whatever its mode was made: the mode has been noted."""
+    wanted = 0o500 if more else 0o400
+    if mode & wanted != wanted:
+        os.chmod(name, mode | wanted, dir_fd=directory)
+    return os.open(name, _FLAGS | more, dir_fd=directory)
+
+
+def _is_opaque(directory: int) -> bool:
+    try:
+        return os.getxattr(directory, _OPAQUE) == b"y"
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+            return False
+        raise
+
+
+def _pieces(file: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """What there is between the holes."""
+    place = 0
+    while place < size:
+        try:
+            place = os.lseek(file, place, os.SEEK_DATA)
+            end = os.lseek(file, place, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but a hole is left
+                return
+            raise
+        while place < end:
+            piece = os.pread(file, min(_PIECE, end - place), place)
+            if not piece:
+                return
+            yield place, piece
+            place += len(piece)

@@ -1,0 +1,132 @@
+"""What a cell says that its run has left above a project: checked, and its contents put into a stage of ours.
+
+The stage is a directory that only we know, and its files are numbered: no name that the run chose is one of the host's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Literal
+
+import msgspec
+
+from ...models import Limits
+from ..base import Entry
+from . import protocol
+from .above import LONGEST_PATH, MOST_ENTRIES
+
+_ZEROS = bytes(1 << 16)
+_SLACK = 1 << 20  # beyond the limit on the disk: the last page of every file counts there, and a copy may begin earlier
+
+
+class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kind: Literal["file", "directory", "symlink", "removed", "refused"]
+    mode: int = 0
+    size: int = 0
+    target: str = ""
+    opaque: bool = False
+    link_of: str = ""
+    why: str = ""
+
+
+class Received:
+    def __init__(self, stage: str, limits: Limits) -> None:
+        self._stage, self._room = stage, limits.disk + _SLACK
+        self._entries: dict[str, Entry] = {}
+        self._open: _File | None = None
+
+    def entry(self, payload: bytes) -> None:
+        self._close()
+        path, text = protocol.split_named(payload)
+        about = msgspec.json.decode(text, type=_About)
+        _must_lead_down(path)
+        if path in self._entries or len(self._entries) > MOST_ENTRIES:
+            raise protocol.Malformed("an entry that was there before, or one too many")
+        entry = Entry(
+            path=path,
+            kind=about.kind,
+            mode=about.mode & 0o7777,
+            target=os.fsdecode(about.target.encode("latin-1")),
+            opaque=about.opaque,
+            why=about.why[:200],
+        )
+        if about.kind == "file":
+            entry = self._file(entry, about)
+        self._entries[path] = entry
+
+    def _file(self, entry: Entry, about: _About) -> Entry:
+        if about.link_of:
+            first = self._entries.get(os.fsdecode(about.link_of.encode("latin-1")))
+            if first is None or first.kind != "file":
+                raise protocol.Malformed("a link to a file that did not come")
+            return msgspec.structs.replace(
+                entry, size=first.size, sha256=first.sha256, blob=first.blob, link_of=first.path
+            )
+        if not 0 <= about.size < 1 << 62:
+            raise protocol.Malformed("a file of no size")
+        blob = str(len(self._entries))
+        self._open = _File(os.path.join(self._stage, blob), about.size)
+        return msgspec.structs.replace(entry, size=about.size, blob=blob)
+
+    def data(self, payload: bytes) -> None:
+        if self._open is None:
+            raise protocol.Malformed("content of no file")
+        self._room -= len(payload)
+        if self._room < 0:
+            raise protocol.Malformed("more than the cell may have written")
+        self._open.add(int.from_bytes(payload[:8], "big"), payload[8:])
+
+    def _close(self) -> None:
+        if self._open is not None:
+            path, entry = next(reversed(self._entries.items()))
+            file, self._open = self._open, None
+            self._entries[path] = msgspec.structs.replace(entry, sha256=file.finish())
+
+    def finish(self) -> tuple[Entry, ...]:
+        self._close()
+        return tuple(self._entries.values())
+
+    def drop(self) -> None:
+        """Close what is open: the run did not come to its end."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+
+class _File:
+    """Pieces come in their order, and what is between them is a hole: in the file, too."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._size, self._at, self._digest = size, 0, hashlib.sha256()
+
+    def add(self, place: int, piece: bytes) -> None:
+        if not self._at <= place <= place + len(piece) <= self._size:
+            raise protocol.Malformed("content beyond its file")
+        self._skip_to(place)
+        self._digest.update(piece)
+        self._at += len(piece)
+        while piece:
+            written = os.pwrite(self._number, piece, place)
+            place, piece = place + written, piece[written:]
+
+    def _skip_to(self, place: int) -> None:
+        while self._at < place:
+            zeros = _ZEROS[: place - self._at]
+            self._digest.update(zeros)
+            self._at += len(zeros)
+
+    def finish(self) -> str:
+        self._skip_to(self._size)
+        os.ftruncate(self._number, self._size)
+        self.close()
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        os.close(self._number)
+
+
+def _must_lead_down(path: str) -> None:
+    if len(os.fsencode(path)) > LONGEST_PATH or "\0" in path or {"", ".", ".."} & set(path.split("/")):
+        raise protocol.Malformed("a path that leads elsewhere")
