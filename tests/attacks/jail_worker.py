@@ -81,7 +81,7 @@ class Worker:
         targets = self._stage.targets(token, victim)
         codes = [text_of(code, attack.language, targets) for code in codes]
         if control.where == "naive":
-            seen = await self._naive(codes, str(self._stage.plant(token).parent), bool(attack.outputs))
+            seen = await self._naive(codes, token, bool(attack.outputs))
         else:
             executor = self._executor(control)
             seen = [await _run(executor, attack, code, limits, control) for code in codes]
@@ -99,9 +99,9 @@ class Worker:
             self._executors[key] = AsyncExecutor(config, backends=[backend])
         return self._executors[key]
 
-    async def _naive(self, codes: list[str], place: str, collect: bool) -> list[Seen]:
+    async def _naive(self, codes: list[str], token: str, collect: bool) -> list[Seen]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", str(_NAIVE)),
+            *(sys.executable, "-I", str(_NAIVE), token),  # by which what it leaves is found, and ended
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -109,7 +109,7 @@ class Worker:
             start_new_session=True,
             limit=1 << 28,
         )
-        order = {"codes": codes, "place": place, "collect": collect}
+        order = {"codes": codes, "place": str(self._stage.plant(token).parent), "collect": collect}
         out, err = await process.communicate(json.dumps(order).encode() + b"\n")
         if not out:
             return [Seen(status="failed", stderr=err.decode(errors="replace"))]

@@ -34,11 +34,13 @@ def plan(
     """Where everything is on the host, and what it is called inside."""
     base = os.path.realpath(sys.base_prefix)
     below_usr = base == "/usr" or base.startswith("/usr/")
-    executable = executable_here = os.path.realpath(sys.executable)
+    virtual = sys.prefix != sys.base_prefix
+    # Of a virtual environment the one that it was made with: its own may be a copy (`venv --copies`), and not a link.
+    executable_here = os.path.realpath(sys._base_executable if virtual else sys.executable)  # type: ignore[attr-defined]
+    executable = executable_here
     library: str | None = ""
     if not below_usr:
         executable = os.path.join(PYTHON, os.path.relpath(executable, base))
-    virtual = sys.prefix != sys.base_prefix
     base_executable = executable
     env = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": _PATH}  # noqa: S108 - inside the cell
     if not below_usr:
