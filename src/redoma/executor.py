@@ -206,8 +206,9 @@ def _require(name: str, can: Capabilities, asked: Asked) -> None:
         "variables": can.env or not request.environment,
         "files": can.files or not request.files,
         "files to bring back": can.outputs or not request.outputs,
+        f"the workspace {request.workspace!r}": request.workspace in can.workspaces,
         # Where the backend was chosen with the request, so was the directory: it is one inside.
-        "a working directory on the host": can.cwd or request.cwd is None or asked.on is not None,
+        "a working directory on the host": can.cwd or not request.cwd or request.project or asked.on is not None,
         **{f"the isolation layer {layer!r}": False for layer in can.isolation.lacking(request.require)},
         **{f"a limit on {field}": False for field in _unenforced(can, request.limits)},
     }

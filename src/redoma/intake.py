@@ -12,7 +12,7 @@ import msgspec
 
 from .config import Config
 from .errors import InvalidRequest
-from .models import Limits, Request, Stream
+from .models import Limits, Request, Stream, WorkspaceKind
 
 
 class More(TypedDict, total=False):
@@ -37,6 +37,9 @@ class Options(More, total=False):
     backend: str
     env: Mapping[str, str]
     cwd: str | None
+    workspace: WorkspaceKind
+    project: str | os.PathLike[str] | None
+    """What the workspace is made of; by default the current directory, where it is not `scratch`."""
     on_output: Callable[[Stream, str], Any] | None
     """Called with each piece of output (`"stdout"` or `"stderr"`, and text) while the run goes on."""
 
@@ -58,7 +61,7 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
                 "secrets": dict(options.get("secrets", {})),
                 "files": {name: _bytes(content) for name, content in options.get("files", {}).items()},
                 "outputs": words("outputs", options.get("outputs", ())),
-                "cwd": _directory(options, what["language"] == "command" and backend == "native"),
+                **_place(options, what["language"] == "command" and backend == "native"),
                 "require": words("require", options.get("require", ())),
                 "reason": options.get("reason", ""),
                 "requester": options.get("requester") or _user(),
@@ -103,6 +106,21 @@ def _limits(configured: Limits, given: Limits | Mapping[str, Any] | None) -> Lim
     changes = dict(given or {})
     must_be_known("limit", changes, Limits.__struct_fields__)
     return msgspec.structs.replace(configured, **changes)
+
+
+def _place(options: Options, on_the_host: bool) -> dict[str, Any]:
+    """Workspace, project and working directory."""
+    workspace, project = options.get("workspace", "scratch"), options.get("project")
+    if workspace == "scratch":
+        return {"workspace": workspace, "project": project, "cwd": _directory(options, on_the_host)}
+    top = os.path.realpath(project if project is not None else os.getcwd())
+    here = os.path.realpath(options.get("cwd") or os.getcwd())
+    inside = here == top or here.startswith(top.rstrip("/") + "/")
+    if not inside and options.get("cwd"):
+        raise InvalidRequest(
+            f"the working directory {here!r} can't be used", why=f"it is not in the project {top}", next="leave it out"
+        )
+    return {"workspace": workspace, "project": top, "cwd": here if inside else top}
 
 
 def _directory(options: Options, on_the_host: bool) -> str | None:

@@ -234,6 +234,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                 )
         if self.cwd is not None:
             self._check_cwd(self.cwd)
+        self._check_project()
         for path in self.files:
             if not _is_plain(path):
                 raise InvalidRequest(
@@ -263,6 +264,26 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         if "\0" in cwd:
             raise InvalidRequest(
                 f"the working directory {cwd!r} can't be used", why="it holds a NUL byte", next="remove it"
+            )
+
+    def _check_project(self) -> None:
+        if (self.workspace == "scratch") != (self.project is None):
+            raise InvalidRequest(
+                f"a workspace {self.workspace!r} was asked for "
+                + ("without" if self.project is None else "with")
+                + " a project",
+                why="a project is what a workspace other than scratch is made of",
+                next='name both, as in workspace="overlay", project="."',
+            )
+        if self.project is not None and (not self.project.startswith("/") or "\0" in self.project):
+            raise InvalidRequest(
+                f"the project {self.project!r} can't be used", why="it is no absolute path", next="write the whole path"
+            )
+        if self.project is not None and (self.files or self.outputs):
+            raise InvalidRequest(
+                "files can't be placed beside a project, nor brought back from it",
+                why="what a run leaves in a project is told as its changes",
+                next="leave files and outputs out, or use the workspace scratch",
             )
 
     @property

@@ -179,6 +179,14 @@ class Backend(Protocol):
         """Let go of whatever is kept warm. Safe to call twice."""
 
 
+class OverlayBackend(Backend, Protocol):
+    """One that can run beneath a layer of its own: with `overlay` among its `workspaces`."""
+
+    async def run_over(self, request: Request, sink: Sink, control: Control | None, stage: str) -> Outcome:
+        """Run it above the project of the request. What it left there is in `Outcome.entries`, and the contents of its
+        files in the directory `stage`, which is private and empty."""
+
+
 def exceeded(limit: str, limits: Limits) -> str:
     """What is said of a run that was ended because of this limit, on every backend."""
     match limit:

@@ -59,6 +59,7 @@ class NativeBackend:
             outputs=True,
             cwd=True,
             control=True,
+            workspaces=frozenset({"scratch", "direct"}),
         )
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:

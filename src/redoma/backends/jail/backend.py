@@ -134,9 +134,10 @@ class JailBackend:
 
         return facts()
 
-    async def run(
-        self, request: Request, sink: Sink, control: Control | None = None, stage: str | None = None
-    ) -> Outcome:
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        return await self.run_over(request, sink, control, None)
+
+    async def run_over(self, request: Request, sink: Sink, control: Control | None, stage: str | None) -> Outcome:
         limits = request.limits
         total = sum(map(len, request.files.values()))
         if total > limits.disk or len(request.files) > limits.files:
@@ -181,7 +182,7 @@ class JailBackend:
 
     def _forget_projects(self) -> None:
         """Those that were not used for longest, and are not in use."""
-        self._leaving = [pool for pool in self._leaving if not pool.ended]
+        self._leaving = [pool for pool in self._leaving if not pool._ended]
         for place in [place for place in self._pools if place is not None][: -_MOST_PROJECTS + 1]:
             if self._pools[place].leave():
                 self._leaving.append(self._pools.pop(place))

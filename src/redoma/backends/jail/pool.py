@@ -89,7 +89,7 @@ class Pool:
         self._arming: dict[Cell, float] = {}
         self._zygote: Zygote | None = None
         self._groups: Cgroups | None = None
-        self._closing = self._ended = False
+        self._closing = self._ended = False  # asked to end; everything has ended
         self._peak, self._last_use, self._refill_at, self._retry_at = 0, time.monotonic(), 0.0, 0.0
         self._thread: threading.Thread | None = None
         _pools.add(self)
@@ -202,18 +202,10 @@ class Pool:
         self._armed, self._running, self._arming, self._dying = deque(), set(), {}, []
         self._queue = deque()
 
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
     def counts(self) -> dict[str, int]:
         with self._lock:
-            return {
-                "armed": len(self._armed),
-                "arming": len(self._arming),
-                "running": len(self._running),
-                "waiting": len(self._queue),
-            }
+            known = {"armed": self._armed, "arming": self._arming, "running": self._running, "waiting": self._queue}
+            return {name: len(cells) for name, cells in known.items()}
 
     @property
     def zygote_pid(self) -> int | None:
