@@ -90,7 +90,7 @@ class _Sender:
         try:
             self.entry(path, {"kind": "directory", "mode": mode, "opaque": _is_opaque(directory)})
             if depth >= DEEPEST:
-                self.refuse(path, f"nested deeper than {DEEPEST} directories")
+                self.refuse(f"{path}/*", f"nested deeper than {DEEPEST} directories")
             else:
                 self.walk(directory, f"{path}/", depth + 1)
         finally:

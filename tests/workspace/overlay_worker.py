@@ -1,0 +1,272 @@
+"""Runs over a project in real cells, as whoever starts this: each case by its name, its verdict as a line of JSON.
+
+A program of its own, since an unprivileged user has to run it too, with nothing but what Redoma itself needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from redoma.backends.base import Entry, Outcome
+from redoma.backends.jail import JailBackend
+from redoma.errors import InvalidRequest
+from redoma.models import Limits, Request
+
+CASES: dict[str, Callable[[Bench], Awaitable[None]]] = {}
+
+
+def case(work: Callable[[Bench], Awaitable[None]]) -> Callable[[Bench], Awaitable[None]]:
+    CASES[work.__name__] = work
+    return work
+
+
+class Bench:
+    """A project and a secret beside it, and runs over that project."""
+
+    def __init__(self, jail: JailBackend, place: Path) -> None:
+        self.jail, self.place, self.project = jail, place, place / "project"
+        self.secret = place / "secret"
+        self.secret.write_text("the host's")
+        (self.project / "d" / "e").mkdir(parents=True)
+        for name, text in (("a.txt", "one\n"), ("d/b.txt", "two\n"), ("d/e/c.txt", "three\n")):
+            (self.project / name).write_text(text)
+        (self.project / "link").symlink_to("a.txt")
+        (self.project / "out").symlink_to(self.secret)
+        self.stdout = ""
+        self.stage: dict[str, bytes] = {}
+
+    async def run(self, code: str, *, workspace: Any = "overlay", language: Any = "bash", **limits: Any) -> Outcome:
+        request = Request(
+            code=code,
+            language=language,
+            workspace=workspace,
+            project=str(self.project),
+            cwd=str(self.project),
+            limits=Limits(**{"time": 20.0, **limits}),
+        )
+        printed = bytearray()
+
+        def sink(stream: str, data: bytes) -> bool:
+            printed.extend(data)
+            return True
+
+        with tempfile.TemporaryDirectory(dir=self.place) as stage:
+            over = stage if workspace == "overlay" else None
+            outcome = await self.jail.run_over(request, sink, None, over)
+            self.stage = _contents(Path(stage))
+        self.stdout = printed.decode("utf-8", "replace")
+        return outcome
+
+    async def entries(self, code: str, **options: Any) -> dict[str, Entry]:
+        return {entry.path: entry for entry in (await self.run(code, **options)).entries}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that a look from outside tells of the project, times too."""
+        found: dict[str, Any] = {}
+        for path in sorted(self.project.rglob("*")):
+            about = path.lstat()
+            content: Any = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+            found[str(path)] = (
+                about.st_mode,
+                about.st_uid,
+                about.st_mtime_ns,
+                about.st_ctime_ns,
+                about.st_ino,
+                content,
+            )
+        return found
+
+
+def _contents(stage: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in stage.iterdir()}
+
+
+_EVERYTHING = """
+echo more >> a.txt; rm d/b.txt; rm -r d/e; mkdir d/e; echo new > d/e/n; chmod 700 d; mv link moved; ln -s / root
+ln a.txt hard; truncate -s 1M sparse; mkfifo pipe; touch empty; chmod 4755 empty
+"""
+
+
+@case
+async def every_kind_of_change_is_told_and_the_project_is_as_it_was(bench: Bench) -> None:
+    before = bench.snapshot()
+    found = await bench.entries(_EVERYTHING)
+    assert bench.snapshot() == before
+    assert found["a.txt"].size == len("one\nmore\n")
+    assert bench.stage[found["a.txt"].blob] == b"one\nmore\n"
+    assert (found["hard"].link_of, found["hard"].blob) == ("a.txt", found["a.txt"].blob)
+    assert found["d/b.txt"].kind == found["link"].kind == "removed"
+    assert (found["d"].mode, found["d"].opaque) == (0o700, False)
+    assert found["d/e"].opaque
+    assert bench.stage[found["d/e/n"].blob] == b"new\n"
+    assert (found["moved"].kind, found["moved"].target) == ("symlink", "a.txt")
+    assert found["root"].target == "/"
+    assert (found["sparse"].size, bench.stage[found["sparse"].blob]) == (1 << 20, bytes(1 << 20))
+    assert (found["pipe"].kind, found["pipe"].why) == ("refused", "a pipe, which is no file")
+    assert found["empty"].mode == 0o4755
+
+
+@case
+async def it_sees_the_project_at_its_own_path_and_nothing_beside_it(bench: Bench) -> None:
+    await bench.run(
+        f"pwd; cat a.txt d/b.txt; ls -A ..; cat out; ls -A /.project; stat -c %U a.txt; touch ../x {bench.secret}"
+    )
+    lines = bench.stdout.splitlines()
+    assert lines[:4] == [str(bench.project), "one", "two", "project"], lines
+    assert "guest" in lines
+    assert "the host's" not in bench.stdout
+    assert not (bench.place / "x").exists()
+
+
+@case
+async def read_only_is_read_only(bench: Bench) -> None:
+    before = bench.snapshot()
+    tries = "cat a.txt; touch a.txt; echo x > new; rm a.txt; chmod 777 .; mkdir y; echo done"
+    outcome = await bench.run(tries, workspace="read-only")
+    assert bench.stdout.startswith("one\n")
+    assert bench.stdout.endswith("done\n")
+    assert bench.stdout.count("Read-only file system") == 5, bench.stdout
+    assert outcome.entries == ()
+    assert outcome.isolation.layers["workspace"].endswith("read-only")
+    assert bench.snapshot() == before
+
+
+_FORGE = """
+import os, stat
+for name, value in (("user.overlay.opaque", b"y"), ("user.overlay.redirect", b"/"), ("user.overlay.metacopy", b"")):
+    for path in ("d", "a.txt"):
+        try: os.setxattr(path, name, value)
+        except OSError as error: print(error.strerror)
+try: os.mknod("d/b.txt2", stat.S_IFCHR | 0o600, 0)
+except OSError as error: print("mknod", error.strerror)
+open("d/touched", "w").close()
+"""
+
+
+@case
+async def the_marks_of_a_removal_cannot_be_forged(bench: Bench) -> None:
+    found = await bench.entries(_FORGE, language="python")
+    assert "d/touched" in found, bench.stdout
+    assert not found["d"].opaque
+    assert all(entry.kind != "removed" for entry in found.values()), found
+    assert "d/b.txt2" not in found
+
+
+@case
+async def names_and_modes_of_any_kind_come_through(bench: Bench) -> None:
+    odd = rb"""
+import os
+for name in (b"\xff\xfe", b"new\nline", b"-rf", "a\u202eb".encode(), b"x" * 255, b"semi;colon", b"\\"):
+    open(name, "w").close()
+os.mkdir("closed"); open("closed/in", "w").write("kept"); os.chmod("closed/in", 0); os.chmod("closed", 0)
+""".decode("latin-1")
+    found = await bench.entries(odd, language="python")
+    for name in (b"\xff\xfe", b"new\nline", b"-rf", "a\u202eb".encode(), b"x" * 255, b"semi;colon", b"\\"):
+        assert found[os.fsdecode(name)].kind == "file", (name, list(found))
+    assert (found["closed"].mode, found["closed/in"].mode) == (0, 0)
+    assert bench.stage[found["closed/in"].blob] == b"kept"
+
+
+@case
+async def a_tree_too_deep_is_refused_from_there_on(bench: Bench) -> None:
+    code = "import os\nfor n in range(400): os.mkdir('n'); os.chdir('n')\nopen('deepest', 'w').close()"
+    found = await bench.entries(code, language="python")
+    refused = [entry for entry in found.values() if entry.kind == "refused"]
+    assert len(refused) == 1, refused
+    assert "nested deeper" in refused[0].why
+
+
+@case
+async def its_limits_hold_for_what_it_writes_there(bench: Bench) -> None:
+    code = "head -c 30000000 /dev/zero > big; echo $?; stat -c %s big"
+    await bench.run(code, disk=8 << 20)
+    assert "No space left" in bench.stdout
+    (bench.project / "large").write_bytes(bytes(12 << 20))
+    await bench.run("echo x >> large; echo $?", disk=8 << 20)  # it would have to be copied first
+    assert bench.stdout.endswith("1\n"), bench.stdout
+    assert (bench.project / "large").stat().st_size == 12 << 20
+
+
+@case
+async def a_run_that_is_ended_still_tells_what_it_has_changed(bench: Bench) -> None:
+    outcome = await bench.run("echo partial > p; (while :; do echo x >> busy; done) & sleep 60", time=1.0)
+    assert outcome.status.value == "timeout"
+    found = {entry.path: entry for entry in outcome.entries}
+    assert bench.stage[found["p"].blob] == b"partial\n"
+    assert len(bench.stage[found["busy"].blob]) == found["busy"].size
+
+
+@case
+async def another_directory_at_its_path_is_another_project(bench: Bench) -> None:
+    await bench.run("cat a.txt")
+    bench.project.rename(bench.place / "old")
+    bench.project.mkdir()
+    (bench.project / "a.txt").write_text("another\n")
+    await bench.run("cat a.txt")
+    assert bench.stdout == "another\n"
+
+
+@case
+async def what_changes_in_the_project_is_seen_by_the_next_run(bench: Bench) -> None:
+    await bench.run("cat a.txt; ls")
+    (bench.project / "a.txt").write_text("changed\n")
+    (bench.project / "later").write_text("")
+    (bench.project / "d" / "b.txt").unlink()
+    await bench.run("cat a.txt; ls . d")
+    assert bench.stdout.startswith("changed\n")
+    assert "later" in bench.stdout
+    assert "b.txt" not in bench.stdout
+
+
+@case
+async def many_projects_keep_only_a_few_sets_of_cells(bench: Bench) -> None:
+    first = bench.project
+    for number in range(12):
+        bench.project = bench.place / f"project-{number}"
+        bench.project.mkdir()
+        await bench.run("echo here > x")
+        assert not (bench.project / "x").exists()
+    assert len(bench.jail._pools) <= 9, len(bench.jail._pools)
+    bench.project = first
+
+
+@case
+async def a_project_that_is_gone_is_told(bench: Bench) -> None:
+    shutil.rmtree(bench.project)
+    told = ""
+    try:
+        await bench.run("ls")
+    except InvalidRequest as error:
+        told = str(error)
+    assert "can't be used: No such file" in told
+
+
+async def main(place: str) -> None:
+    jail = JailBackend(minimum=1)
+    try:
+        for name, work in CASES.items():
+            wrong = ""
+            with tempfile.TemporaryDirectory(dir=place) as own:
+                try:
+                    await work(Bench(jail, Path(own)))
+                except Exception:
+                    wrong = traceback.format_exc()
+            print(json.dumps({"name": name, "wrong": wrong}), flush=True)
+    finally:
+        await jail.aclose()
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    assert stat.S_ISDIR(os.stat(sys.argv[1]).st_mode)
+    asyncio.run(main(sys.argv[1]))

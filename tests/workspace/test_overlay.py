@@ -1,0 +1,47 @@
+"""Runs over a project, in real cells: as the user who runs the tests and, where that is root, as another one too."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from overlay_worker import CASES
+
+_HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module", params=["ourselves", "unprivileged"])
+def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """What came of each case, by its name."""
+    if request.param == "unprivileged" and os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, str(_HERE / "overlay_worker.py")]
+        if request.param == "unprivileged":
+            command = _somebody_else(Path(place))
+        done = subprocess.run([*command, place], capture_output=True, text=True, timeout=300, check=False, cwd="/")
+        told: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+        yield {each["name"]: each["wrong"] for each in told} or {"": done.stderr}
+
+
+def _somebody_else(place: Path) -> list[str]:
+    sys.path.insert(0, str(_HERE.parent / "attacks"))
+    from jail_crew import unprivileged
+
+    *command, _ = unprivileged(place)
+    shutil.copy(_HERE / "overlay_worker.py", place)
+    place.chmod(0o777)  # it makes its projects there
+    return [*command, str(place / "overlay_worker.py")]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_over_a_project(name: str, verdicts: dict[str, str]) -> None:
+    assert verdicts.get(name, f"it never got that far: {verdicts.get('', '')}") == ""
