@@ -1,0 +1,193 @@
+"""changes: what runs in overlays have left to decide on; and how an effect looks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redoma.models import Change, Effect, Version
+
+from .common import State, columns, json_option, print_json
+
+if TYPE_CHECKING:
+    from redoma.workspace.kept import Kept
+
+_COLOURS = {"added": "green", "modified": "yellow", "deleted": "red", "renamed": "cyan", "mode": "blue", "symlink": "cyan"}
+_MARKS = {"added": "+", "modified": "~", "deleted": "-", "renamed": ">", "mode": "*", "symlink": "@"}
+
+
+def name(path: str) -> str:
+    """A path as a terminal may show it, whatever bytes it has."""
+    from redoma.workspace.diffs import shown
+
+    return shown(path)
+
+
+def tree(effect: Effect) -> Iterator[str]:
+    """The changes below their directories, one to a line."""
+    above: list[str] = []
+    for change in sorted(effect.changes, key=lambda change: change.path.split("/")):
+        *directories, last = change.path.split("/")
+        common = 0
+        while common < min(len(above), len(directories)) and above[common] == directories[common]:
+            common += 1
+        for depth in range(common, len(directories)):
+            yield f"{'  ' * depth}  {name(directories[depth])}/"
+        above = directories
+        is_directory = (change.after or change.before or Version(kind="file")).kind == "directory"
+        if is_directory:
+            above = [*directories, last]
+        yield _line(change, len(directories), name(last) + ("/" if is_directory else ""))
+
+
+def _line(change: Change, depth: int, last: str) -> str:
+    kind = change.kind
+    mark = click.style(_MARKS[kind], fg=_COLOURS[kind])
+    told = _about(change)
+    note = click.style(f"  protected: {change.protected}", fg="magenta") if change.protected else ""
+    return f"{'  ' * depth}{mark} {last}{f'  ({told})' if told else ''}{note}"
+
+
+def _about(change: Change) -> str:
+    before, after = change.before, change.after
+    if change.old_path:
+        return f"was {name(change.old_path)}"
+    if after is not None and after.kind == "symlink":
+        return f"link to {name(after.target)}"
+    if before is not None and after is not None and before.mode != after.mode and before.kind == after.kind:
+        return f"mode {before.mode:04o} to {after.mode:04o}"
+    if before is not None and after is not None and before.kind != after.kind:
+        return f"was a {before.kind}"
+    sizes = [version.size for version in (before, after) if version is not None and version.kind == "file"]
+    return " to ".join(f"{size:,} bytes" for size in sizes)
+
+
+def summary(effect: Effect) -> str:
+    counts = Counter(change.kind for change in effect.changes)
+    told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    protected = sum(1 for change in effect.changes if change.protected)
+    return told + (f"; {protected} protected, not applied unless named with --allow" if protected else "")
+
+
+def diff_lines(effect: Effect) -> Iterator[str]:
+    from redoma.output import sanitise
+
+    for change in effect.changes:
+        if not change.diff:
+            yield _line(change, 0, name(change.path)) + "\n"
+        for line in sanitise(change.diff).splitlines(keepends=True):
+            colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+            yield click.style(line.rstrip("\n"), fg=colour) + "\n" if colour else line
+
+
+def show_diffs(effect: Effect) -> None:
+    """In the user's pager where there is a terminal."""
+    click.echo_via_pager(diff_lines(effect))
+
+
+@click.group("changes")
+def changes() -> None:
+    """What runs in overlays did to a project, kept until you apply or discard it."""
+
+
+@changes.command("list")
+@json_option
+@click.pass_obj
+def list_changes(state: State, as_json: bool) -> int:
+    """What is kept, newest first."""
+    kept = _kept(state).list()
+    if as_json:
+        print_json([_shape(one) for one in kept])
+    elif kept:
+        columns((one.id[:12], one.state, _when(one), name(one.effect.project), summary(one.effect)) for one in kept)
+    else:
+        click.echo("Nothing is kept. Next: redoma try -- COMMAND", err=True)
+    return 0
+
+
+@changes.command("show")
+@click.argument("id")
+@json_option
+@click.pass_obj
+def show_changes(state: State, id: str, as_json: bool) -> int:  # noqa: A002 - what a person types
+    """The tree of changes, and their diffs."""
+    kept = _kept(state).get(id)
+    if as_json:
+        print_json(_shape(kept))
+        return 0
+    click.echo(f"{kept.id}  {kept.state}  {_when(kept)}  {name(kept.effect.project)}")
+    for line in tree(kept.effect):
+        click.echo(line)
+    for path, why in kept.effect.refused.items():
+        click.echo(f"{click.style('refused', fg='yellow')}  {name(path)}: {why}")
+    click.echo()
+    show_diffs(kept.effect)
+    return 0
+
+
+@changes.command("apply")
+@click.argument("id")
+@click.argument("paths", nargs=-1)
+@click.option("--allow", "named", multiple=True, metavar="PATH", help="Also what was done to this protected path.")
+@json_option
+@click.pass_obj
+def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[str, ...], as_json: bool) -> int:  # noqa: A002
+    """Write exactly these changes to the project, all or nothing. PATHS: only those."""
+    from redoma.sync import Executor
+
+    with Executor(state.config) as executor:
+        applied = executor.apply(id, paths=list(paths) or None, named=named, by_hand=True)
+    if as_json:
+        print_json(applied)
+        return 0
+    for path, why in applied.left.items():
+        click.echo(f"{click.style('not applied', fg='yellow')}  {name(path)}: {why}", err=True)
+    click.echo(f"Applied {len(applied.applied)} changes. `redoma changes undo {id}` takes them back.")
+    return 0
+
+
+@changes.command("discard")
+@click.argument("id")
+@click.pass_obj
+def discard_changes(state: State, id: str) -> int:  # noqa: A002 - what a person types
+    """Drop them. The project was never touched."""
+    from redoma.sync import Executor
+
+    with Executor(state.config) as executor:
+        executor.discard(id)
+    click.echo("Discarded.")
+    return 0
+
+
+@changes.command("undo")
+@click.argument("id")
+@click.pass_obj
+def undo_changes(state: State, id: str) -> int:  # noqa: A002 - what a person types
+    """Put exactly the paths that were applied back as they were; refused if they have changed since."""
+    from redoma.sync import Executor
+
+    with Executor(state.config) as executor:
+        executor.undo(id)
+    click.echo("Undone. The project is as it was before.")
+    return 0
+
+
+def _kept(state: State) -> Any:
+    from redoma.workspace.kept import Changes
+
+    return Changes(state.config.state / "changes")
+
+
+def _when(kept: Kept) -> str:
+    return datetime.fromtimestamp(kept.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _shape(kept: Kept) -> dict[str, Any]:
+    import msgspec
+
+    shape: dict[str, Any] = msgspec.to_builtins(kept)
+    return shape

@@ -1,0 +1,158 @@
+"""try: a command in an overlay of the current project; what it did there is shown, and applied only if you say so."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from redoma.errors import InvalidRequest
+from redoma.models import Effect, Result
+
+from .common import State, TakesCommand, given_command
+from .effects import name, show_diffs, summary, tree
+from .runs import follow, limits_of_a_run, run_options, show
+
+if TYPE_CHECKING:
+    from redoma.sync import Executor
+
+_MARKS = (".git", ".hg", ".svn", "redoma.yaml", "pyproject.toml", "package.json", "Cargo.toml", "go.mod", "Makefile")
+"""What the top directory of a project has. The nearest directory upwards with one of the first three wins."""
+
+
+@click.command("try", cls=TakesCommand, options_metavar="[OPTIONS] -- COMMAND...")
+@limits_of_a_run
+@click.option("--project", metavar="DIR", help="What it may see and change.  [default: the current project]")
+@click.option(
+    "--allow", "named", multiple=True, metavar="PATH", help="Also apply what it did to this protected path or glob."
+)
+@click.option("--keep", is_flag=True, help="Don't ask: keep its changes for `redoma changes`.")
+@click.option("--apply-if-ok", is_flag=True, help="Don't ask: apply its changes if it ended well.")
+@click.pass_obj
+def attempt(
+    state: State,
+    /,
+    project: str | None,
+    named: tuple[str, ...],
+    keep: bool,
+    apply_if_ok: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """See what a command would do to the current project, then let it, or not.
+
+    The command runs in the jail, with your project at its own path, and everything that it writes goes into a layer
+    of its own. Afterwards you see every file it added, changed or removed, and decide.
+
+    \b
+    Examples:
+      redoma try -- make clean
+      redoma try -- sh -c 'sed -i s/colour/color/ src/*.py'
+      redoma try --apply-if-ok -- ruff format .
+    """
+    from redoma.sync import Executor
+
+    command = given_command()
+    if not command:
+        raise InvalidRequest(
+            "there is no command", why="it stands after `--`", next="write it like: redoma try -- make clean"
+        )
+    if keep and apply_if_ok:
+        raise InvalidRequest("--keep was given with --apply-if-ok", why="it is one or the other", next="choose one")
+    top = Path(project) if project is not None else current_project(Path.cwd())
+    with Executor(state.config) as executor:
+        live = executor.stream_command(command, **run_options(given), workspace="overlay", project=top)
+        result = follow(live, as_json)
+        effect = result.effect
+        if effect is None or not effect.changes:
+            status = show(result, as_json, {**given, "output_dir": None})
+            if effect is not None and not as_json:
+                _say_refused(effect)
+                click.echo("It changed nothing.", err=True)
+            return status
+        applied = None
+        if apply_if_ok and result.ok:
+            applied = executor.apply(result.id, named=named)
+        if as_json:
+            show(result, True, {**given, "output_dir": None})
+            return result.shell_exit
+        status = show(result, False, {**given, "output_dir": None})
+        _present(effect)
+        if applied is not None:
+            _say_applied(len(applied.applied), applied.left)
+        elif keep or apply_if_ok or not _is_a_dialogue():
+            _say_kept(result)
+        else:
+            _ask(executor, result, effect, named)
+        return status
+
+
+def current_project(here: Path) -> Path:
+    """The directory that a person means by it: the top of the repository, or else of the nearest known build."""
+    places = (here, *here.parents)
+    for marks in (_MARKS[:3], _MARKS):
+        for place in places:
+            if any((place / mark).exists() for mark in marks) and place != Path(place.anchor) and place != Path.home():
+                return place
+    return here
+
+
+def _is_a_dialogue() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _present(effect: Effect) -> None:
+    click.echo(err=True)
+    for line in tree(effect):
+        click.echo(line, err=True)
+    _say_refused(effect)
+    click.echo(f"\n{summary(effect)}", err=True)
+
+
+def _say_refused(effect: Effect) -> None:
+    for path, why in effect.refused.items():
+        click.echo(f"{click.style('refused', fg='yellow')}  {name(path)}: {why}", err=True)
+
+
+def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str]) -> None:
+    while True:
+        answer = click.prompt(
+            "Apply all, choose files, show the diff, discard, or keep for later?",
+            type=click.Choice(["apply", "choose", "diff", "discard", "keep"]),
+            default="keep",
+            err=True,
+        )
+        if answer == "diff":
+            show_diffs(effect)
+            continue
+        if answer == "apply":
+            applied = executor.apply(result.id, named=named, by_hand=True)
+            _say_applied(len(applied.applied), applied.left)
+        elif answer == "choose":
+            paths = [change.path for change in effect.changes if click.confirm(f"  {name(change.path)}?", err=True)]
+            if not paths:
+                continue
+            applied = executor.apply(result.id, paths=paths, named=named, by_hand=True)
+            _say_applied(len(applied.applied), applied.left)
+        elif answer == "discard":
+            executor.discard(result.id)
+            click.echo("Discarded. Your project is as it was.", err=True)
+        else:
+            _say_kept(result)
+        return
+
+
+def _say_applied(count: int, left: dict[str, str]) -> None:
+    for path, why in left.items():
+        click.echo(f"{click.style('not applied', fg='yellow')}  {name(path)}: {why}", err=True)
+    click.echo(f"Applied {count} change{'' if count == 1 else 's'}.", err=True)
+
+
+def _say_kept(result: Result) -> None:
+    short = result.id[:12]
+    click.echo(f"Kept as {short}. Next: redoma changes show {short}, then apply or discard it.", err=True)
+
+
