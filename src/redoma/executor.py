@@ -113,7 +113,7 @@ class AsyncExecutor:
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
         """What policy says of a request, without running it."""
         if policy not in self._policies:
-            self._policies[policy] = self.config.policy.load(policy)
+            self._policies[policy] = self.config.load_policy(policy)
         return evaluate(self._policies[policy], request)
 
     async def submit(self, asked: Asked, live: Live | None = None) -> Result:
