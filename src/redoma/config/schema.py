@@ -137,6 +137,9 @@ def _permits(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Permit, ...]:
         if len(reader.problems) > before:
             continue
         permit = Permit(**values)
+        if not permit.text.isprintable():
+            reader.report_at(path, "its text holds characters that can't be seen", "use `sha256`, as a denial shows it")
+            continue
         if bool(permit.text) == bool(permit.sha256):
             reader.report_at(path, "it says both or neither of `text` and `sha256`", "copy it as a denial shows it")
         if permit.sha256 and {"backend", "time"} & values.keys():

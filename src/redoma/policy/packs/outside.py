@@ -101,7 +101,7 @@ NETWORK = (
     ask(
         id="network.download",
         reason="it talks to another machine",
-        suggestion="pass the data in as a file, or ask for the network explicitly",
+        suggestion="pass the data in as a file",
         command=listed("""
             curl, wget, wget2, aria2c, http, https, xh, lynx, w3m, links, elinks, lwp-*, axel, fetch, youtube-dl,
             yt-dlp
