@@ -157,12 +157,11 @@ def _of_command(command: Command) -> tuple[Level, str]:
 
 
 def _of_write(path: str, request: Request) -> tuple[Level, str]:
-    """Relative paths lead from the workspace, unless they climb out of it."""
+    """Paths are tidied by the reader: a relative one leads from the workspace, unless it climbs out first."""
     if UNKNOWN in path or path.startswith("~"):
         return Level.L3, "it writes where can't be known beforehand" if UNKNOWN in path else f"it writes to {path}"
-    tidy = posixpath.normpath(path)
     roots = [root for root in (request.cwd, request.project, "/tmp") if root]  # noqa: S108 - a place to name, not to use
-    inside = not tidy.startswith(("/", "..")) or any(tidy.startswith(f"{root.rstrip('/')}/") for root in roots)
+    inside = not path.startswith(("/", "..")) or any(path.startswith(f"{root.rstrip('/')}/") for root in roots)
     return (Level.L2, f"it writes to {path}") if inside else (Level.L3, f"it writes to {path}, outside its workspace")
 
 
