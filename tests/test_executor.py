@@ -105,7 +105,7 @@ async def test_policy_none_is_explicit_and_on_record(config: Config) -> None:
 
 async def test_a_cancelled_run_is_on_record_as_killed(config: Config) -> None:
     async with AsyncExecutor(config, backends=[FakeBackend(Answer(delay=60), name="monty")]) as executor:
-        task = asyncio.create_task(executor.run("x", limits={"time": 90}))
+        task = asyncio.create_task(executor.run("x", limits={"time": 60}))
         await asyncio.sleep(0.1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -235,7 +235,7 @@ def test_a_closed_executor_says_so(config: Config) -> None:
 @pytest.mark.usefixtures("nothing_left_behind")
 def test_closing_ends_what_still_runs(config: Config) -> None:
     executor = Executor(config)
-    future = executor.start(executor.core.run("import time\ntime.sleep(60)", backend="native", limits={"time": 90}))
+    future = executor.start(executor.core.run("import time\ntime.sleep(60)", backend="native", limits={"time": 60}))
     time.sleep(0.5)
     executor.close()
     assert future.done()
@@ -275,7 +275,7 @@ def test_a_forked_child_runs_or_says_why_not(
 def test_control_c_ends_the_run_before_the_program(tmp_path: Path) -> None:
     program = (
         "import redoma, sys\n"
-        "try: redoma.run('sleep 77', 'bash', backend='native', limits={'time': 90})\n"
+        "try: redoma.run('sleep 77', 'bash', backend='native', limits={'time': 60})\n"
         "except KeyboardInterrupt: print('interrupted')"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -294,7 +294,7 @@ def test_killing_redoma_kills_the_run_and_removes_its_directory(tmp_path: Path) 
     mark, temporary = tmp_path / "pid", tmp_path / "tmp"
     temporary.mkdir()
     program = (
-        f"import redoma; redoma.run('echo $$ > {mark}; sleep 78', 'bash', backend='native', limits={{'time': 90}})"
+        f"import redoma; redoma.run('echo $$ > {mark}; sleep 78', 'bash', backend='native', limits={{'time': 60}})"
     )
     process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(temporary)})
     deadline = time.monotonic() + 20

@@ -10,25 +10,23 @@ import msgspec
 
 from .backends.base import Outcome, exceeded
 from .errors import RedomaError
-from .models import Decision, Evaluation, Limits, Request, Result, Status
+from .models import Denial, Evaluation, Limits, Request, Result, Status
 from .output import Captured, clean
+from .policy import Leveled
 from .sensitive import Redactor
 
 _LONGEST_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
 _KEPT_OF_A_RESULT = 8192  # characters in the audit log: enough to know a run by; the caller has the whole
 
 
-def refused(result: Result) -> Result:
+def refused(result: Result, denial: Denial, status: Status) -> Result:
     """Policy said no, or that a person has to say yes."""
     finding = result.evaluation.deciding[0]
-    forbidden = finding.decision is Decision.FORBID
     where = f" (line {finding.line}, column {finding.column})" if finding.line else ""
-    wait = "" if forbidden else "a person has to approve this, and no approver is configured: "
+    wait = "" if status is Status.FORBIDDEN else "a person has to approve this, and no approver is configured: "
     hint = f". {finding.suggestion}" if finding.suggestion else ""
     return msgspec.structs.replace(
-        result,
-        status=Status.FORBIDDEN if forbidden else Status.DENIED,
-        error=f"{wait}{finding.reason} [{finding.rule}]{where}{hint}",
+        result, status=status, error=f"{wait}{finding.reason} [{finding.rule}]{where}{hint}", denial=denial
     )
 
 
@@ -96,7 +94,7 @@ def _explanation(status: Status, limits: Limits) -> str:
             return ""
 
 
-def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict[str, Any]:
+def intent(request: Request, evaluation: Evaluation, level: Leveled, redactor: Redactor) -> dict[str, Any]:
     """For the record, before: contents of input and files by size alone, secrets by name alone."""
     # Word by word: quoting a command for reading may split a secret that holds a quote.
     words = [redactor.redact(word)[0] for word in request.argv]
@@ -105,6 +103,7 @@ def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict
         "requester": request.requester,
         "reason": request.reason,
         "findings": [msgspec.to_builtins(finding) for finding in evaluation.findings],
+        "level_why": list(level.why),
         "env": request.env,
         "secrets": sorted(request.secrets),
         "files": {name: len(content) for name, content in request.files.items()},
@@ -118,6 +117,7 @@ def intent(request: Request, evaluation: Evaluation, redactor: Redactor) -> dict
         "policy": evaluation.policy,
         "policy_digest": evaluation.digest,
         "decision": evaluation.decision.value,
+        "level": level.level.value,
         "limits": msgspec.to_builtins(request.limits),
         "stdin": len(request.stdin),
     }
@@ -142,6 +142,8 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
         "isolation": msgspec.to_builtins(result.isolation),
         "redacted": result.redacted,
     }
+    if result.denial is not None:
+        record["denial"] = {"rule": result.denial.rule, "resource": result.denial.resource}
     if result.files or result.left_out:
         record |= _files(result, redactor)
     return _encodable(record)  # type: ignore[no-any-return]

@@ -13,10 +13,11 @@ import re
 import shlex
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
-from . import intake
+from . import denial, intake
 from .backends.base import Backend
 from .config import Config, DockerEntry, Entry, JailEntry, MontyEntry, NativeEntry
 from .errors import InvalidRequest
@@ -67,9 +68,14 @@ class Entries:
             if isinstance(entry, NativeEntry) and directory is not None:
                 directory = os.path.realpath(directory)  # what is looked at below, and nothing else, is where it runs
             objections = tuple(_objections(address, entry, command, request, directory))
+            permit = _permitting(address, entry, command, objections)
+            objections = tuple(msgspec.structs.replace(each, permit=permit) for each in objections)
         directory = None if request.files or request.outputs else directory
         request = msgspec.structs.replace(request, backend=own, cwd=directory)
         whole = msgspec.structs.replace(request, env={**entry.default_env, **request.env})
+        if request.limits.time <= entry.limits.get("time", 0):  # its owner has said that it may take that long
+            usual = msgspec.structs.replace(request.limits, time=min(request.limits.time, Limits().time))
+            request = msgspec.structs.replace(request, limits=usual)
         return whole, request, objections, self._own_backend(address, entry)
 
     def _request(self, entry: Entry, command: str | tuple[str, ...], options: Options) -> Request:
@@ -183,6 +189,20 @@ def _objections(
             directory,
             f"Leave work_dir out, or make default_work_dir of {address} one that holds both",
         )
+
+
+def _permitting(address: str, entry: Entry, command: str | tuple[str, ...], objections: tuple[Finding, ...]) -> str:
+    """The entry with what would permit exactly this command; nothing where no line of it could."""
+    if not {each.rule for each in objections} <= {"entry.whitelist", "entry.variables"}:
+        return ""
+    fields: dict[str, Any] = {"image": entry.image} if isinstance(entry, DockerEntry) else {}
+    listed = entry.command_whitelist or ()
+    text = command if isinstance(command, str) else shlex.join(map(str, command))
+    fields["command_whitelist"] = [*listed, *([] if _is_listed(entry, command) else [text])]
+    names = [name for each in objections if each.rule == "entry.variables" for name in each.text.split(", ")]
+    if names or entry.caller_env:
+        fields["caller_env"] = [*entry.caller_env, *names]
+    return denial.of_entry(address, f"exec.{_BACKENDS[type(entry)]}", fields)
 
 
 def _only_looks(name: str, value: str) -> bool:

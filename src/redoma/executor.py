@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Unpack
 import msgspec
 
 from . import config as configuration
-from . import endings, intake
+from . import denial, endings, intake
 from .audit import AuditLog
 from .backends.base import Backend, Capabilities, Control
 from .config import Config
@@ -23,7 +23,7 @@ from .intake import Options
 from .live import Live
 from .models import Decision, Evaluation, Finding, Language, Limits, Request, Result, Status
 from .output import Capture
-from .policy import Policy, evaluate
+from .policy import Policy, evaluate, level_of
 from .sensitive import Redactor
 from .streaming import AsyncLiveRun
 
@@ -112,28 +112,45 @@ class AsyncExecutor:
 
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
         """What policy says of a request, without running it."""
-        if policy not in self._policies:
-            self._policies[policy] = self.config.policy.load(policy)
-        return evaluate(self._policies[policy], request)
+        return evaluate(self._policy(policy), request)
+
+    def _policy(self, pack: str | None) -> Policy:
+        if pack not in self._policies:
+            self._policies[pack] = self.config.load_policy(pack)
+        return self._policies[pack]
+
+    def place(self, asked: Asked) -> str:
+        """The backend that would be the first to be tried, without trying it; empty if none can do it."""
+        for backend in self._candidates(asked):
+            try:
+                _require(backend.name, backend.capabilities(), asked)
+            except (Unsupported, BackendUnavailable):
+                continue
+            return backend.name
+        return ""
 
     async def submit(self, asked: Asked, live: Live | None = None) -> Result:
         """The whole path of one request. Raises neither for what the code did nor for what we could not do.
 
         Whoever follows the run gets its output through `live`, too."""
-        request, objections = asked.request, asked.objections
-        evaluation = self.check(asked.judged or request, asked.policy)
-        evaluation = msgspec.structs.replace(evaluation, findings=objections + evaluation.findings)
+        request, judged = asked.request, asked.judged or asked.request
+        evaluation = self.check(judged, asked.policy)
+        evaluation = msgspec.structs.replace(evaluation, findings=asked.objections + evaluation.findings)
         redactor = live.redactor if live else Redactor(request.secrets.values())
+        level = level_of(judged, evaluation)
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
+        result = msgspec.structs.replace(result, level=level.level, level_why=level.why)
         try:
-            self._record("intent", request.id, endings.intent(request, evaluation, redactor))
+            self._record("intent", request.id, endings.intent(request, evaluation, level, redactor))
         except AuditError as error:
             return endings.failed(result, error, redactor)  # what can't be recorded doesn't run
         try:
             if evaluation.decision is Decision.ALLOW:
                 result = await self._execute(asked, result, redactor, live)
             else:
-                result = endings.refused(result)
+                status = Status.FORBIDDEN if evaluation.decision is Decision.FORBID else Status.DENIED
+                no = denial.of_policy(evaluation, judged, self._policy(asked.policy), redactor, status)
+                result = endings.refused(result, no, status)
         finally:  # also when we are cancelled: the record then says so
             try:
                 self._record("outcome", request.id, endings.outcome(result, redactor))
@@ -156,8 +173,12 @@ class AsyncExecutor:
             except Exception as error:  # a backend's own bug too: the output is kept, and the record says what broke
                 return endings.failed(result, error, redactor, captured=capture.finish())
             else:
+                no = denial.of_limit(outcome, request, self.config.limits, redactor)
+                result = msgspec.structs.replace(result, denial=no)
                 return endings.finished(result, outcome, capture.finish(), redactor, request.limits)
-        return endings.failed(result, _no_backend(request, refusals), redactor)
+        unable = _no_backend(request, refusals)
+        result = msgspec.structs.replace(result, denial=denial.of_backend(unable, request, redactor))
+        return endings.failed(result, unable, redactor)
 
     def _candidates(self, asked: Asked) -> list[Backend]:
         if asked.on is not None:

@@ -312,6 +312,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     """What matched, shortened for reading."""
     suggestion: str = ""
+    permit: str = ""
+    """Lines of a redoma.yaml that would permit it, where what found it is no rule of the policy."""
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -418,6 +420,23 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(layer for layer in required if layer not in self.layers)
 
 
+class Denial(msgspec.Struct, frozen=True, kw_only=True):
+    """Why something was not done, and what would be: one record, whoever said no and on whichever backend."""
+
+    rule: str
+    """What said no: a rule of the policy, `limits.memory`, `backend.unsupported`, `workspace.protected` …"""
+    resource: str = ""
+    """What it was about: the command, the path, the limit, the layer."""
+    why: str
+    allowed: str
+    """What can be done instead."""
+    narrowest: str = ""
+    """Lines of a redoma.yaml that permit exactly this and nothing else; empty where none could."""
+    retry: bool = False
+    """Whether the same request, unchanged, may fare better if it is made again."""
+    retry_why: str = ""
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The one answer to a request, whichever backend ran it and however it ended."""
 
@@ -435,6 +454,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, in words."""
     backend: str = ""
     evaluation: Evaluation
+    level: Level | None = None
+    level_why: tuple[str, ...] = ()
+    denial: Denial | None = None
+    """Where we refused, could not, or ended it at a limit: what said no, and what would be allowed."""
     isolation: Isolation = Isolation()
     usage: Usage = Usage()
     redacted: dict[str, int] = {}

@@ -29,10 +29,11 @@ def test_a_built_in_rule_agrees_with_its_own_examples(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: str(rule.id))
-def test_a_built_in_rule_has_a_reason_and_examples(rule: Rule) -> None:
+def test_a_built_in_rule_has_a_reason_a_way_out_and_examples(rule: Rule) -> None:
     assert rule.reason
+    assert rule.suggestion, "whoever is refused has to know what is allowed instead"
     assert rule.decision is not ALLOW
-    assert (rule.match and rule.not_match) or rule.longer_than or rule.id.startswith("source.")
+    assert (rule.match and rule.not_match) or rule.longer_than or rule.time_over or rule.id.startswith("source.")
 
 
 def test_no_two_built_in_rules_share_an_id() -> None:

@@ -100,6 +100,7 @@ def _values(config: Config) -> Iterator[tuple[str, Any]]:
     yield "policy.pack", config.policy.pack
     yield from ((f"policy.rules.{rule.id}", rule) for rule in config.policy.rules)
     yield from ((f"policy.decisions.{name}", decision) for name, decision in config.policy.decisions.items())
+    yield from ((f"policy.permits.{permit.key}", permit) for permit in config.policy.permits)
     yield from ((f"limits.{name}", value) for name, value in msgspec.structs.asdict(config.limits).items())
     yield from ((f"audit.{name}", value) for name, value in msgspec.structs.asdict(config.audit).items())
     yield from ((f"jail.{name}", value) for name, value in msgspec.structs.asdict(config.jail).items())
@@ -178,13 +179,14 @@ def _merged_policy(config: Config, layer: Layer) -> PolicyConfig:
             key = f"policy.rules.{rule.id}"
             message = f"the rule {rule.id!r} is defined differently in the {config.origins[key]}"
             problems.append(layer.problem(key, message, "give it an id of its own, or use `policy.decisions`"))
-    if layer.decisions:
+    if layer.decisions or layer.permits:
         from .reader import nearest
 
         known = {*_built_in_decisions(), *rules}
-        for name in layer.decisions:
+        named = {f"policy.decisions.{name}": name for name in layer.decisions}
+        named |= {f"policy.permits.{permit.key}": permit.rule for permit in layer.permits}
+        for key, name in named.items():
             if name not in known:
-                key = f"policy.decisions.{name}"
                 problems.append(layer.problem(key, f"there is no rule {name!r}", nearest(name, known)))
     if problems:
         raise InvalidFile(tuple(problems))
@@ -192,6 +194,7 @@ def _merged_policy(config: Config, layer: Layer) -> PolicyConfig:
         pack=layer.pack or config.policy.pack,
         rules=tuple(rules.values()),
         decisions={**config.policy.decisions, **layer.decisions},
+        permits=tuple(dict.fromkeys((*config.policy.permits, *layer.permits))),
     )
 
 
@@ -245,6 +248,9 @@ def _policy_loosenings(policy: PolicyConfig, layer: Layer) -> Iterator[tuple[str
     for rule in layer.rules:
         if own.get(rule.id, rule) != rule:
             yield f"policy.rules.{rule.id}", f"redefines your rule {rule.id!r}"
+    for permit in layer.permits:
+        if permit not in policy.permits:
+            yield f"policy.permits.{permit.key}", f"permits a request that the rule {permit.rule!r} is about"
     if layer.decisions:
         # The strictest of all packs, not of the one in use: a run may ask for a stricter pack than the configured one.
         in_force = _built_in_decisions() | {rule.id: rule.decision for rule in policy.rules} | policy.decisions

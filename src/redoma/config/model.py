@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from ..models import Decision, Limits
 
 if TYPE_CHECKING:
-    from ..policy import Policy, Rule
+    from ..policy import Permit, Policy, Rule
 
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
@@ -27,8 +27,10 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
     decisions: dict[str, Decision] = {}
     """By rule id, of any pack: those that the pack in use doesn't have are without effect."""
+    permits: tuple[Permit, ...] = ()
+    """Exact requests that may run although a rule finds something in them."""
 
-    def load(self, pack: str | None = None) -> Policy:
+    def load(self, pack: str | None = None, *, time: float = 0.0) -> Policy:
         """The policy of the configured pack, or of another one with the same rules and decisions.
 
         Asking for `none` switches the static checks off, the configured rules among them.
@@ -39,7 +41,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
             return load(pack)
         pack = pack or self.pack
         known = {rule.id for rule in (*load(pack).rules, *self.rules)}
-        return load(pack, self.rules, {name: decision for name, decision in self.decisions.items() if name in known})
+        decisions = {name: decision for name, decision in self.decisions.items() if name in known}
+        return load(pack, self.rules, decisions, permits=self.permits, time=time)
 
 
 class AuditConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,6 +177,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Dotted key → where its value came from: "default", "project file /srv/app/redoma.yaml:7"."""
     notices: tuple[str, ...] = ()
     """Sentences the user should see, such as that a project file has no effect and why."""
+
+    def load_policy(self, pack: str | None = None) -> Policy:
+        """The rules in force. Who sets `limits.time` to more than a minute has said that runs may take that long."""
+        return self.policy.load(pack, time=self.limits.time)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

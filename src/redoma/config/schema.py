@@ -17,7 +17,7 @@ from .places import Source
 from .reader import Reader, nearest
 
 if TYPE_CHECKING:
-    from ..policy import Rule
+    from ..policy import Permit, Rule
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +29,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     pack: str | None = None
     rules: tuple[Rule, ...] = ()
     decisions: dict[str, Decision] = {}
+    permits: tuple[Permit, ...] = ()
     limits: dict[str, int | float] = {}
     audit: dict[str, Any] = {}
     jail: dict[str, Any] = {}
@@ -46,6 +47,7 @@ class _Policy(msgspec.Struct):
     pack: str
     rules: tuple[Any, ...]  # read later, as `Rule`: most files have none, and the policy engine need not be loaded
     decisions: dict[str, Decision]
+    permits: tuple[Any, ...]  # the same, as `Permit`
 
 
 class _File(msgspec.Struct):
@@ -70,6 +72,7 @@ def read_layer(source: Source, label: str, home: Path | None) -> Layer:
         pack=_pack(reader, policy),
         rules=_rules(reader, policy.get("rules", ())),
         decisions=policy.get("decisions", {}),
+        permits=_permits(reader, policy.get("permits", ())),
         limits=_limits(reader, values.get("limits", {})),
         audit=values.get("audit", {}),
         jail=values.get("jail", {}),
@@ -120,6 +123,30 @@ def _rules(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Rule, ...]:
         rules[rule.id] = rule
         reader.marks[f"policy.rules.{rule.id}"] = reader.marks[path]
     return tuple(rules.values())
+
+
+def _permits(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Permit, ...]:
+    if not nodes:
+        return ()
+    from ..policy import Permit
+
+    kind, permits = inspect.type_info(Permit), []
+    for number, node in enumerate(nodes):
+        path, before = f"policy.permits[{number}]", len(reader.problems)
+        values = reader.value(node, kind, path, complete=True)
+        if len(reader.problems) > before:
+            continue
+        permit = Permit(**values)
+        if not permit.text.isprintable():
+            reader.report_at(path, "its text holds characters that can't be seen", "use `sha256`, as a denial shows it")
+            continue
+        if bool(permit.text) == bool(permit.sha256):
+            reader.report_at(path, "it says both or neither of `text` and `sha256`", "copy it as a denial shows it")
+        if permit.sha256 and {"backend", "time"} & values.keys():
+            reader.report_at(path, "`sha256` stands for all of the request", "leave `backend` and `time` out")
+        permits.append(permit)
+        reader.marks[f"policy.permits.{permit.key}"] = reader.marks[path]
+    return tuple(permits)
 
 
 def _limits(reader: Reader, values: dict[str, Any]) -> dict[str, int | float]:

@@ -7,11 +7,22 @@ from typing import Any
 import msgspec
 
 from ..models import Evaluation, Result
+from ..policy import Leveled
 
 
 def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
     shape: dict[str, Any] = msgspec.to_builtins(evaluation)
     return {"decision": evaluation.decision.value, **shape}
+
+
+def verdict_json(evaluation: Evaluation, level: Leveled, backend: str) -> dict[str, Any]:
+    """What `check` answers: the verdict, the level and why, and where it would run (nowhere: an empty name)."""
+    return {
+        **evaluation_json(evaluation),
+        "level": level.level.value,
+        "level_why": list(level.why),
+        "backend": backend,
+    }
 
 
 def result_json(result: Result) -> dict[str, Any]:

@@ -10,6 +10,18 @@ packs are loaded when first needed: judging Python doesn't load the Bash parser,
 from __future__ import annotations
 
 from .evaluate import evaluate
-from .rules import PACKS, Policy, Rule, load
+from .levels import Leveled, level_of
+from .rules import PACKS, Permit, Policy, Rule, fingerprint, is_plain, load
 
-__all__ = ["PACKS", "Policy", "Rule", "evaluate", "load"]
+__all__ = [
+    "PACKS",
+    "Leveled",
+    "Permit",
+    "Policy",
+    "Rule",
+    "evaluate",
+    "fingerprint",
+    "is_plain",
+    "level_of",
+    "load",
+]

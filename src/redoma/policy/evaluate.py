@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 
 from ..models import Decision, Evaluation, Finding, Request
-from .facts import MAX_SOURCE, Command, Fact, Trait
+from .facts import MAX_SOURCE, Command, Fact, Span, Trait
 from .rules import Policy
 
 MAX_FINDINGS = 200
@@ -25,8 +25,9 @@ def evaluate(policy: Policy, request: Request) -> Evaluation:
         return Evaluation(policy=policy.name, digest=policy.digest)
     language = "bash" if request.language == "command" else request.language
     try:
-        facts = [*_facts(request), *_request_facts(policy, request)]
+        facts = [*facts_of(request), *_secrets(policy, request)]
         findings = policy.matcher.findings(facts, request.text, language)
+        findings = _permitted(policy, request, findings)
     except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
         findings = [
             Finding(
@@ -42,7 +43,20 @@ def evaluate(policy: Policy, request: Request) -> Evaluation:
     return Evaluation(policy=policy.name, digest=policy.digest, findings=tuple(findings))
 
 
-def _facts(request: Request) -> list[Fact]:
+def _permitted(policy: Policy, request: Request, findings: list[Finding]) -> list[Finding]:
+    """What was found, without objecting to what the owner of the configuration permits in exactly this request."""
+    if not policy.permits or not findings:
+        return findings
+    rules = {permit.rule for permit in policy.permits if permit.covers(request)}
+    return [msgspec.structs.replace(each, decision=Decision.ALLOW) if each.rule in rules else each for each in findings]
+
+
+def facts_of(request: Request) -> list[Fact]:
+    """Everything that can be said of a request whatever the policy."""
+    return [*_source_facts(request), *_request_facts(request)]
+
+
+def _source_facts(request: Request) -> list[Fact]:
     if request.language == "python":
         from . import python
 
@@ -78,14 +92,20 @@ def _stdin_facts(request: Request) -> Iterator[Fact]:
             yield msgspec.structs.replace(fact, line=0, column=0)
 
 
-def _request_facts(policy: Policy, request: Request) -> Iterator[Fact]:
+def _request_facts(request: Request) -> Iterator[Fact]:
     """What can be said of a request without reading its language."""
+    if request.language != "lua":  # its time is that of the commands it waits for, and each has a limit of its own
+        yield Span(seconds=request.limits.time, text=f"{request.limits.time:g} s")
     if request.environment:
         from .shell.programs import is_hook
 
         for name, value in request.environment.items():
             if is_hook(name, value, value):
                 yield Trait(name="shell.environment-hook", text=name)
+
+
+def _secrets(policy: Policy, request: Request) -> Iterator[Fact]:
+    """Looked for only where a rule asks: it is the dearest of all questions."""
     if "source.secret" in policy.matcher.traits and len(request.text) <= MAX_SOURCE:
         from .. import sensitive
 

@@ -47,12 +47,20 @@ class Command(Fact, frozen=True, kw_only=True):
     """Paths it writes to: redirections, and the targets of commands known to write (tee, cp, mv, dd of=, sed -i …)."""
     via: tuple[str, ...] = ()
     """What it was found inside of, outermost first: ("sudo",), ("bash -c", "xargs")."""
+    path: str = ""
+    """The name as it was written, where that is a path: whose program `./ls` is, its base name doesn't say."""
 
 
 class Trait(Fact, frozen=True, kw_only=True):
     """A structural property that is not one command: "shell.pipe-to-interpreter", "python.encoding"."""
 
     name: str
+
+
+class Span(Fact, frozen=True, kw_only=True):
+    """How long a request wants to be allowed to run."""
+
+    seconds: float
 
 
 class Import(Fact, frozen=True, kw_only=True):

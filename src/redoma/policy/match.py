@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ..models import Finding
-from .facts import MAX_NAME, UNKNOWN, Attribute, Call, Command, Fact, Import, Trait
+from .facts import MAX_NAME, UNKNOWN, Attribute, Call, Command, Fact, Import, Span, Trait
 from .rules import Rule
 
 MAX_TEXT = 80
@@ -190,7 +190,8 @@ def _argument_forms(args: Sequence[str]) -> list[str]:
     return _path_forms([*args, *[arg.partition("=")[2] for arg in args if "=" in arg and arg.startswith("-")]])
 
 
-def _has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
+def has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
+    """Whether one of the options is there: by itself, in a bundle, abbreviated, or where it can't be known."""
     for arg in args:
         if arg == "--":
             return False
@@ -269,7 +270,7 @@ class _CommandRule:
         if entries and not any(words.match(command) for words in entries):
             return False
         for spellings in self.flags:
-            if not _has_flag(command.args, spellings):
+            if not has_flag(command.args, spellings):
                 return False
         if self.rule.args and not (
             (self.bare and not _has_operand(command.args)) or any(map(self.fits_arg, arguments))
@@ -326,6 +327,7 @@ class Matcher:
         )
         self._calls = _NameIndex((name, rule) for rule in rules for name in rule.calls)
         self._attributes = _NameIndex((name, rule) for rule in rules for name in rule.attributes)
+        self._of_time = [rule for rule in rules if rule.time_over > 0]
         self._of_text = [rule for rule in rules if rule.pattern or rule.longer_than > 0]
 
     def _about_command(self, command: Command) -> list[tuple[_CommandRule, list[_Words]]]:
@@ -371,6 +373,8 @@ class Matcher:
                             yield prepared.rule
             case Trait():
                 yield from self.traits.get(fact.name, ())
+            case Span():
+                yield from (rule for rule in self._of_time if fact.seconds > rule.time_over)
             case Import():
                 yield from _unexcused(self._imports.matching(fact.name), fact.name)
             case Call():

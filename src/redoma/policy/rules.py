@@ -1,7 +1,7 @@
 """Rules as data, and how a set of them becomes a policy.
 
 A rule looks at one fact at a time. `command`, `flags`, `args`, `writes` and `unless` describe one command and
-must all hold of it. `imports`, `calls`, `attributes`, `traits`, `pattern` and `longer_than` each describe
+must all hold of it. `imports`, `calls`, `attributes`, `traits`, `pattern`, `longer_than` and `time_over` each describe
 another kind of thing, and any one of them is enough. Inside one field any entry will do, except in `flags`.
 
 Globs are those of the shell (`*`, `?`, `[…]`), ignore case except on Python names, and have one addition: `$`
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ..errors import PolicyError
-from ..models import Decision
+from ..models import Decision, Language, Limits, Request
 
 if TYPE_CHECKING:
     from .match import Matcher
@@ -61,6 +61,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """RE2 over the text of the request. The last resort: it can't tell code from a string or a comment."""
     longer_than: int = 0
     """Characters of source above which it matches."""
+    time_over: float = 0.0
+    """Seconds of the time limit above which it matches."""
 
     match: tuple[str, ...] = ()
     """Examples that the rule must find; checked when the rule is loaded."""
@@ -87,18 +89,70 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return ("python",) if python else ("bash",)
 
 
+class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One exact request that may run although a rule finds something in it.
+
+    By its `text`, which a person can read, where there is nothing else to it; else by the SHA-256 of all of it.
+    """
+
+    rule: str
+    language: Language
+    text: str = ""
+    backend: str = "auto"
+    time: float = Limits().time
+    """Seconds that it may ask for at most."""
+    sha256: str = ""
+
+    @property
+    def key(self) -> str:
+        """A short name for it."""
+        import hashlib
+
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
+
+    def covers(self, request: Request) -> bool:
+        """A request with secrets is covered by none: what a file says of them, others could guess them from."""
+        if self.language != request.language or request.secrets:
+            return False
+        if self.sha256:
+            return self.sha256 == fingerprint(request)
+        fits = self.text == request.text and self.backend == request.backend and request.limits.time <= self.time
+        return fits and is_plain(request)
+
+
+def is_plain(request: Request) -> bool:
+    """Whether its text is all that it consists of: nothing beside it, and no place that it works on."""
+    beside = request.stdin, request.env, request.files, request.cwd, request.project
+    return not any(beside) and not (request.language == "lua" and request.argv)
+
+
+def fingerprint(request: Request) -> str:
+    """SHA-256 of what makes a request what it is: not its id, its reason or who asks, and no secret."""
+    import hashlib
+
+    # As `repr` in ASCII: names and arguments that are no UTF-8 have no other text.
+    parts = (
+        *(request.language, request.code, request.argv, request.backend, request.cwd, request.workspace),
+        *(request.project, request.stdin, sorted(request.env.items()), sorted(request.files.items())),
+        *(request.outputs, sorted(request.require), float(request.limits.time)),
+    )
+    return hashlib.sha256(ascii(parts).encode()).hexdigest()
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A pack's rules and the user's own, ready to judge requests."""
 
     name: str
     rules: tuple[Rule, ...]
+    permits: tuple[Permit, ...] = ()
 
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of everything that can change a verdict; examples can't, but are cheap to hold to."""
         import hashlib
 
-        return hashlib.sha256(msgspec.json.encode((self.name, self.rules), order="deterministic")).hexdigest()
+        everything = (self.name, self.rules, self.permits)
+        return hashlib.sha256(msgspec.json.encode(everything, order="deterministic")).hexdigest()
 
     @functools.cached_property
     def matcher(self) -> Matcher:
@@ -107,21 +161,35 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Matcher(self.rules)
 
 
-def load(pack: str = "standard", rules: Sequence[Rule] = (), decisions: Mapping[str, Decision] | None = None) -> Policy:
+def load(
+    pack: str = "standard",
+    rules: Sequence[Rule] = (),
+    decisions: Mapping[str, Decision] | None = None,
+    *,
+    permits: Sequence[Permit] = (),
+    time: float = 0.0,
+) -> Policy:
     """The rules of a built-in pack plus `rules`, with the decisions of some of them changed by id.
 
-    Raises `PolicyError` for an unknown pack or id, and for a rule that can't work or contradicts its examples.
-    The built-in rules' own examples are checked by the test suite, not on every start.
+    `time` is how many seconds a run may have by the word of whoever owns the configuration: up to there the built-in
+    rules don't mind.
+
+    Raises `PolicyError` for an unknown pack or id, and for a rule that can't work or contradicts its examples. The
+    built-in rules' own examples are checked by the test suite, not on every start.
     """
     if pack not in PACKS:
         raise PolicyError(
             f"unknown policy pack {pack!r}", why=f"the packs are {', '.join(PACKS)}", next=_nearest(pack, PACKS)
         )
     built_in = _built_in(pack)
-    if not rules and not decisions:
+    patient = any(0 < rule.time_over < time for rule in built_in.rules)
+    if not rules and not decisions and not permits and not patient:
         return built_in
     verify(rules, taken=(rule.id for rule in built_in.rules))
-    chosen = {rule.id: rule for rule in (*built_in.rules, *rules)}
+    own = [
+        msgspec.structs.replace(rule, time_over=time) if 0 < rule.time_over < time else rule for rule in built_in.rules
+    ]
+    chosen = {rule.id: rule for rule in (*own, *rules)}
     for rule_id, decision in (decisions or {}).items():
         if rule_id not in chosen:
             raise PolicyError(
@@ -130,7 +198,7 @@ def load(pack: str = "standard", rules: Sequence[Rule] = (), decisions: Mapping[
                 next=_nearest(rule_id, chosen),
             )
         chosen[rule_id] = msgspec.structs.replace(chosen[rule_id], decision=decision)
-    return Policy(name=pack, rules=tuple(chosen.values()))
+    return Policy(name=pack, rules=tuple(chosen.values()), permits=tuple(permits))
 
 
 def verify(rules: Iterable[Rule], taken: Iterable[str] = ()) -> None:
@@ -166,11 +234,13 @@ def _check_fields(rule: Rule) -> None:
         raise PolicyError(
             f"rule {rule.id!r} holds text that is not valid UTF-8", why="it can't be recorded", next="remove it"
         ) from None
-    if not (rule.of_command or rule.of_python or rule.traits or rule.pattern or rule.longer_than > 0):
+    looks_at = rule.of_command or rule.of_python or rule.traits or rule.pattern
+    if not (looks_at or rule.longer_than > 0 or rule.time_over > 0):
         raise PolicyError(
             f"rule {rule.id!r} matches nothing",
             why="it says what to decide but not what to look for",
-            next="add one of command, flags, args, writes, imports, calls, attributes, traits, pattern, longer_than",
+            next="add one of command, flags, args, writes, imports, calls, attributes, traits, pattern, longer_than, "
+            "time_over",
         )
     for field in ("command", "flags", "writes", "imports", "calls", "attributes"):
         if not all(entry.strip() for entry in getattr(rule, field)):

@@ -22,7 +22,7 @@ Options:
 
 Commands:
   audit       What ran, for whom, and what came of it: a hash-chained record.
-  check       Print the verdict without running anything.
+  check       Print the verdict, level and backend, without running anything.
   completion  Print the completion script of a SHELL.
   config      The configuration in force, and the files it comes from.
   doctor      What this host offers, what is missing, and what would fix it.

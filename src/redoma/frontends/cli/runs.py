@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from redoma.errors import InvalidRequest
-from redoma.models import Decision, Evaluation, Language, Request, Result, Status
+from redoma.models import Decision, Denial, Evaluation, Language, Result, Status
 
 from .common import (
     FAILED,
@@ -28,6 +28,7 @@ from .common import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from redoma.policy import Leveled
     from redoma.sync import LiveRun
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -156,12 +157,23 @@ def evaluate(state: State, code: str, as_json: bool) -> int:
 
 @click.command("check", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
 @click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
+@click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
+@click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native.")
 @_policy
 @json_option
 @click.argument("source", required=False, metavar="")
 @click.pass_obj
-def check(state: State, /, source: str | None, lang: Language | None, policy: str | None, as_json: bool) -> int:
-    """Print the verdict without running anything.
+def check(
+    state: State,
+    /,
+    source: str | None,
+    lang: Language | None,
+    seconds: float | None,
+    backend: str,
+    policy: str | None,
+    as_json: bool,
+) -> int:
+    """Print the verdict, level and backend, without running anything.
 
     Exit status: 0 allow, 1 prompt, 2 forbid.
 
@@ -171,7 +183,9 @@ def check(state: State, /, source: str | None, lang: Language | None, policy: st
       redoma check --lang bash 'curl example.com/x | sh'
       redoma check -- rm -rf /
     """
-    from redoma.policy import evaluate as judge
+    from redoma.executor import Asked, AsyncExecutor
+    from redoma.intake import build
+    from redoma.policy import level_of
 
     command = given_command()
     if (source is None) == (not command):
@@ -181,17 +195,22 @@ def check(state: State, /, source: str | None, lang: Language | None, policy: st
             next="write it like: redoma check script.sh, or redoma check -- rm -rf build",
         )
     if command:
-        request = Request(argv=command, language="command")
+        what: dict[str, Any] = {"argv": command, "language": "command"}
     else:
         code, language, _ = read_source(source or "", lang)
-        request = Request(code=code, language=language)
-    evaluation = judge(state.config.policy.load(policy), request)
+        what = {"code": code, "language": language}
+    executor = AsyncExecutor(state.config)  # it starts nothing before something runs
+    limits = {} if seconds is None else {"time": seconds}
+    request = build(state.config, executor.backends, {"backend": backend, "limits": limits}, **what)
+    evaluation = executor.check(request, policy)
+    level, place = level_of(request, evaluation), executor.place(Asked(request))
     if as_json:
-        from redoma.frontends.shapes import evaluation_json
+        from redoma.frontends.shapes import verdict_json
 
-        print_json(evaluation_json(evaluation))
+        print_json(verdict_json(evaluation, level, place))
     else:
         _print_findings(evaluation)
+        _print_level(level, place, backend)
     return _VERDICTS[evaluation.decision]
 
 
@@ -210,6 +229,14 @@ def _print_findings(evaluation: Evaluation) -> None:
     verdict = click.style(str(evaluation.decision), fg=_COLOURS[evaluation.decision], bold=True)
     count = len(evaluation.findings)
     click.echo(f"{verdict}  (policy {evaluation.policy}, {count} finding{'' if count == 1 else 's'})")
+
+
+def _print_level(level: Leveled, place: str, asked: str) -> None:
+    from redoma.output import sanitise
+
+    for reason in level.why:
+        click.echo(f"{click.style(level.level, bold=True)}  {sanitise(reason)}".replace("\n", " "))
+    click.echo(f"backend  {place or 'none that can run it: see `redoma doctor`'}{' (auto)' if asked == 'auto' else ''}")
 
 
 def follow(live: LiveRun, as_json: bool) -> Result:
@@ -237,10 +264,23 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
             click.echo(err=True)
         colour = "yellow" if result.status.ending == "refused" else "red"
         click.echo(f"{click.style(f'redoma: {result.status}:', fg=colour)} {result.error}", err=True)
+    if result.denial is not None:
+        _print_denial(result.denial, result.error or "")
     if result.redacted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
         click.echo(f"{click.style('redoma: redacted:', fg='yellow')} {kinds}", err=True)
     return _write(result, given)
+
+
+def _print_denial(denial: Denial, said: str) -> None:
+    """What the message before it doesn't say."""
+    retry = f"{'may help' if denial.retry else 'no use'}: {denial.retry_why}"
+    for name, text in {"about": denial.resource, "allowed": denial.allowed, "again": retry}.items():
+        if text and text not in said:
+            click.echo(f"  {name:8} {_name(text)}", err=True)
+    if denial.narrowest:
+        click.echo("  permit   exactly this, in redoma.yaml:", err=True)
+        click.echo("".join(f"    {line}\n" for line in denial.narrowest.splitlines()), nl=False, err=True)
 
 
 def _write(result: Result, given: dict[str, Any]) -> int:

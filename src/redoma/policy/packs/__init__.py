@@ -15,7 +15,7 @@ import msgspec
 
 from ...models import Decision
 from ..rules import Rule
-from . import files, outside, python, script, shell, system
+from . import files, limits, outside, python, script, shell, system
 
 _SCRIPT_FORBIDS = frozenset(
     {
@@ -63,6 +63,7 @@ def rules_of(pack: str) -> tuple[Rule, ...]:
         *system.RULES,
         *outside.RULES,
         *shell.RULES,
+        *limits.RULES,
         *python.STANDARD,
     )
     scripts = (*_raised(standard, _SCRIPT_FORBIDS), python.SYNTAX, *script.RULES)

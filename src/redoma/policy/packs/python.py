@@ -179,6 +179,7 @@ STRICT = (
     refuse(
         id="strict.smuggled-module",
         reason="it reaches a module that is not on the list through one that is",
+        suggestion="use the module's own functions",
         imports=_SMUGGLED,
         calls=_SMUGGLED,
         attributes=_SMUGGLED,
@@ -222,6 +223,7 @@ STRICT = (
     refuse(
         id="strict.introspection",
         reason="it reaches into the interpreter, past what the policy can see",
+        suggestion="use plain names and attributes",
         calls=(*_INTROSPECTION, *_DUNDERS, *_FRAMES),
         attributes=(*_INTROSPECTION, *_DUNDERS, *_FRAMES),
         unless=_HARMLESS_DUNDERS,

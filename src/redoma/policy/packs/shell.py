@@ -78,6 +78,7 @@ RULES = (
     refuse(
         id="shell.fork-bomb",
         reason="it starts processes without end",
+        suggestion="start as many processes as there is work for",
         traits=("shell.fork-bomb",),
         match=(":(){ :|:& };:",),
         not_match=("f() { ls; }; f",),
@@ -93,6 +94,7 @@ RULES = (
     refuse(
         id="source.nul",
         reason="it holds a NUL character: programs disagree on what comes after it",
+        suggestion="remove it",
         traits=("source.nul",),
         match=("ls \0 x",),
         not_match=("ls",),
@@ -100,12 +102,14 @@ RULES = (
     ask(
         id="source.bad-utf8",
         reason="it is not valid UTF-8: what is checked and what runs could differ",
+        suggestion="save it as UTF-8",
         traits=("source.bad-utf8",),
         not_match=("print('é')",),
     ),
     ask(
         id="source.invisible",
         reason="it holds invisible characters that make it read differently from what it does",
+        suggestion="remove them, or write them as escapes",
         traits=("source.invisible",),
         match=("x = 1 # \u202e",),
         not_match=("x = 'é'",),
@@ -119,6 +123,7 @@ RULES = (
     ask(
         id="source.too-deep",
         reason="it is nested too deeply to be checked",
+        suggestion="put the inner code in a file of its own",
         traits=("source.too-deep",),
     ),
 )

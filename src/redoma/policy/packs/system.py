@@ -21,6 +21,7 @@ PRIVILEGE = (
     ask(
         id="privilege.namespaces",
         reason="it enters or makes another view of the system",
+        suggestion="run the program itself: the sandbox has a view of its own",
         command=listed("""
             nsenter, unshare, chroot, pivot_root, capsh, setcap, setpriv, bwrap, systemd-run, machinectl
         """),
@@ -65,6 +66,7 @@ SYSTEM_STATE = (
     refuse(
         id="disk.format",
         reason="it formats, partitions or wipes a disk",
+        suggestion="work on files; a disk is its owner's to format",
         command=listed("""
             mkfs*, mke2fs, mkswap, wipefs, fdisk, sfdisk, gdisk, sgdisk, parted, blkdiscard, hdparm,
             cryptsetup luksformat, pvcreate, vgremove, lvremove, zpool destroy, diskutil erase*
@@ -75,6 +77,7 @@ SYSTEM_STATE = (
     refuse(
         id="disk.write",
         reason="it writes to a disk or to memory directly",
+        suggestion="write to a file of the project",
         writes=_DISKS,
         match=("dd if=/dev/zero of=/dev/sda", "echo x > /dev/nvme0n1", "cat img | tee /dev/sdb"),
         not_match=("echo x > /dev/null", "ls 2> /dev/stderr", "dd if=a of=b"),
@@ -82,6 +85,7 @@ SYSTEM_STATE = (
     ask(
         id="disk.write-unknown",
         reason="it copies raw data to a place that can't be known beforehand",
+        suggestion="write the path out: of=image.bin",
         command=("dd",),
         args=("of=$*", "$", "of=/dev/*"),
         unless=r"(.* )?of=/dev/(null|stdout|stderr)( [^\x00]*)?",
@@ -91,6 +95,7 @@ SYSTEM_STATE = (
     refuse(
         id="system.halt",
         reason="it stops the machine",
+        suggestion="let the run end by itself",
         command=listed("""
             shutdown, reboot, halt, poweroff, init 0, init 6, telinit, kexec, systemctl poweroff, systemctl reboot,
             systemctl halt, systemctl kexec
@@ -101,6 +106,7 @@ SYSTEM_STATE = (
     refuse(
         id="system.sysrq",
         reason="it gives the kernel orders past every safeguard",
+        suggestion="read /proc and /sys; don't write there",
         writes=("/proc/sysrq-trigger", "/proc/sys/*", "/sys/power/*"),
         match=("echo b > /proc/sysrq-trigger",),
         not_match=("cat /proc/meminfo",),
@@ -108,6 +114,7 @@ SYSTEM_STATE = (
     refuse(
         id="system.kill-all",
         reason="it kills every process it may",
+        suggestion="name the processes by their ids",
         command=("kill",),
         args=("-1",),
         unless=r"-1( [1-9%]\S*)+",
@@ -117,6 +124,7 @@ SYSTEM_STATE = (
     ask(
         id="system.kill-by-name",
         reason="it kills every process of a name or a user",
+        suggestion="name the processes by their ids",
         command=("killall", "killall5", "pkill -u*", "pkill -9 -u*"),
         match=("killall python", "pkill -u root"),
         not_match=("kill %1",),
@@ -124,6 +132,7 @@ SYSTEM_STATE = (
     ask(
         id="system.services",
         reason="it changes which services run",
+        suggestion="look with systemctl status",
         command=listed("""
             systemctl stop, systemctl disable, systemctl mask, systemctl restart, systemctl start, systemctl enable,
             systemctl edit, systemctl daemon-reload, service, rc-service, update-rc.d, launchctl
@@ -134,6 +143,7 @@ SYSTEM_STATE = (
     ask(
         id="system.firewall",
         reason="it changes how the machine filters or routes its network",
+        suggestion="look with `ip addr show` or `iptables -L`",
         command=listed("""
             iptables*, ip6tables*, nft, ufw, firewall-cmd, ip route, ip link, ip addr, ifconfig, route
         """),
@@ -144,6 +154,7 @@ SYSTEM_STATE = (
     ask(
         id="system.mount",
         reason="it changes what is mounted",
+        suggestion="look with findmnt",
         command=("mount", "umount", "swapoff", "swapon", "losetup", "fusermount*"),
         unless="(-l|--help|)",
         match=("mount /dev/sda1 /mnt", "umount /data"),
@@ -152,6 +163,7 @@ SYSTEM_STATE = (
     refuse(
         id="system.kernel",
         reason="it loads or removes code of the kernel",
+        suggestion="look with lsmod",
         command=("insmod", "modprobe", "rmmod", "bpftool"),
         match=("insmod evil.ko",),
         not_match=("lsmod",),
@@ -159,6 +171,7 @@ SYSTEM_STATE = (
     ask(
         id="system.settings",
         reason="it changes settings of the whole system",
+        suggestion="look: sysctl kernel.hostname",
         command=listed("""
             sysctl, setenforce, auditctl, timedatectl set*, hostnamectl set*, update-alternatives, ldconfig,
             dpkg-reconfigure, localectl set*, date -s, hwclock
@@ -170,6 +183,7 @@ SYSTEM_STATE = (
     ask(
         id="system.users",
         reason="it changes users, groups or passwords",
+        suggestion="look with id and getent",
         command=listed("""
             useradd, usermod, userdel, adduser, deluser, groupadd, groupdel, groupmod, passwd, chpasswd, visudo,
             vipw, vigr, chsh, chfn, gpasswd, newusers
@@ -180,6 +194,7 @@ SYSTEM_STATE = (
     ask(
         id="system.schedule",
         reason="it makes something run later, outside this run",
+        suggestion="look with crontab -l; run it now instead of later",
         command=("crontab", "at", "batch", "systemd-run", "launchctl load"),
         unless=r"-l",
         match=("crontab -r", "echo x | at now", "crontab jobs.txt"),
@@ -188,6 +203,7 @@ SYSTEM_STATE = (
     ask(
         id="system.traces",
         reason="it wipes history or logs",
+        suggestion="look with history or journalctl",
         command=listed("""
             history -c, history -*c*, history -d, journalctl --vacuum*, journalctl --rotate, unset hist*,
             git reflog expire, git filter-branch, git filter-repo, auditctl -D
@@ -198,6 +214,7 @@ SYSTEM_STATE = (
     ask(
         id="system.history-file",
         reason="it rewrites a shell's history",
+        suggestion="leave it to the person whose history it is",
         writes=("*_history", "*/fish_history"),
         match=("> ~/.bash_history", "ln -sf /dev/null ~/.bash_history"),
         not_match=("cat history.txt",),

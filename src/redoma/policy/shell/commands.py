@@ -97,11 +97,20 @@ class Commands:
         line, column, text = at
         self.facts.append(Trait(name=name, line=line, column=column, text=text))
 
-    def emit(self, name: str, args: tuple[str, ...], writes: Sequence[str], via: tuple[str, ...], at: Place) -> None:
+    def emit(
+        self,
+        name: str,
+        args: tuple[str, ...],
+        writes: Sequence[str],
+        via: tuple[str, ...],
+        at: Place,
+        written: str = "",
+    ) -> None:
         line, column, text = at
         paths = dict.fromkeys([*writes, *[each for path in writes for each in spelled_out(path)]]) if writes else ()
+        path = written if "/" in written else ""
         self.facts.append(
-            Command(name=name, args=args, writes=tuple(paths), via=via, line=line, column=column, text=text)
+            Command(name=name, args=args, writes=tuple(paths), via=via, path=path, line=line, column=column, text=text)
         )
 
     def set(self, name: str, values: Sequence[Value]) -> None:
@@ -159,7 +168,7 @@ class Commands:
             # Most programs are nothing but a name and arguments, to which none of the questions below apply.
             if any(map(is_network_path, args)):
                 self.trait("shell.network-redirect", at)
-            self.emit(name, args, writes, via, at)
+            self.emit(name, args, writes, via, at, words[0].text)
             self.executed(words[0], at, via)
             return inside
         self.special(name, args, at)
@@ -172,7 +181,7 @@ class Commands:
             if source != place:
                 self.copies[place] = source if "/" in source else f"./{source}"
         fed = (self.feed.text or UNKNOWN,) if self.feed and name in DATABASES else ()
-        self.emit(name, args + fed, [*writes, *paths], via, at)
+        self.emit(name, args + fed, [*writes, *paths], via, at, words[0].text)
         steps = unwrap(name, words[1:], self.feed.text if self.feed else None)
         for step in steps:
             inner = (*via, step.via)

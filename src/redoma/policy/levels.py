@@ -1,0 +1,237 @@
+"""How much has to stand between a request and its effects: L1 to L4 of R3.1.
+
+Derived, so it can't disagree: whatever a person has to be asked about, or is refused, is L4. Of the rest, what is known
+to look only is L1, a known tool that writes in its workspace L2, and code or a program that nobody has reviewed L3.
+A level says what would be enough, never what is weaker than asked for: `auto` contains every one of them.
+
+What is not known to be harmless is not L1. So the tables below list what is, and every doubt (an option that can't be
+known, a glob that may expand to one, a program that is not the system's) leads to L3.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from ..models import Decision, Evaluation, Level, Request
+from .facts import UNKNOWN, Command, Fact, Span, Trait
+
+MAX_REASONS = 5
+
+
+class Leveled(msgspec.Struct, frozen=True, kw_only=True):
+    """A level, and why it is that one and not a lower one."""
+
+    level: Level
+    why: tuple[str, ...]
+
+
+def level_of(request: Request, evaluation: Evaluation) -> Leveled:
+    """The level of a request that was evaluated so. Never raises, reads nothing but its arguments."""
+    against = [finding for finding in evaluation.findings if finding.decision is not Decision.ALLOW]
+    if against:
+        return _leveled(Level.L4, (f"{finding.reason} [{finding.rule}]" for finding in against))
+    if request.language not in ("bash", "command"):
+        return _leveled(Level.L3, [f"it is {request.language.capitalize()} code that nobody has reviewed"])
+    from .evaluate import facts_of
+
+    try:
+        found = [each for fact in facts_of(request) for each in _of_fact(fact, request)]
+    except Exception as error:  # a hole in the reader must not make something harmless
+        return _leveled(Level.L3, [f"it could not be read ({type(error).__name__})"])
+    highest = max((level for level, _ in found), default=Level.L1)
+    why = [reason for level, reason in found if level is highest]
+    if request.language == "bash" and highest is not Level.L1:
+        return _leveled(Level.L3, [f"it is a script that nobody has reviewed: {reason}" for reason in why])
+    return _leveled(highest, why or ["it does nothing"])
+
+
+def _leveled(level: Level, why: Iterable[str]) -> Leveled:
+    return Leveled(level=level, why=tuple(dict.fromkeys(why))[:MAX_REASONS])
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_LOOKING = _names("""
+    ls dir vdir cat tac head tail wc nl cut tr rev fold fmt paste join comm cmp diff stat du df pwd echo printf true
+    false test [ : whoami id groups logname users who w uptime uname arch nproc free ps pgrep pidof lscpu lsblk
+    lsmod basename dirname realpath readlink seq expr factor md5sum sha1sum sha224sum sha256sum sha384sum sha512sum
+    b2sum cksum sum od hexdump strings column expand unexpand pr which whereis type printenv locale getconf tty cal
+    grep egrep fgrep zcat bzcat xzcat zstdcat jq base64 base32 uniq sleep numfmt tsort cd pushd popd dirs export
+    declare typeset local readonly unset set shift exit return break continue read getopts let wait times umask
+    shopt
+""")
+"""Programs and builtins of which no option runs another program; the only file that one writes (uniq) is in `writes`.
+
+Not here, though they mostly look: `rg`, `diff3`, `mapfile`, `jobs`, `ldd`, `less` and `man` can run other programs,
+`xxd` and `yq` can write, `getent` asks the network, `awk` and `xargs` do whatever they are told.
+"""
+
+_LOOKING_WITHOUT: dict[str, frozenset[str]] = {
+    "sort": _names("-o --output --compress-program"),
+    "shuf": _names("-o --output"),
+    "tree": _names("-o -R"),
+    "iconv": _names("-o --output"),
+    "file": _names("-C --compile"),
+    "find": _names("-delete -exec -execdir -ok -okdir -fprint -fprint0 -fprintf -fls"),
+    "date": _names("-s --set"),
+}
+"""The same, as long as they don't have these options."""
+
+_WRITING: dict[str, frozenset[str]] = {
+    **dict.fromkeys(_names("mkdir rmdir touch rm unlink tee truncate chmod dd gzip gunzip bzip2 bunzip2"), frozenset()),
+    **dict.fromkeys(("cp", "mv", "ln"), _names("-t --target-directory")),
+    "git": _names("--output --exec -x --extcmd --upload-pack --receive-pack"),
+}
+"""Tools whose targets are known (they are in `writes`), as long as they don't have these options."""
+
+_GIT = _names("""
+    add apply blame branch cat-file checkout cherry-pick clean commit describe diff for-each-ref format-patch grep
+    init log ls-files ls-tree merge merge-base mv name-rev reflog reset restore rev-list rev-parse revert rm shortlog
+    show show-ref stash status switch tag
+""")
+"""Git's own work on a repository. Never L1: `git status` writes its index, and obeys what the repository configures."""
+
+_AROUND = _names("command builtin time timeout gtimeout nice env stdbuf")
+"""They run the command that stands after them, which is reported as one of its own."""
+_AROUND_OPTION = re.compile(r"-[pviknsu0]|-n?\d+|-[ioe][0L]|--(?:preserve-status|foreground|ignore-environment)?\Z")
+_WITH_VALUE = _names("-n -k -s -u")
+
+_SINKS = _names("/dev/null /dev/stdout /dev/stderr /dev/tty")
+_SYSTEM_PROGRAMS = _names("/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin")
+_HARMLESS_TRAITS = _names("shell.operator source.secret")
+
+_SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\\n]|\\.)*/)"
+_SED_SUBSTITUTION = r"[sy]([/|#,:@])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gIip\d]*"
+_SED_STEP = re.compile(
+    rf"\s*(?:{_SED_ADDRESS}(?:,{_SED_ADDRESS})?)?\s*!?\s*(?:[pdqDPNnhHgGxl=]|{_SED_SUBSTITUTION})\s*\Z"
+)
+_SED_OPTION = re.compile(r"-[nErsuz]+\Z|--(?:quiet|silent|regexp-extended)\Z")
+_GLOB = ("*", "?", "[", "{")
+
+
+def _of_fact(fact: Fact, request: Request) -> Iterator[tuple[Level, str]]:
+    match fact:
+        case Command():
+            yield _of_command(fact)
+            for path in fact.writes:
+                if path not in _SINKS:
+                    yield _of_write(path, request)
+        case Trait(name=name) if name not in _HARMLESS_TRAITS:
+            from .shell import TRAITS
+
+            yield Level.L3, TRAITS.get(name, name)
+        case Trait() | Span():
+            return
+        case _:  # Python, inside of a script
+            yield Level.L3, "it runs Python code"
+
+
+def _of_command(command: Command) -> tuple[Level, str]:
+    name, args = command.name, command.args
+    if UNKNOWN in name:
+        return Level.L3, "which command it runs can't be known beforehand"
+    if command.path and posixpath.dirname(posixpath.normpath(command.path)) not in _SYSTEM_PROGRAMS:
+        return Level.L3, f"{command.path} is no program of the system's"
+    if name in _LOOKING:
+        return Level.L1, f"{name} only looks"
+    if name in _AROUND and _is_plainly_around(args):
+        return Level.L1, f"{name} adds nothing to what it runs"
+    if name == "date" and not _shows(args):
+        return Level.L3, "it may set the clock"
+    if name in _LOOKING_WITHOUT and not _may_have(args, _LOOKING_WITHOUT[name], exact=name == "find"):
+        return Level.L1, f"{name} only looks"
+    if name == "sed":
+        return _of_sed(args)
+    if name in _WRITING and not _may_have(args, _WRITING[name]) and (name != "git" or _is_ordinary_git(args)):
+        return Level.L2, f"{name} writes"
+    if name in _LOOKING_WITHOUT or name in _WRITING or name in _AROUND:
+        return Level.L3, f"with these words {name} may do more than it usually does"
+    return Level.L3, f"what {name} does is not known"
+
+
+def _of_write(path: str, request: Request) -> tuple[Level, str]:
+    """Paths are tidied by the reader: a relative one leads from the workspace, unless it climbs out first."""
+    if UNKNOWN in path or path.startswith("~"):
+        return Level.L3, "it writes where can't be known beforehand" if UNKNOWN in path else f"it writes to {path}"
+    roots = [root for root in (request.cwd, request.project, "/tmp") if root]  # noqa: S108 - a place to name, not to use
+    inside = not path.startswith(("/", "..")) or any(path.startswith(f"{root.rstrip('/')}/") for root in roots)
+    return (Level.L2, f"it writes to {path}") if inside else (Level.L3, f"it writes to {path}, outside its workspace")
+
+
+def _may_have(args: Sequence[str], options: frozenset[str], *, exact: bool = False) -> bool:
+    """Whether one of these options is there, or may be: a variable or a glob may turn out to be one.
+
+    `exact`: the program knows no bundles, so a glob has to fit a whole option. `find -name '*.py'` has none.
+    """
+    from .match import has_flag
+
+    if exact:
+        fits = [fnmatch.fnmatchcase(option, arg) for arg in args for option in options]
+        return any(fits) or any(UNKNOWN in arg for arg in args)
+    return bool(options) and (has_flag(args, options) or _hides_options(args))
+
+
+def _hides_options(args: Sequence[str]) -> bool:
+    before = args[: args.index("--")] if "--" in args else args
+    return any(arg.startswith((UNKNOWN, *_GLOB)) for arg in before)
+
+
+def _is_plainly_around(args: Sequence[str]) -> bool:
+    """Whether what stands in front of the command inside has one reading only: `env --split='rm x'` runs rm."""
+    before = ""
+    for arg in args:
+        if arg.startswith("-"):
+            if not _AROUND_OPTION.fullmatch(arg):
+                return False
+        elif before not in _WITH_VALUE and "=" not in arg:
+            return UNKNOWN not in arg
+        before = arg
+    return True
+
+
+def _shows(args: Sequence[str]) -> bool:
+    """`date 0101` sets the clock; `date +%F` and `date -d yesterday` show it."""
+    given = [*args]
+    while given:
+        word = given.pop(0)
+        if word in ("-d", "--date", "-r", "--reference", "-f", "--file"):
+            del given[:1]
+        elif not word.startswith(("-", "+")):
+            return False
+    return True
+
+
+def _of_sed(args: Sequence[str]) -> tuple[Level, str]:
+    """Only with a script whose every step is plain to see: others write files or run programs."""
+    scripts: list[str] = []
+    words, first, in_place = [*args], True, False
+    while words:
+        word = words.pop(0)
+        if word in ("-e", "--expression"):
+            scripts += words[:1]
+            del words[:1]
+            first = False
+        elif word in ("-i", "--in-place"):
+            in_place = True
+        elif word.startswith("-") and not _SED_OPTION.match(word):
+            return Level.L3, f"sed does more with {word} than can be seen"
+        elif not word.startswith("-"):
+            scripts += [word] if first else []
+            first = False
+    steps = [step for script in scripts for step in re.split(r"[;\n]", script)]
+    if not scripts or _hides_options(args) or not all(_SED_STEP.match(step) for step in steps):
+        return Level.L3, "what sed does by this script is not known"
+    return (Level.L2, "sed writes") if in_place else (Level.L1, "sed only looks")
+
+
+def _is_ordinary_git(args: Sequence[str]) -> bool:
+    """In the directory where it is started, and without settings of its own."""
+    rest = [arg for arg in args if arg not in ("--no-pager", "-P")]
+    return bool(rest) and rest[0] in _GIT
