@@ -16,10 +16,14 @@ PACKAGE = Path(redoma.__file__).parent
 # Each room, and the rooms it may import. Whatever is not listed is a mistake, so a new room has to be placed here.
 MAY_IMPORT = {
     "errors": set(),
-    "models": {"errors"},
+    "learned": {"errors"},
+    "models": {"errors", "learned"},
     "sensitive": {"errors", "models"},
     "policy": {"errors", "models", "sensitive"},
     "output": {"errors", "models", "sensitive"},
+    "artifacts": {"errors", "learned", "models", "output", "sensitive"},
+    "expect": {"errors", "models", "output", "sensitive"},
+    "diagnose": {"learned", "models"},
     "live": {"models", "output", "sensitive"},
     "streaming": {"errors", "models", "live"},
     "audit": {"errors", "models"},

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .executor import AsyncExecutor
     from .facades.core import Core, command_history, process_command, run_python_code
     from .facades.safe import execute_safe
+    from .learned import Artifact, Diagnosis
     from .models import (
         Chunk,
         Decision,
@@ -63,6 +64,7 @@ _HOMES = {
     "executor": "AsyncExecutor",
     "facades.core": "Core command_history process_command run_python_code",
     "facades.safe": "execute_safe",
+    "learned": "Artifact Diagnosis",
     "models": "Chunk Decision Evaluation Finding Isolation Limits Request Result Status Usage",
     "policy": "Rule",
     "streaming": "AsyncLiveRun",
@@ -74,6 +76,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.s
 
 __all__ = [
     "Answer",
+    "Artifact",
     "AsyncExecutor",
     "AsyncLiveRun",
     "AuditError",
@@ -87,6 +90,7 @@ __all__ = [
     "ConfigError",
     "Core",
     "Decision",
+    "Diagnosis",
     "Evaluation",
     "Executor",
     "FakeBackend",
