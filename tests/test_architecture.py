@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "models": {"errors", "learned"},
     "sensitive": {"errors", "models"},
     "policy": {"errors", "models", "sensitive"},
-    "output": {"errors", "models", "sensitive"},
+    "output": {"errors", "learned", "models", "sensitive"},
     "artifacts": {"errors", "learned", "models", "output", "sensitive"},
     "expect": {"errors", "models", "output", "sensitive"},
     "diagnose": {"learned", "models"},
