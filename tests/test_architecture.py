@@ -31,11 +31,11 @@ MAY_IMPORT = {
     "workspace": {"errors", "models", "backends"},
     "config": {"errors", "models", "policy"},
     "intake": {"errors", "models", "config"},
-    "endings": {"errors", "models", "backends", "output", "sensitive"},
+    "endings": {"errors", "models", "backends", "output", "sensitive", "diagnose", "expect"},
     "entries": {"errors", "models", "backends", "config", "intake"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
-        *("entries", "intake", "endings", "live", "streaming"),
+        *("entries", "intake", "endings", "live", "streaming", "artifacts", "expect"),
     },
     "sync": {"errors", "models", "backends", "config", "executor", "intake", "streaming"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "scripts": {"facades"},
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", ""),
+        *("facades", "artifacts", "expect", ""),
     },
 }
 
