@@ -16,10 +16,14 @@ PACKAGE = Path(redoma.__file__).parent
 # Each room, and the rooms it may import. Whatever is not listed is a mistake, so a new room has to be placed here.
 MAY_IMPORT = {
     "errors": set(),
-    "models": {"errors"},
+    "learned": {"errors"},
+    "models": {"errors", "learned"},
     "sensitive": {"errors", "models"},
     "policy": {"errors", "models", "sensitive"},
-    "output": {"errors", "models", "sensitive"},
+    "output": {"errors", "learned", "models", "sensitive"},
+    "artifacts": {"errors", "learned", "models", "output", "sensitive"},
+    "expect": {"errors", "models", "output", "sensitive"},
+    "diagnose": {"learned", "models"},
     "live": {"models", "output", "sensitive"},
     "streaming": {"errors", "models", "live"},
     "audit": {"errors", "models"},
@@ -28,11 +32,11 @@ MAY_IMPORT = {
     "config": {"errors", "models", "policy"},
     "intake": {"errors", "models", "config"},
     "denial": {"errors", "models", "backends", "output", "policy", "sensitive"},
-    "endings": {"errors", "models", "backends", "output", "policy", "sensitive"},
+    "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect"},
     "entries": {"errors", "models", "backends", "config", "denial", "intake"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
-        *("entries", "intake", "denial", "endings", "live", "streaming"),
+        *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect"),
     },
     "sync": {"errors", "models", "backends", "config", "executor", "intake", "streaming"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
@@ -43,7 +47,7 @@ MAY_IMPORT = {
     "scripts": {"facades"},
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", ""),
+        *("facades", "artifacts", "expect", ""),
     },
 }
 

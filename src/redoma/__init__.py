@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .executor import AsyncExecutor
     from .facades.core import Core, command_history, process_command, run_python_code
     from .facades.safe import execute_safe
+    from .learned import Artifact, Diagnosis
     from .models import (
         Chunk,
         Decision,
@@ -65,6 +66,7 @@ _HOMES = {
     "executor": "AsyncExecutor",
     "facades.core": "Core command_history process_command run_python_code",
     "facades.safe": "execute_safe",
+    "learned": "Artifact Diagnosis",
     "models": "Chunk Decision Denial Evaluation Finding Isolation Level Limits Request Result Status Usage",
     "policy": "Rule",
     "streaming": "AsyncLiveRun",
@@ -76,6 +78,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.s
 
 __all__ = [
     "Answer",
+    "Artifact",
     "AsyncExecutor",
     "AsyncLiveRun",
     "AuditError",
@@ -90,6 +93,7 @@ __all__ = [
     "Core",
     "Decision",
     "Denial",
+    "Diagnosis",
     "Evaluation",
     "Executor",
     "FakeBackend",

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from .backends.base import Outcome, exceeded
+from .diagnose import diagnose
 from .errors import RedomaError
+from .expect import Expectation, applied
 from .models import Denial, Evaluation, Limits, Request, Result, Status
 from .output import Captured, clean
 from .policy import Leveled
@@ -64,6 +66,14 @@ def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Red
     )
 
 
+def looked_at(result: Result, expectation: Expectation | None, redactor: Redactor) -> Result:
+    """What its output tells of failures, and whether it is what was expected."""
+    diagnoses = diagnose(result.stdout, result.stderr, result.exit_code, result.status)
+    if diagnoses:
+        result = msgspec.structs.replace(result, diagnoses=diagnoses)
+    return result if expectation is None else applied(expectation, result, redactor)
+
+
 def _message(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
     """A message may quote what the code chose: as harmless, as redacted and as bounded as its output."""
     cleaned, counts = clean(text, redactor)
@@ -77,6 +87,7 @@ def _with_output(result: Result, captured: Captured) -> Result:
         stderr=captured.stderr,
         redacted=captured.redacted,
         omitted=captured.omitted,
+        artifacts=captured.artifacts,
     )
 
 
@@ -94,7 +105,13 @@ def _explanation(status: Status, limits: Limits) -> str:
             return ""
 
 
-def intent(request: Request, evaluation: Evaluation, level: Leveled, redactor: Redactor) -> dict[str, Any]:
+def intent(
+    request: Request,
+    evaluation: Evaluation,
+    level: Leveled,
+    redactor: Redactor,
+    expectation: Expectation | None = None,
+) -> dict[str, Any]:
     """For the record, before: contents of input and files by size alone, secrets by name alone."""
     # Word by word: quoting a command for reading may split a secret that holds a quote.
     words = [redactor.redact(word)[0] for word in request.argv]
@@ -110,6 +127,7 @@ def intent(request: Request, evaluation: Evaluation, level: Leveled, redactor: R
         "outputs": list(request.outputs),
         "cwd": request.cwd,
         "require": list(request.require),
+        **({"expect": expectation.description} if expectation else {}),
     }
     ours = {  # nothing that anybody could have put a secret into: looking for one is the dearest part of a record
         "language": request.language,
@@ -144,6 +162,12 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
     }
     if result.denial is not None:
         record["denial"] = {"rule": result.denial.rule, "resource": result.denial.resource}
+    if result.mismatch:
+        record["mismatch"] = result.mismatch
+    if result.diagnoses:
+        record["diagnoses"] = [diagnosis.kind for diagnosis in result.diagnoses]
+    if result.artifacts:
+        record["artifacts"] = {stream: msgspec.to_builtins(one) for stream, one in result.artifacts.items()}
     if result.files or result.left_out:
         record |= _files(result, redactor)
     return _encodable(record)  # type: ignore[no-any-return]

@@ -7,22 +7,25 @@ Only this file knows the order of the stages. `sync.Executor` drives the same ob
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
 from . import config as configuration
 from . import denial, endings, intake
+from .artifacts import Store
 from .audit import AuditLog
 from .backends.base import Backend, Capabilities, Control
 from .config import Config
 from .entries import Entries
 from .errors import AuditError, BackendError, BackendUnavailable, InvalidRequest, Unsupported
+from .expect import Expectation, expectation
 from .intake import Options
 from .live import Live
-from .models import Decision, Evaluation, Finding, Language, Limits, Request, Result, Status
-from .output import Capture
+from .models import Decision, Evaluation, Finding, Language, Limits, Request, Result, Status, Stream
+from .output import Capture, Spool
 from .policy import Policy, evaluate, level_of
 from .sensitive import Redactor
 from .streaming import AsyncLiveRun
@@ -41,6 +44,8 @@ class Asked(NamedTuple):
     """What the caller holds on to while it runs."""
     judged: Request | None = None
     """What policy looks at, where it is less than what runs: the variables of a configured executor are its owner's."""
+    expectation: Expectation | None = None
+    """What it has to print."""
 
 
 AUTO = ("jail", "docker", "monty")
@@ -57,6 +62,7 @@ class AsyncExecutor:
         }
         self._entries = Entries(self.config, self.backends)
         self._policies: dict[str | None, Policy] = {}
+        self._artifacts = Store(self.config.artifacts) if self.config.artifacts else None
         audit = self.config.audit
         self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
 
@@ -85,7 +91,7 @@ class AsyncExecutor:
 
     def _source(self, code: str, language: Language, options: Options) -> Asked:
         request = intake.build(self.config, self.backends, options, code=code, language=language)
-        return Asked(request, options.get("policy"))
+        return Asked(request, options.get("policy"), expectation=_expectation(options))
 
     def ask(
         self, command: str | Iterable[str], entry: str | None, options: Options, control: Control | None = None
@@ -93,10 +99,10 @@ class AsyncExecutor:
         """A command as it would be run, with what speaks against it. A configured executor also takes one text."""
         if entry is not None:
             request, judged, objections, on = self._entries.prepare(entry, command, options)
-            return Asked(request, options.get("policy"), objections, on, control, judged)
+            return Asked(request, options.get("policy"), objections, on, control, judged, _expectation(options))
         argv = intake.words("argv", command)
         request = intake.build(self.config, self.backends, options, argv=argv, language="command")
-        return Asked(request, options.get("policy"), control=control)
+        return Asked(request, options.get("policy"), control=control, expectation=_expectation(options))
 
     async def _run(self, asked: Asked, options: Options) -> Result:
         on_output = options.get("on_output")
@@ -141,7 +147,8 @@ class AsyncExecutor:
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
         result = msgspec.structs.replace(result, level=level.level, level_why=level.why)
         try:
-            self._record("intent", request.id, endings.intent(request, evaluation, level, redactor))
+            told = endings.intent(request, evaluation, level, redactor, asked.expectation)
+            self._record("intent", request.id, told)
         except AuditError as error:
             return endings.failed(result, error, redactor)  # what can't be recorded doesn't run
         try:
@@ -164,7 +171,7 @@ class AsyncExecutor:
         refusals: list[BackendError] = []
         for backend in self._candidates(asked):
             result = msgspec.structs.replace(result, backend=backend.name)
-            capture = Capture(request.limits, redactor, live.feed if live else None)
+            capture = Capture(request.limits, redactor, live.feed if live else None, self._keep(request, redactor))
             try:
                 _require(backend.name, backend.capabilities(), asked)
                 outcome = await backend.run(request, capture.feed, control)
@@ -175,10 +182,19 @@ class AsyncExecutor:
             else:
                 no = denial.of_limit(outcome, request, self.config.limits, redactor)
                 result = msgspec.structs.replace(result, denial=no)
-                return endings.finished(result, outcome, capture.finish(), redactor, request.limits)
+                result = endings.finished(result, outcome, capture.finish(), redactor, request.limits)
+                return endings.looked_at(result, asked.expectation, redactor)
+            finally:
+                capture.close()
         unable = _no_backend(request, refusals)
         result = msgspec.structs.replace(result, denial=denial.of_backend(unable, request, redactor))
         return endings.failed(result, unable, redactor)
+
+    def _keep(self, request: Request, redactor: Redactor) -> Callable[[Stream], Spool] | None:
+        """Where all of an output goes that is too long for the result."""
+        if self._artifacts is None:
+            return None
+        return functools.partial(self._artifacts.spool, request.id, redactor=redactor, most=request.limits.output_total)
 
     def _candidates(self, asked: Asked) -> list[Backend]:
         if asked.on is not None:
@@ -201,6 +217,11 @@ class AsyncExecutor:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+def _expectation(options: Options) -> Expectation | None:
+    given = options.get("expect")
+    return None if given is None else expectation(given)
 
 
 def _installed(config: Config) -> list[Backend]:

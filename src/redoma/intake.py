@@ -27,6 +27,8 @@ class More(TypedDict, total=False):
     outputs: Iterable[str]
     """Which files of the run's directory to bring back, by glob; `**` for all that are new or changed."""
     require: Iterable[str]
+    expect: Any
+    """What it has to print: `"json"`, `"regex:…"`, a JSON Schema or a type; see `expect`."""
     reason: str
     requester: str
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from .errors import InvalidRequest
+from .learned import Artifact, Diagnosis
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -468,6 +469,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Path → content of the files that `outputs` asked for: new or changed ones, as the run left them, not redacted."""
     left_out: dict[str, str] = {}
     """Path → why a file that `outputs` asked for was not brought back."""
+    data: Any = None
+    """What the output says, in the form that `expect` asked for."""
+    mismatch: str | None = None
+    """Where and how the output differs from what `expect` asked for. The code itself may have ended well."""
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """Failures that were recognised in the output, the one that matters most first."""
+    artifacts: dict[Stream, Artifact] = {}
+    """All of each stream that had to be cut for `stdout` and `stderr`."""
 
     @property
     def ok(self) -> bool:

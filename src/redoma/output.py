@@ -11,10 +11,11 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from .learned import Artifact
 from .models import KiB, Limits, MiB, Stream
 from .sensitive import Redactor
 from .sensitive.redactor import replace
@@ -103,41 +104,99 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     """How many secrets of each kind were taken out of the text that is left."""
     omitted: dict[Stream, int] = {}
     """Bytes left out of each stream that was too long."""
+    artifacts: dict[Stream, Artifact] = {}
+    """All of each stream that was too long."""
+
+
+class Spool(Protocol):
+    """Keeps all of a stream that is too long to be kept here; see `artifacts`. It never fails."""
+
+    def add(self, raw: bytes) -> None:
+        """The next piece, as it was printed."""
+
+    def put(self, text: bytes, redacted: dict[str, int]) -> None:
+        """All of it, sanitised and redacted."""
+
+    def finish(self) -> Artifact: ...
+
+    def close(self) -> None: ...
 
 
 class Capture:
-    """Takes the output of one run as it comes, in bounded memory, whatever the run prints."""
+    """Takes the output of one run as it comes, in bounded memory, whatever the run prints.
+
+    `keep` is asked for a place for all of a stream once some of it has to be left out. Then `close` it at the end."""
 
     def __init__(
-        self, limits: Limits, redactor: Redactor, pass_on: Callable[[Stream, bytes], None] | None = None
+        self,
+        limits: Limits,
+        redactor: Redactor,
+        pass_on: Callable[[Stream, bytes], None] | None = None,
+        keep: Callable[[Stream], Spool] | None = None,
     ) -> None:
-        self._limits, self._redactor, self._pass_on = limits, redactor, pass_on
+        self._limits, self._redactor, self._pass_on, self._keep = limits, redactor, pass_on, keep
+        self._spools: dict[Stream, Spool] = {}
         self._left = limits.output_total
         # Next to a gap `margin` bytes are looked at but not shown. Raw text is kept for more than that, because
         # escape sequences make it shrink.
         self._margin = max(LONGEST_SECRET, redactor.longest)
-        keep = limits.output_bytes // 2 + 4 * self._margin
-        self._streams: dict[Stream, Ends] = {"stdout": Ends(keep), "stderr": Ends(keep)}
+        room = limits.output_bytes // 2 + 4 * self._margin
+        self._streams: dict[Stream, Ends] = {"stdout": Ends(room), "stderr": Ends(room)}
 
     def feed(self, stream: Stream, data: bytes) -> bool:
         """Take some output. False once both streams together have printed more than the run may."""
         self._left -= len(data)
+        if self._keep is not None:
+            self._spill(self._keep, stream, data)
         self._streams[stream].add(data)
         if self._pass_on is not None:
             self._pass_on(stream, data)
         return self._left >= 0
 
+    def _spill(self, keep: Callable[[Stream], Spool], stream: Stream, data: bytes | None) -> None:
+        """Before the middle is dropped, all that there is goes to the spool; and from then on everything else."""
+        ends = self._streams[stream]
+        if stream in self._spools:
+            self._spools[stream].add(data or b"")
+        elif ends.loses(data):
+            self._spools[stream] = keep(stream)
+            for piece in (*ends.whole(), data or b""):
+                self._spools[stream].add(piece)
+
     def finish(self) -> Captured:
         texts: dict[Stream, str] = {}
         redacted: Counter[str] = Counter()
         omitted: dict[Stream, int] = {}
+        artifacts: dict[Stream, Artifact] = {}
         for stream, ends in self._streams.items():
-            text, marks, missing = bounded(ends.clean(self._redactor, self._margin), self._limits)
+            if self._keep is not None:
+                self._spill(self._keep, stream, None)
+            whole = ends.clean(self._redactor, self._margin)
+            text, marks, missing = bounded(whole, self._limits)
             texts[stream] = text.decode()
             redacted.update(mark.kind for mark in marks)
             if missing:
                 omitted[stream] = missing
-        return Captured(stdout=texts["stdout"], stderr=texts["stderr"], redacted=dict(redacted), omitted=omitted)
+            if missing and self._keep is not None:
+                artifacts[stream] = self._kept(self._keep, stream, whole)
+        return Captured(
+            stdout=texts["stdout"],
+            stderr=texts["stderr"],
+            redacted=dict(redacted),
+            omitted=omitted,
+            artifacts=artifacts,
+        )
+
+    def _kept(self, keep: Callable[[Stream], Spool], stream: Stream, whole: Text) -> Artifact:
+        if stream not in self._spools:  # nothing was dropped: it is all here, and only too long to be shown
+            self._spools[stream] = keep(stream)
+            self._spools[stream].put(whole.data, dict(Counter(mark.kind for mark in whole.marks)))
+        return self._spools[stream].finish()
+
+    def close(self) -> None:
+        """Leave nothing of an artifact that was not finished. Safe to call twice."""
+        for spool in self._spools.values():
+            spool.close()
 
 
 class Ends:
@@ -157,6 +216,17 @@ class Ends:
         # Only now and then, so that many small writes don't move the tail each time.
         if len(self._tail) > 2 * self._keep:
             self._trim()
+
+    def loses(self, data: bytes | None) -> bool:
+        """Whether to take this, or if it is None to come to the end, drops something for the first time."""
+        if self._gap:
+            return False
+        size = len(self._head) + len(self._tail)
+        return size > 2 * self._keep if data is None else size + len(data) > 3 * self._keep
+
+    def whole(self) -> tuple[bytes, bytes]:
+        """All of it, before anything was dropped."""
+        return bytes(self._head), bytes(self._tail)
 
     def _trim(self) -> None:
         surplus = max(0, len(self._tail) - self._keep)

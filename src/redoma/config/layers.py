@@ -109,7 +109,8 @@ def _values(config: Config) -> Iterator[tuple[str, Any]]:
 
 
 def _defaults(env: Mapping[str, str]) -> Config:
-    config = Config(audit=AuditConfig(directory=places.state_directory(env) / "audit"))
+    state = places.state_directory(env)
+    config = Config(audit=AuditConfig(directory=state / "audit"), artifacts=state / "artifacts")
     return msgspec.structs.replace(config, origins={key: "default" for key, _ in _values(config)})
 
 

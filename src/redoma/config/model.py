@@ -167,6 +167,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The values in force, and where each came from."""
 
     audit: AuditConfig
+    artifacts: Path | None = None
+    """Where output is kept that is too long for a result. None: nowhere."""
     policy: PolicyConfig = PolicyConfig()
     limits: Limits = Limits()
     jail: JailConfig = JailConfig()

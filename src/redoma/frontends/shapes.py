@@ -27,10 +27,11 @@ def verdict_json(evaluation: Evaluation, level: Leveled, backend: str) -> dict[s
 
 def result_json(result: Result) -> dict[str, Any]:
     """Contents of files are base64, all of them: whoever reads it needn't guess which are text."""
-    shape: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(result, value=None))
+    shape: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(result, value=None, data=None))
     return shape | {
         "ending": result.status.ending,
         "value": json_value(result.value),
+        "data": json_value(msgspec.to_builtins(result.data, enc_hook=repr)),
         "evaluation": evaluation_json(result.evaluation),
     }
 

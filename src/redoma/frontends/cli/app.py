@@ -26,6 +26,7 @@ _COMMANDS = {
     "eval": "runs",
     "exec": "execs",
     "lua": "lua",
+    "output": "artifacts",
     "run": "runs",
 }
 """Each command, and the file it is in: loaded when the command is used."""

@@ -29,6 +29,7 @@ Commands:
   eval        Evaluate Python on Monty and print the answer as a dictionary.
   exec        Run a command, without a shell.
   lua         Run a Lua script: a FILE, or `-` for standard input.
+  output      Print what a run with a long output printed; the beginning of...
   run         Run code: a FILE, `-` for standard input, or the code itself.
 
   Exit status: the code's own; 124 time-out, 137 memory or a kill, 126 refused,

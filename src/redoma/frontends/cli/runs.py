@@ -37,6 +37,7 @@ _COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID:
 _VERDICTS = {Decision.ALLOW: 0, Decision.PROMPT: 1, Decision.FORBID: 2}
 
 _MAX_FILE = 256 * 1024 * 1024
+_MAX_SCHEMA = 256 * 1024
 
 _policy = click.option(
     "--policy", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]"
@@ -48,6 +49,7 @@ def limits_and_context(command: F) -> F:
     for option in (
         json_option,
         click.option("--reason", default="", help="Why, for the record."),
+        click.option("--expect", metavar="json|regex:RE|FILE", help="What it has to print; FILE is a JSON Schema."),
         click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force."),
         click.option("-i", "--stdin", "pass_stdin", is_flag=True, help="Pass our standard input on to it."),
         click.option("--force", is_flag=True, help="Let files that are brought back replace ours."),
@@ -87,7 +89,16 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
         "stdin": standard_input() if given["pass_stdin"] else b"",
         "require": given["require"],
         "reason": given["reason"],
+        "expect": _expected(given["expect"]),
     }
+
+
+def _expected(text: str | None) -> Any:
+    if text is None or text == "json" or text.startswith("regex:"):
+        return text
+    from redoma.expect import schema_file
+
+    return schema_file(read_file(Path(text), _MAX_SCHEMA), text)
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -258,7 +269,7 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
     if with_value and result.value is not None:
         click.echo(repr(result.value))
     sys.stdout.flush()
-    told = result.status is Status.ERROR and result.stderr
+    told = result.status is Status.ERROR and result.stderr and not result.mismatch
     if result.error and not told:
         if result.stderr and not result.stderr.endswith("\n"):
             click.echo(err=True)
@@ -269,6 +280,10 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
     if result.redacted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
         click.echo(f"{click.style('redoma: redacted:', fg='yellow')} {kinds}", err=True)
+    for stream, artifact in result.artifacts.items():
+        rest = f"`redoma output {result.id[:12]} --stream {stream}` has all of it" if artifact.size else "none is kept"
+        why = f" (not quite: {artifact.missing})" if artifact.missing else ""
+        click.echo(f"{click.style(f'redoma: {stream} was cut:', fg='yellow')} {rest}{why}", err=True)
     return _write(result, given)
 
 
