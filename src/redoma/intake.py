@@ -29,6 +29,8 @@ class More(TypedDict, total=False):
     require: Iterable[str]
     reason: str
     requester: str
+    label: str
+    """What it is called each time it is asked for; a pinned approval goes by it."""
 
 
 class Options(More, total=False):
@@ -64,7 +66,8 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
                 **_place(options, what["language"] == "command" and backend == "native"),
                 "require": words("require", options.get("require", ())),
                 "reason": options.get("reason", ""),
-                "requester": options.get("requester") or _user(),
+                "requester": options.get("requester") or user(),
+                "label": options.get("label", ""),
             },
             Request,
             builtin_types=(bytes,),
@@ -135,7 +138,8 @@ def _bytes(content: bytes | str) -> bytes:
     return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
 
 
-def _user() -> str:
+def user() -> str:
+    """Who we are to the operating system; no variable or option says otherwise."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

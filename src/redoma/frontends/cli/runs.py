@@ -46,6 +46,7 @@ def limits_and_context(command: F) -> F:
     """The options that `run` and `exec` share."""
     for option in (
         json_option,
+        click.option("--label", help="What it is called each time, for a pinned approval.  [default: the file]"),
         click.option("--reason", default="", help="Why, for the record."),
         click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force."),
         click.option("-i", "--stdin", "pass_stdin", is_flag=True, help="Pass our standard input on to it."),
@@ -86,6 +87,7 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
         "stdin": standard_input() if given["pass_stdin"] else b"",
         "require": given["require"],
         "reason": given["reason"],
+        "label": given["label"] or "",
     }
 
 
@@ -124,6 +126,8 @@ def run(state: State, /, source: str, lang: Language | None, as_json: bool, **gi
     if source == "-" and given["pass_stdin"]:
         raise InvalidRequest("--stdin was given with `-`", why="the code itself comes from there", next="use a file")
     code, language, inline = read_source(source, lang)
+    if given["label"] is None and not inline and source != "-":
+        given["label"] = os.path.realpath(source)
     with Executor(state.config) as executor:
         live = executor.stream(code, language, **run_options(given))
         return show(follow(live, as_json), as_json, given, with_value=inline)
@@ -235,7 +239,7 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
     if result.error and not told:
         if result.stderr and not result.stderr.endswith("\n"):
             click.echo(err=True)
-        colour = "yellow" if result.status.ending == "refused" else "red"
+        colour = "yellow" if result.status.ending in ("refused", "pending") else "red"
         click.echo(f"{click.style(f'redoma: {result.status}:', fg=colour)} {result.error}", err=True)
     if result.redacted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
