@@ -23,6 +23,8 @@ MAY_IMPORT = {
     "live": {"models", "output", "sensitive"},
     "streaming": {"errors", "models", "live"},
     "audit": {"errors", "models"},
+    "store": {"errors"},
+    "approval": {"errors", "models", "sensitive", "output", "store"},
     "backends": {"errors", "models"},
     "workspace": {"errors", "models", "backends"},
     "config": {"errors", "models", "policy"},
@@ -31,7 +33,7 @@ MAY_IMPORT = {
     "entries": {"errors", "models", "backends", "config", "intake"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
-        *("entries", "intake", "endings", "live", "streaming"),
+        *("entries", "intake", "endings", "live", "streaming", "approval", "store"),
     },
     "sync": {"errors", "models", "backends", "config", "executor", "intake", "streaming"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
@@ -42,7 +44,7 @@ MAY_IMPORT = {
     "scripts": {"facades"},
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", ""),
+        *("facades", "approval", "store", ""),
     },
 }
 
