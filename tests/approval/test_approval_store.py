@@ -141,7 +141,7 @@ def _without_tables(path: Path) -> None:
     db.close()
 
 
-BROKEN = {
+BROKEN: dict[Callable[[Path], None], str] = {
     _linked: "not a plain file",
     _hard_linked: "not a plain file",
     _pipe: "not a plain file",
