@@ -27,6 +27,8 @@ MAY_IMPORT = {
     "live": {"models", "output", "sensitive"},
     "streaming": {"errors", "models", "live"},
     "audit": {"errors", "models"},
+    "store": {"errors"},
+    "approval": {"errors", "models", "sensitive", "output", "store"},
     "backends": {"errors", "models"},
     "workspace": {"errors", "models", "backends"},
     "config": {"errors", "models", "policy"},
@@ -36,7 +38,8 @@ MAY_IMPORT = {
     "entries": {"errors", "models", "backends", "config", "denial", "intake"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
-        *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect"),
+        *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
+        "workspace",
     },
     "sync": {"errors", "models", "backends", "config", "executor", "intake", "streaming"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
@@ -47,7 +50,7 @@ MAY_IMPORT = {
     "scripts": {"facades"},
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", "artifacts", "expect", ""),
+        *("facades", "artifacts", "expect", "approval", "store", "workspace", ""),
     },
 }
 

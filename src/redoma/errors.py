@@ -5,6 +5,9 @@
     ├── ConfigError          a configuration file can't be used
     │   └── PolicyError      ... because of a rule in it
     ├── Refused              policy, or the executor that was asked, said no: nothing ran
+    ├── ApprovalError        an approval can't be asked for, given or used
+    │   └── Absent               ... because nobody can be asked here
+    ├── StoreError           what Redoma remembers can't be read or written
     ├── CallbackError        a function given as `on_output` failed; the run itself did not
     ├── AuditError           the record can't be written or read
     └── BackendError         a backend could not do its work
@@ -48,10 +51,24 @@ class Refused(RedomaError):
     """Nothing ran, because policy or a configured executor said no; see the evaluation of its `result`."""
 
     def __init__(self, what: str, result: Result) -> None:
-        finding = result.evaluation.deciding[0]
-        hint = finding.suggestion or "change the command, or the rule"
-        super().__init__(what, why=(result.error or finding.reason).removesuffix(f". {finding.suggestion}"), next=hint)
+        finding = next(iter(result.evaluation.deciding), None)  # there is none where a person, not policy, said no
+        suggestion = finding.suggestion if finding else ""
+        why = result.error or (finding.reason if finding else "")
+        hint = suggestion or "change the command, or the rule"
+        super().__init__(what, why=why.removesuffix(f". {suggestion}"), next=hint)
         self.result = result
+
+
+class ApprovalError(RedomaError):
+    """An approval can't be asked for, given or used."""
+
+
+class Absent(ApprovalError):
+    """Nobody can be asked here: there is no terminal, for example. Another approver may be."""
+
+
+class StoreError(RedomaError):
+    """The database in the state directory can't be read or written. Nothing runs that depends on it."""
 
 
 class CallbackError(RedomaError):

@@ -31,6 +31,8 @@ class More(TypedDict, total=False):
     """What it has to print: `"json"`, `"regex:…"`, a JSON Schema or a type; see `expect`."""
     reason: str
     requester: str
+    label: str
+    """What it is called each time it is asked for; a pinned approval goes by it."""
 
 
 class Options(More, total=False):
@@ -66,7 +68,8 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
                 **_place(options, what["language"] == "command" and backend == "native"),
                 "require": words("require", options.get("require", ())),
                 "reason": options.get("reason", ""),
-                "requester": options.get("requester") or _user(),
+                "requester": options.get("requester") or user(),
+                "label": options.get("label", ""),
             },
             Request,
             builtin_types=(bytes,),
@@ -137,7 +140,8 @@ def _bytes(content: bytes | str) -> bytes:
     return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
 
 
-def _user() -> str:
+def user() -> str:
+    """Who we are to the operating system; no variable or option says otherwise."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

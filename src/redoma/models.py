@@ -11,6 +11,7 @@ import enum
 import hashlib
 import re
 import uuid
+from datetime import datetime
 from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -86,7 +87,7 @@ class Level(enum.StrEnum):
 
 
 class Status(enum.StrEnum):
-    """How a request ended. Three endings, never confused: it ran, we refused, we failed."""
+    """How a request ended. Three endings, never confused: it ran, we refused, we failed. Or it waits for a person."""
 
     OK = "ok"
     ERROR = "error"
@@ -101,10 +102,14 @@ class Status(enum.StrEnum):
 
     FAILED = "failed"
 
+    PENDING = "pending"
+
     @property
-    def ending(self) -> Literal["ran", "refused", "failed"]:
+    def ending(self) -> Literal["ran", "refused", "failed", "pending"]:
         if self in (Status.FORBIDDEN, Status.DENIED, Status.EXPIRED):
             return "refused"
+        if self is Status.PENDING:
+            return "pending"
         return "failed" if self is Status.FAILED else "ran"
 
 
@@ -194,6 +199,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Isolation layers that must be in force; if one is missing, nothing runs."""
     reason: str = ""
     requester: str = ""
+    label: str = ""
+    """What its requester calls it each time: the path of a script, or a name. A pinned approval goes by it."""
     id: str = msgspec.field(default_factory=_new_id)
 
     def __post_init__(self) -> None:
@@ -396,6 +403,22 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return hashlib.sha256(ascii([self.project, facts]).encode()).hexdigest()
 
 
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody said of exactly one request under one policy, or of one effect."""
+
+    id: str
+    """Of what was asked."""
+    digest: str
+    decision: Literal["approved", "denied", "expired"]
+    approver: str
+    reason: str
+    at: datetime
+    expires: datetime
+    """When an approval that was not used, or a pin, is void."""
+    pinned: bool = False
+    """Good for any number of uses until it expires, for exactly the same content under the same policy."""
+
+
 class Chunk(NamedTuple):
     """A piece of output, while the run goes on."""
 
@@ -477,6 +500,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Failures that were recognised in the output, the one that matters most first."""
     artifacts: dict[Stream, Artifact] = {}
     """All of each stream that had to be cut for `stdout` and `stderr`."""
+    approval: Approval | None = None
+    """What a person said, where one had to be asked."""
+    approval_id: str = ""
+    """Under which a person is asked: of a `pending` result, what `resume` takes."""
 
     @property
     def ok(self) -> bool:
@@ -500,3 +527,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
                 return 126
             case Status.FAILED:
                 return 125
+            case Status.PENDING:
+                return 75  # EX_TEMPFAIL: try again later

@@ -41,6 +41,7 @@ _REMOVED = re.compile(f"[{_INVISIBLE}]+")
 # Joiners and variation selectors make emoji and Persian or Indic words, but between ASCII letters they only hide.
 _JOINERS = "\u200c\u200d\ufe00-\ufe0f"
 _STRAY_JOINERS = re.compile(rf"(?<![^\x00-\x7f])[{_JOINERS}]+")
+_SHAPELESS = re.compile(f"[{_INVISIBLE}{_JOINERS}\u2800\U000e0100-\U000e01ef]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -67,6 +68,22 @@ def sanitise(text: str) -> str:
     """
     text = _SURROGATE.sub("\ufffd", text)
     return text if is_clean(text.encode()) else _without_sequences(_without_invisible(text))
+
+
+def visible(text: str) -> str:
+    """The text for somebody who decides by it: what could not be seen, or would move other text, is an escape.
+
+    Unlike `sanitise` it removes nothing, since what is shown has to be what runs: a right-to-left override in a comment
+    can make code look like another program. Line ends and tabs stay.
+    """
+    if text.isascii() and is_clean(text.encode()):
+        return text
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in _escaped(text))
+
+
+def _escaped(text: str) -> str:
+    """With escapes for what counts as printable and yet has no shape of its own."""
+    return _SHAPELESS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _without_invisible(text: str) -> str:

@@ -57,6 +57,12 @@ LOOSENINGS = {
     "audit: {directory: .}": "",
     "audit: {retention_days: 29}": "",
     "audit: {fsync: false}": "audit: {fsync: true}",
+    "approval: {approver: console}": "",
+    "approval: {approver: queue}": "approval: {approver: console}",
+    "approval: {webhook: 'https://example.com/hook'}": "",
+    "approval: {separate: false}": "approval: {separate: true}",
+    "approval: {timeout: 301}": "",
+    "approval: {expires: 86401}": "",
     "namespace: app\nentries: [{name: shell, kind: exec.native}]": "",
 }
 
@@ -98,11 +104,13 @@ def test_a_file_that_tightens_works_untrusted(place: Place) -> None:
     place.user(f"audit: {{enabled: false}}\nlimits: {{time: 60}}\npolicy: {{decisions: {{{FORBIDDEN}: allow}}}}\n")
     decisions = f"  decisions: {{app.no-deploy: forbid, {FORBIDDEN}: prompt, {STRICTER}: forbid}}\n"
     rest = "  pack: strict\nlimits: {time: 5, memory: 1MiB}\naudit: {enabled: true, retention_days: 60, fsync: true}\n"
+    rest += "approval: {approver: deny, separate: true, timeout: 10, expires: 60}\n"
     place.project_file.write_text(RULE + decisions + rest)
     loaded = place.load()
     assert loaded.notices == ()
     assert (loaded.limits.time, loaded.limits.memory) == (5, 1024 * 1024)
     assert (loaded.audit.enabled, loaded.audit.retention_days, loaded.audit.fsync) == (True, 60, True)
+    assert (loaded.approval.separate, loaded.approval.timeout, loaded.approval.expires) == (True, 10, 60)
     assert loaded.policy.pack == "strict"
     decided = {rule.id: rule.decision for rule in loaded.policy.load("core").rules}
     assert (decided["app.no-deploy"], decided[FORBIDDEN]) == (Decision.FORBID, Decision.PROMPT)

@@ -17,7 +17,7 @@ MAX_LINE = 16 * 1024 * 1024
 """Bytes of the longest line written, and of the longest that a reader holds in memory."""
 
 _PREFIX = re.compile(
-    rb'\{"seq":([1-9][0-9]{0,17}),"time":"([0-9T:.+-]{32})","kind":"([a-z]{1,32})","id":"([A-Za-z0-9._:-]{0,128})","data":'
+    rb'\{"seq":([1-9][0-9]{0,17}),"time":"([0-9T:.+-]{32})","kind":"([a-z][a-z.]{0,31})","id":"([A-Za-z0-9._:-]{0,128})","data":'
 )
 _SUFFIX = re.compile(rb',"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}\n')
 _SUFFIX_LENGTH = len(',"prev":"","hash":""}\n') + 128
@@ -33,7 +33,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     time: str
     """ISO 8601, UTC, microseconds."""
     kind: str
-    """`intent`, `outcome`, ... or `recovered` and `retention`, which only the log itself writes."""
+    """`intent`, `outcome`, `approval.given`, `alarm`, ...; `recovered` and `retention` only the log itself writes."""
     id: str
     """The run it belongs to."""
     data: dict[str, Any]
@@ -101,7 +101,7 @@ def seal(seq: int, time: str, kind: str, id: str, data: Mapping[str, Any], prev:
     if not _PREFIX.match(line):
         raise AuditError(
             f"a record of kind {kind!r} with id {id!r} can't be written",
-            why="a kind is up to 32 lower-case letters, an id up to 128 letters, digits and . _ : -",
+            why="a kind is up to 32 lower-case letters and dots, an id up to 128 letters, digits and . _ : -",
             next="choose another id",
         )
     return Record(**fields, hash=digest), line

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from .layers import check, describe, load, loosenings, trust
 from .model import (
+    ApprovalConfig,
     AuditConfig,
     Config,
     DockerConfig,
@@ -28,6 +29,7 @@ from .places import project_file, state_directory
 from .trusted import trusted_files, untrust
 
 __all__ = [
+    "ApprovalConfig",
     "AuditConfig",
     "Config",
     "DockerConfig",

@@ -103,6 +103,7 @@ def _values(config: Config) -> Iterator[tuple[str, Any]]:
     yield from ((f"policy.permits.{permit.key}", permit) for permit in config.policy.permits)
     yield from ((f"limits.{name}", value) for name, value in msgspec.structs.asdict(config.limits).items())
     yield from ((f"audit.{name}", value) for name, value in msgspec.structs.asdict(config.audit).items())
+    yield from ((f"approval.{name}", value) for name, value in msgspec.structs.asdict(config.approval).items())
     yield from ((f"jail.{name}", value) for name, value in msgspec.structs.asdict(config.jail).items())
     yield from ((f"docker.{name}", value) for name, value in msgspec.structs.asdict(config.docker).items())
     yield from ((f"entries.{address}", entry) for address, entry in config.entries.items())
@@ -163,6 +164,7 @@ def _merge(config: Config, layer: Layer) -> Config:
         policy=_merged_policy(config, layer),
         limits=msgspec.structs.replace(config.limits, **layer.limits),
         audit=msgspec.structs.replace(config.audit, **layer.audit),
+        approval=msgspec.structs.replace(config.approval, **layer.approval),
         jail=msgspec.structs.replace(config.jail, **layer.jail),
         docker=msgspec.structs.replace(config.docker, **layer.docker),
         entries={**config.entries, **layer.entries},
@@ -228,6 +230,14 @@ def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
         if value != before and (name == "directory" or value < before):
             change = f"changes audit.{name} from {printable(str(before))} to {printable(str(value))}"
             yield at(f"audit.{name}", change)
+    for name, value in layer.approval.items():
+        before = getattr(config.approval, name)
+        # To ask nobody, to ask two, or for a shorter time asks for more. Anything else is another one to decide, or to
+        # be told.
+        tighter = value == "deny" or value is True or (name in ("timeout", "expires") and value < before)
+        if value != before and not tighter:
+            change = f"changes approval.{name} from {before} to {printable(str(value))}"
+            yield at(f"approval.{name}", change)
     for name, value in layer.jail.items():
         if value != (before := getattr(config.jail, name)):
             # More of this machine is used; and what is preloaded is imported outside of any cell.

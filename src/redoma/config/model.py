@@ -54,6 +54,21 @@ class AuditConfig(msgspec.Struct, frozen=True, kw_only=True):
     fsync: bool = False
 
 
+class ApprovalConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is asked where a person has to say yes, and for how long."""
+
+    approver: Literal["deny", "console", "queue"] = "deny"
+    """Nobody; whoever sits at the terminal; whoever uses `redoma approvals`."""
+    timeout: Annotated[int, msgspec.Meta(ge=1, le=86400)] = 300
+    """Seconds that a run waits for an answer. Then it is no."""
+    expires: Annotated[int, msgspec.Meta(ge=1, le=31_536_000)] = 86400
+    """Seconds that an approval can be used, and that a question nobody waits for can be answered."""
+    separate: bool = False
+    """Whether nobody may approve what they have asked for themselves."""
+    webhook: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    """Where each new question is posted, as JSON."""
+
+
 class JailConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How many cells are kept ready, and what is in them."""
 
@@ -171,6 +186,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Where output is kept that is too long for a result. None: nowhere."""
     policy: PolicyConfig = PolicyConfig()
     limits: Limits = Limits()
+    approval: ApprovalConfig = ApprovalConfig()
     jail: JailConfig = JailConfig()
     docker: DockerConfig = DockerConfig()
     entries: dict[str, Entry] = {}

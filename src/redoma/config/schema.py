@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, UnsetType, inspect
@@ -12,7 +13,7 @@ from ..errors import InvalidRequest, PolicyError
 from ..models import Decision, Limits
 from .document import Node, parse
 from .executors import checked
-from .model import AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, Name, Problem
+from .model import ApprovalConfig, AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, Name, Problem
 from .places import Source
 from .reader import Reader, nearest
 
@@ -32,6 +33,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     permits: tuple[Permit, ...] = ()
     limits: dict[str, int | float] = {}
     audit: dict[str, Any] = {}
+    approval: dict[str, Any] = {}
     jail: dict[str, Any] = {}
     docker: dict[str, Any] = {}
     entries: dict[str, Entry] = {}
@@ -57,6 +59,7 @@ class _File(msgspec.Struct):
     policy: _Policy
     limits: Limits
     audit: AuditConfig
+    approval: ApprovalConfig
     jail: JailConfig
     docker: DockerConfig
 
@@ -75,6 +78,7 @@ def read_layer(source: Source, label: str, home: Path | None) -> Layer:
         permits=_permits(reader, policy.get("permits", ())),
         limits=_limits(reader, values.get("limits", {})),
         audit=values.get("audit", {}),
+        approval=_approval(reader, values.get("approval", {})),
         jail=values.get("jail", {}),
         docker=values.get("docker", {}),
         entries=_entries(reader, values),
@@ -155,6 +159,19 @@ def _limits(reader: Reader, values: dict[str, Any]) -> dict[str, int | float]:
             Limits(**{name: value})
         except InvalidRequest as error:
             reader.report_at(f"limits.{name}", error.what + ": " + error.why, error.next)
+    return values
+
+
+def _approval(reader: Reader, values: dict[str, Any]) -> dict[str, Any]:
+    url = values.get("webhook")
+    try:
+        parts = urlsplit(url or "")
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
+    except ValueError:
+        usable = False
+    if url is not None and (not usable or not url.isprintable() or " " in url):
+        hint = "write an http or https URL, without a name or password in it"
+        reader.report_at("approval.webhook", "nothing can be posted there", hint)
     return values
 
 

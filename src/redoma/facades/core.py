@@ -129,7 +129,7 @@ class Core:
                 return "TimeoutError", self._messages["time"].format(time=LIMITS.time)
             case Status.MEMORY:
                 return "MemoryError", self._messages["memory"].format(memory=LIMITS.memory // MiB)
-            case Status.FORBIDDEN | Status.DENIED:
+            case Status.FORBIDDEN | Status.DENIED | Status.EXPIRED | Status.PENDING:
                 syntax = [f for f in result.evaluation.findings if f.rule == "python.syntax"]
                 if syntax:
                     return "SyntaxError", f"{syntax[0].text} ({syntax[0].line}:{syntax[0].column})"

@@ -18,6 +18,7 @@ from redoma.errors import RedomaError
 from .common import FAILED, State, print_json
 
 _COMMANDS = {
+    "approvals": "approvals",
     "audit": "records",
     "check": "runs",
     "completion": "host",

@@ -21,6 +21,7 @@ Options:
   -h, --help     Show this message and exit.
 
 Commands:
+  approvals   What waits for a person to decide, and what was decided.
   audit       What ran, for whom, and what came of it: a hash-chained record.
   check       Print the verdict, level and backend, without running anything.
   completion  Print the completion script of a SHELL.

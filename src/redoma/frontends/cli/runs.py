@@ -48,6 +48,7 @@ def limits_and_context(command: F) -> F:
     """The options that `run` and `exec` share."""
     for option in (
         json_option,
+        click.option("--label", help="What it is called each time, for a pinned approval.  [default: the file]"),
         click.option("--reason", default="", help="Why, for the record."),
         click.option("--expect", metavar="json|regex:RE|FILE", help="What it has to print; FILE is a JSON Schema."),
         click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force."),
@@ -90,6 +91,7 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
         "require": given["require"],
         "reason": given["reason"],
         "expect": _expected(given["expect"]),
+        "label": given["label"] or "",
     }
 
 
@@ -136,6 +138,8 @@ def run(state: State, /, source: str, lang: Language | None, as_json: bool, **gi
     if source == "-" and given["pass_stdin"]:
         raise InvalidRequest("--stdin was given with `-`", why="the code itself comes from there", next="use a file")
     code, language, inline = read_source(source, lang)
+    if given["label"] is None and not inline and source != "-":
+        given["label"] = os.path.realpath(source)
     with Executor(state.config) as executor:
         live = executor.stream(code, language, **run_options(given))
         return show(follow(live, as_json), as_json, given, with_value=inline)
@@ -273,7 +277,7 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
     if result.error and not told:
         if result.stderr and not result.stderr.endswith("\n"):
             click.echo(err=True)
-        colour = "yellow" if result.status.ending == "refused" else "red"
+        colour = "yellow" if result.status.ending in ("refused", "pending") else "red"
         click.echo(f"{click.style(f'redoma: {result.status}:', fg=colour)} {result.error}", err=True)
     if result.denial is not None:
         _print_denial(result.denial, result.error or "")

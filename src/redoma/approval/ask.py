@@ -1,0 +1,225 @@
+"""What is asked, and its digest. Pure: no files, no clock."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import unicodedata
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from ..errors import ApprovalError, StoreError
+from ..models import Approval, Effect, Evaluation, Level, Request
+from ..output import sanitise
+
+_NOT_BOUND = frozenset({"id", "reason", "secrets"})
+"""Of a request, what decides nothing of what happens: each run has its own id, and a reason is words. The values of
+secrets are bound by their seal. Every other field is bound, also one that is added to `Request` one day."""
+
+
+class Case(NamedTuple):
+    """What a person has to decide on: all that decides what would happen."""
+
+    request: Request
+    evaluation: Evaluation
+    level: Level = Level.L4
+    effect: Effect | None = None
+    """What it did in an overlay, where that and not the run itself is what needs a yes."""
+    policy: str | None = None
+    """The pack that was asked for; None for the configured one."""
+    entry: str = ""
+    """The address of the configured executor that runs it."""
+    judged_env: dict[str, str] | None = None
+    """The variables that policy looks at, where they are fewer than those of the request."""
+    setting: str = ""
+    """See `setting_of`."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A case as it is put to somebody."""
+
+    id: str
+    digest: str
+    content: str
+    """Of the request alone: another one under the same label is a script that has changed."""
+    request: Request
+    """Without its secrets."""
+    secrets: tuple[str, ...] = ()
+    """Their names."""
+    evaluation: Evaluation
+    level: Level
+    effect: Effect | None = None
+    policy: str | None = None
+    entry: str = ""
+    judged_env: dict[str, str] | None = None
+    created: datetime
+    expires: datetime
+    """Until when it can be answered."""
+
+    @property
+    def requester(self) -> str:
+        return self.request.requester
+
+    @property
+    def reason(self) -> str:
+        return self.request.reason
+
+    @property
+    def label(self) -> str:
+        return self.request.label
+
+    def answer(
+        self,
+        decision: Literal["approved", "denied", "expired"],
+        *,
+        approver: str,
+        reason: str,
+        at: datetime,
+        expires: datetime | None = None,
+        pinned: bool = False,
+    ) -> Approval:
+        """What an approver returns. An approval that says nothing else is good for as long as the question was."""
+        return Approval(
+            id=self.id,
+            digest=self.digest,
+            decision=decision,
+            approver=approver,
+            reason=reason,
+            at=at,
+            expires=expires or self.expires,
+            pinned=pinned,
+        )
+
+
+def digest_of(case: Case, key: bytes) -> tuple[str, str]:
+    """SHA-256 of the request's content, and of the whole case. `key` keeps secrets from being guessed by their seal."""
+    request = case.request
+    bound = [(name, getattr(request, name)) for name in request.__struct_fields__ if name not in _NOT_BOUND]
+    content = _sha256(["redoma request 1", bound, sorted(request.secrets)])
+    # An effect has happened already: which secrets the run had can't change it any more.
+    sealed = "" if case.effect else _seal(request.secrets, key)
+    evaluation = case.evaluation
+    rules = [evaluation.policy, evaluation.digest, evaluation.findings, case.policy]
+    effect = case.effect.digest if case.effect else ""
+    whole = ["redoma case 1", content, sealed, rules, case.entry, case.judged_env, case.setting, effect]
+    return content, _sha256(whole)
+
+
+def setting_of(*parts: Any) -> str:
+    """SHA-256 of what else decides what happens: the entry that runs it, the images of its containers."""
+    return _sha256(["redoma setting 1", *parts])
+
+
+def is_same_person(one: str, other: str) -> bool:
+    """Whether two names are one to a reader: neither case nor anything invisible makes another person."""
+    return _name(one) == _name(other)
+
+
+def _name(text: str) -> str:
+    return " ".join(sanitise(unicodedata.normalize("NFKC", text)).casefold().split())
+
+
+def _seal(secrets: Mapping[str, str], key: bytes) -> str:
+    return hmac.new(key, ascii(_plain(secrets)).encode(), "sha256").hexdigest() if secrets else ""
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(ascii(_plain(value)).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Lists, text and numbers, the same for equal data however it came here: 30 is 30.0, a tuple is a list."""
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return str(value)  # of an enumeration, too
+        case float():
+            return int(value) if value.is_integer() else value
+        case bytes():
+            return ["bytes", len(value), hashlib.sha256(value).hexdigest()]
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case Mapping():
+            return ["map", sorted([_plain(key), _plain(item)] for key, item in value.items())]
+        case msgspec.Struct():
+            return [type(value).__name__, [[name, _plain(getattr(value, name))] for name in value.__struct_fields__]]
+        case _ if hasattr(value, "value"):
+            return _plain(value.value)
+    # What can't be bound must not be approved: the digest would be the same for another one.
+    raise ApprovalError(
+        "this request can't be put to anybody", why=f"it holds a {type(value).__name__}", next="leave that out"
+    )
+
+
+def encode(ask: Ask) -> str:
+    # The standard library's writer: names that are no UTF-8 keep their bytes as lone surrogates.
+    return json.dumps(msgspec.to_builtins(ask))
+
+
+def decode(text: str) -> Ask:
+    try:
+        return msgspec.convert(json.loads(text), Ask)
+    except (ValueError, RecursionError) as error:  # of which msgspec's errors are some
+        raise StoreError(
+            "what was asked can't be read", why=f"its record is damaged ({error})", next="ask again, by running it"
+        ) from error
+
+
+def stored(case: Case, key: bytes, *, id: str, created: datetime, expires: datetime) -> Ask:  # noqa: A002 - the field's name
+    """The case as it is kept, without the values of its secrets."""
+    content, digest = digest_of(case, key)
+    secrets = case.request.secrets
+    ask = Ask(
+        id=id,
+        digest=digest,
+        content=content,
+        request=msgspec.structs.replace(case.request, secrets={}),
+        secrets=tuple(sorted(secrets)),
+        evaluation=case.evaluation,
+        level=case.level,
+        effect=case.effect and _without(case.effect, secrets),
+        policy=case.policy,
+        entry=case.entry,
+        judged_env=case.judged_env,
+        created=created,
+        expires=expires,
+    )
+    for name, value in secrets.items():
+        if _holds(ask, value):
+            raise ApprovalError(
+                f"this request can't be put to anybody: it holds the value of its secret {name}",
+                why="what is asked is kept and shown, and secrets are neither",
+                next=f"take it from the variable {name}, where the code has it",
+            )
+    return ask
+
+
+def _without(effect: Effect, secrets: Mapping[str, str]) -> Effect:
+    """With the secrets that the run has written taken out of its diffs, which are for reading: no digest has them."""
+    changes = []
+    for change in effect.changes:
+        diff = change.diff
+        for name, value in secrets.items():
+            diff = diff.replace(value, f"[secret {name}]")
+        changes.append(msgspec.structs.replace(change, diff=diff))
+    return msgspec.structs.replace(effect, changes=tuple(changes))
+
+
+def _holds(value: Any, secret: str) -> bool:
+    match value:
+        case str():
+            return secret in value
+        case bytes():
+            return secret.encode("utf-8", "surrogateescape") in value
+        case list() | tuple():
+            return any(_holds(item, secret) for item in value)
+        case Mapping():
+            return any(_holds(part, secret) for item in value.items() for part in item)
+        case msgspec.Struct():
+            return any(_holds(getattr(value, name), secret) for name in value.__struct_fields__)
+    return False

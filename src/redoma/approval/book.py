@@ -1,0 +1,350 @@
+"""The book of what was asked, answered and used. Every change of it is one transaction, with its record in the audit.
+
+The record is written before the transaction is committed: if it can't be, there is no change.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from ..errors import ApprovalError
+from ..models import Approval
+from ..sensitive import Redactor
+from ..store import Store
+from .ask import Ask, decode, encode, is_same_person
+
+Audit = Callable[[str, str, Mapping[str, Any]], Any]
+"""Takes a kind, the id of the run, and data: `AuditLog.append`."""
+State = Literal["open", "approved", "denied", "expired", "used", "unpinned"]
+STATES: tuple[State, ...] = get_args(State)
+
+_MOST_OPEN = 1000
+_LONGEST_ASK = 16 << 20  # characters; files that go with a request are part of it
+_MOST_KEPT = 256 << 20  # of all of them together
+_KEPT = timedelta(days=30)
+_ID = re.compile(r"[0-9a-f]{6,32}")
+_LONGEST_REASON = 2000
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of the book."""
+
+    ask: Ask
+    state: State
+    """As it is now: what is past its time has expired, whether or not anybody has noticed."""
+    approval: Approval | None = None
+    uses: int = 0
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Book:
+    """`separate`: nobody may approve what they have asked for themselves."""
+
+    def __init__(
+        self, store: Store, audit: Audit, *, separate: bool = False, now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self.store, self.audit, self.separate, self.now = store, audit, separate, now
+
+    def key(self) -> bytes:
+        """What the seals of secrets are made with: this book's own, so that an approval is worth nothing in another."""
+        with self.store.reading() as db:
+            value: bytes = db.execute("SELECT value FROM keys WHERE name = 'secrets'").fetchone()[0]
+            return value
+
+    # --- asking ---
+
+    def post(self, ask: Ask, *, deferred: bool = False) -> tuple[Ask, bool]:
+        """Ask, and whether that is new. Where nobody waits, the same question is not asked twice."""
+        text, now = encode(ask), self.now().timestamp()
+        with self.store.writing() as db:
+            if deferred:
+                same = "SELECT ask FROM asks WHERE digest = ? AND deferred AND state = 'open' AND expires > ?"
+                if (row := db.execute(same, (ask.digest, now)).fetchone()) is not None:
+                    return decode(row["ask"]), False
+            self._make_room(db, len(text), now)
+            db.execute(
+                "INSERT INTO asks (id, digest, content, requester, label, deferred, ask, created, expires)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(ask.id, ask.digest, ask.content, _text(ask.requester), _text(ask.label)),
+                    *(deferred, text, ask.created.timestamp(), ask.expires.timestamp()),
+                ),
+            )
+            self._record("approval.asked", ask, expires=ask.expires, deferred=deferred, **_about(ask))
+        return ask, True
+
+    def _make_room(self, db: sqlite3.Connection, size: int, now: float) -> None:
+        """What is done with goes after a while, and at once if there is no room. What waits for a person stays."""
+        if size > _LONGEST_ASK:
+            raise ApprovalError(
+                "this request is too large to be put to anybody",
+                why=f"it has {size:,} characters with its files, and {_LONGEST_ASK:,} are kept",
+                next="leave large files out of it",
+            )
+        done = """DELETE FROM asks WHERE NOT (state = 'open' AND expires > :now)
+            AND NOT (state = 'approved' AND good_until > :now) AND max(expires, good_until) < :before"""
+        total = """SELECT count(CASE WHEN state = 'open' AND expires > :now THEN 1 END) AS open,
+            total(length(ask)) AS size FROM asks"""
+        for before in (now - _KEPT.total_seconds(), float("inf")):
+            db.execute(done, {"now": now, "before": before})
+            kept = db.execute(total, {"now": now}).fetchone()
+            if kept["size"] + size <= _MOST_KEPT:
+                break
+        if kept["open"] >= _MOST_OPEN or kept["size"] + size > _MOST_KEPT:
+            raise ApprovalError(
+                "nobody can be asked now",
+                why=f"{kept['open']} requests wait for an answer already",
+                next="answer them: redoma approvals list",
+            )
+
+    def expire(self, id: str) -> Entry:  # noqa: A002 - the column's name
+        """Nobody has answered in time. If somebody just has, that stands."""
+        with self.store.writing() as db:
+            entry = _entry(self._row(db, id), self.now())
+            if db.execute("UPDATE asks SET state = 'expired' WHERE id = ? AND state = 'open'", (id,)).rowcount:
+                self._record("approval.expired", entry.ask)
+                return msgspec.structs.replace(entry, state="expired")
+            return entry
+
+    # --- answering ---
+
+    def answer(self, given: Approval) -> Approval:
+        """Write down what somebody said. The first answer counts; one that can't count is refused, and on record."""
+        with self.store.writing() as db:
+            entry = _entry(self._row(db, given.id), self.now())
+            ask = entry.ask
+            if wrong := self._objection(entry, given):
+                what, why, hint = wrong
+                self._record("approval.refused", ask, approver=given.approver, why=f"{what}: {why}")
+                raise ApprovalError(what, why=why, next=hint)
+            if given.pinned:
+                for old in db.execute(_PINNED, (_text(ask.requester), _text(ask.label))).fetchall():
+                    self._unpin(db, old, by=given.approver, reason="another version was pinned")
+            said = (given.decision, _text(given.approver), _text(given.reason), given.at.timestamp())
+            db.execute(
+                "UPDATE asks SET state = ?, approver = ?, reason = ?, decided = ?, good_until = ?, pinned = ?"
+                " WHERE id = ?",
+                (*said, given.expires.timestamp(), given.pinned, ask.id),
+            )
+            kind = {"approved": "approval.given", "denied": "approval.denied", "expired": "approval.expired"}
+            self._record(kind[given.decision], ask, **_said(given))
+            if given.pinned:
+                self._record("approval.pinned", ask, **_said(given))
+        return given
+
+    def _objection(self, entry: Entry, given: Approval) -> tuple[str, str, str] | None:
+        """Why an answer can't count: what, why, and what next."""
+        ask, now = entry.ask, self.now()
+        if entry.state != "open":
+            said = f"it is {entry.state}" + (f", by {entry.approval.approver}" if entry.approval else "")
+            return "this can't be answered any more", said, "have it asked again, by running it"
+        if given.digest != ask.digest:
+            return "the answer is not to what was asked", "it is to another digest", "answer what was asked"
+        if not given.approver.strip() or not given.reason.strip() or len(given.reason) > _LONGEST_REASON:
+            return (
+                "an answer needs a name and a reason",
+                "they go on record",
+                f"give a reason of 1 to {_LONGEST_REASON} characters",
+            )
+        if given.decision != "approved":
+            return None
+        if self.separate and (not ask.requester.strip() or is_same_person(given.approver, ask.requester)):
+            who = ask.requester or "nobody who is known"
+            return (
+                "this approval can't be given",
+                f"{who} has asked for it",
+                "have another person decide (approval.separate)",
+            )
+        if given.expires <= now:
+            return "this approval can't be given", "it would be void at once", "let it end in the future"
+        if given.pinned and not ask.label:
+            why = "it has no label, by which a changed version would be known"
+            return "this can't be pinned", why, "have it asked with a label: redoma run --label NAME"
+        return None
+
+    # --- using ---
+
+    def take(self, id: str, digest: str) -> Entry:  # noqa: A002 - the column's name
+        """Use the approval of one question, if there is one to use. See the state of what is returned: `approved` is
+        yours, and nobody else's; anything else is why not."""
+        with self.store.writing() as db:
+            row = self._row(db, id)
+            entry = _entry(row, self.now())
+            if entry.ask.digest != digest or row["digest"] != digest:
+                self._record("approval.refused", entry.ask, why="what would run is not what was asked about")
+                raise _altered(entry.ask)
+            if entry.state == "approved":
+                return self._use(db, entry)
+            if entry.state != "open":
+                self._record("approval.refused", entry.ask, why=f"it is {entry.state}")
+            return entry
+
+    def find(self, digest: str) -> Entry | None:
+        """Use a pin, or an approval that was not used yet, of exactly this digest."""
+        if not self.store.exists:
+            return None
+        with self.store.writing() as db:
+            known = """SELECT * FROM asks WHERE digest = ? AND state = 'approved' AND good_until > ?
+                ORDER BY pinned DESC, decided"""
+            row = db.execute(known, (digest, self.now().timestamp())).fetchone()
+            return None if row is None else self._use(db, _entry(row, self.now()))
+
+    def _use(self, db: sqlite3.Connection, entry: Entry) -> Entry:
+        ask, approval = entry.ask, entry.approval
+        if approval is None or (self.separate and is_same_person(approval.approver, ask.requester)):
+            # It was given before they had to be two.
+            self._record("approval.refused", ask, why="the requester has approved it")
+            return msgspec.structs.replace(entry, state="denied")
+        db.execute(
+            "UPDATE asks SET state = CASE WHEN pinned THEN state ELSE 'used' END, uses = uses + 1, used = ?"
+            " WHERE id = ?",
+            (self.now().timestamp(), ask.id),
+        )
+        self._record("approval.used", ask, **_said(approval))
+        return msgspec.structs.replace(entry, uses=entry.uses + 1)
+
+    # --- pins ---
+
+    def pin_of(self, requester: str, label: str) -> Entry | None:
+        """The pin that is in force for a label."""
+        if not label or not self.store.exists:
+            return None
+        with self.store.reading() as db:
+            row = db.execute(_PINNED, (_text(requester), _text(label))).fetchone()
+        entry = None if row is None else _entry(row, self.now())
+        return entry if entry and entry.state == "approved" else None
+
+    def alarm(self, ask: Ask, pin: Entry) -> None:
+        """Put on record that something else wants to run under the label of a pin."""
+        self._record("alarm", ask, pin=pin.ask.id, pinned_content=pin.ask.content, content=ask.content, **_about(ask))
+
+    def refuse(self, ask: Ask, why: str) -> None:
+        self._record("approval.refused", ask, why=why)
+
+    def unpin(self, id: str, *, by: str, reason: str) -> Ask:  # noqa: A002 - the column's name
+        with self.store.writing() as db:
+            row = self._row(db, id)
+            if not row["pinned"] or row["state"] != "approved":
+                raise ApprovalError("this is no pin", why=f"it is {row['state']}", next="see: redoma approvals pins")
+            return self._unpin(db, row, by=by, reason=reason)
+
+    def _unpin(self, db: sqlite3.Connection, row: sqlite3.Row, *, by: str, reason: str) -> Ask:
+        ask = decode(row["ask"])
+        db.execute("UPDATE asks SET state = 'unpinned' WHERE id = ?", (row["id"],))
+        self._record("approval.unpinned", ask, approver=by, reason=reason)
+        return ask
+
+    # --- reading ---
+
+    def load(self, id: str) -> Entry:  # noqa: A002 - the column's name
+        """The page with an id. `ApprovalError` if there is none, and that is on record."""
+        if not self.store.exists:
+            raise self._unknown(id)
+        with self.store.reading() as db:
+            return _entry(self._row(db, id), self.now())
+
+    def entries(self, *states: State) -> list[Entry]:
+        """The pages in these states, oldest first."""
+        if not self.store.exists:
+            return []
+        with self.store.reading() as db:
+            rows = db.execute("SELECT * FROM asks ORDER BY created, id").fetchall()
+        return [entry for row in rows if (entry := _entry(row, self.now())).state in states]
+
+    def whole_id(self, prefix: str) -> str:
+        """The one id that begins so."""
+        if not self.store.exists or not _ID.fullmatch(prefix):
+            raise self._unknown(prefix)
+        with self.store.reading() as db:
+            found = db.execute(
+                "SELECT id FROM asks WHERE substr(id, 1, ?) = ? LIMIT 2", (len(prefix), prefix)
+            ).fetchall()
+        if len(found) != 1:
+            raise self._unknown(prefix)
+        whole: str = found[0]["id"]
+        return whole
+
+    def _row(self, db: sqlite3.Connection, id: str) -> sqlite3.Row:  # noqa: A002 - the column's name
+        known = isinstance(id, str) and _ID.fullmatch(id)
+        row: sqlite3.Row | None = db.execute("SELECT * FROM asks WHERE id = ?", (id,)).fetchone() if known else None
+        if row is None:
+            raise self._unknown(id)
+        return row
+
+    def _unknown(self, id: object) -> ApprovalError:  # noqa: A002 - the column's name
+        shown = ascii(id)[:80]
+        self.audit("approval.refused", "", {"approval": shown, "why": "nothing was asked under this id"})
+        return ApprovalError(
+            f"nothing was asked under the id {shown}", why="it is not in the book", next="see: redoma approvals list"
+        )
+
+    def _record(self, kind: str, ask: Ask, **data: Any) -> None:
+        plain = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in data.items()}
+        redacted, _ = Redactor().redact_data({name: _text(v) if isinstance(v, str) else v for name, v in plain.items()})
+        self.audit(kind, ask.request.id, {"approval": ask.id, "digest": ask.digest, **redacted})
+
+
+_PINNED = "SELECT * FROM asks WHERE requester = ? AND label = ? AND pinned AND state = 'approved'"
+
+
+def _entry(row: sqlite3.Row, now: datetime) -> Entry:
+    ask = decode(row["ask"])
+    state: State = row["state"]
+    late = row["expires"] if state == "open" else row["good_until"] if state == "approved" else None
+    approval = None
+    if row["approver"]:
+        decision = state if state in ("denied", "expired") else "approved"
+        at, until = (datetime.fromtimestamp(row[name], UTC) for name in ("decided", "good_until"))
+        who = {"approver": row["approver"], "reason": row["reason"]}
+        approval = ask.answer(decision, **who, at=at, expires=until, pinned=bool(row["pinned"]))
+    if late is not None and late <= now.timestamp():
+        state = "expired"
+    return Entry(ask=ask, state=state, approval=approval, uses=row["uses"])
+
+
+def _said(approval: Approval) -> dict[str, Any]:
+    return {
+        "approver": approval.approver,
+        "reason": approval.reason,
+        "expires": approval.expires,
+        "pinned": approval.pinned,
+    }
+
+
+def _about(ask: Ask) -> dict[str, Any]:
+    """Of what is asked, enough to know it by. The whole is in the book, and what runs in the record of the run."""
+    return {
+        "requester": ask.requester,
+        "label": ask.label,
+        "reason_given": ask.reason,
+        "level": ask.level.value,
+        "policy_digest": ask.evaluation.digest,
+        "rules": [finding.rule for finding in ask.evaluation.deciding],
+        "effect": ask.effect.digest if ask.effect else None,
+    }
+
+
+def _altered(ask: Ask) -> ApprovalError:
+    return ApprovalError(
+        "what would run now is not what was asked about",
+        why=f"the request, a secret, the policy, the configuration or the effect has changed since {ask.id} was asked",
+        next="run it again: that asks for what it is now",
+    )
+
+
+def _text(value: str) -> str:
+    """As UTF-8 can hold it."""
+    with suppress(UnicodeEncodeError):
+        value.encode()
+        return value
+    return value.encode("utf-8", "backslashreplace").decode()

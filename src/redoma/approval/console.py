@@ -1,0 +1,126 @@
+"""Asking whoever sits at the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import termios
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from ..errors import Absent
+from ..models import Approval
+from .ask import Ask
+from .book import utc_now
+from .show import describe
+
+_TERMINAL = "/dev/tty"
+_one_at_a_time = threading.Lock()  # two questions at once, and a yes could be taken for the other one's
+
+
+class Console:
+    """Shows all of it, and takes a `yes` that is typed in full, after it was shown. Anything else is no.
+
+    It talks to the controlling terminal itself: standard input and output may be pipes, and what comes through a pipe
+    was typed by nobody. Where there is no terminal, or ours is in the background, nobody can be asked.
+    """
+
+    def __init__(
+        self,
+        approver: str,
+        *,
+        timeout: float = 300.0,
+        good_for: float = 3600.0,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._approver, self._timeout, self._good_for, self._now = approver, timeout, good_for, now
+
+    async def decide(self, ask: Ask) -> Approval | None:
+        stop, stopped = os.pipe()
+        try:
+            asking = asyncio.ensure_future(asyncio.to_thread(self._ask, ask, stop))
+            try:
+                return await asyncio.shield(asking)
+            except asyncio.CancelledError:
+                os.write(stopped, b"x")  # a thread can't be cancelled, but this one listens
+                await asyncio.wait([asking])
+                raise
+        finally:
+            os.close(stop)
+            os.close(stopped)
+
+    def _ask(self, ask: Ask, stop: int) -> Approval | None:
+        with _one_at_a_time, _Terminal(stop, self._timeout) as terminal:
+            shown = describe(ask)
+            terminal.write(f"\n--- redoma: a person has to approve this ---\n{shown.text}\n\n")
+            if not shown.whole:
+                return self._say(ask, False, "it is too long to be read at a prompt")
+            typed = terminal.line("Type yes to let exactly this run; anything else is no: ")
+            if typed is None:
+                return None
+            if typed != "yes":
+                return self._say(ask, False, f"typed {typed[:40]!a}")
+            why = terminal.line("Why, for the record: ")
+            return None if why is None else self._say(ask, True, why.strip() or "typed yes at the terminal")
+
+    def _say(self, ask: Ask, approved: bool, reason: str) -> Approval:
+        at = self._now()
+        return ask.answer(
+            "approved" if approved else "denied",
+            approver=self._approver,
+            reason=reason[:1000],
+            at=at,
+            expires=at + timedelta(seconds=self._good_for),
+        )
+
+
+class _Terminal:
+    """Open while one question is asked."""
+
+    def __init__(self, stop: int, timeout: float) -> None:
+        self._stop, self._timeout = stop, timeout
+        try:
+            self._fd = os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _absent("there is no terminal") from error
+        try:
+            if not os.isatty(self._fd) or os.tcgetpgrp(self._fd) != os.getpgrp():
+                raise _absent("Redoma runs in the background of this terminal")
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def write(self, text: str) -> None:
+        data = text.encode("utf-8", "backslashreplace")
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def line(self, question: str) -> str | None:
+        """What is typed after the question was shown; None if that takes too long."""
+        termios.tcflush(self._fd, termios.TCIFLUSH)  # what was typed or pasted before answers nothing
+        self.write(question)
+        ready, _, _ = select.select([self._fd, self._stop], [], [], self._timeout)
+        if self._fd not in ready or self._stop in ready:
+            self.write("\n(nobody has answered)\n")
+            return None
+        try:
+            typed = os.read(self._fd, 4096)
+        except OSError:  # the terminal was hung up
+            return None
+        return typed.decode("utf-8", "replace").removesuffix("\n") if typed.endswith(b"\n") else ""
+
+    def __enter__(self) -> _Terminal:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        os.close(self._fd)
+
+
+def _absent(why: str) -> Absent:
+    return Absent(
+        "a person has to approve this, and nobody can be asked here",
+        why=why,
+        next="run it at a terminal, or set approval.approver to queue",
+    )

@@ -1,0 +1,128 @@
+"""What is asked, as a person reads it before deciding.
+
+All of it was written by whoever wants it to run, so nothing of it may move the cursor, hide, or look like ours: what
+can't be seen is shown as an escape, and every line of theirs begins with a bar. It is shown as it is, without looking
+for secrets: a replacement could hide what runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ..models import Change, Effect, Finding, Version
+from ..output import visible
+from .ask import Ask
+
+_LONGEST = 100_000  # characters of a request that somebody can be expected to read
+_LONGEST_DIFFS = 100_000
+
+
+class Shown(NamedTuple):
+    text: str
+    whole: bool
+    """Whether nothing of the request was left out: what can't be shown must not be approved at a prompt."""
+
+
+def describe(ask: Ask) -> Shown:
+    """Command, reasoning, risks and effect."""
+    request = ask.request
+    theirs = list(_request(ask))
+    whole = sum(map(len, theirs)) <= _LONGEST
+    if not whole:
+        theirs = [f"  (it is too long to be shown here: {len(request.text):,} characters of code or command)"]
+    limits = request.limits
+    where = f" on {_line(ask.entry)}" if ask.entry else f" on {_line(request.backend)}"
+    lines = [
+        f"{ask.level}: {_line(ask.requester) or 'somebody'} wants to run this {request.language} request{where}",
+        f"reason:   {_line(ask.reason) or '(none was given)'}",
+        *([f"label:    {_line(ask.label)}"] if ask.label else []),
+        f"limits:   {limits.time:g} s, {limits.memory:,} bytes of memory, {limits.processes} processes",
+        f"digest:   {ask.digest}",
+        f"asked:    {ask.created:%Y-%m-%d %H:%M:%S} UTC; until {ask.expires:%Y-%m-%d %H:%M:%S} UTC, as {ask.id}",
+        "",
+        *theirs,
+        f"risks, by policy {_line(ask.evaluation.policy)}:",
+        *(_risk(finding) for finding in ask.evaluation.findings),
+        *(["  (none was found)"] if not ask.evaluation.findings else []),
+    ]
+    if ask.effect is not None:
+        lines += ["", *_effect(ask.effect)]
+    return Shown("\n".join(lines), whole)
+
+
+def _request(ask: Ask) -> Iterator[str]:
+    request = ask.request
+    yield "command:" if request.language == "command" else "code:"
+    yield from _barred(request.text)
+    if request.language == "lua":
+        yield f"arguments: {_line(' '.join(map(repr, request.argv)))}"
+    for name, value in (("directory", request.cwd), ("project", request.project)):
+        if value:
+            yield f"{name}: {_line(value)}" + (f" ({request.workspace})" if name == "project" else "")
+    for name, value in request.env.items():
+        yield f"variable: {name}={_line(value)}"
+    if ask.secrets:
+        yield f"secrets:  {', '.join(ask.secrets)} (values are not shown)"
+    for name, content in (*request.files.items(), *([("standard input", request.stdin)] if request.stdin else [])):
+        yield f"file:     {_line(name)}, {len(content):,} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
+        if (text := _as_text(content)) is not None:
+            yield from _barred(text)
+    if request.outputs:
+        yield f"brings back: {_line(' '.join(request.outputs))}"
+    yield ""
+
+
+def _risk(finding: Finding) -> str:
+    where = f" (line {finding.line})" if finding.line else ""
+    found = f": {_line(finding.text)}" if finding.text else ""
+    return f"  {finding.decision}  {_line(finding.reason)} [{_line(finding.rule)}]{where}{found}"
+
+
+def _effect(effect: Effect) -> Iterator[str]:
+    yield f"effect on {_line(effect.project)}: {len(effect.changes)} changes"
+    yield from (f"  {change.kind:9} {_change(change)}" for change in effect.changes)
+    yield from (f"  left out  {_line(path)}: {_line(why)}" for path, why in effect.refused.items())
+    room, unseen = _LONGEST_DIFFS, 0
+    for change in effect.changes:
+        room -= len(change.diff)
+        if room >= 0 and change.diff:
+            yield from ("", *_barred(change.diff))
+        unseen += room < 0 and bool(change.diff)
+    if unseen:
+        yield f"  ({unseen} diffs are not shown: there is too much to read)"
+
+
+def _change(change: Change) -> str:
+    moved = f"{_line(change.old_path)} -> " if change.old_path else ""
+    size = f"{_version(change.before)} -> {_version(change.after)}"
+    return f"{moved}{_line(change.path)}  {size}" + (f"  ({_line(change.protected)})" if change.protected else "")
+
+
+def _version(version: Version | None) -> str:
+    match version:
+        case None:
+            return "nothing"
+        case Version(kind="file"):
+            return f"{version.size:,} bytes, mode {version.mode:o}"
+        case Version(kind="symlink"):
+            return f"link to {_line(version.target)}"
+        case _:
+            return f"directory, mode {version.mode:o}"
+
+
+def _barred(text: str) -> Iterable[str]:
+    return (f"  | {line}" for line in visible(text).split("\n"))
+
+
+def _line(text: str) -> str:
+    """On one line, whatever it holds."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _as_text(content: bytes) -> str | None:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None

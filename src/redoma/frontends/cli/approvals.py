@@ -1,0 +1,189 @@
+"""approvals: what waits for a person, what was decided, and what is approved for good."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from .common import State, columns, json_option, print_json
+
+if TYPE_CHECKING:
+    from redoma.approval import Book, Entry
+
+_COLOURS = {"open": "yellow", "approved": "green", "used": "green"}
+
+_reason = click.option("--reason", required=True, help="Why, for the record.")
+
+
+@click.group("approvals")
+def approvals() -> None:
+    """What waits for a person to decide, and what was decided.
+
+    \b
+    Examples:
+      redoma approvals list
+      redoma approvals show 3f2a9c
+      redoma approvals approve 3f2a9c --reason "reviewed, it only reads"
+      redoma approvals approve 3f2a9c --reason "nightly check" --pin-until 2030-01-31
+      redoma approvals deny 3f2a9c --reason "not on a Friday"
+    """
+
+
+def _book(state: State) -> Book:
+    from redoma.approval import Book
+    from redoma.audit import AuditLog
+    from redoma.config import state_directory
+    from redoma.store import NAME, Store
+
+    settings = state.config.audit
+    log = AuditLog(settings.directory, retention_days=settings.retention_days, fsync=settings.fsync)
+    audit = log.append if settings.enabled else lambda kind, run, data: None
+    return Book(Store(state_directory() / NAME), audit, separate=state.config.approval.separate)
+
+
+@approvals.command("list")
+@click.option("--all", "everything", is_flag=True, help="Those that were decided, too.")
+@json_option
+@click.pass_obj
+def list_(state: State, everything: bool, as_json: bool) -> None:
+    """What waits for an answer, oldest first."""
+    from redoma.approval import STATES
+
+    found = _book(state).entries(*(STATES if everything else ("open",)))
+    if as_json:
+        print_json([_shape(entry) for entry in found])
+    elif not found:
+        click.echo("nothing is on the list" if everything else "nothing waits for an answer", err=True)
+    else:
+        columns(_row(entry) for entry in found)
+
+
+@approvals.command("show")
+@click.argument("id")
+@json_option
+@click.pass_obj
+def show(state: State, id: str, as_json: bool) -> None:  # noqa: A002 - the argument's name on the command line
+    """All that is asked: command, reasoning, risks and effect. The beginning of its ID will do."""
+    from redoma.approval import describe
+
+    book = _book(state)
+    entry = book.load(book.whole_id(id))
+    if as_json:
+        print_json(_shape(entry))
+        return
+    shown = describe(entry.ask)
+    click.echo(shown.text)
+    if not shown.whole:
+        click.echo(f"\nAll of it: redoma approvals show --json {entry.ask.id}")
+    click.echo(f"\n{_verdict(entry)}")
+
+
+@approvals.command("approve")
+@click.argument("id")
+@_reason
+@click.option(
+    "--pin-until",
+    metavar="DATE",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help="Approve it for good, to the end of that day.",
+)
+@json_option
+@click.pass_obj
+def approve(state: State, id: str, reason: str, pin_until: datetime | None, as_json: bool) -> None:  # noqa: A002 - as above
+    """Let exactly this run: once, or with --pin-until as often as it is asked for, unchanged."""
+    now = datetime.now(UTC)
+    until = now + timedelta(seconds=state.config.approval.expires)
+    if pin_until is not None:
+        until = pin_until.replace(tzinfo=UTC) + timedelta(days=1)
+    _answer(state, id, as_json, decision="approved", reason=reason, at=now, expires=until, pinned=pin_until is not None)
+
+
+@approvals.command("deny")
+@click.argument("id")
+@_reason
+@json_option
+@click.pass_obj
+def deny(state: State, id: str, reason: str, as_json: bool) -> None:  # noqa: A002 - as above
+    """Say no."""
+    _answer(state, id, as_json, decision="denied", reason=reason, at=datetime.now(UTC))
+
+
+@approvals.command("pins")
+@json_option
+@click.pass_obj
+def pins(state: State, as_json: bool) -> None:
+    """What is approved for good: exactly this content, under this policy, until a date."""
+    found = [entry for entry in _book(state).entries("approved") if entry.approval and entry.approval.pinned]
+    if as_json:
+        print_json([_shape(entry) for entry in found])
+    elif not found:
+        click.echo("nothing is pinned", err=True)
+    else:
+        columns(_row(entry) for entry in found)
+
+
+@approvals.command("unpin")
+@click.argument("id")
+@_reason
+@json_option
+@click.pass_obj
+def unpin(state: State, id: str, reason: str, as_json: bool) -> None:  # noqa: A002 - as above
+    """Take a pin back: the next run is asked about again."""
+    from redoma.intake import user
+
+    book = _book(state)
+    ask = book.unpin(book.whole_id(id), by=user(), reason=reason)
+    _say(book.load(ask.id), as_json)
+
+
+def _answer(state: State, prefix: str, as_json: bool, **said: Any) -> None:
+    from redoma.intake import user
+
+    book = _book(state)
+    ask = book.load(book.whole_id(prefix)).ask
+    # By whoever the operating system says we are: no option, and no variable, makes that somebody else.
+    book.answer(ask.answer(approver=user(), **said))
+    _say(book.load(ask.id), as_json)
+
+
+def _say(entry: Entry, as_json: bool) -> None:
+    if as_json:
+        print_json(_shape(entry))
+    else:
+        columns([_row(entry)])
+        click.echo(_verdict(entry))
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    ask = entry.ask
+    state = click.style(entry.state, fg=_COLOURS.get(entry.state, "red"))
+    what = _short(ask.label or ask.request.text, 60)
+    until = entry.approval.expires if entry.approval and entry.state == "approved" else ask.expires
+    return ask.id, state, ask.level.value, f"{until:%Y-%m-%d %H:%M}", _short(ask.requester, 24), what
+
+
+def _verdict(entry: Entry) -> str:
+    said = entry.approval
+    if said is None:
+        return {"open": "It waits for an answer.", "expired": "Nobody has answered in time."}.get(
+            entry.state, entry.state
+        )
+    until = f" until {said.expires:%Y-%m-%d %H:%M} UTC" if said.decision == "approved" else ""
+    pinned = f", pinned (used {entry.uses} times)" if said.pinned else ""
+    who = f"{_short(said.approver, 60)} at {said.at:%Y-%m-%d %H:%M} UTC: {_short(said.reason, 200)}"
+    return f"{entry.state}{until}{pinned}, by {who}"
+
+
+def _short(text: str, most: int) -> str:
+    from redoma.output import visible
+
+    line = visible(text).replace("\n", "\\n").replace("\t", "\\t")
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _shape(entry: Entry) -> dict[str, Any]:
+    """As JSON. Contents of files are base64."""
+    return {"id": entry.ask.id, "state": entry.state, **msgspec.to_builtins(entry)}

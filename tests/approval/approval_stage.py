@@ -1,0 +1,73 @@
+"""A book in a directory of its own, a clock that stands still, and cases to decide on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from redoma.approval import Approver, Ask, Book, Callback, Case, Gate
+from redoma.models import Approval, Change, Effect, Request, Version
+from redoma.policy import evaluate, load
+from redoma.store import Store
+
+RISKY = "pip install requests"
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Stage:
+    """What one installation remembers. A second one at the same path is the same after a restart."""
+
+    def __init__(self, directory: Path, *, separate: bool = False) -> None:
+        self.path = directory / "state" / "redoma.db"
+        self.now = START
+        self.audit: list[tuple[str, str, dict[str, Any]]] = []
+        self.book = Book(Store(self.path), self._record, separate=separate, now=lambda: self.now)
+
+    def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
+        self.audit.append((kind, run, dict(data)))
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind, _, _ in self.audit]
+
+    def gate(self, approver: Approver | None = None, **options: Any) -> Gate:
+        return Gate(self.book, approver, **{"timeout": 300, "expires": 3600, **options})
+
+    def later(self, **time: float) -> None:
+        self.now += timedelta(**time)
+
+    def yes(self, ask: Ask, approver: str = "bob", **said: Any) -> Approval:
+        said = {"reason": "looked at it", "at": self.now, "expires": self.now + timedelta(hours=1), **said}
+        return ask.answer("approved", approver=approver, **said)
+
+    def no(self, ask: Ask, approver: str = "bob", reason: str = "not today") -> Approval:
+        return ask.answer("denied", approver=approver, reason=reason, at=self.now)
+
+    @property
+    def approving(self) -> Callback:
+        return Callback(self.yes)
+
+    async def pending(self, case: Case) -> str:
+        """Ask without waiting; the id."""
+        verdict = await self.gate(self.approving).ask(case, wait=False)
+        assert verdict.status == "pending"
+        return verdict.id
+
+    async def approved(self, case: Case, **said: Any) -> str:
+        """Ask without waiting, and have it approved; the id."""
+        id = await self.pending(case)  # noqa: A001 - what it is called everywhere
+        self.book.answer(self.yes(self.book.load(id).ask, **said))
+        return id
+
+
+def case_of(code: str = RISKY, *, policy: str = "standard", effect: Effect | None = None, **fields: Any) -> Case:
+    """As the executor would make it, with the verdict of the real policy."""
+    request = Request(**{"code": code, "language": "bash", "requester": "ana", "reason": "to test", **fields})
+    return Case(request, evaluate(load(policy), request), effect=effect)
+
+
+def effect_of(content: str = "1" * 64, **fields: Any) -> Effect:
+    after = Version(kind="file", mode=0o644, size=3, sha256=content)
+    return Effect(**{"project": "/srv/app", "changes": (Change(path="a.txt", after=after, diff="+new\n"),), **fields})

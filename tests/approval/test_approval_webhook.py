@@ -1,0 +1,145 @@
+"""Whoever is to be told is told, but of no secret, and can neither hold a request up nor lead it elsewhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from approval_stage import Stage, case_of, effect_of
+
+from redoma.approval import Gate
+from redoma.approval import webhook as webhook_module
+from redoma.approval.webhook import webhook
+from redoma.errors import ApprovalError
+from redoma.models import Status
+from redoma.store import Store
+
+
+class Listener:
+    """A real server, which remembers what was posted and answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.posted: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.status, self.location = 204, ""
+        listener = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                listener.paths.append(self.path)
+                listener.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(listener.status)
+                if listener.location:
+                    self.send_header("Location", listener.location)
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                listener.paths.append(self.path)
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+async def test_a_new_question_is_posted_once(stage: Stage, listener: Listener, wait: bool) -> None:
+    gate = stage.gate(stage.approving, notify=webhook(listener.url))
+    verdict = await gate.ask(case_of(effect=effect_of(), label="check"), wait=wait)
+    if not wait:
+        assert (await gate.ask(case_of(effect=effect_of(), label="check"), wait=False)).id == verdict.id
+    (told,) = listener.posted
+    assert (told["id"], told["requester"], told["reason"], told["label"]) == (verdict.id, "ana", "to test", "check")
+    assert told["text"] == "pip install requests"
+    assert told["changes"] == [{"kind": "added", "path": "a.txt"}]
+    assert told["risks"][0]["rule"]
+
+
+async def test_no_secret_is_posted(stage: Stage, listener: Listener) -> None:
+    key = "AKIA" + "IOSFODNN7EXAMPLQ"
+    case = case_of(f"pip install a # {key} \x1b[2J", reason=key, secrets={"TOKEN": "s3cr3t-value"}, env={"B": "in-env"})
+    await stage.gate(stage.approving, notify=webhook(listener.url)).ask(case)
+    text = json.dumps(listener.posted)
+    assert "TOKEN" in text
+    for secret in (key, "s3cr3t-value", "in-env", "\\u001b"):
+        assert secret not in text
+
+
+@pytest.mark.parametrize("status", [404, 500])
+async def test_one_that_fails_is_logged_and_the_question_stands(
+    stage: Stage, listener: Listener, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener.status = status
+    with caplog.at_level(logging.WARNING):
+        verdict = await stage.gate(stage.approving, notify=webhook(listener.url)).ask(case_of(), wait=False)
+    assert verdict.status is Status.PENDING
+    assert str(status) in caplog.text
+
+
+async def test_nobody_there_is_logged_and_the_question_stands(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        notify = webhook(f"http://127.0.0.1:{taken.getsockname()[1]}/")
+        assert (await stage.gate(stage.approving, notify=notify).ask(case_of())).status is None
+    assert "could not be reached" in caplog.text
+
+
+async def test_one_who_never_answers_holds_nothing_up(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_module, "_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        notify = webhook(f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        assert (await stage.gate(stage.approving, notify=notify).ask(case_of())).status is None
+    assert "webhook for approvals" in caplog.text
+
+
+async def test_whoever_answers_there_does_not_decide_where_it_is_posted(
+    stage: Stage, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    listener.status, listener.location = 302, listener.url + "/elsewhere"
+    await stage.gate(stage.approving, notify=webhook(listener.url)).ask(case_of())
+    assert listener.paths == ["/hook"]
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.com", "", "/etc/passwd"])
+def test_only_the_web_is_posted_to(url: str) -> None:
+    with pytest.raises(ApprovalError, match="no http or https URL"):
+        webhook(url)
+
+
+async def test_the_configured_one_is_told(stage: Stage, listener: Listener) -> None:
+    settings: dict[str, Any] = {"timeout": 60, "expires": 60, "separate": False, "webhook": listener.url}
+    gate = Gate.configured(Store(stage.path), stage.book.audit, user="bob", approver="queue", **settings)
+    verdict = await gate.ask(case_of(), wait=False)
+    assert [told["id"] for told in listener.posted] == [verdict.id]
