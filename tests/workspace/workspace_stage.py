@@ -86,6 +86,7 @@ class Layer:
     def __init__(self, project: Path, ran: Path, stage: Path, chance: random.Random | None = None) -> None:
         self.project, self.ran, self.stage, self._chance = project, ran, stage, chance
         self.entries: list[Entry] = []
+        self._blobs = 0
         self._walk("", merged=True)
 
     def _perhaps(self) -> bool:
@@ -140,7 +141,8 @@ class Layer:
         return False
 
     def file(self, path: str, data: bytes, mode: int = 0o644) -> Entry:
-        blob = f"blob-{len(self.entries)}"
+        self._blobs += 1
+        blob = f"blob-{self._blobs}"
         (self.stage / blob).write_bytes(data)
         digest = hashlib.sha256(data).hexdigest()
         return Entry(path=path, kind="file", mode=mode, size=len(data), sha256=digest, blob=blob)

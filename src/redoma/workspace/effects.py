@@ -304,7 +304,7 @@ def _diff(tree: Tree, stage: Path, change: Change) -> str:
 def _too_long(tree: Tree, stage: Path, change: Change, sizes: list[int]) -> str:
     """Said of text alone, as far as its beginning tells: of anything else there is no diff anyhow."""
     for data in _contents(tree, stage, change, 8192):
-        whole = data.rpartition(b"\n")[0] if len(data) == 8192 else data  # no character in halves
+        whole = data[: data.rfind(b"\n") + 1] or data  # no character in halves
         if diffs.text_of(whole) is None:
             return ""
     size = f"{max(sizes)} bytes"

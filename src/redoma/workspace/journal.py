@@ -1,15 +1,18 @@
 """What is being done to a project, written down before it is done.
 
     preparing ──▶ committed ──▶ done
-        └──▶ returning ◀──┘
+        │             └──▶ returning ──▶ returned
+        └──▶ (nothing was moved)
 
 Until it is committed nothing of the project has changed (but for directories and files of ours that were opened to look
 into them), so whoever finds it goes back. From then on everything that is needed lies next to the project's files, so
-whoever finds it goes on, or back, if somebody has got in the way. `returning` is only ever left for the beginning.
+whoever finds it goes on, or back, if somebody has got in the way. `returning` never becomes `committed` again; `done`
+and `returned` are written before our directory is cleared, since after that what lies in it tells nothing any more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +23,7 @@ from .plan import Step
 
 NAME = "journal"
 
-Phase = Literal["preparing", "committed", "returning", "done"]
+Phase = Literal["preparing", "committed", "returning", "returned", "done"]
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -54,13 +57,17 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     """What was shut to its owner, us, and has been opened for the time: path → its own mode."""
     owners: dict[str, tuple[int, int]] = {}
     """Of what the project had."""
+    staying: tuple[str, ...] = ()
+    """Names in our directory that could not be put back ..."""
+    problems: tuple[str, ...] = ()
+    """... and why."""
 
 
 def _nothing(point: str) -> None:
     """What happens at each point where a crash would leave something to recover: nothing. A test puts one there."""
 
 
-at = _nothing
+at: Callable[[str], None] = _nothing
 
 
 def write(directory: Path, journal: Journal, *, durable: bool) -> None:

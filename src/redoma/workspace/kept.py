@@ -236,7 +236,7 @@ class Changes:
             try:
                 work.run()
             except BaseException:
-                if work.journal.phase in ("preparing", "returning"):
+                if work.journal.phase in ("preparing", "returned"):
                     self._finish(kept, work)
                 raise
             return self._finish(kept, work)

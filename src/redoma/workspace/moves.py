@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Self
 
@@ -68,7 +67,7 @@ class Moves:
         self._directory, self._durable = directory, durable
         self._by_path = {step.path: step for step in plan.steps}
         self._stage = -1
-        self.problems: list[str] = []
+        self.problems = list(plan.problems)
         """What could not be left as it should be, because somebody else was there."""
         self._tree = open_project(plan.project)
 
@@ -90,7 +89,7 @@ class Moves:
             except (Conflict, OSError):  # somebody was there first: then it has not happened
                 self._take_back()
                 return
-        if self.journal.phase == "done":
+        if self.journal.phase in ("done", "returned"):
             self._clean()
         else:
             self._take_back()
@@ -249,12 +248,12 @@ class Moves:
         if moved:
             self._note(phase="returning")
         self._reopen()
-        staying = set()
+        staying = []
         if moved and self._stage >= 0:
             for number, step in reversed(list(enumerate(self.journal.steps))):
                 if step.kind != "mode" and self._is_done(number) and (why := self._move_back(number, step)):
                     self.problems.append(why)
-                    staying |= {str(number)} if step.before else set()
+                    staying += [str(number)] if step.before else []
                 journal.at("step back")
             self._sync_directories()
         opened = {path: (mode, 0) for path, mode in self.journal.opened.items()}
@@ -262,7 +261,9 @@ class Moves:
         for step in self.journal.steps:
             if step.backup:
                 (self._directory / step.backup).unlink(missing_ok=True)
-        self._clean(staying)
+        if moved:
+            self._note(phase="returned", staying=tuple(staying), problems=tuple(self.problems))
+        self._clean()
 
     def _modes_back(self) -> dict[str, tuple[int, int]]:
         modes = {}
@@ -307,11 +308,12 @@ class Moves:
         place = f"; what it was is {self.journal.stage}/{own}" if step.before else ""
         return f"{shown(step.path)} is not as it was: {why}{place}"
 
-    def _clean(self, staying: Collection[str] = ()) -> None:
+    def _clean(self) -> None:
         """Remove our directory, with what was moved into it. All in it is flat: directories came in empty."""
         if self._stage < 0:
             return
-        for name in set(os.listdir(self._stage)).difference(staying):
+        staying = set(self.journal.staying)
+        for name in set(os.listdir(self._stage)) - staying:
             try:
                 if stat.S_ISDIR(os.stat(name, dir_fd=self._stage, follow_symlinks=False).st_mode):
                     os.rmdir(name, dir_fd=self._stage)
@@ -320,7 +322,7 @@ class Moves:
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:
                     raise
-                staying = {*staying, name}
+                staying.add(name)
                 self.problems.append(
                     f"somebody has put something into the directory {self.journal.stage}/{name}, which goes"
                 )

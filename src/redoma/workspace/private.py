@@ -44,10 +44,14 @@ def failure(what: str, error: OSError) -> WorkspaceError:
 
 def open_directory(path: Path) -> int:
     """A descriptor of a directory that nobody else can write to; made, with its parents, if it isn't there."""
-    for missing in reversed([path, *path.parents]):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(missing, 0o700)
-    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        number = os.open(path, flags)
+    except FileNotFoundError:
+        for missing in reversed([path, *path.parents]):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(missing, 0o700)
+        number = os.open(path, flags)
     about = os.fstat(number)
     if about.st_uid != os.geteuid() or about.st_mode & 0o022:
         os.close(number)
