@@ -10,6 +10,8 @@
     ├── StoreError           what Redoma remembers can't be read or written
     ├── CallbackError        a function given as `on_output` failed; the run itself did not
     ├── AuditError           the record can't be written or read
+    ├── WorkspaceError       a project can't be worked in, or its changes can't be kept, applied or undone
+    │   └── Conflict             ... because of what somebody else did to it since; nothing was changed
     └── BackendError         a backend could not do its work
         ├── BackendUnavailable   ... because this host doesn't have it
         └── Unsupported          ... because it can't run this request; none of it ran
@@ -85,6 +87,22 @@ class CallbackError(RedomaError):
 
 class AuditError(RedomaError):
     """The audit log can't be written or read."""
+
+
+class WorkspaceError(RedomaError):
+    """A project can't be worked in, or what a run would change can't be kept, applied, discarded or undone."""
+
+
+class Conflict(WorkspaceError):
+    """The project is not as it was when this was decided on. Nothing was changed: see `paths`, path → what is there."""
+
+    _MOST = 20
+
+    def __init__(self, what: str, paths: dict[str, str], *, next: str) -> None:  # noqa: A002 - as above
+        some = [f"{ascii(path)[1:-1]} ({why})" for path, why in sorted(paths.items())[: self._MOST]]
+        more = f" and {len(paths) - self._MOST} more" if len(paths) > self._MOST else ""
+        super().__init__(what, why=", ".join(some) + more, next=next)
+        self.paths = paths
 
 
 class BackendError(RedomaError):

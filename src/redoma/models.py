@@ -395,6 +395,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sorted by path; at most one for each."""
     refused: dict[str, str] = {}
     """Path → why what the run left there can't be carried over: a device, a socket, a file that is too large."""
+    conflicts: dict[str, str] = {}
+    """Path of a change → what somebody else did there while the run went on. Such a change is not applied."""
 
     @property
     def digest(self) -> str:

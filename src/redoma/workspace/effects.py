@@ -1,0 +1,338 @@
+"""From what a run left in the layer above a project to what it would do to that project.
+
+Nothing is touched here but the stage, whose files get the names of their contents. What a project holds that is no
+file, directory or link, or that can't be read, can't be put back by an undo; so it is never changed nor removed, and
+what would need that is refused as a whole.
+
+Decisions: hard links that the run made are carried over as separate files with the same content and mode. A file of
+the project with several names is replaced under the one name that the run wrote to; the others keep what they had, as
+they do in an overlay. The bits that make a program run as its owner never come from a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..backends.base import Entry
+from ..errors import WorkspaceError
+from ..models import Change, Effect, Version
+from . import diffs
+from .diffs import shown
+from .protected import protected, repositories
+from .tree import Odd, Tree
+
+OWN = ".redoma-"
+"""What the names of our own directories in a project begin with: they are there while changes are applied."""
+
+_ODD = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_SET_ID = stat.S_ISUID | stat.S_ISGID
+
+
+def effect_of(tree: Tree, entries: Sequence[Entry], stage: Path, began: float) -> Effect:
+    """What these entries, found above the project when a run had ended, would do to it as it is now.
+
+    `began` is the wall-clock time at which the run began. Afterwards the content of each file that is new or changed
+    lies in the stage under its SHA-256.
+    """
+    overlay = _Overlay(tree, began)
+    overlay.take(entries)
+    overlay.leave_what_cant_be_touched()
+    overlay.strip_set_id()
+    changes = _with_renames(overlay.changes())
+    _name_by_content(stage, entries, changes)
+    changes = _with_protection(overlay, _with_diffs(tree, stage, changes))
+    touched = {path for change in changes for path in (change.path, change.old_path)}
+    return Effect(
+        project=tree.path,
+        changes=tuple(changes),
+        refused=overlay.refused,
+        conflicts={path: why for path, why in overlay.conflicts.items() if path in touched},
+    )
+
+
+def above(path: str) -> Iterator[str]:
+    """The directories that a path goes through, from the top, and the path itself."""
+    end = path.find("/")
+    while end >= 0:
+        yield path[:end]
+        end = path.find("/", end + 1)
+    yield path
+
+
+class _Overlay:
+    """What every path that matters was, and would be."""
+
+    def __init__(self, tree: Tree, began: float) -> None:
+        self.tree, self.began = tree, began
+        self.before: dict[str, Version | None] = {}
+        self.after: dict[str, Version | None] = {}
+        self.refused: dict[str, str] = {}
+        self.conflicts: dict[str, str] = {}
+        self._barred: dict[str, str] = {}  # what the project has and we can't carry to a backup and back
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        files = {entry.path: entry for entry in entries if entry.kind == "file"}
+        hiding = []
+        for entry in entries:
+            if why := _unfit(entry, files):
+                self.refused[entry.path] = why
+                continue
+            before = self._look(entry.path)
+            self.after[entry.path] = _version(entry, files)
+            if before and before.kind == "directory" and (entry.kind != "directory" or entry.opaque):
+                hiding.append(entry.path)
+        for path in hiding:
+            self._hide_below(path)
+
+    def _look(self, path: str) -> Version | None:
+        try:
+            version = self.tree.version(path)
+            about = self.tree.stat(path)
+        except Odd:
+            about = self.tree.stat(path)
+            what = _ODD.get(stat.S_IFMT(about.st_mode), "something odd") if about else "something odd"
+            self._barred[path] = f"the project has {what} there, which is never touched"
+            version = None
+        except OSError as error:
+            self._barred[path] = f"what the project has there can't be read ({error.strerror})"
+            version = None
+        else:
+            if about and not stat.S_ISDIR(about.st_mode) and about.st_ctime > self.began:
+                self.conflicts[path] = "it was changed in the project while the run went on"
+        self.before[path] = version
+        return version
+
+    def _hide_below(self, path: str) -> None:
+        """Everything that the project has below this directory goes, but for what the run has put there itself."""
+        todo = [path]
+        while todo:
+            directory = todo.pop()
+            try:
+                number = self.tree.directory(directory)
+                try:
+                    names = os.listdir(number)
+                finally:
+                    os.close(number)
+            except OSError as error:
+                self._barred[directory] = f"the project's directory can't be read ({error.strerror})"
+                continue
+            for name in names:
+                below = f"{directory}/{name}"
+                if below in self.refused:  # nothing can come in its place, so it stays
+                    continue
+                before = self.before[below] if below in self.before else self._look(below)
+                self.after.setdefault(below, None)
+                if before and before.kind == "directory":
+                    todo.append(below)
+
+    def leave_what_cant_be_touched(self) -> None:
+        """Take back, as a whole, what would remove or replace something that we can't restore."""
+        tops = set(self.refused)
+        for path, why in self._barred.items():
+            top = next(place for place in above(path) if place in self._barred or self._goes(place))
+            tops.add(top)
+            self.refused[path] = why
+            if top != path:
+                self.refused[top] = f"it holds {shown(path)}: {why}"
+        if tops:
+            gone = [path for path in self.after if not tops.isdisjoint(above(path))]
+            for path in gone:
+                del self.after[path]
+                if path in self.conflicts:
+                    del self.conflicts[path]
+
+    def _goes(self, path: str) -> bool:
+        if path not in self.after:
+            return False
+        version = self.after[path]
+        return version is None or version.kind != "directory"
+
+    def strip_set_id(self) -> None:
+        """A program that runs as its owner would be a way for a run to act as somebody else.
+
+        On a directory, set-group-id only says whose the files in it are; it is inherited, and kept where it is.
+        """
+        for path in sorted(self.after):  # directories before what is in them
+            before, after = self.before.get(path), self.after[path]
+            if after is None or not after.mode & _SET_ID:
+                continue
+            kept = 0
+            if before and msgspec.structs.replace(before, mode=after.mode) == after:
+                kept = before.mode & _SET_ID
+            if after.kind == "directory":
+                kept |= self._mode_above(path) & stat.S_ISGID
+            if dropped := after.mode & _SET_ID & ~kept:
+                self.after[path] = msgspec.structs.replace(after, mode=after.mode & ~dropped)
+                self.refused[path] = "its set-user-id or set-group-id bit is not carried over; the rest is"
+
+    def _mode_above(self, path: str) -> int:
+        place = path.rpartition("/")[0]
+        if place in self.after:
+            version = self.after[place]
+            return version.mode if version else 0
+        about = self.tree.stat(place) if place else os.fstat(self.tree.fd)
+        return about.st_mode if about else 0
+
+    def exists(self, path: str) -> bool:
+        """After the changes."""
+        if path in self.after:
+            return self.after[path] is not None
+        return self.tree.stat(path) is not None
+
+    def changes(self) -> list[Change]:
+        return [
+            Change(path=path, before=self.before[path], after=self.after[path])
+            for path in sorted(self.after)
+            if self.before[path] != self.after[path]
+        ]
+
+
+def _unfit(entry: Entry, files: dict[str, Entry]) -> str:
+    """Why an entry can't be carried over whatever the project is like."""
+    if entry.kind == "refused":
+        return entry.why or "it can't be carried over"
+    names = entry.path.split("/")
+    if {"", ".", ".."} & set(names) or "\0" in entry.path:
+        return "its path does not lead down"
+    if names[0].startswith(OWN):
+        return "it is Redoma's own, of changes that are being applied"
+    if entry.kind == "file" and not _content(entry, files).sha256:
+        return "its content is missing"
+    return ""
+
+
+def _content(entry: Entry, files: dict[str, Entry]) -> Entry:
+    """The entry that has the content: this one, or the one that it is a hard link of."""
+    return entry if entry.sha256 or not entry.link_of else files.get(entry.link_of, entry)
+
+
+def _version(entry: Entry, files: dict[str, Entry]) -> Version | None:
+    match entry.kind:
+        case "file":
+            source = _content(entry, files)
+            return Version(kind="file", mode=stat.S_IMODE(source.mode), size=source.size, sha256=source.sha256)
+        case "directory":
+            return Version(kind="directory", mode=stat.S_IMODE(entry.mode))
+        case "symlink":
+            return Version(kind="symlink", target=entry.target)
+    return None
+
+
+def _with_renames(changes: list[Change]) -> list[Change]:
+    """One change for a file that only moved: gone from one path and new at another, if there is but one of each."""
+    gone: dict[Version, list[Change]] = {}
+    come: dict[Version, list[Change]] = {}
+    for change in changes:
+        if change.after is None and change.before and change.before.size:
+            gone.setdefault(change.before, []).append(change)
+        elif change.before is None and change.after and change.after.size:
+            come.setdefault(change.after, []).append(change)
+    moved = {
+        olds[0].path: come[version][0].path
+        for version, olds in gone.items()
+        if len(olds) == 1 and len(come.get(version, ())) == 1
+    }
+    origin = {new: old for old, new in moved.items()}
+    return [
+        msgspec.structs.replace(change, before=change.after, old_path=origin[change.path])
+        if change.path in origin
+        else change
+        for change in changes
+        if change.path not in moved
+    ]
+
+
+def _name_by_content(stage: Path, entries: Sequence[Entry], changes: list[Change]) -> None:
+    wanted = {change.after.sha256 for change in changes if change.after and change.after.kind == "file"}
+    for entry in entries:
+        if entry.kind == "file" and entry.blob and entry.sha256 in wanted:
+            try:
+                os.rename(stage / entry.blob, stage / entry.sha256)
+            except FileNotFoundError as error:
+                if not (stage / entry.sha256).is_file():  # another name of the same file has it
+                    raise WorkspaceError(
+                        f"the content of {shown(entry.path)} is gone",
+                        why=f"{entry.blob} is not in {stage}",
+                        next="run it again",
+                    ) from error
+
+
+def _with_diffs(tree: Tree, stage: Path, changes: list[Change]) -> list[Change]:
+    room = diffs.TOTAL_BYTES
+    done = []
+    for change in changes:
+        if change.old_path or change.kind == "mode":
+            done.append(change)
+            continue
+        sizes = [v.size for v in (change.before, change.after) if v and v.kind == "file"]
+        if max(sizes, default=0) > diffs.MOST_BYTES or sum(sizes) > room:
+            text = _too_long(tree, stage, change, sizes)
+        else:
+            room -= sum(sizes)
+            text = _diff(tree, stage, change)
+        done.append(msgspec.structs.replace(change, diff=text) if text else change)
+    return done
+
+
+def _diff(tree: Tree, stage: Path, change: Change) -> str:
+    sides: list[str | None] = []
+    contents = _contents(tree, stage, change, diffs.MOST_BYTES + 1)
+    for version, data in zip((change.before, change.after), contents, strict=True):
+        if version is None or version.kind == "directory":
+            sides.append(None)
+        elif version.kind == "symlink":
+            sides.append(os.fsencode(version.target).decode(errors="backslashreplace"))
+        else:
+            text = diffs.text_of(data)
+            if text is None or hashlib.sha256(data).hexdigest() != version.sha256:  # changed since: conflicts later on
+                return ""
+            sides.append(text)
+    return diffs.diff_of(change.path, change.path, *sides)
+
+
+def _too_long(tree: Tree, stage: Path, change: Change, sizes: list[int]) -> str:
+    """Said of text alone, as far as its beginning tells: of anything else there is no diff anyhow."""
+    for data in _contents(tree, stage, change, 8192):
+        whole = data[: data.rfind(b"\n") + 1] or data  # no character in halves
+        if diffs.text_of(whole) is None:
+            return ""
+    size = f"{max(sizes)} bytes"
+    return diffs.too_long(change.path, change.path, change.before is None, change.after is None, size)
+
+
+def _contents(tree: Tree, stage: Path, change: Change, most: int) -> tuple[bytes, bytes]:
+    """The beginning of the file before, and after; nothing where there is none."""
+    before = after = b""
+    if change.before and change.before.kind == "file":
+        try:
+            with open(tree.file(change.path), "rb") as file:
+                before = file.read(most)
+        except (OSError, Odd):  # somebody has replaced it since, which is a conflict when it is applied
+            before = b"\0"
+    if change.after and change.after.kind == "file":
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(stage / change.after.sha256, flags), "rb") as file:
+            after = file.read(most)
+    return before, after
+
+
+def _with_protection(overlay: _Overlay, changes: list[Change]) -> list[Change]:
+    parts = repositories([change.path for change in changes], overlay.exists)
+    done = []
+    for change in changes:
+        kinds = {version.kind for version in (change.before, change.after) if version}
+        why = protected(change.path, "directory" if kinds == {"directory"} else "file")
+        why = why or parts.get(change.path, "") or (protected(change.old_path) if change.old_path else "")
+        done.append(msgspec.structs.replace(change, protected=why) if why else change)
+    return done

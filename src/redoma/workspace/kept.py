@@ -1,0 +1,328 @@
+"""Changes that wait to be applied, and those that were: each in a directory of its own, under the state directory.
+
+    changes/<id>/manifest    what it is, and what has become of it
+    changes/<id>/new/        contents that the run left, by their SHA-256
+    changes/<id>/old/        contents that were there before, once it is applied, by the number of the change
+    changes/<id>/journal     while it is being applied or undone
+
+Whatever is asked for first finishes, or takes back, what a crash has left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from ..backends.scratch import remove_tree
+from ..errors import Conflict, RedomaError, WorkspaceError
+from ..models import Effect
+from . import journal, private, staging
+from .apply import Application
+from .diffs import shown
+from .effects import OWN
+from .journal import Journal
+from .moves import RUN_AGAIN, Moves
+from .plan import Step, choose, steps
+
+State = Literal["kept", "partly", "applied", "undone", "discarded", "broken"]
+
+_MANIFEST = "manifest"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+_UNFINISHED = ".new-"
+_LIST = "see `redoma changes list`"
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run would change, or has changed, and what has become of it."""
+
+    id: str
+    effect: Effect
+    about: dict[str, Any]
+    """Whatever the caller wants to remember with it."""
+    time: float
+    """When it was kept, and ..."""
+    since: float
+    """... when it came to be in this state."""
+    state: State = "kept"
+    """`partly`: some of it is applied. `broken`: somebody got in the way; `notes` say what is not as it should be."""
+    applied: tuple[str, ...] = ()
+    """The paths of the changes that are applied."""
+    left: dict[str, str] = {}
+    """Path → why it was left when the others were applied."""
+    notes: tuple[str, ...] = ()
+    owners: dict[str, tuple[int, int]] = {}
+    """User and group of what the project had, for an undo."""
+    digest: str = ""
+    """Of the effect, as it was kept."""
+
+
+class Changes:
+    """All that is kept, in one directory. Holds nothing open: any number of threads and processes may share it."""
+
+    def __init__(self, directory: Path, *, durable: bool = True, now: Callable[[], float] = time.time) -> None:
+        """`durable` has everything on the disk before the next step: only tests can do without."""
+        self.directory = directory
+        self._durable, self._now = durable, now
+
+    def keep(self, id: str, effect: Effect, stage: Path, about: dict[str, Any]) -> Kept:  # noqa: A002 - the run's own word
+        """Keep an effect, with the contents that `effect_of` has left in the stage."""
+        if not _ID.match(id):
+            raise WorkspaceError(
+                f"{id!r} can't name changes", why="a name has letters, digits, - and _", next="use the id of the run"
+            )
+        kept = Kept(id=id, effect=effect, about=about, time=self._now(), since=self._now(), digest=effect.digest)
+        with self._held():
+            if (self.directory / id).exists():
+                raise WorkspaceError(f"changes {id} are kept already", why="a run ends once", next=_LIST)
+            new = self.directory / f"{_UNFINISHED}{id}"
+            new.mkdir(0o700)
+            (new / "new").mkdir(0o700)
+            (new / "old").mkdir(0o700)
+            versions = (change.after for change in effect.changes)
+            for name in {version.sha256 for version in versions if version and version.kind == "file"}:
+                self._take(stage / name, new / "new" / name)
+            for place in (new / "new", new / "old"):
+                private.sync_path(place, durable=self._durable)
+            private.write(new / _MANIFEST, kept, durable=self._durable)
+            os.rename(new, self.directory / id)
+            private.sync_path(self.directory, durable=self._durable)
+        return kept
+
+    def get(self, id: str) -> Kept:  # noqa: A002
+        """The changes of one run, named by its id or the beginning of it."""
+        with self._held(wait=False):
+            return self._load(self._find(id))
+
+    def list(self) -> tuple[Kept, ...]:
+        """All that is kept, oldest first. One whose record is damaged is `broken`."""
+        with self._held(wait=False):
+            found = []
+            for name in self._ids():
+                try:
+                    found.append(self._load(name))
+                except WorkspaceError as error:
+                    lost = Kept(id=name, effect=Effect(project=""), about={}, time=0, since=0)
+                    found.append(msgspec.structs.replace(lost, state="broken", notes=(str(error),)))
+            return tuple(sorted(found, key=lambda kept: (kept.time, kept.id)))
+
+    def discard(self, id: str) -> Kept:  # noqa: A002
+        """Drop what is not applied. What is applied stays, and can be undone."""
+        with self._held() as stuck:
+            kept = self._load(self._find(id), stuck)
+            self._require(kept, "discarded", "kept", "partly", "broken")
+            state: State = "applied" if kept.state == "partly" else "discarded"
+            kept = self._save(kept, state=state)
+            remove_tree(self.directory / kept.id / "new")
+            return kept
+
+    def apply(self, id: str, paths: Iterable[str] | None = None, named: Sequence[str] = ()) -> Kept:  # noqa: A002
+        """Make the changes happen, all of them or none; with `paths`, those at or below them, and the directories that
+        they need. What is protected is left unless a pattern in `named` means it: see `left` and `state` of the answer.
+
+        Raises `Conflict`, with every path that is not as it was, before anything is touched.
+        """
+        with self._held() as stuck:
+            kept = self._load(self._find(id), stuck)
+            self._require(kept, "applied", "kept", "partly")
+            asked = None if paths is None else tuple(paths)
+            numbers, left = choose(kept.effect.changes, kept.applied, asked, named)
+            chosen = [(number, kept.effect.changes[number]) for number in numbers]
+            if left and not chosen:
+                some = ", ".join(f"{shown(path)} ({why})" for path, why in sorted(left.items())[:20])
+                raise WorkspaceError(
+                    "there is nothing to apply", why=some, next="name what is to be applied all the same"
+                )
+            touched = {path for _, change in chosen for path in (change.path, change.old_path)}
+            if during := {path: why for path, why in kept.effect.conflicts.items() if path in touched}:
+                raise Conflict("nothing was applied, as others worked there, too", during, next=RUN_AGAIN)
+            plan = steps(chosen, back=False, owners={})
+            return self._carry(kept, "apply", [change.path for _, change in chosen], plan, left)
+
+    def undo(self, id: str) -> Kept:  # noqa: A002
+        """Put back exactly the paths that were applied. Raises `Conflict` if one of them has changed since."""
+        with self._held() as stuck:
+            kept = self._load(self._find(id), stuck)
+            self._require(kept, "undone", "partly", "applied")
+            changes = [(n, change) for n, change in enumerate(kept.effect.changes) if change.path in set(kept.applied)]
+            plan = steps(changes, back=True, owners=kept.owners)
+            kept = self._carry(kept, "undo", kept.applied, plan, {})
+            for name in ("new", "old"):
+                remove_tree(self.directory / kept.id / name)
+            return kept
+
+    def recover(self) -> dict[str, str]:
+        """Finish, or take back, what a crash has left. Tells, for each of these, what was done, or why it can't be."""
+        with self._held(recover=False):
+            return self._recover()
+
+    def prune(self, older_than: float) -> tuple[str, ...]:
+        """Forget everything that has been in its state for more seconds than this, also what could still be undone."""
+        with self._held() as stuck:
+            old = []
+            for name in self._ids():
+                try:
+                    since = self._load(name).since
+                except WorkspaceError:  # nothing can be done with it but this
+                    since = (self.directory / name).stat().st_mtime
+                if name not in stuck and since < self._now() - older_than:
+                    remove_tree(self.directory / name)
+                    old.append(name)
+            return tuple(old)
+
+    # --- what they share ---
+
+    @contextlib.contextmanager
+    def _held(self, *, wait: bool = True, recover: bool = True) -> Iterator[dict[str, str]]:
+        """With the lock, and nothing left of a crash but what can't be helped. Whoever only looks doesn't wait for
+        somebody who is at work: it is no crash then."""
+        try:
+            directory = private.open_directory(self.directory)
+        except OSError as error:
+            raise private.failure(f"changes can't be kept in {self.directory}", error) from error
+        try:
+            with private.locked(directory, wait=wait) as held:
+                yield self._recover() if held and recover else {}
+        except OSError as error:
+            raise private.failure(f"the changes kept in {self.directory} can't be used", error) from error
+        finally:
+            os.close(directory)
+
+    def _recover(self) -> dict[str, str]:
+        said = {}
+        for name in os.listdir(self.directory):
+            if name.startswith(_UNFINISHED):
+                remove_tree(self.directory / name)
+            elif (self.directory / name / journal.NAME).exists():
+                try:
+                    said[name] = self._recover_one(name)
+                except (RedomaError, OSError, ValueError) as error:
+                    said[name] = f"it can't be finished nor taken back: {error}"
+        return {name: what for name, what in said.items() if what}
+
+    def _recover_one(self, name: str) -> str:
+        plan = journal.read(self.directory / name)
+        if plan is None:
+            return ""
+        with Moves(self.directory / name, plan, durable=self._durable) as work:
+            work.resume()
+            self._finish(self._load(name), work)
+        return ""
+
+    def _carry(
+        self,
+        kept: Kept,
+        action: Literal["apply", "undo"],
+        paths: Iterable[str],
+        plan: tuple[Step, ...],
+        left: dict[str, str],
+    ) -> Kept:
+        new = Journal(
+            phase="preparing",
+            action=action,
+            project=kept.effect.project,
+            stage=f"{OWN}{kept.id}",
+            paths=tuple(paths),
+            steps=plan,
+            left=left,
+        )
+        with Application(self.directory / kept.id, new, durable=self._durable) as work:
+            try:
+                work.run()
+            except BaseException:
+                if work.journal.phase in ("preparing", "returned"):
+                    self._finish(kept, work)
+                raise
+            return self._finish(kept, work)
+
+    def _finish(self, kept: Kept, work: Moves) -> Kept:
+        """Write down what has become of it, then that nothing is going on any more."""
+        plan, notes = work.journal, (*kept.notes, *work.problems)
+        if plan.phase != "done":
+            if work.problems:
+                kept = self._save(kept, state="broken", notes=notes)
+        elif plan.action == "undo":
+            kept = self._save(kept, state="undone", notes=notes, applied=(), left={})
+        else:
+            applied = tuple(sorted({*kept.applied, *plan.paths}))
+            state: State = "applied" if len(applied) == len(kept.effect.changes) else "partly"
+            owners = {**kept.owners, **plan.owners}
+            kept = self._save(kept, state=state, notes=notes, applied=applied, owners=owners, left=plan.left)
+        journal.at("manifest written")
+        journal.remove(self.directory / kept.id, durable=self._durable)
+        return kept
+
+    def _save(self, kept: Kept, **news: Any) -> Kept:
+        kept = msgspec.structs.replace(kept, since=self._now(), **news)
+        private.write(self.directory / kept.id / _MANIFEST, kept, durable=self._durable)
+        return kept
+
+    def _take(self, source: Path, target: Path) -> None:
+        """Move a content from the stage. One that is not ours alone is copied: its owner could go on writing to it."""
+        try:
+            number = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise WorkspaceError(
+                "the changes can't be kept", why=f"the content {source.name} is not in the stage", next="run it again"
+            ) from error
+        try:
+            about = os.fstat(number)
+            ours = about.st_uid == os.geteuid() and about.st_nlink == 1
+            if ours and about.st_dev == os.stat(target.parent).st_dev:
+                os.fchmod(number, 0o600)
+                os.rename(source, target)
+                private.sync(number, durable=self._durable)
+                return
+            new = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                staging.copy(number, new)
+                private.sync(new, durable=self._durable)
+            finally:
+                os.close(new)
+        finally:
+            os.close(number)
+
+    def _ids(self) -> tuple[str, ...]:
+        return tuple(name for name in os.listdir(self.directory) if _ID.match(name) and name != "lock")
+
+    def _find(self, id: str) -> str:  # noqa: A002
+        names = self._ids()
+        found = [name for name in names if name == id] or [name for name in names if id and name.startswith(id)]
+        if len(found) != 1:
+            why = "several begin like that" if found else "nothing is kept under that name"
+            raise WorkspaceError(f"there are no changes {id!r}", why=why, next=_LIST)
+        return found[0]
+
+    def _load(self, name: str, stuck: dict[str, str] | None = None) -> Kept:
+        if stuck and name in stuck:
+            raise WorkspaceError(
+                f"the changes {name} were interrupted",
+                why=stuck[name],
+                next="mend that; whatever uses the changes next tries again",
+            )
+        try:
+            kept = private.read(self.directory / name / _MANIFEST, Kept)
+            if kept.id != name or kept.digest != kept.effect.digest:
+                raise ValueError("it is not what was written")
+        except (OSError, ValueError) as error:
+            raise WorkspaceError(
+                f"the record of the changes {name} is damaged",
+                why=str(error),
+                next=f"what is left of them is in {self.directory / name}",
+            ) from error
+        return kept
+
+    def _require(self, kept: Kept, done: str, *states: State) -> None:
+        if kept.state not in states:
+            was = {"kept": "they were not applied", "partly": "a part of them is applied"}
+            why = was.get(
+                kept.state, f"they are {kept.state} since {time.strftime('%F %T', time.localtime(kept.since))}"
+            )
+            why += f" ({'; '.join(kept.notes)})" if kept.notes else ""
+            raise WorkspaceError(f"the changes {kept.id} can't be {done}", why=why, next=_LIST)

@@ -1,0 +1,158 @@
+"""Which changes are to be applied, and the steps of that, in an order in which each can be done. Pure.
+
+Undoing is the same with before and after in each other's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from ..errors import WorkspaceError
+from ..models import Change, Version
+from .diffs import shown
+from .effects import above
+from .protected import named
+
+NOT_CHOSEN = "it was not chosen"
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one path has to be, and what it will be."""
+
+    path: str
+    before: Version | None = None
+    after: Version | None = None
+    source: str = ""
+    """The file, among what is kept, with the content that comes."""
+    backup: str = ""
+    """Where the content that goes is copied to, so that it can be put back."""
+    like: str = ""
+    """Another path whose attributes it takes over: where it was before."""
+    owner: tuple[int, int] | None = None
+    """User and group, where they are known: of what an undo puts back."""
+
+    @property
+    def kind(self) -> Literal["add", "remove", "replace", "mode"]:
+        if self.before is None:
+            return "add"
+        if self.after is None:
+            return "remove"
+        return "mode" if msgspec.structs.replace(self.before, mode=self.after.mode) == self.after else "replace"
+
+    @property
+    def empties(self) -> bool:
+        """Whether it takes a directory away, which has to be empty by then."""
+        return is_directory(self.before) and not is_directory(self.after)
+
+
+def is_directory(version: Version | None) -> bool:
+    return version is not None and version.kind == "directory"
+
+
+def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str, tuple[int, int]]) -> tuple[Step, ...]:
+    """Of these changes, each with its number, which names the backup of its content."""
+    found = []
+    for number, change in changes:
+        halves = [(change.path, change.before, change.after)]
+        if change.old_path:
+            halves = [(change.old_path, change.before, None), (change.path, None, change.after)]
+        for path, before, after in halves:
+            if back:
+                source = f"old/{number}" if before and before.kind == "file" else ""
+                found.append(Step(path=path, before=after, after=before, source=source, owner=owners.get(path)))
+            else:
+                source = f"new/{after.sha256}" if after and after.kind == "file" else ""
+                backup = f"old/{number}" if before and before.kind == "file" else ""
+                like = change.old_path if before is None else ""
+                found.append(Step(path=path, before=before, after=after, source=source, backup=backup, like=like))
+    return tuple(sorted(found, key=_order))
+
+
+def _order(step: Step) -> tuple[int, int, str]:
+    """What goes, from the bottom up; directories, from the top down; files; and modes, which may shut a directory, last
+    and from the bottom up."""
+    depth = step.path.count("/")
+    if step.kind == "mode":
+        return 3, -depth, step.path
+    if step.kind == "remove" or step.empties:
+        return 0, -depth, step.path
+    return (1 if is_directory(step.after) else 2), depth, step.path
+
+
+def choose(
+    changes: Sequence[Change], applied: Iterable[str], paths: Sequence[str] | None, names: Sequence[str]
+) -> tuple[list[int], dict[str, str]]:
+    """The numbers of the changes to apply, and why each of the others is left.
+
+    `paths` are paths of changes, or of directories with all that is below; None for all. What a chosen one can't do
+    without comes with it: the directories that it lies in, and whatever has to go with a directory that goes.
+    """
+    done = set(applied)
+    waiting = {change.path: number for number, change in enumerate(changes) if change.path not in done}
+    wanted = _picked(changes, waiting, paths)
+    left = {path: NOT_CHOSEN for path in waiting if path not in wanted}
+    for path in list(wanted):
+        change = changes[waiting[path]]
+        if change.protected and not named(path, names):
+            if paths is not None and path in paths:
+                raise WorkspaceError(
+                    f"{shown(path)} is protected",
+                    why=change.protected,
+                    next=f"name it to apply it: --name {shown(path)}",
+                )
+            wanted.remove(path)
+            left[path] = change.protected
+    _close(changes, waiting, wanted, left)
+    return sorted(waiting[path] for path in wanted), {path: why for path, why in left.items() if path not in wanted}
+
+
+def _picked(changes: Sequence[Change], waiting: dict[str, int], paths: Iterable[str] | None) -> set[str]:
+    if paths is None:
+        return set(waiting)
+    asked = {path.rstrip("/") for path in paths}
+    picked, met = set(), set()
+    for path, number in waiting.items():
+        places = {*above(path), *above(changes[number].old_path)}
+        if places & asked:
+            picked.add(path)
+            met |= places
+    if unknown := asked - met:
+        raise WorkspaceError(
+            f"nothing that waits to be applied is at {', '.join(map(shown, sorted(unknown)))}",
+            why="these changes have no such path, or it was applied before",
+            next="use paths as they are shown with the changes",
+        )
+    return picked
+
+
+def _close(changes: Sequence[Change], waiting: dict[str, int], wanted: set[str], left: dict[str, str]) -> None:
+    """Add the directories that chosen ones need; leave what can't be done without something that is left."""
+    about = {path: changes[number] for path, number in waiting.items()}
+    for path in list(wanted):
+        for place in [place for place in above(path) if place in about and place not in wanted]:
+            # A protected directory comes along only for what was itself protected, and named.
+            needed = left[place] == NOT_CHOSEN or (about[path].protected and about[place].before is None)
+            if needed and is_directory(about[place].after):
+                wanted.add(place)
+    while True:
+        leave = {}
+        for path in [path for path in left if path not in wanted]:
+            for place in above(about[path].old_path or (path if about[path].before else "")):
+                if place in wanted and not is_directory(about[place].after):
+                    leave[place] = f"{shown(path)} is left, which was in it"
+        for path in wanted:
+            for place in above(path):
+                if (
+                    about[path].after
+                    and place in left
+                    and place not in wanted
+                    and not is_directory(about[place].before)
+                ):
+                    leave[path] = f"its directory {shown(place)} is left"
+        if not leave:
+            return
+        wanted.difference_update(leave)
+        left.update(leave)

@@ -1,0 +1,203 @@
+"""What a run must not change by the way: files that make other programs run things, or that say who may do what.
+
+Such a change is shown like any other, but it is only applied if it is named. Names are compared as the most careless
+program would compare them, at any depth. A path that doesn't exist yet is as protected as one that does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal
+
+from ..errors import WorkspaceError
+
+# Each pattern means the path and everything below it. `*` is any part of one name, `**` any number of names.
+RULES: tuple[tuple[str, str], ...] = (
+    ("git runs it, or what it says", ".git/hooks .git/config .git/config.worktree .git/rebase-merge .git/rebase-apply"),
+    ("git runs it, or what it says", ".git/sequencer .git/modules/**/hooks .git/modules/**/config .husky .gitconfig"),
+    ("git runs it, or what it says", ".git/modules/**/config.worktree .config/git"),
+    ("it leads git to another repository", ".git/commondir .git/gitdir .git/worktrees .git/objects/info/alternates"),
+    ("it leads git to another repository", ".git/info/grafts .git/modules/**/commondir .gitmodules"),
+    ("it changes what git shows or runs", ".git/info/attributes .git/info/exclude .git/info/sparse-checkout"),
+    ("a hook manager runs what it says", ".pre-commit-config.yaml .pre-commit-config.yml .pre-commit-hooks.yaml"),
+    ("a hook manager runs what it says", "lefthook.* .lefthook.* .lefthook lefthook-local.* .overcommit.yml"),
+    ("a shell runs it at its start", ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .kshrc"),
+    ("a shell runs it at its start", ".zshrc .zshenv .zprofile .zlogin .zlogout .mkshrc .cshrc .tcshrc .login .logout"),
+    ("a shell runs it at its start", ".inputrc .config/fish .xprofile .xinitrc .xsession .xsessionrc .pam_environment"),
+    ("it runs when its directory is entered", ".envrc .direnvrc .config/direnv .mise.toml mise.toml .mise .autoenv"),
+    ("a program runs it at its start", ".vimrc .exrc .nvimrc .nvim.lua .lvimrc .dir-locals.el .emacs .emacs.d"),
+    ("a program runs it at its start", ".gdbinit .lldbinit .tmux.conf .screenrc .pythonrc .irbrc .Rprofile"),
+    ("CI runs what it says", ".github/workflows .github/actions .gitlab-ci.yml .gitlab-ci.yaml .gitlab .circleci"),
+    ("CI runs what it says", "Jenkinsfile Jenkinsfile.* azure-pipelines*.yml azure-pipelines*.yaml .azure-pipelines"),
+    (
+        "CI runs what it says",
+        ".travis.yml appveyor.yml .appveyor.yml bitbucket-pipelines.yml .drone.yml .drone.jsonnet",
+    ),
+    ("CI runs what it says", ".woodpecker.yml .woodpecker.yaml .woodpecker .buildkite .teamcity .semaphore .tekton"),
+    (
+        "CI runs what it says",
+        "cloudbuild.yaml cloudbuild.yml buildspec.yml .cirrus.yml .cirrus.star .build.yml .builds",
+    ),
+    ("CI runs what it says", ".forgejo .gitea/workflows .github/dependabot.yml .github/dependabot.yaml"),
+    ("it says who must review what", "CODEOWNERS"),
+    ("it tells an agent what to do", ".claude .claude.json CLAUDE.md CLAUDE.local.md AGENTS.md AGENT.md GEMINI.md"),
+    ("it tells an agent what to do", "AGENTS.override.md .gemini .codex .cursor .cursorrules .cursorignore .windsurf"),
+    ("it tells an agent what to do", ".windsurfrules .clinerules .roo .roomodes .aider* .continue .mcp.json mcp.json"),
+    ("it tells an agent what to do", ".kiro .amp .goosehints .config/goose .opencode opencode.json opencode.jsonc"),
+    ("it tells an agent what to do", ".junie .trae .augment .github/copilot-instructions.md .github/instructions"),
+    ("it tells an agent what to do", ".github/prompts .github/agents .github/chatmodes .agents .rules"),
+    ("an editor runs what it says", ".vscode .idea .zed .fleet *.code-workspace .devcontainer .devcontainer.json"),
+    ("it is Redoma's own configuration", "redoma.yaml redoma.yml .redoma"),
+    ("it holds keys, or says whose keys count", ".ssh .gnupg .netrc .git-credentials .pypirc .npmrc .yarnrc"),
+    ("it holds keys, or says whose keys count", ".yarnrc.yml .docker/config.json .kube .aws .config/gcloud"),
+    ("a tool runs what it says", ".cargo/config .cargo/config.toml"),
+    ("it is run on a schedule, or at login", "crontab .crontab cron.d cron.hourly cron.daily cron.weekly cron.monthly"),
+    ("it is run on a schedule, or at login", ".config/systemd .config/autostart Library/LaunchAgents"),
+)
+
+_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/proc",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/lib",
+    "/var/spool",
+)
+"""Nothing at or below these is a project ..."""
+_BUT = ("/dev/shm", "/usr/src", "/usr/local/src")  # noqa: S108 - named, not written to
+"""... except below these."""
+_SHARED = (
+    *("/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/run/user", "/srv"),
+    *("/tmp", "/var", "/var/cache", "/var/log", "/var/run", "/var/tmp"),  # noqa: S108 - as above
+)
+"""These hold projects, but are none."""
+_WORKTREES = re.compile(r"/\.(?:claude|cursor)/worktrees/[^/]+")
+"""Where agents keep working copies: not configuration, in spite of its name."""
+
+
+def pattern(glob: str) -> str:
+    """A glob as a regular expression."""
+    text = re.escape(glob)
+    for mark, means in (
+        (r"\*\*/", "(?:.*/)?"),
+        (r"/\*\*", "(?:/.*)?"),
+        (r"\*\*", ".*"),
+        (r"\*", "[^/]*"),
+        (r"\?", "[^/]"),
+    ):
+        text = text.replace(mark, means)
+    return text
+
+
+def _leading(globs: Iterable[str]) -> set[str]:
+    """The directories on the way to what is protected."""
+    return {
+        "/".join(parts[:length])
+        for parts in (glob.split("/") for glob in globs)
+        for length in range(1, len(parts))
+        if "**" not in parts[:length]
+    }
+
+
+_GLOBS = [(why, glob.casefold()) for why, globs in RULES for glob in globs.split()]
+_REASONS = list(dict.fromkeys(why for why, _ in _GLOBS))
+_GROUPS = [
+    f"(?P<r{number}>{'|'.join(pattern(glob) for reason, glob in _GLOBS if reason == why)})"
+    for number, why in enumerate(_REASONS)
+]
+_ANY = re.compile(f"(?:.*/)?(?:{'|'.join(_GROUPS)})(?:/.*)?", re.DOTALL)
+_WAY = re.compile(f"(?:.*/)?(?:{'|'.join(map(re.escape, sorted(_leading(glob for _, glob in _GLOBS))))})", re.DOTALL)
+
+
+def _carelessly(path: str) -> str:
+    """A path as file systems and programs read it that don't mind case, invisible characters or dots at the end."""
+    if not path.isascii():
+        path = "".join(c for c in unicodedata.normalize("NFKC", path) if unicodedata.category(c) != "Cf")
+    return "/".join(name.rstrip(" .") or name for name in path.casefold().split("/"))
+
+
+def protected(path: str, kind: Literal["file", "directory"] = "file") -> str:
+    """Why a change of this path is not applied unless it is named; empty where nothing speaks against it.
+
+    What is no directory, a link for one, is protected also where it would stand in the place of a directory on the way
+    to something protected.
+    """
+    name = _carelessly(path)
+    if found := _ANY.fullmatch(name):
+        return next(_REASONS[int(group[1:])] for group, text in found.groupdict().items() if text is not None)
+    if kind != "directory" and _WAY.fullmatch(name):
+        return "other programs look in it for what they run, so it must stay a directory"
+    return ""
+
+
+def named(path: str, globs: Iterable[str]) -> bool:
+    """Whether the user has named this path, as itself or by a pattern such as `.github/**`."""
+    return any(re.fullmatch(pattern(glob), path, re.DOTALL) for glob in globs)
+
+
+_PARTS = ("HEAD", "objects", "refs", "commondir")
+
+
+def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[str, str]:
+    """Which of the changed paths make a directory under any other name than `.git` a repository, or configure one.
+
+    git takes any directory for a repository that holds these, and runs what its configuration says, as soon as
+    somebody (or the prompt of a shell) looks at it from inside. `exists` tells of a path after the changes.
+    """
+    known: dict[str, bool] = {}
+    found = {}
+    for path in paths:
+        names = path.split("/")
+        depth = names.index("hooks") if "hooks" in names else len(names) - 1
+        if names[depth] not in (*_PARTS, "hooks", "config", "config.worktree"):
+            continue
+        top = "".join(f"{name}/" for name in names[:depth])
+        if top not in known:
+            heart = exists(f"{top}objects") and exists(f"{top}refs")
+            known[top] = exists(f"{top}HEAD") and (heart or exists(f"{top}commondir"))
+        if known[top] and (names[depth] not in _PARTS or names[depth] == "commondir" or exists(f"{top}config")):
+            found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
+    return found
+
+
+def must_be_a_project(path: str, *, home: Path | None = None, private: Iterable[Path] = ()) -> None:
+    """Refuse a directory that is no project: one of the system, a home, or one that holds what is `private` (our own
+    state). `path` is absolute and without links."""
+    why = _why_no_project(path, home, [os.path.realpath(place) for place in private])
+    if why:
+        raise WorkspaceError(
+            f"{path} can't be a project",
+            why=why,
+            next="name the directory of one project, below your home for instance",
+        )
+
+
+def _why_no_project(path: str, home: Path | None, private: list[str]) -> str:
+    def holds(above: str, below: str) -> bool:
+        return below == above or below.startswith(above.rstrip("/") + "/")
+
+    if not os.path.isabs(path) or os.path.realpath(path) != path:
+        return "it is not an absolute path without links"
+    if any(holds(place, path) for place in _SYSTEM) and not any(holds(b, path) and b != path for b in _BUT):
+        return "it belongs to the system"
+    if path in _SHARED:
+        return "it holds much more than a project"
+    if home is not None and holds(path, os.path.realpath(home)):
+        return "it is, or holds, a home directory: everything of its owner"
+    if any(holds(path, place) or holds(place, path) for place in private):
+        return "it holds what Redoma itself remembers, or lies in it"
+    if why := protected(_WORKTREES.sub("", path).strip("/")):
+        return f"{why}, as a whole"
+    return ""

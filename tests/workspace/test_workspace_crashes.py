@@ -1,0 +1,309 @@
+"""`kill -9` at every point of applying and undoing: the tree is what it was, or what it is to be, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from workspace_stage import NOBODY, Stage, as_an_ordinary_user, copy_of, fast_directory, in_a_child, snapshot
+
+from redoma.backends.scratch import remove_tree
+from redoma.errors import WorkspaceError
+from redoma.workspace import journal
+from redoma.workspace.kept import Changes
+
+Snapshot = dict[str, tuple[Any, ...]]
+
+
+def prepare(stage: Stage) -> None:
+    """One project and one run with every kind of change in it."""
+    for name in ("changed", "gone", "moved", "swapped", "mode", "to-link"):
+        stage.write(name, f"{name} before\n")
+    for name in ("d/1", "d/2", "d/e/3", "was-directory/x", "kept/y"):
+        stage.write(name, name)
+    (stage.project / "link").symlink_to("changed")
+    (stage.project / "empty").mkdir()
+    (stage.project / "shut").mkdir(0o755)
+
+    def run(ran: Path) -> None:
+        (ran / "changed").write_text("after\n")
+        (ran / "gone").unlink()
+        (ran / "moved").rename(ran / "kept/moved")
+        (ran / "swapped").unlink()
+        (ran / "swapped").mkdir()
+        (ran / "swapped/in").write_text("it")
+        (ran / "mode").chmod(0o600)
+        (ran / "to-link").unlink()
+        (ran / "to-link").symlink_to("gone")
+        shutil.rmtree(ran / "d")
+        shutil.rmtree(ran / "was-directory")
+        (ran / "was-directory").write_text("a file")
+        (ran / "link").unlink()
+        (ran / "link").symlink_to("elsewhere")
+        (ran / "empty").rmdir()
+        (ran / "new/deep").mkdir(parents=True)
+        (ran / "new/deep/file").write_text("new")
+        (ran / "new/shut").mkdir()
+        (ran / "new/shut/file").write_text("new")
+        (ran / "new/shut").chmod(0o500)
+        (ran / "shut").chmod(0o500)
+
+    stage.kept(run, "it")
+
+
+def points_of(work: Callable[[], object]) -> list[str]:
+    """Where it can be killed, in order."""
+    points: list[str] = []
+    journal.at = points.append
+    try:
+        work()
+    finally:
+        journal.at = journal._nothing
+    return points
+
+
+def dying_at(number: int, work: Callable[[], object]) -> Callable[[], None]:
+    """The work, and a death that nobody can catch at the n-th point of it."""
+
+    def die() -> None:
+        passed = iter(range(number))
+
+        def at(_: str) -> None:
+            if next(passed, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        journal.at = at
+        work()
+
+    return die
+
+
+class Scene:
+    """The same beginning, again and again."""
+
+    def __init__(self, top: Path, *, applied: bool) -> None:
+        self._first = top / "first"
+        self._first.mkdir()
+        # The journal has the path of the project, so it is always at the same one.
+        self.now = top / "now"
+        self.now.mkdir()
+        stage = Stage(self.now)
+        prepare(stage)
+        self.project, self.changes = stage.project, stage.changes
+        unapplied = snapshot(self.project)
+        if applied:
+            self.changes.apply("it")
+            self.before, self.after = snapshot(self.project), unapplied
+        else:
+            self.before = unapplied
+            self.changes.apply("it")
+            self.after = snapshot(self.project)
+            remove_tree(self.now)
+            self.now.mkdir()
+            prepare(Stage(self.now))
+        self._save()
+        self.action = "undo" if applied else "apply"
+
+    def _save(self) -> None:
+        for name in ("project", "state"):
+            copy_of(self.now / name, self._first / name)
+
+    def again(self) -> None:
+        for name in ("project", "state"):
+            remove_tree(self.now / name)
+            copy_of(self._first / name, self.now / name)
+
+    def check(self, where: str) -> str:
+        """Which of the two it is; and that nothing of ours is left."""
+        tree = snapshot(self.project)
+        assert not [path for path in tree if path.startswith(".redoma-")], where
+        assert tree in (self.before, self.after), where
+        assert not list((self.now / "state/changes/it").glob("journal*")), where
+        happened = tree == self.after
+        state = self.changes.get("it").state
+        expected = {"apply": ("kept", "applied"), "undo": ("applied", "undone")}[self.action][happened]
+        assert state == expected, where
+        return "on" if happened else "back"
+
+    def work(self) -> None:
+        if self.action == "undo":
+            self.changes.undo("it")
+        else:
+            self.changes.apply("it")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with fast_directory() as directory:
+        yield directory
+
+
+def kill_everywhere(place: Path, *, applied: bool) -> None:
+    scene = Scene(place, applied=applied)
+    points = points_of(scene.work)
+    ends = {}
+    for number, point in enumerate(points):
+        scene.again()
+        assert in_a_child(dying_at(number, scene.work)) == -signal.SIGKILL
+        left = snapshot(scene.project)
+        for path, what in left.items():  # no file is ever half written
+            if not path.startswith(".redoma-") and what[0] == "file":
+                contents = [tree[path][-1] for tree in (scene.before, scene.after) if path in tree]
+                assert what[-1] in contents, (point, path)
+        assert scene.changes.recover() == {}
+        ends[number] = scene.check(f"{number}: {point}")
+        assert scene.changes.recover() == {}
+        scene.check(f"{number}: {point}, once more")
+        if ends[number] == "back":  # and it can be done after all
+            scene.work()
+            assert snapshot(scene.project) == scene.after
+    committed = points.index("journal committed")
+    assert set(list(ends.values())[:committed]) == {"back"}
+    assert set(list(ends.values())[committed:]) == {"on"}
+    assert {"stage made", "staged", "step add", "step remove", "step replace", "mode set", "journal done"} <= set(
+        points
+    )
+    assert {"cleaned", "stage removed", "manifest written", "journal removed"} <= set(points)
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["apply", "undo"])
+def test_killed_at_any_point_it_goes_on_or_back(place: Path, applied: bool) -> None:
+    kill_everywhere(place, applied=applied)
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["apply", "undo"])
+def test_the_same_for_an_ordinary_user(applied: bool) -> None:
+    as_an_ordinary_user(lambda place: kill_everywhere(place, applied=applied))
+
+
+@pytest.mark.parametrize(
+    ("applied", "phase"), [(False, "staged"), (False, "step replace"), (True, "step add"), (False, "journal done")]
+)
+def test_a_recovery_that_is_killed_itself_is_recovered(place: Path, applied: bool, phase: str) -> None:
+    scene = Scene(place, applied=applied)
+    points = points_of(scene.work)
+    number = len(points) - 1 - points[::-1].index(phase)
+
+    def crash() -> None:
+        scene.again()
+        assert in_a_child(dying_at(number, scene.work)) == -signal.SIGKILL
+
+    crash()
+    for second, point in enumerate(points_of(scene.changes.recover)):
+        crash()
+        assert in_a_child(dying_at(second, scene.changes.recover)) == -signal.SIGKILL
+        scene.changes.recover()
+        scene.check(f"{phase}, then {second}: {point}")
+
+
+def break_down(scene: Scene) -> None:
+    """Fail in the last of the renames: everything has to come back."""
+    real = journal.at
+    count = points_of(scene.work).count("step add")
+    scene.again()
+    seen = iter(range(count - 1))
+
+    def at(point: str) -> None:
+        if point == "step add" and next(seen, None) is None:
+            raise OSError(5, "Input/output error")
+
+    journal.at = at
+    try:
+        scene.work()
+    finally:
+        journal.at = real
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["apply", "undo"])
+def test_an_error_in_the_middle_puts_back_the_very_files_that_were_there(place: Path, applied: bool) -> None:
+    scene = Scene(place, applied=applied)
+    with pytest.raises(WorkspaceError, match=r"nothing was changed: Input/output error"):
+        break_down(scene)
+    assert scene.check("after an error") == "back"
+    inode = (scene.project / "mode").stat().st_ino
+    scene.work()
+    assert snapshot(scene.project) == scene.after
+    assert (scene.project / "mode").stat().st_ino == inode
+
+
+def test_killed_on_the_way_back_it_still_goes_back(place: Path) -> None:
+    scene = Scene(place, applied=False)
+    points = points_of(scene.work)
+    number = points.index("step replace")
+
+    def crash_and_block() -> None:
+        scene.again()
+        in_a_child(dying_at(number, scene.work))
+        (scene.project / "new").mkdir()  # so that it can't go on
+
+    crash_and_block()
+    back = points_of(scene.changes.recover)
+    assert "journal returning" in back
+    for second in range(len(back)):
+        crash_and_block()
+        assert in_a_child(dying_at(second, scene.changes.recover)) == -signal.SIGKILL
+        scene.changes.recover()
+        (scene.project / "new").rmdir()
+        assert scene.check(f"{second}: {back[second]}") == "back"
+
+
+def test_keeping_that_is_killed_leaves_nothing(place: Path) -> None:
+    stage = Stage(place)
+    effect, contents, _ = stage.effect(lambda ran: (ran / "new").write_text("x"))
+    (stage.changes.directory / ".new-it" / "new").mkdir(parents=True, mode=0o700)
+    os.chmod(stage.changes.directory, 0o700)
+    stage.changes.keep("it", effect, contents, {})
+    assert os.listdir(stage.changes.directory) in (["it", "lock"], ["lock", "it"])
+
+
+def test_what_cant_be_recovered_is_told_and_stops_nobody_else(place: Path) -> None:
+    scene = Scene(place, applied=False)
+    points = points_of(scene.work)
+    scene.again()
+    in_a_child(dying_at(points.index("step add"), scene.work))
+    os.rename(scene.project, f"{scene.project}-elsewhere")
+    scene.project.mkdir()
+    said = scene.changes.recover()
+    assert "it can't be finished nor taken back" in said["it"]
+    with pytest.raises(WorkspaceError, match="were interrupted"):
+        scene.changes.apply("it")
+    assert [kept.id for kept in scene.changes.list()] == ["it"]
+    assert scene.changes.prune(-1) == ()
+    scene.project.rmdir()
+    os.rename(f"{scene.project}-elsewhere", scene.project)
+    assert scene.changes.recover() == {}
+    assert scene.check("put back") == "on"
+
+
+def test_what_somebody_put_in_the_way_after_a_crash_is_never_lost(place: Path) -> None:
+    scene = Scene(place, applied=False)
+    points = points_of(scene.work)
+    scene.again()
+    in_a_child(dying_at(len(points) - 1 - points[::-1].index("step remove"), scene.work))
+    (scene.project / "gone").write_text("mine")  # where something was removed
+    (scene.project / "new").write_text("mine, too")  # where something is to come
+    assert scene.changes.recover() == {}
+    kept = scene.changes.get("it")
+    assert kept.state == "broken"
+    assert "gone is not as it was" in kept.notes[0]
+    assert (scene.project / "gone").read_text() == "mine"
+    assert (scene.project / "new").read_text() == "mine, too"
+    [stage] = scene.project.glob(".redoma-*")
+    assert [file.read_text() for file in stage.iterdir()] == ["gone before\n"]
+    with pytest.raises(WorkspaceError, match="can't be applied"):
+        scene.changes.apply("it")
+
+
+def test_the_directory_of_another_user_is_no_place_of_ours(place: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to own a directory as somebody else")
+    changes = Changes(place / "changes")
+    (place / "changes").mkdir()
+    os.chown(place / "changes", NOBODY, NOBODY)
+    with pytest.raises(WorkspaceError, match="can't be trusted"):
+        changes.list()

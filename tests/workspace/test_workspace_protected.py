@@ -1,0 +1,279 @@
+"""What is never changed by the way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from workspace_stage import Stage, snapshot
+
+from redoma.errors import WorkspaceError
+from redoma.workspace.protected import must_be_a_project, named, protected
+
+PROTECTED = [
+    ".git/hooks/pre-commit",
+    ".git/hooks",
+    ".git/config",
+    ".git/config.worktree",
+    "sub/module/.git/hooks/post-checkout",
+    ".git/commondir",
+    ".git/modules/a/b/hooks/x",
+    ".git/modules/a/config",
+    ".git/info/attributes",
+    ".git/rebase-merge/git-rebase-todo",
+    ".gitmodules",
+    ".git/objects/info/alternates",
+    ".git",
+    ".GIT/Hooks/x",
+    ".git./config",
+    "home/.bashrc",
+    ".zshrc",
+    ".profile",
+    ".envrc",
+    "a/b/.envrc",
+    ".github/workflows/ci.yml",
+    ".github/workflows",
+    ".gitlab-ci.yml",
+    ".circleci/config.yml",
+    "Jenkinsfile",
+    "azure-pipelines.yml",
+    "azure-pipelines-2.yml",
+    ".claude/settings.json",
+    ".claude",
+    ".claude/new/deep",
+    "CLAUDE.md",
+    "docs/AGENTS.md",
+    ".cursor/rules/x.mdc",
+    ".mcp.json",
+    ".vscode/tasks.json",
+    ".vscode",
+    ".idea/workspace.xml",
+    "redoma.yaml",
+    "sub/redoma.yaml",
+    ".pre-commit-config.yaml",
+    ".husky/pre-push",
+    ".ssh/authorized_keys",
+    ".gnupg/gpg.conf",
+    "etc/cron.d/job",
+    "crontab",
+    ".config/fish/config.fish",
+    ".github",
+    ".devcontainer/devcontainer.json",
+    "x.code-workspace",
+    ".git\u200c/config",
+    ".\N{FULLWIDTH LATIN SMALL LETTER G}it/config",
+    "claude.MD",
+    ".config/systemd/user/x.service",
+]
+
+FREE = [
+    "README.md",
+    "src/main.py",
+    ".git/HEAD",
+    ".git/index",
+    ".git/refs/heads/main",
+    ".git/objects/ab/cdef",
+    ".gitignore",
+    ".gitattributes",
+    "Makefile",
+    ".github/ISSUE_TEMPLATE.md",
+    "docs/claude.txt",
+    "bashrc",
+    "src/.bashrc.d/x",
+    "git/hooks/pre-commit",
+    ".git2/config",
+    "package.json",
+    ".github/FUNDING.yml",
+    ".environment",
+    "workflows/ci.yml",
+    "myredoma.yaml",
+    "config",
+    "hooks/x",
+    ".git/COMMIT_EDITMSG",
+]
+
+
+def test_what_others_run_or_obey_is_protected_and_nothing_else() -> None:
+    assert [path for path in PROTECTED if not protected(path)] == []
+    assert [path for path in FREE if protected(path)] == []
+
+
+def test_a_directory_on_the_way_may_come_but_nothing_else_in_its_place() -> None:
+    for path in (".git", ".github", "a/.config", ".git/modules", ".git/info"):
+        assert not protected(path, "directory")
+        assert protected(path)
+    assert not protected(".git/refs")
+
+
+def test_naming_lifts_exactly_what_is_named() -> None:
+    assert named(".github/workflows/ci.yml", [".github/**"])
+    assert named(".claude", [".claude/**"])
+    assert named("a/b/CLAUDE.md", ["**/CLAUDE.md"])
+    assert named("CLAUDE.md", ["**/CLAUDE.md"])
+    assert not named("a/CLAUDE.md", ["CLAUDE.md"])
+    assert not named(".git/hooks/x", [".git/*"])
+    assert not named(".git/config", [])
+    assert not named("xgit/config", [".git/config"])
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_what_is_protected_is_left_and_told_until_it_is_named(stage: Stage) -> None:
+    stage.write("CLAUDE.md", "be careful")
+
+    def run(ran: Path) -> None:
+        (ran / ".github/workflows").mkdir(parents=True)
+        (ran / ".github/workflows/ci.yml").write_text("steal")
+        (ran / ".claude").mkdir()
+        (ran / ".claude/settings.json").write_text("{}")
+        (ran / "CLAUDE.md").unlink()
+        (ran / "file").write_text("x")
+
+    kept = stage.kept(run, "it")
+    assert {change.path for change in kept.effect.changes if not change.protected} == {".github", "file"}
+    kept = stage.changes.apply("it")
+    assert kept.state == "partly"
+    assert set(kept.left) == {
+        *(".github/workflows", ".github/workflows/ci.yml", ".claude", ".claude/settings.json", "CLAUDE.md")
+    }
+    assert kept.left["CLAUDE.md"] == "it tells an agent what to do"
+    assert set(snapshot(stage.project)) == {".github", "file", "CLAUDE.md"}
+    with pytest.raises(WorkspaceError, match="nothing to apply"):
+        stage.changes.apply("it")
+    with pytest.raises(WorkspaceError, match=r"CLAUDE\.md is protected"):
+        stage.changes.apply("it", paths=["CLAUDE.md"])
+    kept = stage.changes.apply("it", named=[".claude/settings.json"])
+    assert (stage.project / ".claude/settings.json").exists()  # with the directory that it needs
+    assert set(kept.left) == {".github/workflows", ".github/workflows/ci.yml", "CLAUDE.md"}
+    assert stage.changes.apply("it", named=["**"]).state == "applied"
+    stage.changes.undo("it")
+    assert set(snapshot(stage.project)) == {"CLAUDE.md"}
+
+
+def test_a_tree_that_holds_something_protected_stays(stage: Stage) -> None:
+    stage.write("d/.git/config", "c")
+    stage.write("d/.git/HEAD", "h")
+    stage.write("d/file", "f")
+    kept = stage.kept(lambda ran: shutil.rmtree(ran / "d"), "it")
+    kept = stage.changes.apply("it")
+    assert set(snapshot(stage.project)) == {"d", "d/.git", "d/.git/config"}
+    assert set(kept.left) == {"d", "d/.git", "d/.git/config"}
+    assert "is left, which was in it" in kept.left["d"]
+
+
+def test_a_renamed_directory_is_no_way_around(stage: Stage) -> None:
+    stage.write("harmless/hooks/pre-commit", "evil")
+    stage.write("x/.git/config", "mine")
+
+    def run(ran: Path) -> None:
+        (ran / "harmless").rename(ran / ".git")
+        (ran / "x").rename(ran / "y")
+
+    before = snapshot(stage.project)
+    stage.kept(run, "it")
+    kept = stage.changes.apply("it")
+    assert {".git/hooks/pre-commit", "y/.git/config"} <= set(kept.left)
+    after = snapshot(stage.project)
+    assert {path: what for path, what in after.items() if what[0] == "file"} == {
+        path: what for path, what in before.items() if what[0] == "file"
+    }
+
+
+@pytest.mark.parametrize("name", [".git", ".github", ".github/workflows", ".vscode", "sub/.git"])
+def test_a_link_in_the_place_of_a_directory_is_no_way_around(stage: Stage, name: str) -> None:
+    stage.write(f"{name}/workflows/x", "y")
+    stage.write("evil/hooks/x", "y")
+
+    def run(ran: Path) -> None:
+        shutil.rmtree(ran / name)
+        (ran / name).symlink_to("/tmp/evil")
+
+    kept = stage.kept(run, "it")
+    assert next(change for change in kept.effect.changes if change.path == name).protected
+
+
+def test_a_repository_under_another_name_is_no_way_around(stage: Stage) -> None:
+    """git takes any directory for a repository that looks like one, and runs what its configuration says."""
+
+    def run(ran: Path) -> None:
+        for name in ("objects", "refs", "hooks"):
+            (ran / "docs" / name).mkdir(parents=True)
+        (ran / "docs/HEAD").write_text("ref: refs/heads/main")
+        (ran / "docs/config").write_text("[core]\nfsmonitor = evil")
+        (ran / "docs/hooks/post-checkout").write_text("evil")
+        (ran / "docs/index.html").write_text("fine")
+        (ran / "app").mkdir()
+        (ran / "app/config").write_text("an ordinary one")
+
+    stage.kept(run, "it")
+    kept = stage.changes.apply("it")
+    assert set(kept.left) == {
+        *("docs/HEAD", "docs/config", "docs/hooks", "docs/hooks/post-checkout", "docs/objects", "docs/refs")
+    }
+    assert (stage.project / "app/config").exists()
+    assert (stage.project / "docs/index.html").exists()
+
+
+def test_a_repository_made_in_two_steps_is_none_either(stage: Stage) -> None:
+    stage.write("docs/config", "[core]\nfsmonitor = evil")  # harmless, when it came
+
+    def run(ran: Path) -> None:
+        (ran / "docs/objects").mkdir()
+        (ran / "docs/refs/heads").mkdir(parents=True)
+        (ran / "docs/HEAD").write_text("ref: refs/heads/main")
+
+    stage.kept(run, "it")
+    with pytest.raises(WorkspaceError, match="makes its directory a git repository"):
+        stage.changes.apply("it")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/etc",
+        "/etc/nginx",
+        "/usr",
+        "/usr/lib/python3",
+        "/bin",
+        "/dev",
+        "/proc/self",
+        "/home",
+        "/tmp",
+        "/var",
+        "/var/lib/x",
+        "/root",
+    ],
+)
+def test_a_directory_of_the_system_is_no_project(path: str) -> None:
+    with pytest.raises(WorkspaceError, match="can't be a project"):
+        must_be_a_project(path)
+
+
+def test_nor_is_a_home_or_what_holds_it_or_our_own_state(tmp_path: Path) -> None:
+    top = Path(os.path.realpath(tmp_path))
+    home, state = top / "home", top / "home/project/.state/redoma"
+    project = home / "project"
+    for place in (state, home / ".ssh", project / ".git", home / "code/.claude/worktrees/one", home / "link"):
+        place.mkdir(parents=True)
+    must_be_a_project(str(project), home=home)
+    must_be_a_project(str(home / "code/.claude/worktrees/one"), home=home)
+    for path, why in (
+        (home, "a home directory"),
+        (top, "a home directory"),
+        (project, "what Redoma itself remembers"),
+        (state / "changes", "what Redoma itself remembers"),
+        (home / ".ssh", "keys"),
+        (project / ".git", "must stay a directory"),
+        (home / "code/.claude", "an agent"),
+    ):
+        with pytest.raises(WorkspaceError, match=why):
+            must_be_a_project(str(path), home=home, private=[state])
+    (top / "elsewhere").symlink_to(project)
+    with pytest.raises(WorkspaceError, match="without links"):
+        must_be_a_project(str(top / "elsewhere"))
