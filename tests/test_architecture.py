@@ -17,7 +17,8 @@ PACKAGE = Path(redoma.__file__).parent
 MAY_IMPORT = {
     "errors": set(),
     "learned": {"errors"},
-    "models": {"errors", "learned"},
+    "effect": set(),
+    "models": {"effect", "errors", "learned"},
     "sensitive": {"errors", "models"},
     "policy": {"errors", "models", "sensitive"},
     "output": {"errors", "learned", "models", "sensitive"},
@@ -36,12 +37,13 @@ MAY_IMPORT = {
     "denial": {"errors", "models", "backends", "output", "policy", "sensitive"},
     "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect"},
     "entries": {"errors", "models", "backends", "config", "denial", "intake"},
+    "projects": {"errors", "models", "approval", "backends", "sensitive", "workspace"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
         *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
-        "workspace",
+        *("projects", "workspace"),
     },
-    "sync": {"errors", "models", "backends", "config", "executor", "intake", "streaming"},
+    "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
     "facades": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config", "intake"),
@@ -50,7 +52,7 @@ MAY_IMPORT = {
     "scripts": {"facades"},
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", "artifacts", "expect", "approval", "store", "workspace", ""),
+        *("facades", "artifacts", "expect", "approval", "store", "projects", "workspace", ""),
     },
 }
 

@@ -21,11 +21,12 @@ _LONGEST_MESSAGE = 8192  # characters; code can raise an error with a text of ma
 _KEPT_OF_A_RESULT = 8192  # characters in the audit log: enough to know a run by; the caller has the whole
 
 
-def refused(result: Result, denial: Denial, status: Status) -> Result:
-    """Policy said no, or that a person has to say yes."""
+def refused(result: Result, denial: Denial, status: Status, said: str = "") -> Result:
+    """Policy said no, or that a person has to say yes; then `said` is what came of asking, if there was anybody."""
     finding = result.evaluation.deciding[0]
     where = f" (line {finding.line}, column {finding.column})" if finding.line else ""
     wait = "" if status is Status.FORBIDDEN else "a person has to approve this, and no approver is configured: "
+    wait = f"{said}: " if said else wait
     hint = f". {finding.suggestion}" if finding.suggestion else ""
     return msgspec.structs.replace(
         result, status=status, error=f"{wait}{finding.reason} [{finding.rule}]{where}{hint}", denial=denial

@@ -1,34 +1,48 @@
 """The pipeline, to be read top to bottom in `AsyncExecutor.submit`:
 
-    Request ─▶ policy ─▶ audit(intent) ─▶ backend ─▶ output ─▶ audit(outcome) ─▶ Result
+    Request ─▶ policy ─▶ approval ─▶ audit(intent) ─▶ workspace ─▶ backend ─▶ output ─▶ audit(outcome) ─▶ Result
 
 Only this file knows the order of the stages. `sync.Executor` drives the same object from ordinary code.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, cast
 
 import msgspec
 
 from . import config as configuration
 from . import denial, endings, intake
-from .artifacts import Store
+from .approval import Approver, Case, Gate, Verdict
+from .artifacts import Store as Artifacts
 from .audit import AuditLog
-from .backends.base import Backend, Capabilities, Control
+from .backends.base import Backend, Capabilities, Control, OverlayBackend
 from .config import Config
 from .entries import Entries
-from .errors import AuditError, BackendError, BackendUnavailable, InvalidRequest, Unsupported
+from .errors import (
+    ApprovalError,
+    AuditError,
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    StoreError,
+    Unsupported,
+)
 from .expect import Expectation, expectation
 from .intake import Options
 from .live import Live
 from .models import Decision, Evaluation, Finding, Language, Limits, Request, Result, Status, Stream
 from .output import Capture, Spool
 from .policy import Policy, evaluate, level_of
+from .projects import Projects
 from .sensitive import Redactor
+from .store import NAME as DATABASE
+from .store import Store
 from .streaming import AsyncLiveRun
+from .workspace.kept import Kept
 
 
 class Asked(NamedTuple):
@@ -46,6 +60,12 @@ class Asked(NamedTuple):
     """What policy looks at, where it is less than what runs: the variables of a configured executor are its owner's."""
     expectation: Expectation | None = None
     """What it has to print."""
+    wait: bool = True
+    """Whether the caller waits for a person who has to say yes; else the result is `pending` until then."""
+    entry: str = ""
+    """The address of the configured executor that runs it."""
+    redeems: str = ""
+    """The id under which a person was asked for this before."""
 
 
 AUTO = ("jail", "docker", "monty")
@@ -55,16 +75,27 @@ AUTO = ("jail", "docker", "monty")
 class AsyncExecutor:
     """Runs requests. Use it as an asynchronous context manager, or call `aclose` when done."""
 
-    def __init__(self, config: Config | None = None, *, backends: Iterable[Backend] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        backends: Iterable[Backend] | None = None,
+        approver: Approver | None = None,
+    ) -> None:
+        """`approver` is asked where a person has to say yes, instead of the configured one."""
         self.config = config or configuration.load()
         self.backends = {
             backend.name: backend for backend in (_installed(self.config) if backends is None else backends)
         }
         self._entries = Entries(self.config, self.backends)
         self._policies: dict[str | None, Policy] = {}
-        self._artifacts = Store(self.config.artifacts) if self.config.artifacts else None
-        audit = self.config.audit
+        audit, state, approval = self.config.audit, self.config.state, self.config.approval
         self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
+        self._artifacts = Artifacts(state / "artifacts") if state else None
+        user = intake.user()
+        settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
+        self._gate = Gate.configured(Store(state / DATABASE), self._record, user=user, **settings) if state else None
+        self.projects = Projects(state, self._record, user=user, separate=approval.separate)
 
     async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
         """Run source text."""
@@ -91,7 +122,7 @@ class AsyncExecutor:
 
     def _source(self, code: str, language: Language, options: Options) -> Asked:
         request = intake.build(self.config, self.backends, options, code=code, language=language)
-        return Asked(request, options.get("policy"), expectation=_expectation(options))
+        return Asked(request, options.get("policy"), expectation=_expectation(options), wait=options.get("wait", True))
 
     def ask(
         self, command: str | Iterable[str], entry: str | None, options: Options, control: Control | None = None
@@ -99,10 +130,18 @@ class AsyncExecutor:
         """A command as it would be run, with what speaks against it. A configured executor also takes one text."""
         if entry is not None:
             request, judged, objections, on = self._entries.prepare(entry, command, options)
-            return Asked(request, options.get("policy"), objections, on, control, judged, _expectation(options))
+            if not options.get("wait", True):
+                raise InvalidRequest(
+                    f"{entry} can't wait for an approval without its caller",
+                    why="what runs later is what was asked for, and an executor may be configured anew until then",
+                    next="leave `wait` out",
+                )
+            expected = _expectation(options)
+            return Asked(request, options.get("policy"), objections, on, control, judged, expected, entry=entry)
         argv = intake.words("argv", command)
         request = intake.build(self.config, self.backends, options, argv=argv, language="command")
-        return Asked(request, options.get("policy"), control=control, expectation=_expectation(options))
+        asked = Asked(request, options.get("policy"), control=control, expectation=_expectation(options))
+        return asked._replace(wait=options.get("wait", True))
 
     async def _run(self, asked: Asked, options: Options) -> Result:
         on_output = options.get("on_output")
@@ -144,20 +183,25 @@ class AsyncExecutor:
         evaluation = msgspec.structs.replace(evaluation, findings=asked.objections + evaluation.findings)
         redactor = live.redactor if live else Redactor(request.secrets.values())
         level = level_of(judged, evaluation)
+        case = Case(request, evaluation, level.level, None, asked.policy, asked.entry, _env_of(asked.judged))
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
         result = msgspec.structs.replace(result, level=level.level, level_why=level.why)
         try:
+            verdict = await self._decided(asked, case)
+            result = msgspec.structs.replace(result, approval=verdict.approval, approval_id=verdict.id)
             told = endings.intent(request, evaluation, level, redactor, asked.expectation)
             self._record("intent", request.id, told)
-        except AuditError as error:
+        except (AuditError, StoreError) as error:
             return endings.failed(result, error, redactor)  # what can't be recorded doesn't run
         try:
-            if evaluation.decision is Decision.ALLOW:
-                result = await self._execute(asked, result, redactor, live)
+            if verdict.status is None:
+                result = await self._execute(asked, case, result, redactor, live)
+            elif evaluation.decision is Decision.ALLOW:  # a pinned script that has changed
+                result = msgspec.structs.replace(result, status=verdict.status, error=verdict.error)
             else:
-                status = Status.FORBIDDEN if evaluation.decision is Decision.FORBID else Status.DENIED
-                no = denial.of_policy(evaluation, judged, self._policy(asked.policy), redactor, status)
-                result = endings.refused(result, no, status)
+                said = verdict.error if verdict.id else ""
+                no = denial.of_policy(evaluation, judged, self._policy(asked.policy), redactor, verdict.status, said)
+                result = endings.refused(result, no, verdict.status, said)
         finally:  # also when we are cancelled: the record then says so
             try:
                 self._record("outcome", request.id, endings.outcome(result, redactor))
@@ -165,7 +209,21 @@ class AsyncExecutor:
                 result = endings.failed(result, error, redactor, ran=True)
         return result
 
-    async def _execute(self, asked: Asked, result: Result, redactor: Redactor, live: Live | None) -> Result:
+    async def _decided(self, asked: Asked, case: Case) -> Verdict:
+        """Whether it may run: by policy, or by a person. In an overlay nothing happens: there a person decides on the
+        effect, when it is to be applied."""
+        decision = case.evaluation.decision
+        if decision is Decision.FORBID:
+            return Verdict(status=Status.FORBIDDEN)
+        if decision is Decision.ALLOW or case.request.workspace == "overlay":
+            return (await self._gate.watch(case) if self._gate else None) or Verdict()
+        if self._gate is None:
+            return Verdict(status=Status.DENIED)
+        if asked.redeems:
+            return await self._gate.redeem(asked.redeems, case)
+        return await self._gate.ask(case, wait=asked.wait)
+
+    async def _execute(self, asked: Asked, case: Case, result: Result, redactor: Redactor, live: Live | None) -> Result:
         """On the first backend that can. One that raises `Unsupported` has run nothing, so the next may be tried."""
         request, control = asked.request, asked.control
         refusals: list[BackendError] = []
@@ -174,7 +232,13 @@ class AsyncExecutor:
             capture = Capture(request.limits, redactor, live.feed if live else None, self._keep(request, redactor))
             try:
                 _require(backend.name, backend.capabilities(), asked)
-                outcome = await backend.run(request, capture.feed, control)
+                with self.projects.over(request) as over:
+                    if over is None:
+                        outcome = await backend.run(request, capture.feed, control)
+                    else:
+                        above = cast("OverlayBackend", backend)
+                        outcome = await above.run_over(request, capture.feed, control, str(over.stage))
+                        result = await over.finish(result, outcome, case, redactor)
             except (Unsupported, BackendUnavailable) as error:
                 refusals.append(error)
             except Exception as error:  # a backend's own bug too: the output is kept, and the record says what broke
@@ -206,6 +270,35 @@ class AsyncExecutor:
         if self.config.audit.enabled:
             self._audit.append(kind, run, data)
 
+    async def resume(self, id: str, *, secrets: Mapping[str, str] | None = None) -> Result:  # noqa: A002
+        """Run what was `pending`, if a person has said yes to it since. Its secrets were not kept: give them again."""
+        if self._gate is None:
+            raise ApprovalError("nothing waits here", why="the configuration names no state directory", next="give one")
+        ask = await asyncio.to_thread(self._gate.recall, id, secrets or {})
+        return await self.submit(Asked(ask.request, ask.policy, redeems=id))
+
+    async def apply(
+        self,
+        id: str,  # noqa: A002 - of the run
+        *,
+        paths: Iterable[str] | None = None,
+        named: Iterable[str] = (),
+        by_hand: bool = False,
+        wait: bool = True,
+    ) -> Kept:
+        """Make what a run did in an overlay happen to its project, all or nothing; with `paths`, only that. `named` are
+        protected paths, or globs, to be applied too. Where policy wants a person to say yes, one is asked, and shown
+        the effect; `by_hand` says that one has seen it and is saying so."""
+        return await self.projects.apply(self._gate, id, paths, tuple(named), by_hand, wait)
+
+    async def discard(self, id: str) -> Kept:  # noqa: A002
+        """Drop what a run did in an overlay."""
+        return await self.projects.discard(id)
+
+    async def undo(self, id: str) -> Kept:  # noqa: A002
+        """Take back exactly what was applied; refused if it has changed since."""
+        return await self.projects.undo(id)
+
     async def aclose(self) -> None:
         """Let go of what the backends keep warm."""
         await self._entries.aclose()
@@ -217,6 +310,10 @@ class AsyncExecutor:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+def _env_of(judged: Request | None) -> dict[str, str] | None:
+    return None if judged is None else judged.env
 
 
 def _expectation(options: Options) -> Expectation | None:

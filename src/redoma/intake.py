@@ -44,6 +44,8 @@ class Options(More, total=False):
     workspace: WorkspaceKind
     project: str | os.PathLike[str] | None
     """What the workspace is made of; by default the current directory, where it is not `scratch`."""
+    wait: bool
+    """Whether to wait for a person who has to say yes. Without waiting the result is `pending`; see `resume`."""
     on_output: Callable[[Stream, str], Any] | None
     """Called with each piece of output (`"stdout"` or `"stderr"`, and text) while the run goes on."""
 

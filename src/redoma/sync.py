@@ -6,11 +6,12 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar, Unpack
 
+from .approval import Approver
 from .backends.base import Backend
 from .config import Config
 from .errors import CallbackError, RedomaError
@@ -18,6 +19,7 @@ from .executor import AsyncExecutor
 from .intake import Options
 from .models import Chunk, Evaluation, Language, Request, Result
 from .streaming import AsyncLiveRun, OnOutput
+from .workspace.kept import Kept
 
 T = TypeVar("T")
 
@@ -25,8 +27,15 @@ T = TypeVar("T")
 class Executor:
     """Runs requests. Use it as a context manager, or call `close` when done. Any number of threads may share it."""
 
-    def __init__(self, config: Config | None = None, *, backends: Iterable[Backend] | None = None) -> None:
-        self.core = AsyncExecutor(config, backends=backends)
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        backends: Iterable[Backend] | None = None,
+        approver: Approver | None = None,
+    ) -> None:
+        """`approver` is asked where a person has to say yes, instead of the configured one."""
+        self.core = AsyncExecutor(config, backends=backends, approver=approver)
         self._owner = os.getpid()
         self._gate = threading.Lock()
         self._closing = False
@@ -55,6 +64,30 @@ class Executor:
     def stream_command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> LiveRun:
         """Run an argument vector and follow its output."""
         return LiveRun(self, self.core.stream_command(argv, entry=entry, **options))
+
+    def resume(self, id: str, *, secrets: Mapping[str, str] | None = None) -> Result:  # noqa: A002
+        """Run what was `pending`, if a person has said yes to it since. Its secrets were not kept: give them again."""
+        return self.wait(self.core.resume(id, secrets=secrets))
+
+    def apply(
+        self,
+        id: str,  # noqa: A002 - of the run
+        *,
+        paths: Iterable[str] | None = None,
+        named: Iterable[str] = (),
+        by_hand: bool = False,
+        wait: bool = True,
+    ) -> Kept:
+        """Make what a run did in an overlay happen to its project, all or nothing; see `AsyncExecutor.apply`."""
+        return self.wait(self.core.apply(id, paths=paths, named=named, by_hand=by_hand, wait=wait))
+
+    def discard(self, id: str) -> Kept:  # noqa: A002
+        """Drop what a run did in an overlay."""
+        return self.wait(self.core.discard(id))
+
+    def undo(self, id: str) -> Kept:  # noqa: A002
+        """Take back exactly what was applied; refused if it has changed since."""
+        return self.wait(self.core.undo(id))
 
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
         """What policy says of a request, without running it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def operations(place: str, chance: random.Random) -> list[tuple[str, str, Any]]:
     def path() -> str:
         return "/".join([place, *(chance.choice(NAMES) for _ in range(chance.choice([1, 1, 1, 2, 2, 3])))])
 
-    values = {
+    values: dict[str, Callable[[], Any]] = {
         "truncate": lambda: chance.randrange(0, 60),
         "rename": path,
         "symlink": lambda: chance.choice([*NAMES, "/nowhere"]),

@@ -111,7 +111,7 @@ def _values(config: Config) -> Iterator[tuple[str, Any]]:
 
 def _defaults(env: Mapping[str, str]) -> Config:
     state = places.state_directory(env)
-    config = Config(audit=AuditConfig(directory=state / "audit"), artifacts=state / "artifacts")
+    config = Config(audit=AuditConfig(directory=state / "audit"), state=state)
     return msgspec.structs.replace(config, origins={key: "default" for key, _ in _values(config)})
 
 

@@ -182,8 +182,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The values in force, and where each came from."""
 
     audit: AuditConfig
-    artifacts: Path | None = None
-    """Where output is kept that is too long for a result. None: nowhere."""
+    state: Path | None = None
+    """Where is kept what outlives a run: changes to decide on, approvals, output that is too long for a result.
+    None: nowhere, so there are none of those."""
     policy: PolicyConfig = PolicyConfig()
     limits: Limits = Limits()
     approval: ApprovalConfig = ApprovalConfig()

@@ -20,6 +20,7 @@ from .common import FAILED, State, print_json
 _COMMANDS = {
     "approvals": "approvals",
     "audit": "records",
+    "changes": "effects",
     "check": "runs",
     "completion": "host",
     "config": "configs",
@@ -29,6 +30,7 @@ _COMMANDS = {
     "lua": "lua",
     "output": "artifacts",
     "run": "runs",
+    "try": "tries",
 }
 """Each command, and the file it is in: loaded when the command is used."""
 
@@ -63,6 +65,7 @@ def cli(context: click.Context, config: Path | None) -> None:
       redoma run script.py -f data.csv     a file, with data beside it
       redoma check --lang bash 'rm -rf /'  the verdict, without running
       redoma exec app:shell -- git status  a configured executor
+      redoma try -- make clean             what it would change, before it does
       redoma audit tail                    what ran lately
       redoma doctor                        what this host offers
     """

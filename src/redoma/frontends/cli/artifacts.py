@@ -75,7 +75,7 @@ def output(
 def _store(state: State) -> Store:
     from redoma.artifacts import Store
 
-    directory = state.config.artifacts
+    directory = state.config.state and state.config.state / "artifacts"
     if directory is None:
         raise InvalidRequest("no output is kept", why="there is no directory for it", next="set REDOMA_STATE_DIR")
     return Store(directory)

@@ -14,10 +14,16 @@ from redoma.models import Change, Effect, Version
 from .common import State, columns, json_option, print_json
 
 if TYPE_CHECKING:
-    from redoma.workspace.kept import Kept
+    from redoma.workspace.kept import Changes, Kept
 
-_COLOURS = {"added": "green", "modified": "yellow", "deleted": "red", "renamed": "cyan", "mode": "blue", "symlink": "cyan"}
-_MARKS = {"added": "+", "modified": "~", "deleted": "-", "renamed": ">", "mode": "*", "symlink": "@"}
+_LOOKS = {
+    "added": ("+", "green"),
+    "modified": ("~", "yellow"),
+    "deleted": ("-", "red"),
+    "renamed": (">", "cyan"),
+    "mode": ("*", "blue"),
+    "symlink": ("@", "cyan"),
+}
 
 
 def name(path: str) -> str:
@@ -45,8 +51,8 @@ def tree(effect: Effect) -> Iterator[str]:
 
 
 def _line(change: Change, depth: int, last: str) -> str:
-    kind = change.kind
-    mark = click.style(_MARKS[kind], fg=_COLOURS[kind])
+    mark, colour = _LOOKS[change.kind]
+    mark = click.style(mark, fg=colour)
     told = _about(change)
     note = click.style(f"  protected: {change.protected}", fg="magenta") if change.protected else ""
     return f"{'  ' * depth}{mark} {last}{f'  ({told})' if told else ''}{note}"
@@ -99,7 +105,7 @@ def changes() -> None:
 @click.pass_obj
 def list_changes(state: State, as_json: bool) -> int:
     """What is kept, newest first."""
-    kept = _kept(state).list()
+    kept = _kept(state).list()[::-1]
     if as_json:
         print_json([_shape(one) for one in kept])
     elif kept:
@@ -176,14 +182,14 @@ def undo_changes(state: State, id: str) -> int:  # noqa: A002 - what a person ty
     return 0
 
 
-def _kept(state: State) -> Any:
-    from redoma.workspace.kept import Changes
+def _kept(state: State) -> Changes:
+    from redoma.projects import changes_in
 
-    return Changes(state.config.state / "changes")
+    return changes_in(state.config.state)
 
 
 def _when(kept: Kept) -> str:
-    return datetime.fromtimestamp(kept.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(kept.since).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _shape(kept: Kept) -> dict[str, Any]:

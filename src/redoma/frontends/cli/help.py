@@ -12,6 +12,7 @@ Usage: redoma [OPTIONS] COMMAND [ARGS]...
     redoma run script.py -f data.csv     a file, with data beside it
     redoma check --lang bash 'rm -rf /'  the verdict, without running
     redoma exec app:shell -- git status  a configured executor
+    redoma try -- make clean             what it would change, before it does
     redoma audit tail                    what ran lately
     redoma doctor                        what this host offers
 
@@ -23,6 +24,7 @@ Options:
 Commands:
   approvals   What waits for a person to decide, and what was decided.
   audit       What ran, for whom, and what came of it: a hash-chained record.
+  changes     What runs in overlays did to a project, kept until you apply...
   check       Print the verdict, level and backend, without running anything.
   completion  Print the completion script of a SHELL.
   config      The configuration in force, and the files it comes from.
@@ -32,6 +34,7 @@ Commands:
   lua         Run a Lua script: a FILE, or `-` for standard input.
   output      Print what a run with a long output printed; the beginning of...
   run         Run code: a FILE, `-` for standard input, or the code itself.
+  try         See what a command would do to the current project, then let...
 
   Exit status: the code's own; 124 time-out, 137 memory or a kill, 126 refused,
   125 Redoma itself failed.

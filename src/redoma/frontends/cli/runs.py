@@ -44,49 +44,59 @@ _policy = click.option(
 )
 
 
+_LIMITS = (
+    json_option,
+    click.option("--label", help="What it is called each time, for a pinned approval.  [default: the file]"),
+    click.option("--reason", default="", help="Why, for the record."),
+    click.option("--expect", metavar="json|regex:RE|FILE", help="What it has to print; FILE is a JSON Schema."),
+    click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force."),
+    click.option("-i", "--stdin", "pass_stdin", is_flag=True, help="Pass our standard input on to it."),
+    click.option("--secret", "secrets", multiple=True, metavar="NAME[=VALUE]", help="A variable to keep out of sight."),
+    click.option(
+        "-e", "--env", "env", multiple=True, metavar="NAME[=VALUE]", help="A variable; ours, without a value."
+    ),
+    click.option("--disk", type=Size(), help="All its files together, such as 64MiB."),
+    click.option("--memory", type=Size(), help="Memory, such as 256MiB."),
+    click.option("--cpu", type=float, help="Seconds of processor time."),
+    click.option("--time", "seconds", type=float, help="Seconds it may take."),
+    _policy,
+)
+_FILES = (
+    click.option("--force", is_flag=True, help="Let files that are brought back replace ours."),
+    click.option("--output-dir", metavar="DIR", help="Where to put them.  [default: the current directory]"),
+    click.option(
+        "-o", "--output", "outputs", multiple=True, metavar="PATTERN", help="Bring new files back, such as '*.png'."
+    ),
+    click.option("-f", "--file", "files", multiple=True, metavar="LOCAL[:GUEST]", help="Put a file beside it."),
+)
+
+
+def limits_of_a_run(command: F) -> F:
+    """The options that every run has."""
+    for option in _LIMITS:
+        command = option(command)
+    return command
+
+
 def limits_and_context(command: F) -> F:
     """The options that `run` and `exec` share."""
-    for option in (
-        json_option,
-        click.option("--label", help="What it is called each time, for a pinned approval.  [default: the file]"),
-        click.option("--reason", default="", help="Why, for the record."),
-        click.option("--expect", metavar="json|regex:RE|FILE", help="What it has to print; FILE is a JSON Schema."),
-        click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force."),
-        click.option("-i", "--stdin", "pass_stdin", is_flag=True, help="Pass our standard input on to it."),
-        click.option("--force", is_flag=True, help="Let files that are brought back replace ours."),
-        click.option("--output-dir", metavar="DIR", help="Where to put them.  [default: the current directory]"),
-        click.option(
-            "-o", "--output", "outputs", multiple=True, metavar="PATTERN", help="Bring new files back, such as '*.png'."
-        ),
-        click.option("-f", "--file", "files", multiple=True, metavar="LOCAL[:GUEST]", help="Put a file beside it."),
-        click.option(
-            "--secret", "secrets", multiple=True, metavar="NAME[=VALUE]", help="A variable to keep out of sight."
-        ),
-        click.option(
-            "-e", "--env", "env", multiple=True, metavar="NAME[=VALUE]", help="A variable; ours, without a value."
-        ),
-        click.option("--disk", type=Size(), help="All its files together, such as 64MiB."),
-        click.option("--memory", type=Size(), help="Memory, such as 256MiB."),
-        click.option("--cpu", type=float, help="Seconds of processor time."),
-        click.option("--time", "seconds", type=float, help="Seconds it may take."),
-        _policy,
-        click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native."),
-    ):
+    backend = click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native.")
+    for option in (*_LIMITS[:6], *_FILES, *_LIMITS[6:], backend):
         command = option(command)
     return command
 
 
 def run_options(given: dict[str, Any]) -> dict[str, Any]:
-    """What `limits_and_context` was given, as options of a run."""
+    """What `limits_of_a_run` or `limits_and_context` was given, as options of a run."""
     limits = {"time": given["seconds"], "cpu": given["cpu"], "memory": given["memory"], "disk": given["disk"]}
     return {
-        "backend": given["backend"],
+        "backend": given.get("backend", "auto"),
         "policy": given["policy"],
         "limits": {name: value for name, value in limits.items() if value is not None},
         "env": dict(_variable(text) for text in given["env"]),
         "secrets": dict(_variable(text) for text in given["secrets"]),
-        "files": dict(_file(text) for text in given["files"]),
-        "outputs": given["outputs"],
+        "files": dict(_file(text) for text in given.get("files", ())),
+        "outputs": given.get("outputs", ()),
         "stdin": standard_input() if given["pass_stdin"] else b"",
         "require": given["require"],
         "reason": given["reason"],

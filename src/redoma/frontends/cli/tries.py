@@ -62,13 +62,14 @@ def attempt(
         )
     if keep and apply_if_ok:
         raise InvalidRequest("--keep was given with --apply-if-ok", why="it is one or the other", next="choose one")
+    given |= {"output_dir": None, "outputs": (), "force": False}  # what it leaves are its changes
     top = Path(project) if project is not None else current_project(Path.cwd())
     with Executor(state.config) as executor:
         live = executor.stream_command(command, **run_options(given), workspace="overlay", project=top)
         result = follow(live, as_json)
         effect = result.effect
         if effect is None or not effect.changes:
-            status = show(result, as_json, {**given, "output_dir": None})
+            status = show(result, as_json, given)
             if effect is not None and not as_json:
                 _say_refused(effect)
                 click.echo("It changed nothing.", err=True)
@@ -77,9 +78,8 @@ def attempt(
         if apply_if_ok and result.ok:
             applied = executor.apply(result.id, named=named)
         if as_json:
-            show(result, True, {**given, "output_dir": None})
-            return result.shell_exit
-        status = show(result, False, {**given, "output_dir": None})
+            return show(result, True, given)
+        status = show(result, False, given)
         _present(effect)
         if applied is not None:
             _say_applied(len(applied.applied), applied.left)
@@ -154,5 +154,3 @@ def _say_applied(count: int, left: dict[str, str]) -> None:
 def _say_kept(result: Result) -> None:
     short = result.id[:12]
     click.echo(f"Kept as {short}. Next: redoma changes show {short}, then apply or discard it.", err=True)
-
-

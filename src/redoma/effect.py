@@ -1,0 +1,69 @@
+"""What a run did to a project, or would do: frozen data, path by path."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+
+class Version(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one path of a project was, or is to be."""
+
+    kind: Literal["file", "directory", "symlink"]
+    mode: int = 0
+    """Permission bits, with those for set-user-id, set-group-id and sticky."""
+    size: int = 0
+    sha256: str = ""
+    """Of a file's content."""
+    target: str = ""
+    """Of a symbolic link, as it is written in it."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One path that a run added, changed or removed. Names that are no UTF-8 have their bytes as lone surrogates."""
+
+    path: str
+    """Relative to the project, with `/` between names."""
+    before: Version | None = None
+    after: Version | None = None
+    old_path: str = ""
+    """Where it was before, if it was only moved."""
+    diff: str = ""
+    """Unified, where both sides are text (or missing) and not too long."""
+    protected: str = ""
+    """Why it is not applied unless it is named; empty where nothing speaks against it."""
+
+    @property
+    def kind(self) -> Literal["added", "modified", "deleted", "renamed", "mode", "symlink"]:
+        if self.old_path:
+            return "renamed"
+        if self.before is None:
+            return "added"
+        if self.after is None:
+            return "deleted"
+        if self.after.kind == "symlink":
+            return "symlink"
+        if msgspec.structs.replace(self.before, mode=self.after.mode) == self.after:
+            return "mode"
+        return "modified"
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that a run did to a project, which has not happened to the project itself yet."""
+
+    project: str
+    """The directory, as an absolute path without links."""
+    changes: tuple[Change, ...] = ()
+    """Sorted by path; at most one for each."""
+    refused: dict[str, str] = {}
+    """Path → why what the run left there can't be carried over: a device, a socket, a file that is too large."""
+    conflicts: dict[str, str] = {}
+    """Path of a change → what somebody else did there while the run went on. Such a change is not applied."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of exactly this effect: an approval of it is an approval of nothing else."""
+        facts = [(change.path, change.old_path, change.before, change.after) for change in self.changes]
+        return hashlib.sha256(ascii([self.project, facts]).encode()).hexdigest()
