@@ -8,19 +8,27 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import overlay_cases
+
 from redoma.backends.base import Entry, Outcome
 from redoma.backends.jail import JailBackend
 from redoma.errors import InvalidRequest
-from redoma.models import Limits, Request
+from redoma.models import Effect, Limits, Request
+from redoma.workspace.effects import effect_of
+from redoma.workspace.kept import Changes
+from redoma.workspace.tree import Tree
 
 CASES: dict[str, Callable[[Bench], Awaitable[None]]] = {}
 
@@ -249,6 +257,73 @@ async def a_project_that_is_gone_is_told(bench: Bench) -> None:
     except InvalidRequest as error:
         told = str(error)
     assert "can't be used: No such file" in told
+
+
+_TREES, _ROUNDS = 60, 20
+"""Small trees in one project, and runs over such a project."""
+
+
+def _kept(bench: Bench) -> Changes:
+    return Changes(bench.place / "changes", durable=False)
+
+
+async def _changed(bench: Bench, chance: random.Random) -> tuple[dict[str, Any], dict[str, Any], Effect]:
+    """A project full of random trees, what it comes to if random operations are done directly, and their effect."""
+    shutil.rmtree(bench.project)
+    bench.project.mkdir()
+    wanted: list[tuple[str, str, Any]] = []
+    for number in range(_TREES):
+        overlay_cases.plant(bench.project / str(number), chance)
+        wanted += overlay_cases.operations(str(number), chance)
+    before = overlay_cases.look(bench.project)
+    copy = bench.place / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(bench.project, copy, symlinks=True)
+    code = f"{overlay_cases.PERFORM}\nperform({wanted!a})"
+    _directly(code, copy)
+    request = Request(
+        code=code, language="python", workspace="overlay", project=str(bench.project), cwd=str(bench.project)
+    )
+    with tempfile.TemporaryDirectory(dir=bench.place) as stage:
+        began = time.time()
+        outcome = await bench.jail.run_over(request, lambda stream, data: True, None, stage)
+        assert outcome.status.value == "ok", outcome
+        with Tree(bench.project) as tree:
+            effect = effect_of(tree, outcome.entries, Path(stage), began)
+        assert not effect.refused, effect.refused
+        _kept(bench).keep("run", effect, Path(stage), {})
+    return before, overlay_cases.look(copy), effect
+
+
+def _must_be(place: Path, wanted: dict[str, Any], seed: int) -> None:
+    found = overlay_cases.look(place)
+    different = [
+        (bytes.fromhex(key), found.get(key), wanted.get(key))
+        for key in sorted({*found, *wanted})
+        if found.get(key) != wanted.get(key)
+    ]
+    assert not different, (seed, different)
+
+
+def _directly(code: str, place: Path) -> None:
+    subprocess.run([sys.executable, "-I", "-c", code], cwd=place, check=True)
+
+
+@case
+async def what_is_applied_is_what_a_direct_run_does_and_undo_takes_it_back(bench: Bench) -> None:
+    for seed in range(_ROUNDS):
+        before, after, effect = await _changed(bench, random.Random(seed))
+        _must_be(bench.project, before, seed)
+        named = [change.path for change in effect.changes]
+        if seed % 4 == 0:
+            _kept(bench).discard("run")
+            _must_be(bench.project, before, seed)
+        else:
+            _kept(bench).apply("run", named=named)
+            _must_be(bench.project, after, seed)
+            _kept(bench).undo("run")
+            _must_be(bench.project, before, seed)
+        shutil.rmtree(bench.place / "changes")
 
 
 async def main(place: str) -> None:
