@@ -95,7 +95,8 @@ class AsyncExecutor:
         user = intake.user()
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
         self._gate = Gate.configured(Store(state / DATABASE), self._record, user=user, **settings) if state else None
-        self.projects = Projects(state, self._record, user=user, separate=approval.separate)
+        home = configuration.home()
+        self.projects = Projects(state, self._record, user=user, home=home, separate=approval.separate)
 
     async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
         """Run source text."""

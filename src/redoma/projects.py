@@ -67,8 +67,8 @@ def changes_in(state: Path | None) -> Changes:
 class Projects:
     """`state` is where effects are kept; without it there are no runs over projects."""
 
-    def __init__(self, state: Path | None, record: Record, *, user: str, separate: bool) -> None:
-        self._state, self._record, self._user, self._separate = state, record, user, separate
+    def __init__(self, state: Path | None, record: Record, *, user: str, home: Path | None, separate: bool) -> None:
+        self._state, self._record, self._user, self._home, self._separate = state, record, user, home, separate
 
     @property
     def changes(self) -> Changes:
@@ -80,7 +80,7 @@ class Projects:
         if request.workspace == "scratch":
             yield None
             return
-        must_be_a_project(request.project or "", private=[self._state] if self._state else ())
+        must_be_a_project(request.project or "", home=self._home, private=[self._state] if self._state else ())
         if request.workspace != "overlay":
             yield None
             return

@@ -25,7 +25,7 @@ from .model import (
     Problem,
     printable,
 )
-from .places import project_file, state_directory
+from .places import home, project_file, state_directory
 from .trusted import trusted_files, untrust
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Problem",
     "check",
     "describe",
+    "home",
     "load",
     "loosenings",
     "printable",

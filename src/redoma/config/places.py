@@ -33,8 +33,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(self.data).hexdigest()
 
 
-def home(env: Mapping[str, str]) -> Path | None:
+def home(env: Mapping[str, str] | None = None) -> Path | None:
     """The user's home directory, or None where there is none that can be relied on."""
+    env = os.environ if env is None else env
     # A relative HOME would let the current directory, that is the project, say where the user's own files are.
     named = env.get("HOME", "")
     if named:
