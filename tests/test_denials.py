@@ -88,7 +88,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "other words": {"argv": ("curl", "https://example.org"), "language": "command", "code": ""},
     "one word more": {"argv": ("curl", "https://example.com", "-o", "x"), "language": "command", "code": ""},
     "other code": {"code": "eval(y)", "language": "python", "argv": ()},
-    "as a script": {"code": "curl https://example.com;", "language": "bash", "argv": ()},
+    "as a script": {"code": "curl https://example.com", "language": "bash", "argv": ()},
     "input": {"stdin": b"x"},
     "a variable": {"env": {"A": "1"}},
     "a file": {"files": {"b": b""}, "cwd": None},
@@ -268,6 +268,13 @@ def test_the_lines_name_the_image_of_a_container(tmp_path: Path) -> None:
     assert no is not None
     (entry,) = permitting(no.narrowest, tmp_path / "file").entries.values()
     assert (getattr(entry, "image", ""), entry.command_whitelist) == ("python:3.11-slim", ("id",))
+
+
+def test_a_secret_in_a_command_that_is_not_listed_is_nowhere_in_the_denial(tmp_path: Path) -> None:
+    no = refused(tmp_path, ["echo", "AKIAIOSFODNN7EXAMPLE"], "app:shell").denial
+    assert no is not None
+    assert "AKIA" not in repr(no)
+    assert no.narrowest == ""
 
 
 def test_what_no_line_of_an_entry_permits_says_so(tmp_path: Path) -> None:
