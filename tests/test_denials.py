@@ -407,7 +407,7 @@ def test_a_denial_is_on_record(config: Config) -> None:
 def test_the_command_line_shows_what_would_permit_it(redoma_command: Command, tmp_path: Path) -> None:
     done = redoma_command("run", "--lang", "bash", "sudo echo 'hi  there'")
     assert done.returncode == 126
-    said, _, lines = done.stderr.partition("  permit   exactly this, in redoma.yaml:\n")
+    said, _, lines = done.stderr.partition("  permit   by these lines of redoma.yaml:\n")
     assert "  about    sudo echo 'hi there'\n" in said
     assert "  again    no use: a person has to say yes, and nobody is there to ask\n" in said
     permitted = permitting("".join(line[4:] + "\n" for line in lines.splitlines()), tmp_path).load_policy()
