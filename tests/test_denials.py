@@ -88,7 +88,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "other words": {"argv": ("curl", "https://example.org"), "language": "command", "code": ""},
     "one word more": {"argv": ("curl", "https://example.com", "-o", "x"), "language": "command", "code": ""},
     "other code": {"code": "eval(y)", "language": "python", "argv": ()},
-    "as a script": {"code": "curl https://example.com;", "language": "bash", "argv": ()},
+    "as a script": {"code": "curl https://example.com", "language": "bash", "argv": ()},
     "input": {"stdin": b"x"},
     "a variable": {"env": {"A": "1"}},
     "a file": {"files": {"b": b""}, "cwd": None},
@@ -270,6 +270,13 @@ def test_the_lines_name_the_image_of_a_container(tmp_path: Path) -> None:
     assert (getattr(entry, "image", ""), entry.command_whitelist) == ("python:3.11-slim", ("id",))
 
 
+def test_a_secret_in_a_command_that_is_not_listed_is_nowhere_in_the_denial(tmp_path: Path) -> None:
+    no = refused(tmp_path, ["echo", "AKIAIOSFODNN7EXAMPLE"], "app:shell").denial
+    assert no is not None
+    assert "AKIA" not in repr(no)
+    assert no.narrowest == ""
+
+
 def test_what_no_line_of_an_entry_permits_says_so(tmp_path: Path) -> None:
     no = refused(tmp_path, ["ls", "-l"], "app:shell", files={"a": b""}).denial
     assert no is not None
@@ -400,7 +407,7 @@ def test_a_denial_is_on_record(config: Config) -> None:
 def test_the_command_line_shows_what_would_permit_it(redoma_command: Command, tmp_path: Path) -> None:
     done = redoma_command("run", "--lang", "bash", "sudo echo 'hi  there'")
     assert done.returncode == 126
-    said, _, lines = done.stderr.partition("  permit   exactly this, in redoma.yaml:\n")
+    said, _, lines = done.stderr.partition("  permit   by these lines of redoma.yaml:\n")
     assert "  about    sudo echo 'hi there'\n" in said
     assert "  again    no use: a person has to say yes, and nobody is there to ask\n" in said
     permitted = permitting("".join(line[4:] + "\n" for line in lines.splitlines()), tmp_path).load_policy()

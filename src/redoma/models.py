@@ -398,7 +398,8 @@ class Denial(msgspec.Struct, frozen=True, kw_only=True):
     allowed: str
     """What can be done instead."""
     narrowest: str = ""
-    """Lines of a redoma.yaml that permit exactly this and nothing else; empty where none could."""
+    """Lines of a redoma.yaml that permit it, as narrowly as one can say it there; empty where none could. For a rule
+    exactly this request; for a limit, more of it for every run; for an executor, to be merged into its other lines."""
     retry: bool = False
     """Whether the same request, unchanged, may fare better if it is made again."""
     retry_why: str = ""

@@ -308,7 +308,7 @@ def _print_denial(denial: Denial, said: str) -> None:
         if text and text not in said:
             click.echo(f"  {name:8} {_name(text)}", err=True)
     if denial.narrowest:
-        click.echo("  permit   exactly this, in redoma.yaml:", err=True)
+        click.echo("  permit   by these lines of redoma.yaml:", err=True)
         click.echo("".join(f"    {line}\n" for line in denial.narrowest.splitlines()), nl=False, err=True)
 
 
