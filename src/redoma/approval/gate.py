@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import secrets as random
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 
 import msgspec
 
-from ..errors import Absent, ApprovalError, InvalidRequest
+from ..errors import Absent, ApprovalError, InvalidRequest, RedomaError
 from ..models import Approval, Status
 from ..store import Store
 from .approvers import NOBODY, Approver, Deny, Queue
 from .ask import Ask, Case, digest_of, stored
 from .book import Audit, Book, Entry
 from .console import Console
-from .webhook import webhook as to_webhook
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,11 @@ class Gate:
                 chosen = Deny()
             case _:
                 chosen = approver
-        notify = to_webhook(webhook) if webhook else None
+        notify = None
+        if webhook:
+            from .webhook import webhook as posting  # what speaks HTTP takes longer to load than all else here
+
+            notify = posting(webhook)
         return cls(book, chosen, timeout=timeout, expires=expires, notify=notify)
 
     async def watch(self, case: Case) -> Verdict | None:
@@ -139,7 +143,8 @@ class Gate:
             answer = await self._answer(ask)
             return await asyncio.to_thread(self._settle, ask, answer)
         except asyncio.CancelledError:
-            self.book.expire(ask.id)  # nobody waits for an answer any more, so none may be given
+            with suppress(RedomaError):  # it can't be answered for long in any case; that we are cancelled comes first
+                self.book.expire(ask.id)  # nobody waits for an answer any more, so none may be given
             raise
 
     async def _answer(self, ask: Ask) -> Approval | None:
