@@ -82,8 +82,8 @@ class Gate:
         """For what needs nobody's yes: the refusal of a script that is pinned and was changed, if it is one."""
         if not case.request.label or not self.book.store.exists:
             return None
-        ask = await asyncio.to_thread(self._put, case, self._timeout)
-        return await asyncio.to_thread(self._alarm, ask)
+        # Not in a thread: nobody who writes holds up a reader, and a request that is refused needs no event loop.
+        return self._alarm(self._put(case, self._timeout))
 
     async def ask(self, case: Case, *, wait: bool = True) -> Verdict:
         """Raises `StoreError` and `AuditError` where it can't be known or recorded; nothing may run then."""
