@@ -14,12 +14,13 @@ TYPE_CHECKING = False  # as type checkers know it; `typing` itself would double 
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import approval, scripts
     from . import exec as exec  # noqa: A004 - part of the interface
-    from . import scripts
     from .backends.base import Backend, Capabilities, Outcome
     from .backends.fake import Answer, FakeBackend
     from .config import Config
     from .errors import (
+        ApprovalError,
         AuditError,
         BackendError,
         BackendUnavailable,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         PolicyError,
         RedomaError,
         Refused,
+        StoreError,
         Unsupported,
     )
     from .executor import AsyncExecutor
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from .facades.safe import execute_safe
     from .learned import Artifact, Diagnosis
     from .models import (
+        Approval,
         Chunk,
         Decision,
         Denial,
@@ -60,24 +63,26 @@ _HOMES = {
     "backends.fake": "Answer FakeBackend",
     "config": "Config",
     "errors": (
-        "AuditError BackendError BackendUnavailable CallbackError ConfigError InvalidRequest PolicyError RedomaError "
-        "Refused Unsupported"
+        "ApprovalError AuditError BackendError BackendUnavailable CallbackError ConfigError InvalidRequest PolicyError "
+        "RedomaError Refused StoreError Unsupported"
     ),
     "executor": "AsyncExecutor",
     "facades.core": "Core command_history process_command run_python_code",
     "facades.safe": "execute_safe",
     "learned": "Artifact Diagnosis",
-    "models": "Chunk Decision Denial Evaluation Finding Isolation Level Limits Request Result Status Usage",
+    "models": "Approval Chunk Decision Denial Evaluation Finding Isolation Level Limits Request Result Status Usage",
     "policy": "Rule",
     "streaming": "AsyncLiveRun",
     "sync": "Executor LiveRun command run stream",
 }
-_MODULES = frozenset({"exec", "scripts"})
+_MODULES = frozenset({"approval", "exec", "scripts"})
 """Modules that are public by themselves: `redoma.exec` (not in `__all__`: a star import would hide the builtin)."""
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "Answer",
+    "Approval",
+    "ApprovalError",
     "Artifact",
     "AsyncExecutor",
     "AsyncLiveRun",
@@ -111,8 +116,10 @@ __all__ = [
     "Result",
     "Rule",
     "Status",
+    "StoreError",
     "Unsupported",
     "Usage",
+    "approval",
     "command",
     "command_history",
     "execute_safe",

@@ -185,18 +185,21 @@ class AsyncProcess:
         if self._task is not None or self._closed:
             why = "it was closed" if self._closed else "it was started before"
             raise InvalidRequest("the process can't be started", why=why, next="make another one")
-        asked = self._asked
+        asked, decision = self._asked, None
         if self._control is None:  # nothing will tell us that it has been started, so ask now whether it may be
-            evaluation = self._executor.check(asked.judged or asked.request, asked.policy)
-            if evaluation.decision is not Decision.ALLOW:
+            decision = self._executor.check(asked.judged or asked.request, asked.policy).decision
+            if decision is Decision.FORBID:
                 raise self._wrong(_at_once(self._executor.submit(asked)))
         run = self._executor.follow(asked)
         # It doesn't refer to us: a process that nobody refers to any more must be seen to be one.
         self._task = asyncio.get_running_loop().create_task(_follow(run, self._printed, self._control))
-        if self._control is None:
+        if decision is Decision.ALLOW:
             return
         try:
-            await self._control.settled.wait()
+            if self._control is not None:
+                await self._control.settled.wait()
+            else:  # a person is asked first, and the end is the first that we hear of it
+                await asyncio.wait([self._task])
         except BaseException:  # whoever is interrupted here has no process to go on with
             await self.close()
             raise

@@ -16,7 +16,7 @@ import msgspec
 
 from . import config as configuration
 from . import denial, endings, intake
-from .approval import Approver, Case, Gate, Verdict
+from .approval import NOBODY, Approver, Case, Gate, Verdict, setting_of
 from .artifacts import Store as Artifacts
 from .audit import AuditLog
 from .backends.base import Backend, Capabilities, Control, OverlayBackend
@@ -185,6 +185,7 @@ class AsyncExecutor:
         redactor = live.redactor if live else Redactor(request.secrets.values())
         level = level_of(judged, evaluation)
         case = Case(request, evaluation, level.level, None, asked.policy, asked.entry, _env_of(asked.judged))
+        case = case._replace(setting=setting(self.config, asked.entry))
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
         result = msgspec.structs.replace(result, level=level.level, level_why=level.why)
         try:
@@ -197,10 +198,10 @@ class AsyncExecutor:
         try:
             if verdict.status is None:
                 result = await self._execute(asked, case, result, redactor, live)
-            elif evaluation.decision is Decision.ALLOW:  # a pinned script that has changed
+            elif evaluation.decision is Decision.ALLOW:  # a pinned script that has changed, or not what was asked about
                 result = msgspec.structs.replace(result, status=verdict.status, error=verdict.error)
             else:
-                said = verdict.error if verdict.id else ""
+                said = "" if verdict.error == NOBODY else verdict.error
                 no = denial.of_policy(evaluation, judged, self._policy(asked.policy), redactor, verdict.status, said)
                 result = endings.refused(result, no, verdict.status, said)
         finally:  # also when we are cancelled: the record then says so
@@ -214,14 +215,13 @@ class AsyncExecutor:
         """Whether it may run: by policy, or by a person. In an overlay nothing happens: there a person decides on the
         effect, when it is to be applied."""
         decision = case.evaluation.decision
-        if decision is Decision.FORBID:
-            return Verdict(status=Status.FORBIDDEN)
-        if decision is Decision.ALLOW or case.request.workspace == "overlay":
-            return (await self._gate.watch(case) if self._gate else None) or Verdict()
+        if asked.redeems and self._gate is not None and decision is not Decision.FORBID:
+            return await self._gate.redeem(asked.redeems, case)  # also where nobody need be asked any more: see there
+        if decision is not Decision.PROMPT or case.request.workspace == "overlay":
+            alarm = await self._gate.watch(case) if self._gate else None
+            return alarm or Verdict(status=Status.FORBIDDEN if decision is Decision.FORBID else None)
         if self._gate is None:
             return Verdict(status=Status.DENIED)
-        if asked.redeems:
-            return await self._gate.redeem(asked.redeems, case)
         return await self._gate.ask(case, wait=asked.wait)
 
     async def _execute(self, asked: Asked, case: Case, result: Result, redactor: Redactor, live: Live | None) -> Result:
@@ -311,6 +311,12 @@ class AsyncExecutor:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+def setting(config: Config, entry: str) -> str:
+    """What of the configuration decides, beside the policy, what a request does: an approval is of that, too."""
+    docker = msgspec.structs.replace(config.docker, minimum=0, maximum=None, queue=0, idle=0.0)
+    return setting_of(docker, config.jail.preload, config.entries.get(entry))
 
 
 def _env_of(judged: Request | None) -> dict[str, str] | None:

@@ -22,7 +22,7 @@ where they have to be two, or that nobody hears from in time.
 
 from __future__ import annotations
 
-from .approvers import Approver, Callback, Chain, Deny, Queue
+from .approvers import NOBODY, Approver, Callback, Chain, Deny, Queue
 from .ask import Ask, Case, digest_of, setting_of
 from .book import STATES, Book, Entry
 from .console import Console
@@ -30,6 +30,7 @@ from .gate import Gate, Verdict
 from .show import describe
 
 __all__ = [
+    "NOBODY",
     "STATES",
     "Approver",
     "Ask",

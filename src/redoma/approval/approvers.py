@@ -58,12 +58,11 @@ class Queue:
     async def decide(self, ask: Ask) -> Approval | None:
         loop, pause = asyncio.get_running_loop(), _FIRST_LOOK
         deadline = loop.time() + self._wait
-        while True:
-            entry = await asyncio.to_thread(self._book.load, ask.id)
-            if entry.state != "open" or (left := deadline - loop.time()) <= 0:
-                return entry.approval if entry.state in ("approved", "denied") else None
+        while await asyncio.to_thread(self._book.is_open, ask.id) and (left := deadline - loop.time()) > 0:
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
+        entry = await asyncio.to_thread(self._book.load, ask.id)
+        return entry.approval if entry.state in ("approved", "denied") else None
 
 
 class Chain:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import unicodedata
 from collections.abc import Mapping
 from datetime import datetime
@@ -140,6 +141,8 @@ def _plain(value: Any) -> Any:
             return str(value)  # of an enumeration, too
         case float():
             return int(value) if value.is_integer() else value
+        case os.PathLike():
+            return os.fspath(value)
         case bytes():
             return ["bytes", len(value), hashlib.sha256(value).hexdigest()]
         case list() | tuple():

@@ -253,6 +253,12 @@ class Book:
         with self.store.reading() as db:
             return _entry(self._row(db, id), self.now())
 
+    def is_open(self, id: str) -> bool:  # noqa: A002 - the column's name
+        """Whether it still waits for an answer; cheap enough to be asked again and again."""
+        with self.store.reading() as db:
+            row = db.execute("SELECT state, expires FROM asks WHERE id = ?", (id,)).fetchone()
+        return row is not None and row["state"] == "open" and row["expires"] > self.now().timestamp()
+
     def entries(self, *states: State) -> list[Entry]:
         """The pages in these states, oldest first."""
         if not self.store.exists:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import secrets as random
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 
 import msgspec
 
-from ..errors import Absent, ApprovalError, InvalidRequest
+from ..errors import Absent, ApprovalError, InvalidRequest, RedomaError
 from ..models import Approval, Status
 from ..store import Store
 from .approvers import NOBODY, Approver, Deny, Queue
 from .ask import Ask, Case, digest_of, stored
 from .book import Audit, Book, Entry
 from .console import Console
-from .webhook import webhook as to_webhook
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,15 +71,19 @@ class Gate:
                 chosen = Deny()
             case _:
                 chosen = approver
-        notify = to_webhook(webhook) if webhook else None
+        notify = None
+        if webhook:
+            from .webhook import webhook as posting  # what speaks HTTP takes longer to load than all else here
+
+            notify = posting(webhook)
         return cls(book, chosen, timeout=timeout, expires=expires, notify=notify)
 
     async def watch(self, case: Case) -> Verdict | None:
         """For what needs nobody's yes: the refusal of a script that is pinned and was changed, if it is one."""
         if not case.request.label or not self.book.store.exists:
             return None
-        ask = await asyncio.to_thread(self._put, case, self._timeout)
-        return await asyncio.to_thread(self._alarm, ask)
+        # Not in a thread: nobody who writes holds up a reader, and a request that is refused needs no event loop.
+        return self._alarm(self._put(case, self._timeout))
 
     async def ask(self, case: Case, *, wait: bool = True) -> Verdict:
         """Raises `StoreError` and `AuditError` where it can't be known or recorded; nothing may run then."""
@@ -139,7 +143,8 @@ class Gate:
             answer = await self._answer(ask)
             return await asyncio.to_thread(self._settle, ask, answer)
         except asyncio.CancelledError:
-            self.book.expire(ask.id)  # nobody waits for an answer any more, so none may be given
+            with suppress(RedomaError):  # it can't be answered for long in any case; that we are cancelled comes first
+                self.book.expire(ask.id)  # nobody waits for an answer any more, so none may be given
             raise
 
     async def _answer(self, ask: Ask) -> Approval | None:

@@ -1,0 +1,180 @@
+"""Approvals on the path of a request: nothing runs without one, and everything that ends otherwise says why."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from approval_stage import RISKY
+
+import redoma.exec
+from redoma import AsyncExecutor, Config, FakeBackend, Refused, Result, Status
+from redoma.approval import Ask, Callback
+from redoma.audit import AuditLog
+from redoma.config import ApprovalConfig, AuditConfig, DockerConfig, DockerEntry, MontyEntry, NativeEntry, PolicyConfig
+from redoma.models import Approval, Decision
+
+
+class Way:
+    """An executor with a backend that only remembers; made anew, it is the same after a restart."""
+
+    def __init__(self, directory: Path) -> None:
+        audit = AuditConfig(directory=directory / "audit")
+        self.config = Config(audit=audit, state=directory / "state", approval=ApprovalConfig(approver="queue"))
+        self.log = AuditLog(audit.directory)
+
+    def change(self, **fields: Any) -> None:
+        self.config = msgspec.structs.replace(self.config, **fields)
+
+    async def run(self, code: str = RISKY, **options: Any) -> tuple[Result, int]:
+        """The result, and how often something ran."""
+        approver = options.pop("approver", None)
+        fakes = [FakeBackend(name=name) for name in ("jail", "native")]
+        async with AsyncExecutor(self.config, backends=fakes, approver=approver) as executor:
+            if "id" in options:
+                result = await executor.resume(options.pop("id"), **options)
+            elif "entry" in options:
+                result = await executor.command(code.split(), **options)
+            else:
+                result = await executor.run(code, "bash", **options)
+        return result, sum(len(fake.requests) for fake in fakes)
+
+    async def approve(self, id: str, **said: Any) -> None:  # noqa: A002 - what it is called everywhere
+        async with AsyncExecutor(self.config, backends=[]) as executor:
+            assert executor._gate is not None
+            book = executor._gate.book
+            book.answer(yes(book.load(id).ask, **said))
+
+    @property
+    def kinds(self) -> list[str]:
+        return [record.kind for record in self.log.records()]
+
+
+def yes(ask: Ask, **said: Any) -> Approval:
+    now = datetime.now(UTC)
+    said = {"reason": "looked at it", "at": now, "expires": now + timedelta(hours=1), **said}
+    return ask.answer("approved", approver="bob", **said)
+
+
+@pytest.fixture
+def way(tmp_path: Path) -> Way:
+    return Way(tmp_path)
+
+
+async def pinned(way: Way) -> None:
+    waiting, _ = await way.run(wait=False, label="check")
+    await way.approve(waiting.approval_id, pinned=True)
+
+
+async def test_what_waits_runs_once_it_is_approved_and_only_once(way: Way) -> None:
+    waiting, ran = await way.run(wait=False)
+    assert (waiting.status, waiting.shell_exit, ran) == (Status.PENDING, 75, 0)
+    assert (await way.run(id=waiting.approval_id))[0].status is Status.PENDING
+    await way.approve(waiting.approval_id)
+    done, ran = await way.run(id=waiting.approval_id)
+    assert (done.status, ran, done.approval and done.approval.approver) == (Status.OK, 1, "bob")
+    again, ran = await way.run(id=waiting.approval_id)
+    assert (again.status, ran) == (Status.DENIED, 0)
+    assert "has been used" in (again.error or "")
+    assert {"approval.asked", "approval.given", "approval.used", "approval.refused"} <= set(way.kinds)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_policy_that_has_changed_since_is_asked_about_again_even_if_it_allows_it_now(
+    way: Way, answered: bool
+) -> None:
+    waiting, _ = await way.run(wait=False)
+    if answered:
+        await way.approve(waiting.approval_id)
+    rules = {finding.rule: Decision.ALLOW for finding in waiting.evaluation.findings}
+    way.change(policy=PolicyConfig(decisions=rules))
+    result, ran = await way.run(id=waiting.approval_id)
+    assert (result.status, ran) == (Status.DENIED, 0)
+    assert "not what was asked about" in (result.error or "")
+    assert way.kinds.count("approval.refused") == 1
+
+
+async def test_a_pinned_script_that_changed_says_alarm(way: Way) -> None:
+    await pinned(way)
+    assert (await way.run(label="check"))[1] == 1
+    for code in (RISKY + " evil", "ls", "rm -rf /"):
+        result, ran = await way.run(code, label="check")
+        assert ran == 0
+        assert (result.error or "").startswith("ALARM: the pinned script 'check' has changed"), code
+        assert way.kinds[-3:] == ["alarm", "intent", "outcome"]
+
+
+async def test_why_somebody_could_not_be_asked_is_said(way: Way) -> None:
+    result, ran = await way.run("pip install s3cr3t-value", secrets={"TOKEN": "s3cr3t-value"})
+    assert (result.status, ran) == (Status.DENIED, 0)
+    assert "the value of its secret TOKEN" in (result.error or "")
+
+
+async def test_an_approver_of_ones_own_is_asked(way: Way) -> None:
+    result, ran = await way.run(approver=Callback(yes))
+    assert (result.status, ran) == (Status.OK, 1)
+    result, ran = await way.run(approver=Callback(lambda ask: True))  # type: ignore[arg-type, return-value]
+    assert (result.status, ran) == (Status.DENIED, 0)
+
+
+ENTRY = NativeEntry(name="shell", default_work_dir=Path("/tmp"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"entries": {"app:shell": msgspec.structs.replace(ENTRY, default_env={"A": "1"})}},
+        {"entries": {"app:shell": msgspec.structs.replace(ENTRY, caller_env=("PATH",))}},
+        {"docker": DockerConfig(command="evil:latest")},
+    ],
+    ids=str,
+)
+async def test_an_executor_that_is_configured_anew_is_asked_about_again(way: Way, change: dict[str, Any]) -> None:
+    way.change(entries={"app:shell": ENTRY}, approval=ApprovalConfig(approver="queue", timeout=1))
+    asked: list[Ask] = []
+
+    def remember(ask: Ask) -> Approval:
+        asked.append(ask)
+        return yes(ask, pinned=True)
+
+    async def once() -> Status:
+        return (await way.run(entry="app:shell", label="nightly", approver=Callback(remember)))[0].status
+
+    assert (await once(), await once(), len(asked)) == (Status.OK, Status.OK, 1)
+    way.change(**change)
+    await once()
+    assert len(asked) == 2 or way.kinds.count("alarm") == 1
+
+
+@pytest.mark.parametrize("label", ["", "calc"])
+async def test_a_process_that_nobody_can_talk_to_waits_for_a_person(way: Way, label: str) -> None:
+    await pinned(way)
+    way.change(entries={"app:calc": MontyEntry(name="calc")})
+    for answer, forbidden in ((yes, False), (lambda ask: None, False), (yes, True)):
+        fake = FakeBackend(name="monty")
+        async with AsyncExecutor(way.config, backends=[fake], approver=Callback(answer)) as executor:
+            calc = redoma.exec.aget("app:calc", executor)
+            process = calc.exec("import os; os.system('rm -rf /')" if forbidden else "eval(x)", label=label)
+            if answer is yes and not forbidden:
+                await process.start()
+                assert (await process.wait(), len(fake.requests)) == (0, 1)
+            else:
+                with pytest.raises(Refused):
+                    await process.start()
+                assert fake.requests == []
+            await calc.release()
+
+
+def test_a_container_of_another_image_is_another_setting() -> None:
+    from redoma.executor import setting
+
+    def of(**fields: Any) -> str:
+        entry = DockerEntry(**{"name": "box", "image": "python:3.11-slim", **fields})
+        config = Config(audit=AuditConfig(directory=Path("/nowhere")), entries={"app:box": entry})
+        return setting(config, "app:box")
+
+    assert of() == of()
+    assert len({of(), of(image="evil"), of(volumes=("/:/host",)), of(network_mode="host")}) == 4
