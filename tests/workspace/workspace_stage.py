@@ -154,7 +154,7 @@ class Stage:
     def __init__(self, top: Path) -> None:
         self.top = Path(os.path.realpath(top))
         self.project = self.top / "project"
-        self.project.mkdir()
+        self.project.mkdir(exist_ok=True)
         self.changes = Changes(self.top / "state" / "changes", durable=False)
         self._number = 0
 
@@ -209,9 +209,10 @@ def in_a_child(work: Callable[[], object], *, user: int = 0) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def as_an_ordinary_user(work: Callable[[Path], object]) -> None:
-    """In a directory of that user's own: ourselves, or where we are root, somebody who isn't."""
+def as_an_ordinary_user(work: Callable[[Path], object], before: Callable[[Path], object] = lambda _: None) -> None:
+    """In a directory of that user's own: ourselves, or where we are root, somebody who isn't. `before` is our part."""
     with fast_directory() as place:
+        before(place)
         if os.geteuid() != 0:
             work(place)
             return

@@ -18,8 +18,8 @@ from ..models import Version
 from . import journal, private, staging
 from .diffs import shown
 from .effects import above
-from .journal import Journal, Mark
-from .moves import NO_WAY, RUN_AGAIN, Moves, depth, mark_of
+from .journal import Journal, Mark, Thing, thing
+from .moves import NO_WAY, RUN_AGAIN, Moves, depth
 from .plan import Step, is_directory
 from .tree import BENEATH, Odd
 
@@ -121,7 +121,7 @@ class Application(Moves):
                 if after is None or (before.st_ino, before.st_ctime_ns) != (after.st_ino, after.st_ctime_ns):
                     conflicts[step.path] = "it is being changed"
                 self._whose[step.path] = before
-            marks.append(mark_of(before))
+            marks.append(Mark(thing(before)) if before else Mark())
         if conflicts:
             raise Conflict("nothing was changed, as the project is not as it was", conflicts, next=RUN_AGAIN)
         return marks
@@ -215,15 +215,15 @@ class Application(Moves):
         with _closing(self._tree.file(step.path)) as source:
             with _closing(os.open(self._directory / step.backup, flags, 0o600)) as target:
                 digest = staging.copy(source, target)
-                if step.before is None or digest != step.before.sha256 or mark_of(os.fstat(source)) != mark:
+                if step.before is None or digest != step.before.sha256 or thing(os.fstat(source)) != mark.there:
                     raise Conflict("nothing was changed", {step.path: "it is being changed"}, next=RUN_AGAIN)
                 staging.copy_attributes(source, target)
                 staging.copy_times(source, target)
                 private.sync(target, durable=self._durable)
         journal.at("backed up")
 
-    def _stage_one(self, name: str, step: Step, after: Version) -> int:
-        """Make what comes; returns its inode."""
+    def _stage_one(self, name: str, step: Step, after: Version) -> Thing:
+        """Make what comes."""
         if after.kind == "symlink":
             os.symlink(after.target, name, dir_fd=self._stage)
             self._give_owner(name, step)
@@ -242,7 +242,7 @@ class Application(Moves):
         journal.at("staged")
         about = os.stat(name, dir_fd=self._stage, follow_symlinks=False)
         self._made[step.path] = about
-        return about.st_ino
+        return thing(about)
 
     def _fill(self, made: int, step: Step, after: Version) -> None:
         with _closing(self._kept(step.source)) as source:

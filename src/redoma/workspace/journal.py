@@ -12,6 +12,8 @@ and `returned` are written before our directory is cleared, since after that wha
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -26,16 +28,30 @@ NAME = "journal"
 Phase = Literal["preparing", "committed", "returning", "returned", "done"]
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """By which a step knows what it has moved."""
+class Thing(msgspec.Struct, frozen=True, array_like=True):
+    """By which something is known again after it was moved. The number of an inode alone is soon used again."""
 
-    there: int = 0
-    """The inode of what the project had."""
+    inode: int
+    kind: int
     size: int = 0
     time: int = 0
-    """When its content was changed last, in nanoseconds; of a file alone."""
-    staged: int = 0
-    """The inode of what comes."""
+    """When its content was changed last, in nanoseconds. A directory has neither this nor a size: things move in it."""
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """What a step moves."""
+
+    there: Thing | None = None
+    """What the project had."""
+    staged: Thing | None = None
+    """What comes."""
+
+
+def thing(about: os.stat_result) -> Thing:
+    kind = stat.S_IFMT(about.st_mode)
+    if kind == stat.S_IFDIR:
+        return Thing(about.st_ino, kind)
+    return Thing(about.st_ino, kind, about.st_size, about.st_mtime_ns)
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):

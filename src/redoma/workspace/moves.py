@@ -26,7 +26,7 @@ from ..backends import _linux
 from ..errors import Conflict, WorkspaceError
 from . import journal, private
 from .diffs import shown
-from .journal import Journal, Mark
+from .journal import Journal, Thing, thing
 from .plan import Step, is_directory
 from .tree import BENEATH, Tree
 
@@ -48,14 +48,6 @@ def open_project(path: str) -> Tree:
 
 def depth(path: str) -> int:
     return -1 if path == "." else path.count("/")
-
-
-def mark_of(about: os.stat_result | None) -> Mark:
-    if about is None:
-        return Mark()
-    if stat.S_ISREG(about.st_mode):
-        return Mark(about.st_ino, about.st_size, about.st_mtime_ns)
-    return Mark(about.st_ino)
 
 
 class Moves:
@@ -81,6 +73,7 @@ class Moves:
 
     def resume(self) -> None:
         """Go on, or back, from where a crash has left it. Afterwards the phase says which."""
+        self._open_top()
         self._find_stage()
         if self.journal.phase == "committed":
             try:
@@ -139,7 +132,7 @@ class Moves:
                 return about is None
             case "remove":
                 return about is not None
-        return about is not None and about.st_ino != self.journal.marks[number].staged
+        return about is not None and thing(about) != self.journal.marks[number].staged
 
     def _staged(self, number: int) -> os.stat_result | None:
         try:
@@ -152,7 +145,7 @@ class Moves:
         try:
             with self._tree.parent(step.path) as (directory, name):
                 if step.before is not None:
-                    self._require_same(step, mark, os.stat(name, dir_fd=directory, follow_symlinks=False))
+                    self._require(step, mark.there, os.stat(name, dir_fd=directory, follow_symlinks=False))
                 if step.kind == "add":
                     _linux.renameat2(own, name, self._stage, directory, _linux.RENAME_NOREPLACE)
                 elif step.kind == "remove":
@@ -165,13 +158,12 @@ class Moves:
             raise
         if step.before is not None:  # what we have brought in may be another one than a moment ago
             about = os.stat(own, dir_fd=self._stage, follow_symlinks=False)
-            self._require_same(step, mark, about)
+            self._require(step, mark.there, about)
             if stat.S_ISDIR(about.st_mode) and not _is_empty(own, self._stage):
                 raise self._in_the_way(step.path)
 
-    def _require_same(self, step: Step, mark: Mark, about: os.stat_result) -> None:
-        now = mark_of(about)
-        if (now.there, now.size, now.time) != (mark.there, mark.size, mark.time):
+    def _require(self, step: Step, expected: Thing | None, about: os.stat_result) -> None:
+        if thing(about) != expected:
             raise self._in_the_way(step.path)
 
     def _in_the_way(self, path: str) -> Conflict:
@@ -193,10 +185,12 @@ class Moves:
 
     # --- modes: last, since they may shut a directory ---
 
-    def _modes(self) -> dict[str, tuple[int, int]]:
-        """What is to be set in the end, and of which inode (0 for any): modes that change, and those of what was
+    def _modes(self) -> dict[str, tuple[int, Thing | None]]:
+        """What is to be set in the end, and of what (None for whatever it is): modes that change, and those of what was
         opened, or made open, for the time."""
-        modes = {path: (mode, 0) for path, mode in self.journal.opened.items() if path not in self._by_path}
+        modes = self._modes_of_opened()
+        for path in self._by_path:
+            modes.pop(path, None)
         for step, mark in zip(self.journal.steps, self.journal.marks, strict=True):
             if step.after is None or step.after.kind == "symlink":
                 continue
@@ -206,29 +200,37 @@ class Moves:
                 modes[step.path] = (step.after.mode, mark.staged)
         return modes
 
-    def _set_modes(self, modes: dict[str, tuple[int, int]]) -> None:
+    def _set_modes(self, modes: dict[str, tuple[int, Thing | None]]) -> None:
         for path in sorted(modes, key=depth, reverse=True):
             self._chmod(path, *modes[path])
             journal.at("mode set")
 
-    def _chmod(self, path: str, mode: int, inode: int = 0) -> None:
+    def _chmod(self, path: str, mode: int, expected: Thing | None = None) -> None:
         """Of what is there, never of what a link leads to."""
         try:
             pin = _linux.openat2(self._tree.fd, path, os.O_PATH | os.O_NOFOLLOW, resolve=BENEATH)
         except OSError as error:
             if error.errno not in NO_WAY:
                 raise
-            if inode:
+            if expected:
                 raise self._in_the_way(path) from error
             return  # what isn't there any more needs none
         try:
             about = os.fstat(pin)
-            if inode and about.st_ino != inode:
+            if expected and thing(about) != expected:
                 raise self._in_the_way(path)
             if not stat.S_ISLNK(about.st_mode) and stat.S_IMODE(about.st_mode) != mode:
                 os.chmod(f"/proc/self/fd/{pin}", mode)
         finally:
             os.close(pin)
+
+    def _modes_of_opened(self) -> dict[str, tuple[int, Thing | None]]:
+        """But for the project itself: our own directory has yet to be removed from it."""
+        return {path: (mode, None) for path, mode in self.journal.opened.items() if path != "."}
+
+    def _open_top(self) -> None:
+        if "." in self.journal.opened:
+            self._chmod(".", self.journal.opened["."] | 0o700)
 
     def _reopen(self) -> None:
         """What was open before the crash may be shut again, for those who aren't root."""
@@ -256,8 +258,7 @@ class Moves:
                     staying += [str(number)] if step.before else []
                 journal.at("step back")
             self._sync_directories()
-        opened = {path: (mode, 0) for path, mode in self.journal.opened.items()}
-        self._set_modes({**(self._modes_back() if moved else {}), **opened})
+        self._set_modes({**(self._modes_back() if moved else {}), **self._modes_of_opened()})
         for step in self.journal.steps:
             if step.backup:
                 (self._directory / step.backup).unlink(missing_ok=True)
@@ -265,17 +266,15 @@ class Moves:
             self._note(phase="returned", staying=tuple(staying), problems=tuple(self.problems))
         self._clean()
 
-    def _modes_back(self) -> dict[str, tuple[int, int]]:
-        modes = {}
+    def _modes_back(self) -> dict[str, tuple[int, Thing | None]]:
+        modes: dict[str, tuple[int, Thing | None]] = {}
         for number, step in enumerate(self.journal.steps):
             if step.kind == "mode" and step.before and step.after:
                 about = self._tree.stat(step.path)
-                set_by_us = (step.after.mode, step.after.mode | 0o700)
+                ours = (step.after.mode, step.after.mode | 0o700)
                 # Neither of another file that stands there now, nor what somebody has set since.
-                if about and (about.st_ino, stat.S_IMODE(about.st_mode)) in [
-                    (self.journal.marks[number].there, mode) for mode in set_by_us
-                ]:
-                    modes[step.path] = (step.before.mode, 0)
+                if about and thing(about) == self.journal.marks[number].there and stat.S_IMODE(about.st_mode) in ours:
+                    modes[step.path] = (step.before.mode, None)
         return modes
 
     def _move_back(self, number: int, step: Step) -> str:
@@ -288,7 +287,7 @@ class Moves:
                     about = None
                 if about is None and step.before is None:
                     return ""  # somebody has removed what was new: that is where we are going
-                if about is not None and (step.after is None or about.st_ino != mark.staged):
+                if about is not None and thing(about) != mark.staged:
                     return self._left(step, own, "something else is there now")
                 if step.before is None:
                     if about and stat.S_ISDIR(about.st_mode) and not _is_empty(name, directory):
@@ -310,8 +309,12 @@ class Moves:
 
     def _clean(self) -> None:
         """Remove our directory, with what was moved into it. All in it is flat: directories came in empty."""
-        if self._stage < 0:
-            return
+        if self._stage >= 0:
+            self._clear_stage()
+        if "." in self.journal.opened:
+            self._chmod(".", self.journal.opened["."])
+
+    def _clear_stage(self) -> None:
         staying = set(self.journal.staying)
         for name in set(os.listdir(self._stage)) - staying:
             try:
