@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
@@ -91,8 +92,12 @@ def diff_lines(effect: Effect) -> Iterator[str]:
 
 
 def show_diffs(effect: Effect) -> None:
-    """In the user's pager where there is a terminal."""
-    click.echo_via_pager(diff_lines(effect))
+    """What doesn't fit on a screen goes to the user's pager, if there is a terminal."""
+    lines = list(diff_lines(effect))
+    if len(lines) > shutil.get_terminal_size().lines - 4:
+        click.echo_via_pager(lines)
+    else:
+        click.echo("".join(lines))
 
 
 @click.group("changes")

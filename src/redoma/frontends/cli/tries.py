@@ -118,6 +118,7 @@ def _say_refused(effect: Effect) -> None:
 
 
 def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str]) -> None:
+    show_diffs(effect)
     while True:
         answer = click.prompt(
             "Apply all, choose files, show the diff, discard, or keep for later?",
