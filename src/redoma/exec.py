@@ -22,6 +22,7 @@ was not closed, and that nobody refers to any more, is ended.
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -78,6 +79,7 @@ class AsyncProcessExecutor:
         self._executor, self._owned = executor, owned
         self._processes: weakref.WeakSet[AsyncProcess] = weakref.WeakSet()
         self._released = False
+        self._gate = threading.Lock()  # `ProcessExecutor.exec` comes from any thread, `release` from the loop's
 
     def exec(
         self,
@@ -90,7 +92,7 @@ class AsyncProcessExecutor:
     ) -> AsyncProcess:
         """A process that runs a command: one text, or a list of words. `options` has `work_dir` and `env`."""
         if self._released:
-            raise InvalidRequest(f"{self.address} was released", why="it makes no more processes", next="get it again")
+            raise self._gone()
         if options is not None and not isinstance(options, Mapping):
             raise InvalidRequest(f"{options!r} are no options", why="they have names", next='write {"work_dir": ...}')
         given = {"work_dir": work_dir, "env": env, **(options or {})}
@@ -101,16 +103,23 @@ class AsyncProcessExecutor:
         if asked.objections:
             raise self._refused(asked)
         process = AsyncProcess(self.address, self._executor, asked, control)
-        self._processes.add(process)
+        with self._gate:
+            if self._released:  # meanwhile: nobody would close this one
+                raise self._gone()
+            self._processes.add(process)
         return process
+
+    def _gone(self) -> InvalidRequest:
+        return InvalidRequest(f"{self.address} was released", why="it makes no more processes", next="get it again")
 
     def _refused(self, asked: Asked) -> Refused:
         return Refused(f"{self.address} did not run the command", _at_once(self._executor.submit(asked)))
 
     async def release(self) -> None:
         """End and close all its processes. Safe to call twice."""
-        self._released = True
-        for process in list(self._processes):
+        with self._gate:
+            self._released, processes = True, list(self._processes)
+        for process in processes:
             await process.close()
         owned, self._owned = self._owned, None
         if owned is not None:
@@ -183,8 +192,7 @@ class AsyncProcess:
     async def start(self) -> None:
         """Returns when the program runs."""
         if self._task is not None or self._closed:
-            why = "it was closed" if self._closed else "it was started before"
-            raise InvalidRequest("the process can't be started", why=why, next="make another one")
+            raise self._unstartable()
         asked = self._asked
         if self._control is None:  # nothing will tell us that it has been started, so ask now whether it may be
             evaluation = self._executor.check(asked.judged or asked.request, asked.policy)
@@ -193,15 +201,20 @@ class AsyncProcess:
         run = self._executor.follow(asked)
         # It doesn't refer to us: a process that nobody refers to any more must be seen to be one.
         self._task = asyncio.get_running_loop().create_task(_follow(run, self._printed, self._control))
-        if self._control is None:
+        control = self._control
+        if control is None:
             return
+        # Also one that is closed before it has begun, and so comes to no end of its own.
+        self._task.add_done_callback(lambda _: control.settled.set())
         try:
-            await self._control.settled.wait()
+            await control.settled.wait()
         except BaseException:  # whoever is interrupted here has no process to go on with
             await self.close()
             raise
-        if self._task.done() and self._task.result().status.ending != "ran":
-            raise self._wrong(self._task.result())
+        if self._closed:
+            raise self._unstartable()
+        if self._task.done() and self.result.status.ending != "ran":
+            raise self._wrong(self.result)
 
     async def write_stdin(self, data: str | bytes) -> None:
         """Give it input. Waits while it has plenty that it has not read."""
@@ -267,6 +280,10 @@ class AsyncProcess:
             )
         return self._control
 
+    def _unstartable(self) -> InvalidRequest:
+        why = "it was closed" if self._closed else "it was started before"
+        return InvalidRequest("the process can't be started", why=why, next="make another one")
+
     def _wrong(self, result: Result) -> RedomaError:
         if result.status.ending == "refused":
             return Refused(f"{self._address} did not run the command", result)
@@ -292,8 +309,9 @@ class AsyncOutput:
 
     async def read(self, size: int | None = None) -> str:
         """The next piece as soon as there is one, at most `size` characters of it; nothing at the end."""
-        if size is not None and size < 0:
-            raise InvalidRequest(f"{size} characters can't be read", why="that is less than none", next="leave it out")
+        if size is not None and (not isinstance(size, int) or size < 0):
+            why = "that is less than none" if isinstance(size, int) else "that is no whole number"
+            raise InvalidRequest(f"{size!r} characters can't be read", why=why, next="leave it out")
         self._process.started()
         printed = self._printed
         while not printed.pieces and not printed.ended and not printed.closed:
@@ -334,7 +352,6 @@ async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control
             each.end()
         if control is not None:
             control.close()
-            control.settled.set()
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:

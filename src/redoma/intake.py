@@ -109,8 +109,20 @@ def _directory(options: Options, on_the_host: bool) -> str | None:
     """Where it works, as an absolute path. A command on the host works where its caller is, as a shell's would."""
     given = options.get("cwd")
     if given is None and on_the_host and not options.get("files") and not options.get("outputs"):
-        return os.getcwd()
-    return None if given is None else os.path.abspath(given)
+        return absolute("")
+    return None if given is None else absolute(given)
+
+
+def absolute(path: str) -> str:
+    """From the current directory, which is looked for only where it matters: it may have been removed."""
+    if os.path.isabs(path):
+        return os.path.abspath(path)
+    try:
+        return os.path.abspath(os.path.join(os.getcwd(), path))
+    except FileNotFoundError:
+        raise InvalidRequest(
+            "there is no directory to work in", why="the current one was removed", next="change to one that is there"
+        ) from None
 
 
 def _bytes(content: bytes | str) -> bytes:

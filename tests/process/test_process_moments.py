@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from process_stage import configured
+import pytest
+from process_stage import KINDS, configured
 
 import redoma
-from redoma import AsyncExecutor, Status
+from redoma import AsyncExecutor, Executor, InvalidRequest, Status
 from redoma.backends.base import Control
 from redoma.backends.native import _Run
 from redoma.models import Request
@@ -46,7 +50,65 @@ async def test_a_signal_that_meets_the_end_takes_nothing_from_the_report() -> No
         report = {"status": 0, "cause": "", "cpu": 0.0, "memory": 0}
         run._far_end.send(b"4194305\n" + json.dumps(report).encode() + b"\n")  # the number of no process
         control.signal(signal.SIGTERM)
-        while not run._group:
+        while not run._group:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0)
         run._far_end.close()
         assert await answer == report
+
+
+@pytest.mark.parametrize("kind", ["jail", "native"])
+@pytest.mark.parametrize("turns", [0, 1, 2, 4])
+async def test_closing_while_it_starts_is_told_to_whoever_starts_it(tmp_path: Path, kind: str, turns: int) -> None:
+    async with AsyncExecutor(configured(tmp_path, f"name: shell, {KINDS[kind]}")) as executor:
+        shell = redoma.exec.aget("app:shell", executor)
+        for ending in ("close", "release"):
+            process = shell.exec("sleep 60")
+            starting = asyncio.create_task(process.start())
+            for _ in range(turns + 1):  # the first is the one in which it begins
+                await asyncio.sleep(0)
+            await (process.close() if ending == "close" else shell.release())
+            with pytest.raises(InvalidRequest, match="can't be started: it was closed"):
+                await asyncio.wait_for(starting, 20)
+
+
+def test_closing_in_one_thread_while_another_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Executor(configured(tmp_path, "name: shell, kind: exec.native")) as executor, ThreadPoolExecutor(1) as threads:
+        process = redoma.exec.get("app:shell", executor).exec("sleep 60")
+        task_made, go_on = threading.Event(), threading.Event()
+        follow = executor.core.follow
+
+        def held(asked: Any) -> Any:
+            task_made.set()
+            assert go_on.wait(20)
+            return follow(asked)
+
+        monkeypatch.setattr(executor.core, "follow", held)
+        starting = threads.submit(process.start)
+        assert task_made.wait(20)
+        closing = executor.start(process._core.close())  # it has its turn as soon as `start` waits
+        go_on.set()
+        closing.result(20)
+        with pytest.raises(InvalidRequest, match="can't be started: it was closed"):
+            starting.result(20)
+
+
+def test_what_is_made_while_the_executor_is_released_is_not_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Executor(configured(tmp_path, "name: shell, kind: exec.native")) as executor, ThreadPoolExecutor(1) as threads:
+        shell = redoma.exec.get("app:shell", executor)
+        asked, go_on = threading.Event(), threading.Event()
+        ask = executor.core.ask
+
+        def held(*arguments: Any) -> Any:
+            asked.set()
+            assert go_on.wait(20)
+            return ask(*arguments)
+
+        monkeypatch.setattr(executor.core, "ask", held)
+        making = threads.submit(shell.exec, "true")
+        assert asked.wait(20)
+        shell.release()
+        go_on.set()
+        with pytest.raises(InvalidRequest, match="was released"):
+            making.result(20)

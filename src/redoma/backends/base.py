@@ -94,7 +94,7 @@ class Control:
 
     def signal(self, number: int) -> None:
         """To the program itself, once it has been started."""
-        if isinstance(number, bool) or number not in signal.valid_signals():
+        if not isinstance(number, int) or isinstance(number, bool) or number not in signal.valid_signals():
             raise InvalidRequest(
                 f"{number!r} can't be sent",
                 why="it is no signal of this system",
