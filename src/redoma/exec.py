@@ -9,7 +9,10 @@
     process.wait()      # as a shell has it: 0 if all went well
     shell.release()
 
-A process takes the whole path of a request: policy, record, limits and redaction hold for what it is and prints.
+A process takes the whole path of a request: policy, record, limits and redaction hold for what it is and prints. What
+is written to it while it runs comes too late for policy, so a program that would do what that says (`psql`) needs
+approval, or a place on the executor's list of commands.
+
 `exec` raises `Refused` for a command that the executor doesn't allow, `start` for one that policy doesn't; `start` and
 `wait` raise `BackendError` if Redoma failed. A program that can't be found ends with status 127, as in a shell.
 
@@ -55,18 +58,23 @@ def aget(address: str, executor: AsyncExecutor | None = None) -> AsyncProcessExe
 
 
 def talk(
-    executor: Executor, address: str, command: str | Iterable[str], options: Options
+    executor: Executor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool
 ) -> tuple[LiveRun, Control | None]:
-    """A command to follow as one stream of pieces, and what it is talked to with; nothing for what can't be."""
-    asked, control = _ask(executor.core, address, command, options)
+    """A command to follow as one stream of pieces, and what it is talked to with; nothing for what can't be.
+
+    Without `live_input` it gets the input in its options and no more, so that policy has read all of it.
+    """
+    asked, control = _ask(executor.core, address, command, options, live_input=live_input)
     return LiveRun(executor, executor.core.follow(asked)), control
 
 
 def _ask(
-    executor: AsyncExecutor, address: str, command: str | Iterable[str], options: Options
+    executor: AsyncExecutor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool = True
 ) -> tuple[Asked, _Reins | None]:
     # Monty's code is not a program that could be talked to.
     control = None if isinstance(executor.config.entries.get(address), MontyEntry) else _Reins()
+    if control is not None and not live_input:
+        control.end_input()
     return executor.ask(command, address, options, control), control
 
 
@@ -194,10 +202,9 @@ class AsyncProcess:
         if self._task is not None or self._closed:
             raise self._unstartable()
         asked = self._asked
-        if self._control is None:  # nothing will tell us that it has been started, so ask now whether it may be
-            evaluation = self._executor.check(asked.judged or asked.request, asked.policy)
-            if evaluation.decision is not Decision.ALLOW:
-                raise self._wrong(_at_once(self._executor.submit(asked)))
+        # Where nothing will tell us that it has been started, ask now whether it may be.
+        if self._control is None and self._executor.judge(asked).decision is not Decision.ALLOW:
+            raise self._wrong(_at_once(self._executor.submit(asked)))
         run = self._executor.follow(asked)
         # It doesn't refer to us: a process that nobody refers to any more must be seen to be one.
         self._task = asyncio.get_running_loop().create_task(_follow(run, self._printed, self._control))

@@ -41,6 +41,8 @@ class Asked(NamedTuple):
     """What the caller holds on to while it runs."""
     judged: Request | None = None
     """What policy looks at, where it is less than what runs: the variables of a configured executor are its owner's."""
+    live_input: bool = False
+    """Whether it can be given input that policy has not read, and that no list of commands allows it to be given."""
 
 
 AUTO = ("jail", "docker", "monty")
@@ -91,12 +93,15 @@ class AsyncExecutor:
         self, command: str | Iterable[str], entry: str | None, options: Options, control: Control | None = None
     ) -> Asked:
         """A command as it would be run, with what speaks against it. A configured executor also takes one text."""
+        live_input = control is not None and control.takes_input
         if entry is not None:
             request, judged, objections, on = self._entries.prepare(entry, command, options)
-            return Asked(request, options.get("policy"), objections, on, control, judged)
+            if self.config.entries[entry].command_whitelist is not None:
+                live_input = False  # what may be said to a listed program was for its owner to consider
+            return Asked(request, options.get("policy"), objections, on, control, judged, live_input)
         argv = intake.words("argv", command)
         request = intake.build(self.config, self.backends, options, argv=argv, language="command")
-        return Asked(request, options.get("policy"), control=control)
+        return Asked(request, options.get("policy"), control=control, live_input=live_input)
 
     async def _run(self, asked: Asked, options: Options) -> Result:
         on_output = options.get("on_output")
@@ -110,19 +115,22 @@ class AsyncExecutor:
             raise InvalidRequest("on_output was given to a stream", why="it would get nothing", next="leave it out")
         return self.follow(asked)
 
-    def check(self, request: Request, policy: str | None = None) -> Evaluation:
-        """What policy says of a request, without running it."""
+    def check(self, request: Request, policy: str | None = None, *, live_input: bool = False) -> Evaluation:
+        """What policy says of a request, without running it. See `evaluate`."""
         if policy not in self._policies:
             self._policies[policy] = self.config.policy.load(policy)
-        return evaluate(self._policies[policy], request)
+        return evaluate(self._policies[policy], request, live_input=live_input)
+
+    def judge(self, asked: Asked) -> Evaluation:
+        """What speaks against it, in one list."""
+        evaluation = self.check(asked.judged or asked.request, asked.policy, live_input=asked.live_input)
+        return msgspec.structs.replace(evaluation, findings=asked.objections + evaluation.findings)
 
     async def submit(self, asked: Asked, live: Live | None = None) -> Result:
         """The whole path of one request. Raises neither for what the code did nor for what we could not do.
 
         Whoever follows the run gets its output through `live`, too."""
-        request, objections = asked.request, asked.objections
-        evaluation = self.check(asked.judged or request, asked.policy)
-        evaluation = msgspec.structs.replace(evaluation, findings=objections + evaluation.findings)
+        request, evaluation = asked.request, self.judge(asked)
         redactor = live.redactor if live else Redactor(request.secrets.values())
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
         try:

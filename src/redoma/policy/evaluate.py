@@ -19,13 +19,16 @@ UNREADABLE = "policy.unreadable"
 """The rule id of a finding about the checker itself; it is not in any pack, so it can't be switched off."""
 
 
-def evaluate(policy: Policy, request: Request) -> Evaluation:
-    """Everything the policy has to say of the request. Never raises, reads nothing but its arguments."""
+def evaluate(policy: Policy, request: Request, *, live_input: bool = False) -> Evaluation:
+    """Everything the policy has to say of the request. Never raises, reads nothing but its arguments.
+
+    `live_input`: it can be given input while it runs, beside that of the request, which nobody can read beforehand.
+    """
     if not policy.rules:
         return Evaluation(policy=policy.name, digest=policy.digest)
     language = "bash" if request.language == "command" else request.language
     try:
-        facts = [*_facts(request), *_request_facts(policy, request)]
+        facts = [*_facts(request, live_input), *_request_facts(policy, request)]
         findings = policy.matcher.findings(facts, request.text, language)
     except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
         findings = [
@@ -42,7 +45,7 @@ def evaluate(policy: Policy, request: Request) -> Evaluation:
     return Evaluation(policy=policy.name, digest=policy.digest, findings=tuple(findings))
 
 
-def _facts(request: Request) -> list[Fact]:
+def _facts(request: Request, live_input: bool) -> list[Fact]:
     if request.language == "python":
         from . import python
 
@@ -53,7 +56,11 @@ def _facts(request: Request) -> list[Fact]:
 
     if request.language == "bash":
         return shell.facts_of_script(request.code)
-    return [*shell.facts_of_argv(request.argv), *_stdin_facts(request)]
+    facts = shell.facts_of_argv(request.argv)
+    if live_input and (fed := shell.facts_of_argv(request.argv, fed=True)) != facts:
+        # What it does depends on its input: `psql` does, `cat` doesn't. Interpreters are asked about anyway.
+        facts = [Trait(name="shell.live-input", text=request.text), *fed]
+    return [*facts, *_stdin_facts(request)]
 
 
 def _stdin_facts(request: Request) -> Iterator[Fact]:

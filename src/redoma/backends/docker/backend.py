@@ -111,6 +111,7 @@ class DockerBackend:
             await uncancellable(here.pool.give_back(container))
 
     async def _direct(self, here: _Here, request: Request, sink: Sink, control: Control | None) -> Outcome:
+        await here.engine.client()  # an engine that doesn't answer keeps nobody who is cancelled: nothing is made yet
         try:
             return await self._once(here, request, sink, control, init=not here.engine.without_init)
         except BackendError as error:
