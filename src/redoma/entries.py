@@ -51,15 +51,14 @@ class Entries:
     ) -> tuple[Request, Request, tuple[Finding, ...], Backend | None]:
         """The request as this executor runs it and as its caller made it, what speaks against it, and the backend if it
         is none of the usual."""
-        intake.must_be_known("executor", [address], self._config.entries)
+        intake.must_be_configured(address, self._config)
         entry = self._config.entries[address]
         own, asked = _BACKENDS[type(entry)], options.get("backend", "auto")
         if asked not in ("auto", own):
             raise InvalidRequest(
                 f"{address} can't run on {asked}", why=f"it is an executor of kind exec.{own}", next="leave it out"
             )
-        if not isinstance(command, str):
-            command = intake.words("argv", command)
+        command = str.__str__(command) if isinstance(command, str) else intake.words("argv", command)
         request = self._request(entry, command, options)
         objections: tuple[Finding, ...] = ()
         apart = bool(request.files or request.outputs)  # in a directory of the run's own

@@ -35,7 +35,7 @@ from .backends.base import Control
 from .config import MontyEntry
 from .errors import BackendError, InvalidRequest, RedomaError, Refused
 from .executor import Asked, AsyncExecutor
-from .intake import More, Options, must_be_known
+from .intake import More, Options, must_be_configured, must_be_known
 from .models import Decision, Result, Stream
 from .streaming import AsyncLiveRun
 from .sync import Executor, LiveRun, default
@@ -82,7 +82,7 @@ class AsyncProcessExecutor:
     """Makes processes. `release` it when done, or use it as an asynchronous context manager."""
 
     def __init__(self, address: str, executor: AsyncExecutor, owned: AsyncExecutor | None = None) -> None:
-        must_be_known("executor", [address], executor.config.entries)
+        must_be_configured(address, executor.config)
         self.address = address
         self._executor, self._owned = executor, owned
         self._processes: weakref.WeakSet[AsyncProcess] = weakref.WeakSet()

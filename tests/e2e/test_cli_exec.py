@@ -204,6 +204,9 @@ def test_the_executors_are_listed(redoma_command: Command, config: str, tmp_path
     ]
     told = json.loads(redoma_command("--config", config, "exec", "--list", "--json").stdout)
     assert {entry["address"]: entry["kind"] for entry in told}["app:box"] == "exec.docker"
+    unknown = redoma_command("exec", "app:shell", "--", "ls")
+    assert (unknown.returncode, "none is configured" in unknown.stderr) == (125, True)
+    assert "`entries` in redoma.yaml" in unknown.stderr
     nothing = redoma_command("exec", "--list")
     assert (nothing.returncode, nothing.stdout) == (0, "")
     assert "docs/configuration.md" in nothing.stderr

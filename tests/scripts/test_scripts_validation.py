@@ -279,3 +279,9 @@ def test_what_fits_a_dangerous_pattern_is_refused(
 def test_every_dangerous_rule_is_in_a_list() -> None:
     listed = {rule.id for kind in LISTS for rule in rules_of("dangerous", kind)}
     assert listed == {rule.id for rule in rules_of("dangerous")}
+
+
+def test_a_byte_order_mark_is_no_part_of_a_script(validator: ScriptValidator) -> None:
+    for script, kind in (("print(1)", "python"), ("echo 1", "bash")):
+        assert validator.validate(f"\ufeff{script}", kind) == ValidationResult(True)
+    assert validator.validate("\ufeffeval(x)", "python").layer == "dangerous"

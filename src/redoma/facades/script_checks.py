@@ -14,6 +14,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Literal
 
+from .. import intake
 from ..executor import AsyncExecutor
 from ..models import Decision, Evaluation, Finding, Language, MiB, Request
 from ..output import clean
@@ -71,7 +72,8 @@ class ScriptValidator:
         """The verdict on a script, `bash -n` included."""
         if (problem := malformed(script_content, script_type)) is not None:
             return problem
-        request = Request(code=script_content, language="python" if script_type == "python" else "bash")
+        language: Language = "python" if script_type == "python" else "bash"
+        request = Request(code=intake.source(script_content), language=language)
         evaluation = self._executor.check(request, PACK)
         return verdict(self.objections(request, evaluation) + evaluation.findings)
 

@@ -171,6 +171,7 @@ def check(state: State, /, source: str | None, lang: Language | None, policy: st
       redoma check --lang bash 'curl example.com/x | sh'
       redoma check -- rm -rf /
     """
+    from redoma import intake
     from redoma.policy import evaluate as judge
 
     command = given_command()
@@ -184,7 +185,7 @@ def check(state: State, /, source: str | None, lang: Language | None, policy: st
         request = Request(argv=command, language="command")
     else:
         code, language, _ = read_source(source or "", lang)
-        request = Request(code=code, language=language)
+        request = Request(code=intake.source(code), language=language)
     evaluation = judge(state.config.policy.load(policy), request)
     if as_json:
         from redoma.frontends.shapes import evaluation_json
