@@ -264,15 +264,15 @@ def orphaned(labelled: Mapping[str, str]) -> bool:
         return True  # this host has been started anew since
     if theirs.get("namespace") != ours["namespace"]:
         return False  # numbers of processes that we don't see
-    if not theirs.get("started"):
-        return not _exists(int(theirs["pid"]))  # a host without /proc
-    return _started(int(theirs["pid"])) != theirs["started"]
+    pid, then = int(theirs["pid"]), theirs.get("started")
+    now = _started(pid) if then else None  # unknown on a host without /proc, or with one that hides others' processes
+    return not _exists(pid) if now is None else now != then
 
 
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # or it is no number of a process
         return False
     except PermissionError:
         return True
