@@ -174,12 +174,12 @@ class Container:
     async def freeze(self, frozen: bool) -> None:
         await self._try(lambda container: container.pause() if frozen else container.unpause())
 
-    async def _try(self, ask: Callable[[DockerContainer], Awaitable[None]]) -> None:
+    async def _try(self, ask: Callable[[DockerContainer], Awaitable[Any]]) -> Any:
         import aiodocker
 
         async with self._engine.asked():
             try:
-                await ask(self._made())
+                return await ask(self._made())
             except aiodocker.DockerError as error:
                 # It may have ended meanwhile, which its runtime knows before the engine does and tells in words of its
                 # own. What counts is what the engine itself says then.
@@ -194,7 +194,10 @@ class Container:
 
     async def stats(self) -> dict[str, Any]:
         """What it has used so far; nothing if it has ended."""
-        told = await self._engine.get(f"containers/{self._made().id}/stats", stream=0, **{"one-shot": 1})
+        asked: dict[str, str | int] = {"stream": 0, "one-shot": 1}
+        told = await self._try(
+            lambda container: container.docker._query_json(f"containers/{container.id}/stats", params=asked)
+        )
         return told if isinstance(told, dict) else {}
 
     # --- the end ---
