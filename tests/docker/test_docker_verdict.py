@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from docker_bench import ours, until
+from docker_bench import ours, run, until
 
-from redoma.backends.docker import Box, box
+from redoma.backends.docker import Box, DockerBackend, box
+from redoma.backends.docker import run as runs
 from redoma.backends.docker.container import Container
 from redoma.backends.docker.engine import Engine
+from redoma.models import MiB
 
 
 @pytest.fixture
@@ -33,3 +35,15 @@ async def test_a_look_at_one_that_has_ended_and_gone_tells_nothing(directly: Eng
         assert await container.stats() == {}
     finally:
         await container.remove()
+
+
+@pytest.mark.parametrize("language", ["python", "bash"])
+async def test_who_ended_in_time_is_not_late_for_leaving_input_unread(
+    backend: DockerBackend, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine keeps its connection open then, so we wait for a while whether something comes yet."""
+    monkeypatch.setattr(runs, "_QUIET", 4.0)
+    code = "print('done')" if language == "python" else "echo done"
+    ran = await run(backend, code, language=language, stdin=b"x" * MiB, limits={"time": 3.0})
+    assert (ran.ending, ran.stdout) == (("ok", 0), "done\n")
+    assert ran.outcome.usage.wall < 3.0

@@ -189,8 +189,8 @@ class Container:
     async def _has_ended(self, patience: float) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                await self.exited()
-        return self._end is not None and self._end.done() and self._end.exception() is None
+                return await self.exited()
+        return False
 
     async def stats(self) -> dict[str, Any]:
         """What it has used so far; nothing if it has ended."""
@@ -202,11 +202,14 @@ class Container:
 
     # --- the end ---
 
-    async def exited(self) -> None:
-        """Wait until it has ended. Whoever is interrupted in this leaves the question asked, for `wait`."""
+    async def exited(self) -> bool:
+        """Wait until it has ended; False if that can't be known. Whoever is interrupted in this leaves the question
+        asked, for `wait`."""
         if self._end is None:
             self._end = asyncio.create_task(self._made().wait())
         await asyncio.wait([self._end])
+        error = self._end.exception()
+        return error is None or getattr(error, "status", None) == _GONE
 
     async def wait(self) -> int:
         """Its exit code, when it has ended."""

@@ -103,6 +103,7 @@ class Run:
         self._cpu: float | None = None
         self._memory: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._exited_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._over, self._taken = asyncio.Event(), asyncio.Event()
@@ -133,7 +134,7 @@ class Run:
                 await self._until(pump)
             finally:
                 await self._release()
-            wall = time.monotonic() - start
+            wall = (self._exited_at or time.monotonic()) - start
             if not self._taken.is_set() and self._ending is None:
                 raise NotTaken("the container was lost", why="it died while it waited", next="run it again")
             return await self._outcome(wall)
@@ -161,7 +162,11 @@ class Run:
     async def _drained(self) -> None:
         """It has ended, and nothing more comes. An engine that is left with input that nobody has read keeps the
         connection open, and so would keep us waiting for the end of the output."""
-        await self._container.exited()
+        if await self._container.exited():
+            # What comes now is late, and the program is not: its time ends here.
+            self._exited_at = time.monotonic()
+            if self._timer is not None:
+                self._timer.cancel()
         heard = -1
         while heard != self._heard:
             heard = self._heard
