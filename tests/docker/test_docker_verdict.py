@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from docker_bench import ours, run, until
 
-from redoma.backends.docker import Box, DockerBackend, box
+from redoma.backends.docker import Box, DockerBackend, box, stub
 from redoma.backends.docker import run as runs
 from redoma.backends.docker.container import Container
 from redoma.backends.docker.engine import Engine
-from redoma.models import MiB
+from redoma.models import MiB, Status
 
 
 @pytest.fixture
@@ -47,3 +48,45 @@ async def test_who_ended_in_time_is_not_late_for_leaving_input_unread(
     ran = await run(backend, code, language=language, stdin=b"x" * MiB, limits={"time": 3.0})
     assert (ran.ending, ran.stdout) == (("ok", 0), "done\n")
     assert ran.outcome.usage.wall < 3.0
+
+
+_FORGES = """
+import os, sys, time
+frame = sys._getframe()
+while 'order' not in frame.f_locals: frame = frame.f_back
+os.write(1, frame.f_locals['order']['nonce'].encode() + b'=\\n')
+time.sleep(600)
+"""
+# In processes of which none uses enough to be ended by itself.
+_BURNS = """
+import os, time
+while True:
+    if os.fork() == 0:
+        while time.process_time() < 0.3: pass
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "limits"),
+    [(_FORGES, {"time": 5.0}), (_BURNS, {"cpu": 1})],
+    ids=["forges the last word", "uses up its processor time"],
+)
+async def test_a_program_that_deafens_the_stub_wins_little_time(
+    backend: DockerBackend, code: str, limits: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may write to the stub's memory, and so keep it from ending it. For the files, which are not coming."""
+    monkeypatch.setattr(runs, "_LAST_WORD", 100.0)
+    monkeypatch.setattr(runs, "_SENDING", 2.0)
+
+    async def to_deaf_ears(container: Container, number: int) -> None:
+        if number != stub.END:
+            await tell(container, number)
+
+    tell = Container.signal
+    monkeypatch.setattr(Container, "signal", to_deaf_ears)
+    async with asyncio.timeout(30):
+        ran = await run(backend, code, outputs=("x",), limits=limits)
+    assert ran.outcome.status is Status.TIMEOUT
+    assert ran.outcome.usage.wall < 20

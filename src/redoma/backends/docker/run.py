@@ -17,6 +17,7 @@ from .files import Files
 _GRACE = 10.0  # seconds that the engine has to end a container that was killed, before its removal is tried
 _LAST_WORD = 3.0  # seconds that a stub has to end the program by itself, so that it can send the files
 _SENDING = 10.0  # seconds that it has for those
+_SENDING_CPU = 2.0  # seconds of processor time that it may take for all that, where the program has used up its own
 _FIRST_LOOK, _LOOK = 0.3, 0.5  # seconds until the first look at what is used, and between two looks
 _SECOND = 1_000_000_000  # the engine counts in ns
 _QUIET = 0.5  # seconds without output after which a container that has ended has said everything
@@ -242,11 +243,13 @@ class Run:
             self._begin(self._kill())
 
     async def _kill(self) -> None:
-        if self._files is not None and self._last is not None:
+        # Time for the files is given once: who says to be sending them already has had it.
+        waits = self._files is not None and self._cut_short
+        if waits:
             await self._container.signal(stub.END)
             await asyncio.sleep(_LAST_WORD)
-            if self._last.begun:
-                await asyncio.sleep(_SENDING)
+        if waits and not self._cut_short:
+            await asyncio.sleep(_SENDING)
         await self._container.signal(signal.SIGKILL)
 
     async def _watch(self) -> None:
@@ -257,9 +260,12 @@ class Run:
             pause = _LOOK
             told = await self._container.stats()
             self._note(told)
-            if (self._cpu or 0.0) > self._request.limits.cpu and self._last is not None:
+            over = (self._cpu or 0.0) - self._request.limits.cpu
+            if over > 0 and self._last is not None:
                 self._used_up = True
                 self._end(Status.TIMEOUT)
+                if over > _SENDING_CPU:  # no stub at work, but a program that has deafened it
+                    await self._container.signal(signal.SIGKILL)
 
     def _note(self, told: dict[str, Any]) -> None:
         used = told.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
@@ -317,7 +323,7 @@ class Run:
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the stub, which outlives its program, has ended without its last word."""
+        """Whether the stub, which outlives its program, has not said its last word; at the end: and won't."""
         return self._last is not None and not self._last.begun
 
     def _ended(self, code: int | None, out_of_memory: bool) -> tuple[Status, str | None, int | None]:
