@@ -60,21 +60,19 @@ class Container:
         return {name: str(value) for name, value in told.items()}
 
     async def create(self) -> None:
-        """Not interrupted: an engine goes on with what it was asked for, and nothing can be removed that isn't yet."""
-        await uncancellable(self._create())
-
-    async def _create(self) -> None:
+        await self._engine.client()
         await self._engine.settle()
         settings = {**self._settings, "Labels": labels()}
         try:
-            await self._ask_for(settings)
+            await uncancellable(self._ask_for(settings))
         except BackendError as error:
             if not (self._pull and "is not there" in error.what):
                 raise
             await self._engine.pull(settings["Image"])
-            await self._ask_for(settings)
+            await uncancellable(self._ask_for(settings))
 
     async def _ask_for(self, settings: dict[str, Any]) -> None:
+        """Not interrupted: an engine goes on with what it was asked for, and nothing can be removed that isn't yet."""
         async with self._engine.asked(**self._about) as client:
             self._asked_for = True
             self._engine.names.add(self.name)
