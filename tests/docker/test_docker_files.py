@@ -54,6 +54,29 @@ def test_a_link_that_claims_to_have_content_does_not_hide_what_follows() -> None
     assert (files, left_out) == ({"after": b"x"}, {"link": "a symbolic link, which is not followed"})
 
 
+def test_what_is_said_about_other_entries_is_no_entry() -> None:
+    """A link with a long target has an entry before it that holds the target, and a tar may begin with settings."""
+    long = "n" * 150
+    sent = tarfile.TarInfo.create_pax_global_header({"comment": "x" * 600})
+    for name in ("link", long):
+        about = tarfile.TarInfo(name)
+        about.type, about.linkname = tarfile.SYMTYPE, "/" + "t" * 600
+        sent += about.tobuf(tarfile.GNU_FORMAT)
+    files, left_out = _read(sent + _tar(("after", b"x")), "**").finish()
+    assert (files, set(left_out)) == ({"after": b"x"}, {"link", long})
+
+
+def test_a_path_is_kept_as_it_was_judged() -> None:
+    def named(name: str) -> bytes:
+        about = tarfile.TarInfo("x")
+        about.pax_headers, about.size = {"path": name}, 3
+        return about.tobuf(tarfile.PAX_FORMAT) + b"abc".ljust(512, b"\0")
+
+    sent = named("nul\0inside") + named("./d/slash/") + named("fine") + b"\0" * 1024
+    files, left_out = _read(sent, "**").finish()
+    assert (files, left_out) == ({"d/slash": b"abc", "fine": b"abc"}, {})
+
+
 def test_count_bytes_depth_and_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     many = _read(_tar(*((f"f{n}", b"") for n in range(collect.MOST_FILES + 150))), "*", step=100_000)
     files, left_out = many.finish()

@@ -31,6 +31,7 @@ _KINDS = {
 }
 _REGULAR, _DIRECTORY = (b"0", b"\0", b"7"), b"5"
 _LONG_NAME, _EXTENDED = b"L", b"x"
+_ABOUT_OTHERS = (b"K", b"g")  # where a link leads, and what holds for all that follows: nothing that is used here
 
 
 class Unreadable(Exception):
@@ -102,18 +103,21 @@ class Files:
                 raise Unreadable("a name without end")
             self._take = (kind, "", size)
             return
-        path, self._name = self._name or _path(header), None
+        if kind in _ABOUT_OTHERS:
+            self._skip = size + -size % _BLOCK
+            return
+        path, self._name = (self._name or _path(header)).removeprefix("./").rstrip("/"), None
         if kind not in _REGULAR and kind not in (b"S", b"D"):
             size = 0  # links, devices and directories have none, whatever they say
-        if self._wants(kind, path.removeprefix("./").rstrip("/"), size):
-            self._take = (kind, path.removeprefix("./"), size)
+        if self._wants(kind, path, size):
+            self._take = (kind, path, size)
         else:
             self._skip = size + -size % _BLOCK
 
     def _wants(self, kind: bytes, path: str, size: int) -> bool:
         """Whether the content is to be kept. Says why not, where it was asked for."""
         names = path.split("/")
-        if path in ("", ".") or "" in names or ".." in names or "." in names:
+        if path in ("", ".") or "" in names or ".." in names or "." in names or "\0" in path:
             return False
         if kind == _DIRECTORY:
             if path in self._patterns and not is_magic(path):
