@@ -16,7 +16,8 @@ from docker_bench import Line, docker, ours, run, until
 from redoma.backends.docker import Box, DockerBackend
 from redoma.backends.docker import container as containers
 from redoma.backends.docker import engine as engines
-from redoma.backends.docker.engine import labels
+from redoma.backends.docker.engine import Engine, labels
+from redoma.errors import BackendUnavailable
 from redoma.models import Request
 
 _JUDGE = """
@@ -150,3 +151,67 @@ async def test_a_pull_that_is_cancelled_ends(line: Line) -> None:
         assert done
     finally:
         await backend.aclose()
+
+
+def _volumes() -> set[str]:
+    """Of this process."""
+    return set(docker("volume", "ls", "-q", "--filter", f"label=redoma.pid={os.getpid()}").split())
+
+
+async def test_a_volume_that_could_not_be_filled_goes(engine: str) -> None:
+    backend = DockerBackend(Box(python="redoma-test/no-such-image:1"), host=engine)
+    for _ in range(3):
+        with pytest.raises(BackendUnavailable):
+            await run(backend, "1")
+    await backend.aclose()
+    assert _volumes() == set()
+
+
+async def test_a_file_that_somebody_removed_is_made_anew_once(engine: str) -> None:
+    """However many runs have missed it: it must not be taken from those that have the new one."""
+    connected = Engine(engine)
+    try:
+        first = await connected.hosts("python:3.11-slim")
+        assert first is not None
+        docker("volume", "rm", *_volumes())
+        await connected.forget_hosts(first)
+        second = await connected.hosts("python:3.11-slim")
+        await connected.forget_hosts(first)
+        assert second != first
+        assert await connected.hosts("python:3.11-slim") == second
+        assert len(_volumes()) == 1
+    finally:
+        await connected.aclose()
+    assert _volumes() == set()
+
+
+async def test_eight_runs_that_miss_it_leave_no_volume(engine: str) -> None:
+    every = set(docker("volume", "ls", "-q").split())
+    backend = DockerBackend(host=engine, maximum=8)
+    try:
+        await run(backend, "1")
+        docker("volume", "rm", *_volumes())
+        ran = await asyncio.gather(*(run(backend, "print(1)") for _ in range(8)))
+        assert [one.stdout for one in ran] == ["1\n"] * 8
+    finally:
+        await backend.aclose()
+    # Without a label nobody knows whose it is; those of other tests have one.
+    listed = [line.split(" ", 1) for line in docker("volume", "ls", "--format", "{{.Name}} {{.Labels}}").splitlines()]
+    assert {name for name, labelled in listed if name.startswith("redoma-") and not labelled.strip()} <= every
+    assert _volumes() == set()
+
+
+async def test_every_container_goes_with_the_volumes_that_its_image_has_made(line: Line) -> None:
+    asked: list[str] = []
+
+    def listen(request: str) -> bool:
+        if request.startswith("DELETE") and "/containers/" in request:
+            asked.append(request)
+        return False
+
+    line.swallows = listen
+    backend = DockerBackend(host=line.host)
+    await run(backend, "1")
+    await backend.aclose()
+    assert len(asked) == 2, "that of the run, and the one through which the file of hosts was written"
+    assert all("v=" in request for request in asked)

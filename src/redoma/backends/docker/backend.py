@@ -195,7 +195,7 @@ class DockerBackend:
         except BackendError as error:
             if hosts is None or hosts not in error.why:
                 raise
-            await engine.forget_hosts()  # somebody has tidied up the volumes of the engine
+            await engine.forget_hosts(hosts)  # somebody has tidied up the volumes of the engine
             return await self._begin(engine, wanted, await engine.hosts(wanted.image))
 
     async def _begin(self, engine: Engine, wanted: Spec, hosts: str | None) -> Container:

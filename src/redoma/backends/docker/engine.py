@@ -156,15 +156,16 @@ class Engine:
         """
         async with self._writing:
             if self._hosts is None:
-                with suppress(BackendError):
-                    await uncancellable(self._write_hosts(image))
+                self._volume = f"{LABEL}-{secrets.token_hex(8)}"
+                try:
+                    await uncancellable(self._write_hosts(image, self._volume))
+                except BackendError:
+                    self._owe_volume()
         return self._hosts
 
-    async def _write_hosts(self, image: str) -> None:
-        volume = f"{LABEL}-{secrets.token_hex(8)}"
+    async def _write_hosts(self, image: str, volume: str) -> None:
         async with self.asked() as client:
             about = {"Name": volume, "Labels": labels()}
-            self._volume = volume
             made = await client._query_json("volumes/create", method="POST", data=about)
             mount = {"Type": "volume", "Source": volume, "Target": "/hosts"}
             settings: dict[str, Any] = {"Image": image, "Cmd": ["none"], "HostConfig": {"Mounts": [mount]}}
@@ -178,13 +179,18 @@ class Engine:
                     self.owed.add(container.id)
         self._hosts = f"{made['Mountpoint']}/hosts"
 
-    async def forget_hosts(self) -> None:
-        """Somebody may have removed it, or nobody needs it any more."""
+    async def forget_hosts(self, failed: str | None = None) -> None:
+        """Somebody may have removed the one that `failed`, or nobody needs any."""
+        async with self._writing:  # else it could be removed between the making of the volume and its use
+            if failed in (None, self._hosts):  # several fail together, and the first has made a new one since
+                self._owe_volume()
+        with suppress(BackendError):
+            await self.settle()
+
+    def _owe_volume(self) -> None:
         if self._volume is not None:
             self._owed_volumes.add(self._volume)
         self._volume = self._hosts = None
-        with suppress(BackendError):
-            await self.settle()
 
     def take_over(self, other: Engine) -> None:
         """What another has left there, which nobody can close any more: its event loop is."""
