@@ -90,3 +90,29 @@ async def test_a_program_that_deafens_the_stub_wins_little_time(
         ran = await run(backend, code, outputs=("x",), limits=limits)
     assert ran.outcome.status is Status.TIMEOUT
     assert ran.outcome.usage.wall < 20
+
+
+@pytest.mark.parametrize("place", ["program", "child", "direct"])
+async def test_memory_is_told_also_where_the_engine_hears_of_it_late(
+    backend: DockerBackend, engine: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[Container] = set()
+
+    async def not_at_first(container: Container) -> bool:
+        if container in asked:
+            return await hears(container)
+        asked.add(container)
+        return False
+
+    hears = Container.ran_out_of_memory
+    monkeypatch.setattr(Container, "ran_out_of_memory", not_at_first)
+    code = "x = bytearray(200 << 20)"
+    if place == "child":
+        code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
+    if place != "direct":
+        ran = await run(backend, code, limits={"memory": 64 * MiB})
+    else:
+        plain = DockerBackend(Box.plain("python:3.11-slim", auto_remove=True, memory_limit=64 * MiB), host=engine)
+        ran = await run(plain, argv=("python3", "-c", code))
+        await plain.aclose()
+    assert ran.ending == ("memory", None)

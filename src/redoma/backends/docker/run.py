@@ -309,10 +309,10 @@ class Run:
         if await self._container.ran_out_of_memory():
             return True
         killed = code == 128 + signal.SIGKILL and self._ending is None
-        if killed and self._last is not None:
+        if killed and self._cut_short and not await self._container.events("kill"):
             # A stub that was killed had no last word. That was either asked of the engine, or it was the kernel, which
             # ends the whole of gVisor where it would end one process else; the engine doesn't always hear why.
-            return self._cut_short and not await self._container.events("kill")
+            return True
         if killed or _oom_kills() != self._oom_kills:
             # The news that it has ended may be there before the news why; or that one of its children was killed.
             for pause in _NEWS:
