@@ -116,3 +116,18 @@ async def test_memory_is_told_also_where_the_engine_hears_of_it_late(
         ran = await run(plain, argv=("python3", "-c", code))
         await plain.aclose()
     assert ran.ending == ("memory", None)
+
+
+async def test_one_whose_end_was_not_seen_is_not_kept(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def in_vain(container: Container, number: int) -> None:
+        """As with an engine whose kill takes its time."""
+
+    monkeypatch.setattr(Container, "signal", in_vain)
+    monkeypatch.setattr(runs, "_GRACE", 0.5)
+    plain = DockerBackend(Box.plain("bash:5.2-alpine"), host=engine)  # auto_remove: false
+    try:
+        ran = await run(plain, argv=("sleep", "600"), limits={"time": 1.0})
+        assert ran.ending == ("timeout", None)
+        assert (ours(), plain.kept) == ([], ())
+    finally:
+        await plain.aclose()

@@ -136,7 +136,7 @@ class DockerBackend:
             error = f"could not start {request.argv[0]}: {os.strerror(errno.ENOENT)}"
             return Outcome(status=Status.ERROR, exit_code=127, error=error, isolation=isolation)
         finally:
-            if ended and not self.box.auto_remove:
+            if ended and container.ended and not self.box.auto_remove:  # one whose end was not seen may be alive
                 await uncancellable(container.let_go())
                 here.kept.append(container)
             else:
