@@ -47,6 +47,7 @@ class Container:
         """When it was started, by the clock that events have."""
         self.ended = False
         """Whether the engine has said that nothing of it is alive."""
+        self.frozen = False
         self._end: asyncio.Task[dict[str, Any]] | None = None
 
     @property
@@ -170,6 +171,7 @@ class Container:
         await self._try(lambda container: container.kill(signal=str(number)))
 
     async def freeze(self, frozen: bool) -> None:
+        self.frozen = frozen
         await self._try(lambda container: container.pause() if frozen else container.unpause())
 
     async def _try(self, ask: Callable[[DockerContainer], Awaitable[Any]]) -> Any:
@@ -292,6 +294,8 @@ class Container:
         """Whether it is gone."""
         import aiodocker
 
+        if self.frozen:  # gVisor can't be killed then, which an engine finds out in ten seconds
+            await self.freeze(False)
         async with self._engine.asked() as client:
             try:
                 await client.containers.container(self.name).delete(force=True, v=True)

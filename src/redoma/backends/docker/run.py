@@ -107,6 +107,7 @@ class Run:
         self._exited_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._signals: asyncio.Queue[int] = asyncio.Queue()
+        self._signalling, self._held = asyncio.Lock(), list[int]()
         self._over, self._taken = asyncio.Event(), asyncio.Event()
         self._heard = 0
         self._oom_kills = _oom_kills()
@@ -201,11 +202,24 @@ class Run:
         if self._control is not None:
             self._control.deliver_signals(self._signals.put_nowait)
         while True:
-            number = await self._signals.get()
-            if self._last is not None and number in (signal.SIGSTOP, signal.SIGCONT):
-                await self._container.freeze(number == signal.SIGSTOP)  # no process can pass those on
-            else:
-                await self._container.signal(number)
+            await self._signal(await self._signals.get())
+
+    async def _signal(self, number: int) -> None:
+        """No pid 1 can pass SIGSTOP on, so the container is frozen. What is sent then waits for SIGCONT, as with any
+        program that is stopped: gVisor takes no signal, and an engine thaws what is asked to end. So does the end."""
+        async with self._signalling:
+            if number == signal.SIGSTOP:
+                if self._ending is None and not self._container.frozen:
+                    await self._container.freeze(True)
+                return
+            if self._container.frozen and number not in (signal.SIGCONT, signal.SIGKILL, stub.END):
+                self._held.append(number)
+                return
+            if self._container.frozen:
+                await self._container.freeze(False)
+            held, self._held = self._held if number == signal.SIGCONT else [], []
+            for each in (number, *held):
+                await self._container.signal(each)
 
     # --- out ---
 
@@ -226,7 +240,7 @@ class Run:
         if last.begun and not before and self._files is not None and self._ending is None and self._timer is not None:
             # The program has ended, it seems. What comes now is ours, and has a time of its own. A program that has
             # found the number out, and wants that time for itself, is ended by this; the stub itself takes no notice.
-            self._begin(self._container.signal(stub.END))
+            self._begin(self._signal(stub.END))
             self._timer.cancel()
             self._timer = self._loop.call_later(_SENDING, self._end, Status.TIMEOUT)
         return own
@@ -246,11 +260,11 @@ class Run:
         # Time for the files is given once: who says to be sending them already has had it.
         waits = self._files is not None and self._cut_short
         if waits:
-            await self._container.signal(stub.END)
+            await self._signal(stub.END)
             await asyncio.sleep(_LAST_WORD)
         if waits and not self._cut_short:
             await asyncio.sleep(_SENDING)
-        await self._container.signal(signal.SIGKILL)
+        await self._signal(signal.SIGKILL)
 
     async def _watch(self) -> None:
         """Now and then: what has it used, and has it used up its processor time?"""
@@ -265,7 +279,7 @@ class Run:
                 self._used_up = True
                 self._end(Status.TIMEOUT)
                 if over > _SENDING_CPU:  # no stub at work, but a program that has deafened it
-                    await self._container.signal(signal.SIGKILL)
+                    await self._signal(signal.SIGKILL)
 
     def _note(self, told: dict[str, Any]) -> None:
         used = told.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
