@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from docker_bench import ours, run, until
@@ -131,3 +133,36 @@ async def test_one_whose_end_was_not_seen_is_not_kept(engine: str, monkeypatch: 
         assert (ours(), plain.kept) == ([], ())
     finally:
         await plain.aclose()
+
+
+async def test_a_code_that_could_be_a_signals_is_taken_for_no_limit(backend: DockerBackend, engine: str) -> None:
+    plain = DockerBackend(Box.plain("bash:5.2-alpine", network_mode="none", auto_remove=True), host=engine)
+    killed = {
+        code: ("killed", code, f"it was ended by {signal.Signals(code - 128).name}") for code in (129, 143, 152, 159)
+    }
+    expected = {**killed, 128: ("error", 128, None), 160: ("error", 160, None), 255: ("error", 255, None)}
+    try:
+        for code, told in expected.items():
+            bash, command, python = await asyncio.gather(
+                run(backend, f"exit {code}", language="bash"),
+                run(plain, argv=("sh", "-c", f"exit {code}")),
+                run(backend, f"import sys; sys.exit({code})"),
+            )
+            assert [(*ran.ending, ran.outcome.error) for ran in (bash, command)] == [told] * 2
+            assert (*python.ending, python.outcome.error) == ("error", code, None)
+    finally:
+        await plain.aclose()
+    unusual = await run(backend, "import os; os.kill(os.getpid(), 40)")
+    assert (unusual.ending, unusual.outcome.error) == (("killed", 168), "it was ended by signal 40")
+
+
+@pytest.mark.parametrize(("used", "ending"), [(0.9, ("timeout", None)), (0.1, ("killed", 152))])
+async def test_the_signal_for_processor_time_is_believed_of_who_has_used_it(
+    backend: DockerBackend, used: float, ending: tuple[str, int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(container: Container) -> dict[str, Any]:
+        return {"cpu_stats": {"cpu_usage": {"total_usage": int(used * 1e9)}}}
+
+    monkeypatch.setattr(Container, "stats", look)
+    ran = await run(backend, "sleep 2; kill -XCPU $$", language="bash", limits={"cpu": 1})
+    assert ran.ending == ending

@@ -355,11 +355,23 @@ class Run:
             return Status.ERROR, f"could not {self._last.broken}", code
         if code == 0:
             return Status.OK, None, 0
-        if code > 128 and not (self._last is not None and self._last.ended_itself):
-            if code - 128 == signal.SIGXCPU:
+        if code > 128 and (number := self._signal_of(code)):
+            if number == signal.SIGXCPU and self._last is not None and (self._cpu or 0.0) >= limits.cpu / 2:
                 return Status.TIMEOUT, exceeded("cpu", limits), None
-            return Status.KILLED, ended_by(code - 128, limits), code
+            return Status.KILLED, self._ended_by(number), code
         return Status.ERROR, None, code
+
+    def _signal_of(self, code: int) -> int | None:
+        """The signal that this code stands for. Only Python's stub can tell it from a program's own code: else it is
+        taken for a signal where there is one that programs are ended by, which leaves out 255 and its like."""
+        if self._last is not None and self._request.language == "python":
+            return None if self._last.ended_itself else code - 128
+        return code - 128 if code <= 128 + signal.SIGSYS else None
+
+    def _ended_by(self, number: int) -> str:
+        if number == signal.SIGXCPU or self._last is None:  # no limit that we have set, or none that was reached
+            return f"it was ended by {signal.Signals(number).name}"
+        return ended_by(number, self._request.limits)
 
 
 def _oom_kills() -> bytes | None:
