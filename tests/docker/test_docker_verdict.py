@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from docker_bench import ours, run, until
+from docker_bench import docker, ours, run, until
 
 from redoma.backends.docker import Box, DockerBackend, box, stub
 from redoma.backends.docker import run as runs
@@ -166,3 +168,26 @@ async def test_the_signal_for_processor_time_is_believed_of_who_has_used_it(
     monkeypatch.setattr(Container, "stats", look)
     ran = await run(backend, "sleep 2; kill -XCPU $$", language="bash", limits={"cpu": 1})
     assert ran.ending == ending
+
+
+async def test_a_program_that_could_not_be_started_is_told_from_one_that_says_so(engine: str) -> None:
+    image = f"redoma-test/work-dir:{os.getpid()}"
+    made = docker("create", "bash:5.2-alpine").strip()
+    exported = subprocess.run(["docker", "export", made], capture_output=True, check=True).stdout  # noqa: ASYNC221
+    docker("rm", made)
+    settings = ("--change=WORKDIR /usr/local/bin", "--change=ENV PATH=/etc/passwd:.:/bin")  # of which one is a file
+    docker("import", *settings, "-", image, given=exported)
+    plain = DockerBackend(Box.plain(image, network_mode="none", auto_remove=True), host=engine)
+    cases = {
+        ("./bash", "-c", "exit 127"): None,  # which is there
+        ("bash", "-c", "exit 126"): None,
+        ("./bosh",): "could not start ./bosh: No such file or directory",
+        ("bosh",): "could not start bosh: No such file or directory",
+    }
+    try:
+        for argv, error in cases.items():
+            ran = await run(plain, argv=argv)
+            assert (ran.outcome.status, ran.outcome.error) == (Status.ERROR, error), argv
+    finally:
+        await plain.aclose()
+        docker("rmi", image)

@@ -148,11 +148,12 @@ class DockerBackend:
         """With these codes the engine's small pid 1 says that the program could not be started, and so does many a
         program about another. So it is looked for, in a container of the same kind which is never started."""
         program, env = settings["Cmd"][0], dict(pair.split("=", 1) for pair in seen["Config"]["Env"] if "=" in pair)
-        places = [settings["WorkingDir"] or "/"] if "/" in program else env.get("PATH", _PATH).split(":")
+        there = seen["Config"].get("WorkingDir") or "/"  # the image's own, where none was asked for
+        places = [""] if "/" in program else env.get("PATH", _PATH).split(":")
         empty = Container(engine, settings)
         try:
             await empty.create()
-            modes = [await empty.mode_of(posixpath.join(place, program)) for place in places]
+            modes = [await empty.mode_of(posixpath.join(there, place, program)) for place in places]
         finally:
             await empty.remove()
         found = [mode for mode in modes if mode is not None]

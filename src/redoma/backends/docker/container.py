@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiodocker.stream import Stream as Attached
 
 _STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
-_GONE, _CONFLICT = 404, 409
+_GONE, _CONFLICT, _UNREACHABLE = 404, 409, 900  # the last is aiodocker's own
 _TRIES, _PAUSE = 6, 0.25
 _NEWS = 5.0  # seconds that the engine has to hear of the end of a container from its runtime
 _REMOVAL = 60.0
@@ -131,9 +131,9 @@ class Container:
                     response.close()  # the file itself is not wanted
                     return int(about["mode"])
             except aiodocker.DockerError as error:
-                if error.status != _GONE:
+                if error.status == _UNREACHABLE:
                     raise
-                return None
+                return None  # also where a part of the path is no directory, for which engines have words of their own
 
     # --- while it runs ---
 
