@@ -9,7 +9,7 @@ import pytest
 from docker_bench import run
 
 from redoma.backends import collect
-from redoma.backends.docker import DockerBackend
+from redoma.backends.docker import Box, DockerBackend
 from redoma.backends.docker.files import Files
 from redoma.backends.docker.run import LastWord
 from redoma.backends.docker.stub import TAKEN
@@ -136,3 +136,36 @@ time.sleep(600)
     forged = await run(backend, code, outputs=("x",))
     assert forged.ending == ("error", 137), forged.stderr  # ended at once: it can't buy itself time with this
     assert (forged.outcome.files, set(forged.outcome.left_out)) == ({}, {".", "x"})
+
+
+@pytest.mark.parametrize("runtime", [None, "runsc"])
+@pytest.mark.parametrize("kind", ["python", "command", "busybox"])
+async def test_what_is_too_large_is_not_even_sent(engine: str, kind: str, runtime: str | None) -> None:
+    """A file with holes can be larger than anything that could be sent in time."""
+    code = """
+import os
+os.mkdir("d")
+for name in ("asked for", "d/other", "*? \\n"):
+    with open(name, "wb") as file:
+        file.truncate(1 << 40)
+with open("largest", "wb") as file:
+    file.truncate(64 << 20)
+"""
+    script = """mkdir d; for f in "asked for" d/other "$(printf '*? \\n.')"; do truncate -s 1099511627776 "$f"; done
+    truncate -s 67108864 largest"""
+    given = {
+        "python": {"code": code},
+        "command": {"argv": ("python3", "-c", code)},
+        "busybox": {"language": "bash", "code": script},
+    }[kind]
+    backend = DockerBackend(Box(runtime=runtime), host=engine)
+    try:
+        limits = {"file_size": 1 << 41}
+        ran = await run(backend, outputs=("asked for", "largest"), limits=limits, **given)  # type: ignore[arg-type]
+    finally:
+        await backend.aclose()
+    assert ran.ending == ("ok", 0), ran.stderr
+    assert ran.outcome.left_out == {
+        "asked for": "it has 1,099,511,627,776 bytes, and all files together may have 67,108,864"
+    }
+    assert {name: len(content) for name, content in ran.outcome.files.items()} == {"largest": 64 << 20}
