@@ -191,3 +191,23 @@ async def test_a_program_that_could_not_be_started_is_told_from_one_that_says_so
     finally:
         await plain.aclose()
         docker("rmi", image)
+
+
+@pytest.mark.parametrize("runtime", [None, "runsc"])
+async def test_a_source_that_is_larger_than_the_memory_is_tried_once(
+    engine: str, runtime: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Container] = []
+
+    async def create(container: Container) -> None:
+        made.append(container)
+        await really(container)
+
+    really = Container.create
+    monkeypatch.setattr(Container, "create", create)
+    backend = DockerBackend(Box(runtime=runtime), host=engine)
+    try:
+        ran = await run(backend, "#" + "x" * (70 * MiB) + "\nprint(1)", limits={"memory": 64 * MiB})
+    finally:
+        await backend.aclose()
+    assert (ran.ending, len(made)) == (("memory", None), 1)

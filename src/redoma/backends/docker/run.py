@@ -22,6 +22,7 @@ _FIRST_LOOK, _LOOK = 0.3, 0.5  # seconds until the first look at what is used, a
 _SECOND = 1_000_000_000  # the engine counts in ns
 _QUIET = 0.5  # seconds without output after which a container that has ended has said everything
 _LONGEST_WORD = 4096
+_LONG_ORDER = 1 << 20  # bytes
 _NEWS = (0.0, 0.05, 0.1, 0.2, 0.4)  # seconds between two questions after what the kernel did
 
 
@@ -137,9 +138,13 @@ class Run:
             finally:
                 await self._release()
             wall = (self._exited_at or time.monotonic()) - start
-            if not self._taken.is_set() and self._ending is None:
-                raise NotTaken("the container was lost", why="it died while it waited", next="run it again")
-            return await self._outcome(wall)
+            if self._taken.is_set() or self._ending is not None:
+                return self._outcome(wall, *await self._verdict())
+            # A source is read as a whole before it is taken. One that is long may need more memory than there is, and
+            # would in the next container as well.
+            if len(order[0]) > _LONG_ORDER and (verdict := await self._verdict())[1]:
+                return self._outcome(wall, *verdict)
+            raise NotTaken("the container was lost", why="it died while it waited", next="run it again")
         except BackendUnavailable as error:  # it has begun, so it must not be tried elsewhere
             raise BackendError(error.what, why=error.why, next=error.next) from error
 
@@ -292,8 +297,7 @@ class Run:
 
     # --- what it comes to ---
 
-    async def _outcome(self, wall: float) -> Outcome:
-        code, out_of_memory = await self._verdict()
+    def _outcome(self, wall: float, code: int | None, out_of_memory: bool) -> Outcome:
         status, error, exit_code = self._ended(code, out_of_memory)
         files, left_out = self._files.finish() if self._files is not None else ({}, {})
         return Outcome(
