@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_bench import docker, inspect, ours, run, until
+from docker_bench import Line, docker, inspect, ours, run, until
 
 from redoma import BackendError
 from redoma.backends.base import Control
@@ -131,44 +131,6 @@ async def test_what_a_redoma_that_was_killed_has_left_is_gone_at_the_next_start(
     await later.aclose()
     assert ours(other.pid) == []
     assert docker("volume", "ls", "-q", "--filter", f"label=redoma.pid={other.pid}") == ""
-
-
-class Line:
-    """Between us and the engine; it can be cut. What was said until then has arrived."""
-
-    def __init__(self, engine: str, path: Path) -> None:
-        self._engine, self._path = engine.removeprefix("unix://"), path
-        self._server: asyncio.Server | None = None
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def lay(self) -> str:
-        self._server = await asyncio.start_unix_server(self._connect, self._path)
-        return f"unix://{self._path}"
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_unix_connection(self._engine)
-        self._writers += [writer, far_writer]
-        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
-        for end in (writer, far_writer):
-            end.close()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-            writer.write_eof()
-        except OSError:
-            return
-
-    async def cut(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-        self._path.unlink(missing_ok=True)
-        await asyncio.sleep(0)
 
 
 async def test_an_engine_that_is_lost_is_told_and_what_it_kept_is_removed_when_it_is_back(

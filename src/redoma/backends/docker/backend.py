@@ -137,7 +137,7 @@ class DockerBackend:
             error = f"could not start {request.argv[0]}: {os.strerror(errno.ENOENT)}"
             return Outcome(status=Status.ERROR, exit_code=127, error=error, isolation=isolation)
         finally:
-            if ended and not self.box.auto_remove:
+            if ended and container.ended and not self.box.auto_remove:  # one whose end was not seen may be alive
                 await uncancellable(container.let_go())
                 here.kept.append(container)
             else:
@@ -149,11 +149,12 @@ class DockerBackend:
         """With these codes the engine's small pid 1 says that the program could not be started, and so does many a
         program about another. So it is looked for, in a container of the same kind which is never started."""
         program, env = settings["Cmd"][0], dict(pair.split("=", 1) for pair in seen["Config"]["Env"] if "=" in pair)
-        places = [settings["WorkingDir"] or "/"] if "/" in program else env.get("PATH", _PATH).split(":")
+        there = seen["Config"].get("WorkingDir") or "/"  # the image's own, where none was asked for
+        places = [""] if "/" in program else env.get("PATH", _PATH).split(":")
         empty = Container(engine, settings)
         try:
             await empty.create()
-            modes = [await empty.mode_of(posixpath.join(place, program)) for place in places]
+            modes = [await empty.mode_of(posixpath.join(there, place, program)) for place in places]
         finally:
             await empty.remove()
         found = [mode for mode in modes if mode is not None]
@@ -196,7 +197,7 @@ class DockerBackend:
         except BackendError as error:
             if hosts is None or hosts not in error.why:
                 raise
-            await engine.forget_hosts()  # somebody has tidied up the volumes of the engine
+            await engine.forget_hosts(hosts)  # somebody has tidied up the volumes of the engine
             return await self._begin(engine, wanted, await engine.hosts(wanted.image))
 
     async def _begin(self, engine: Engine, wanted: Spec, hosts: str | None) -> Container:

@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import stat
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 LABEL = "redoma"
 _ANSWER = 60.0  # seconds that the engine has for one thing; removing a container can take several
+_UPKEEP = 5.0  # seconds that a run waits until something is gone that it has nothing to do with
+_AGAIN = 30.0  # seconds until that is tried again
 _OLDEST = (1, 40)  # of its interface: Docker 19.03, the first with the limits that we set
 _SOCKETS = ("/run/docker.sock", "/var/run/docker.sock", "~/.docker/run/docker.sock", "$XDG_RUNTIME_DIR/docker.sock")
 
@@ -79,6 +82,8 @@ class Engine:
         self.owed: set[str] = set()
         """Names of containers that are to go, and could not be removed when they were to."""
         self._owed_volumes: set[str] = set()
+        self._stuck: dict[str, float] = {}
+        """When what is owed, and took all its time, is to be tried again."""
         self._volume: str | None = None
         self._hosts: str | None = None
         self.without_init = False
@@ -113,7 +118,7 @@ class Engine:
                 about = await client.system.info()
                 await self._look_at(client)
                 self.about = about
-                await sweep(client)
+                await self._sweep(client)
         except BaseException:
             await self._shut(client)
             raise
@@ -151,15 +156,16 @@ class Engine:
         """
         async with self._writing:
             if self._hosts is None:
-                with suppress(BackendError):
-                    await uncancellable(self._write_hosts(image))
+                self._volume = f"{LABEL}-{secrets.token_hex(8)}"
+                try:
+                    await uncancellable(self._write_hosts(image, self._volume))
+                except BackendError:
+                    self._owe_volume()
         return self._hosts
 
-    async def _write_hosts(self, image: str) -> None:
-        volume = f"{LABEL}-{secrets.token_hex(8)}"
+    async def _write_hosts(self, image: str, volume: str) -> None:
         async with self.asked() as client:
             about = {"Name": volume, "Labels": labels()}
-            self._volume = volume
             made = await client._query_json("volumes/create", method="POST", data=about)
             mount = {"Type": "volume", "Source": volume, "Target": "/hosts"}
             settings: dict[str, Any] = {"Image": image, "Cmd": ["none"], "HostConfig": {"Mounts": [mount]}}
@@ -169,16 +175,22 @@ class Engine:
                 named = _archive("hosts", b"127.0.0.1 localhost\n::1 localhost\n")
                 await container.put_archive("/hosts", named)  # type: ignore[no-untyped-call]
             finally:
-                await container.delete(force=True)
+                if not await _removed(client, f"containers/{container.id}"):
+                    self.owed.add(container.id)
         self._hosts = f"{made['Mountpoint']}/hosts"
 
-    async def forget_hosts(self) -> None:
-        """Somebody may have removed it, or nobody needs it any more."""
+    async def forget_hosts(self, failed: str | None = None) -> None:
+        """Somebody may have removed the one that `failed`, or nobody needs any."""
+        async with self._writing:  # else it could be removed between the making of the volume and its use
+            if failed in (None, self._hosts):  # several fail together, and the first has made a new one since
+                self._owe_volume()
+        with suppress(BackendError):
+            await self.settle()
+
+    def _owe_volume(self) -> None:
         if self._volume is not None:
             self._owed_volumes.add(self._volume)
         self._volume = self._hosts = None
-        with suppress(BackendError):
-            await self.settle()
 
     def take_over(self, other: Engine) -> None:
         """What another has left there, which nobody can close any more: its event loop is."""
@@ -187,22 +199,26 @@ class Engine:
 
     async def settle(self) -> None:
         """Remove what is owed, as far as that can be done now."""
-        if not self.owed and not self._owed_volumes:
-            return
-        import aiodocker
+        if self.owed or self._owed_volumes:
+            await self._settle(await self.client())
 
-        client = await self.client()
-        for volume in list(self._owed_volumes):
-            with suppress(aiodocker.DockerError):  # it is small, and tried again
-                await client._query_json(f"volumes/{volume}", method="DELETE", params={"force": "1"})
-                self._owed_volumes.discard(volume)
-        for name in list(self.owed):
-            try:
-                await client.containers.container(name).delete(force=True, v=True)
-            except aiodocker.DockerError as error:
-                if error.status != 404:
-                    continue
-            self.owed.discard(name)
+    async def _settle(self, client: aiodocker.Docker) -> None:
+        for kind, owed in (("containers", self.owed), ("volumes", self._owed_volumes)):
+            names = [name for name in owed if self._stuck.get(name, 0.0) <= time.monotonic()]
+            # All at once: one that the engine can't get rid of holds up nothing but itself.
+            gone = await asyncio.gather(*(_removed(client, f"{kind}/{name}") for name in names))
+            owed.difference_update(name for name, is_gone in zip(names, gone, strict=True) if is_gone)
+            later = time.monotonic() + _AGAIN
+            self._stuck.update((name, later) for name, is_gone in zip(names, gone, strict=True) if is_gone is None)
+
+    async def _sweep(self, client: aiodocker.Docker) -> None:
+        """Remove what a Redoma that is dead has left. What can't be removed now is owed as if it were ours."""
+        ours = {"filters": f'{{"label": ["{LABEL}"]}}'}
+        containers = await client._query_json("containers/json", params={"all": "1", **ours})
+        volumes = (await client._query_json("volumes", params=ours)).get("Volumes") or ()
+        self.owed |= {one["Id"] for one in containers if orphaned(one["Labels"])}
+        self._owed_volumes |= {one["Name"] for one in volumes if orphaned(one.get("Labels") or {})}
+        await self._settle(client)
 
     async def aclose(self) -> None:
         await self.forget_hosts()  # what can't be removed now is swept when this process is gone
@@ -264,49 +280,36 @@ def orphaned(labelled: Mapping[str, str]) -> bool:
         return True  # this host has been started anew since
     if theirs.get("namespace") != ours["namespace"]:
         return False  # numbers of processes that we don't see
-    if not theirs.get("started"):
-        return not _exists(int(theirs["pid"]))  # a host without /proc
-    return _started(int(theirs["pid"])) != theirs["started"]
+    pid, then = int(theirs["pid"]), theirs.get("started")
+    now = _started(pid) if then else None  # unknown on a host without /proc, or with one that hides others' processes
+    return not _exists(pid) if now is None else now != then
 
 
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # or it is no number of a process
         return False
     except PermissionError:
         return True
     return True
 
 
-async def sweep(client: aiodocker.Docker) -> int:
-    """Remove what a Redoma that is dead has left. How many those were."""
+async def _removed(client: aiodocker.Docker, path: str) -> bool | None:
+    """Whether it is gone now; None if the engine took all its time, which by itself has no end."""
     import aiodocker
+    import aiohttp
 
-    found = await client.containers.list(all=True, filters=f'{{"label": ["{LABEL}"]}}')
-    left = [one for one in found if orphaned(one["Labels"])]
-    for one in left:
-        try:
-            await one.delete(force=True, v=True)
-        except aiodocker.DockerError as error:
-            if error.status not in (404, 409):  # gone, or on its way: another Redoma sweeps as well
-                raise BackendError(
-                    f"the container {one.id[:12]} of a Redoma that has died can't be removed",
-                    why=error.message,
-                    next=f"docker rm -f {one.id[:12]}",
-                ) from error
-    await _sweep_volumes(client)
-    return len(left)
-
-
-async def _sweep_volumes(client: aiodocker.Docker) -> None:
-    import aiodocker
-
-    found = await client._query_json("volumes", params={"filters": f'{{"label": ["{LABEL}"]}}'})
-    for one in found.get("Volumes") or ():
-        if orphaned(one.get("Labels") or {}):
-            with suppress(aiodocker.DockerError):  # it is small, and tried again at the next start
-                await client._query_json(f"volumes/{one['Name']}", method="DELETE")
+    try:
+        async with asyncio.timeout(_UPKEEP):
+            async with client._query(path, method="DELETE", params={"force": "1", "v": "1"}):
+                return True
+    except aiodocker.DockerError as error:
+        return error.status == 404
+    except TimeoutError:
+        return None
+    except (aiohttp.ClientError, OSError):
+        return False  # whoever asks the engine for something next is told that it is lost
 
 
 def _archive(name: str, content: bytes) -> bytes:

@@ -180,17 +180,17 @@ class _Warm:
         self._claimed = True
         try:
             await self._made.wait()
-        except BaseException:
+            for _ in range(2):  # the loop looks once more for what has come: its end may be there, and not be read yet
+                await asyncio.sleep(0)
+            if not self._task.done():
+                self._task.cancel()
+                await asyncio.wait([self._task])
+                return self._container
+        except BaseException:  # at any of these: it is in nobody's list any more, so nobody else would remove it
             await uncancellable(self.drop())
             raise
-        for _ in range(2):  # the loop looks once more for what has come: its end may be there, and not be read yet
-            await asyncio.sleep(0)
-        if self._task.done():
-            await uncancellable(self.drop())
-            return None
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        return self._container
+        await uncancellable(self.drop())
+        return None
 
     async def drop(self) -> None:
         self._claimed = True
