@@ -61,20 +61,17 @@ class Container:
 
     async def create(self) -> None:
         """Not interrupted: an engine goes on with what it was asked for, and nothing can be removed that isn't yet."""
-        await uncancellable(self._create())
+        try:
+            await uncancellable(self._create())
+        except BackendError as error:
+            if not (self._pull and "is not there" in error.what):
+                raise
+            await self._engine.pull(self._settings["Image"])
+            await uncancellable(self._create())
 
     async def _create(self) -> None:
         await self._engine.settle()
         settings = {**self._settings, "Labels": labels()}
-        try:
-            await self._ask_for(settings)
-        except BackendError as error:
-            if not (self._pull and "is not there" in error.what):
-                raise
-            await self._engine.pull(settings["Image"])
-            await self._ask_for(settings)
-
-    async def _ask_for(self, settings: dict[str, Any]) -> None:
         async with self._engine.asked(**self._about) as client:
             self._asked_for = True
             self._engine.names.add(self.name)
@@ -282,13 +279,15 @@ class Container:
             await asyncio.sleep(_PAUSE * (number + 1))
         self._engine.owed.add(self.name)
         if not self.ended:  # else nothing of it is alive, and it can as well go later
-            raise BackendError(f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}")
+            raise words.CannotRemove(
+                f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}"
+            )
 
     async def _delete(self) -> bool:
         """Whether it is gone."""
         import aiodocker
 
-        async with self._engine.asked() as client:
+        async with self._engine.cleared() as client:
             try:
                 await client.containers.container(self.name).delete(force=True, v=True)
             except aiodocker.DockerError as error:

@@ -83,9 +83,19 @@ class Engine:
         self._hosts: str | None = None
         self.without_init = False
         """Whether it was found to have no small pid 1 of its own."""
+        self.closing = asyncio.Event()
+        """Set when nothing new may be asked of it: what is there is removed, and then the connection goes."""
 
     async def client(self) -> aiodocker.Docker:
         """Open, looked at and swept."""
+        if self.closing.is_set():
+            raise words.closed()
+        client = await self._opened()
+        if self.closing.is_set():  # meanwhile
+            raise words.closed()
+        return client
+
+    async def _opened(self) -> aiodocker.Docker:
         async with self._opening:
             if self._client is None:
                 self._client = await self._open()
@@ -135,14 +145,32 @@ class Engine:
         with words.explained(**about):
             yield client
 
+    @asynccontextmanager
+    async def cleared(self) -> AsyncIterator[aiodocker.Docker]:
+        """The client, to remove something: also while it is being closed."""
+        client = await self._opened()
+        with words.explained():
+            yield client
+
     async def get(self, path: str, **params: str | int) -> Any:
         """What aiodocker has no call for."""
         async with self.asked() as client:
             return await client._query_json(path, params=params)
 
     async def pull(self, image: str) -> None:
+        """Takes as long as it takes, but not longer than we are open."""
         async with self.asked(image=image) as client:
-            await client.images.pull(image)
+            pulling = asyncio.ensure_future(client.images.pull(image))
+            closing = asyncio.ensure_future(self.closing.wait())
+            try:
+                await asyncio.wait([pulling, closing], return_when=asyncio.FIRST_COMPLETED)
+                if not pulling.done():
+                    raise words.closed()
+                pulling.result()
+            finally:
+                for task in (pulling, closing):
+                    task.cancel()
+                await asyncio.gather(pulling, closing, return_exceptions=True)
 
     async def hosts(self, image: str) -> str | None:
         """A file of the engine's host that names nothing but localhost; None where it can't be made.
@@ -159,6 +187,8 @@ class Engine:
         volume = f"{LABEL}-{secrets.token_hex(8)}"
         async with self.asked() as client:
             about = {"Name": volume, "Labels": labels()}
+            if self._volume is not None:  # an earlier one, which could not be filled
+                self._owed_volumes.add(self._volume)
             self._volume = volume
             made = await client._query_json("volumes/create", method="POST", data=about)
             mount = {"Type": "volume", "Source": volume, "Target": "/hosts"}
@@ -191,7 +221,7 @@ class Engine:
             return
         import aiodocker
 
-        client = await self.client()
+        client = await self._opened()
         for volume in list(self._owed_volumes):
             with suppress(aiodocker.DockerError):  # it is small, and tried again
                 await client._query_json(f"volumes/{volume}", method="DELETE", params={"force": "1"})
@@ -203,6 +233,11 @@ class Engine:
                 if error.status != 404:
                     continue
             self.owed.discard(name)
+
+    async def kill_all(self) -> None:
+        """Whatever runs because of us. Some may not have been started yet, so once need not be enough."""
+        if (client := self._client) is not None:
+            await asyncio.gather(*(_kill(client, name) for name in self.names))
 
     async def aclose(self) -> None:
         await self.forget_hosts()  # what can't be removed now is swept when this process is gone
@@ -216,6 +251,12 @@ class Engine:
         if self._connector is not None:
             await self._connector.close()
             self._connector = None
+
+
+async def _kill(client: aiodocker.Docker, name: str) -> None:
+    with suppress(BackendError):  # it has ended, or not begun; or the engine is lost, as whoever uses it will find out
+        with words.explained():
+            await client.containers.container(name).kill(signal="SIGKILL")
 
 
 # --- whose container it is ---

@@ -16,6 +16,14 @@ class CannotStart(BackendError):
     """The program of a container is not in its image, or can't be started."""
 
 
+class CannotRemove(BackendError):
+    """A container of ours may still run, and has to be removed by hand."""
+
+
+def closed() -> BackendError:
+    return BackendError("docker is closed", why="its executor was", next="make a new executor")
+
+
 def library() -> None:
     """Raise if the library that speaks with engines is not installed."""
     try:
