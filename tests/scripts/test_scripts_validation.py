@@ -100,6 +100,18 @@ def test_an_ordinary_script_is_valid(validator: ScriptValidator, script: str, ki
         ("curl https://example.com", "bash", "dangerous", "dangerous"),  # a person would be asked; nobody is, here
         ("def foo(", "python", "syntax", "syntax error at line 1"),
         ("print(1)\n  print(2)", "python", "syntax", "syntax error at line 2"),
+        # What a tree can be made of, and the compiler objects to.
+        ("print(1)\nreturn 1", "python", "syntax", "syntax error at line 2: 'return' outside function [python.syntax]"),
+        ("break", "python", "syntax", "'break' outside loop"),
+        ("yield 1", "python", "syntax", "'yield' outside function"),
+        ("await x", "python", "syntax", "'await' outside function"),
+        ("def f(a, a): pass", "python", "syntax", "duplicate argument 'a'"),
+        ("x = 1\nglobal x", "python", "syntax", "assigned to before global declaration"),
+        ("from __future__ import nope", "python", "syntax", "future feature nope is not defined"),
+        ("x = 1\nfrom __future__ import annotations", "python", "syntax", "must occur at the beginning"),
+        ("a, *b, *c = d", "python", "syntax", "multiple starred expressions"),
+        ("nonlocal x", "python", "syntax", "nonlocal declaration not allowed"),
+        ("return 1\neval(x)", "python", "dangerous", "dangerous"),  # it is read all the same
         ("print('a')\0", "python", "syntax", "syntax"),
         ("-" * 9000 + "1", "python", "syntax", "syntax"),
         ("(" * 300 + ")" * 300, "python", "syntax", "syntax"),
@@ -137,6 +149,17 @@ def test_exactly_10000_characters_are_not_too_many(validator: ScriptValidator) -
     assert validator.validate("#" + "é" * 9_999, "python").valid
     assert validator.validate("#" + "é" * 10_000, "python").layer == "size"
     assert validator.validate("#" + "x" * 9_999, "bash").valid
+
+
+def test_code_that_would_keep_the_compiler_busy_is_refused_before_it(validator: ScriptValidator) -> None:
+    """Twenty of these would take it a minute and three gigabytes; a `finally` is compiled for each way out of it."""
+    nested = "".join(f"{' ' * depth}try: pass\n{' ' * depth}finally:\n" for depth in range(20)) + " " * 20 + "pass"
+    many = "def f():\n try:\n" + "  return\n" * 300 + " finally:\n  try:\n" + "   return\n" * 300 + "  finally:\n   a"
+    for script in (nested, many):
+        result = validator.validate(script, "python")
+        assert (result.valid, result.layer) == (False, "syntax")
+        assert "[source.too-deep]" in (result.error or "")
+    assert validator.validate("try: pass\nfinally:\n try: pass\n finally: print(1)", "python").valid
 
 
 def test_a_message_never_holds_the_secret(validator: ScriptValidator) -> None:
