@@ -264,6 +264,15 @@ async def test_nothing_runs_if_validation_fails(bench: Bench, script: str, kind:
     assert (outcome["kind"], outcome["data"]["status"], outcome["data"]["backend"]) == ("outcome", "forbidden", "")
 
 
+async def test_of_a_script_that_is_far_too_long_only_the_beginning_is_on_record(bench: Bench) -> None:
+    before = len(bench.records())
+    result = await bench.scripts.execute("#" * (17 << 20), "python")  # more than a record can hold
+    assert (result.success, result.validation_failed, result.exit_code) == (False, True, -1)
+    assert "10000" in (result.error or "")
+    intent, outcome = bench.records()[before:]
+    assert (intent["data"]["code"], outcome["data"]["status"]) == ("#" * 10_001, "forbidden")
+
+
 async def test_what_runs_is_the_text_that_was_checked(bench: Bench) -> None:
     script = "# coding: utf-8\nprint('é', __name__, len(__file__) > 0)\n"
     assert (await bench.scripts.execute(script, "python")).stdout == "é __main__ True\n"

@@ -162,6 +162,29 @@ def test_code_that_would_keep_the_compiler_busy_is_refused_before_it(validator: 
     assert validator.validate("try: pass\nfinally:\n try: pass\n finally: print(1)", "python").valid
 
 
+@pytest.mark.parametrize("size", [10_001, 300_000, 17 << 20])
+def test_a_script_that_is_too_long_is_told_how_long_it_may_be(validator: ScriptValidator, size: int) -> None:
+    for script, kind in (("x" * size, "python"), ("a|" * (size // 2 + 1), "bash")):
+        result = validator.validate(script, kind)
+        assert (result.valid, result.layer) == (False, "size")
+        assert "10000" in (result.error or "")
+
+
+def test_a_script_that_is_short_and_still_too_much_to_read_is_not_called_too_long(validator: ScriptValidator) -> None:
+    result = validator.validate("a|" * 4000 + "a", "bash")
+    assert (result.valid, result.layer) == (False, "syntax")
+    assert "syntax" in (result.error or "")
+    assert "maximum size" not in (result.error or "")
+
+
+def test_longer_scripts_are_judged_whole_where_somebody_lets_them_pass(config: Config) -> None:
+    policy = PolicyConfig(decisions={"script.length": Decision.ALLOW})
+    longer = ScriptValidator(executor=AsyncExecutor(Config(audit=config.audit, policy=policy), backends=()))
+    padding = "#" * 20_000 + "\n"
+    assert longer.validate(padding + "print(1)", "python").valid
+    assert longer.validate(padding + "eval(x)", "python").layer == "dangerous"
+
+
 def test_a_message_never_holds_the_secret(validator: ScriptValidator) -> None:
     for script in ("token = 'abc123'", "password = 'hunter2'", "x = 'ghp_16C7e42F292c6912E7710c838347Ae178B4a'"):
         error = validator.validate(script, "python").error or ""

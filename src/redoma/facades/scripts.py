@@ -120,7 +120,7 @@ class ScriptExecutor:
             self._executor.config,
             [self._backend.name],
             {"backend": self._backend.name, "limits": self._within(seconds)},
-            code=script_content,
+            code=self._validator.judged(script_content),
             language=script_type,
         )
         closings = self._closings
