@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BackendError, BackendUnavailable
+from ...models import engine_problem
 from ..base import uncancellable
 from . import words
 
@@ -48,11 +49,20 @@ def must_be_there(host: str | None) -> None:
     """Raise `BackendUnavailable` for what can be seen without asking the engine anything."""
     words.library()
     where = address(host)
-    if where is None or not where.startswith("unix://"):
+    if where is None:
+        return
+    if (problem := engine_problem(where)) is not None:
+        raise words.bad_address(where, problem)
+    if not where.startswith("unix://"):
         return
     path = where.removeprefix("unix://")
-    if not os.path.exists(path):
-        raise words.no_engine(f"there is no socket {path}")
+    try:
+        os.stat(path)
+    except PermissionError:
+        raise words.no_permission(path) from None
+    except (OSError, ValueError) as error:  # a path too long, or with a NUL
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        raise words.no_engine(f"there is no socket {path}" if missing else str(error)[:200]) from None
     if not os.access(path, os.R_OK | os.W_OK):
         raise words.no_permission(path)
 
@@ -116,7 +126,8 @@ class Engine:
             client = aiodocker.Docker(
                 url=where, connector=self._connector, timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=10.0)
             )
-        except (AssertionError, ValueError, OSError) as error:
+        except (aiodocker.DockerError, AssertionError, ImportError, ValueError, OSError) as error:
+            # What docker's own configuration says is only found out here: it may name a protocol that needs a library.
             raise words.no_engine(str(error) or "docker's context leads nowhere") from error
         try:
             with words.explained():
@@ -124,8 +135,11 @@ class Engine:
                 await self._look_at(client)
                 self.about = about
                 await sweep(client)
-        except BaseException:
+        except BaseException as error:
             await self._shut(client)
+            if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):  # no answer as engines give it
+                why = f"what answers there is none ({type(error).__name__}: {error})"
+                raise words.no_engine(why, "see DOCKER_HOST, or `docker.host`") from error
             raise
         return client
 
