@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType, inspect
 from ..errors import InvalidRequest, PolicyError
 from ..models import Decision, Limits
 from .document import Node, parse
-from .executors import checked
+from .executors import check_engine, checked
 from .model import AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, Name, Problem
 from .places import Source
 from .reader import Reader, nearest
@@ -73,7 +73,7 @@ def read_layer(source: Source, label: str, home: Path | None) -> Layer:
         limits=_limits(reader, values.get("limits", {})),
         audit=values.get("audit", {}),
         jail=values.get("jail", {}),
-        docker=values.get("docker", {}),
+        docker=_docker(reader, values.get("docker", {})),
         entries=_entries(reader, values),
         marks=reader.marks,
     )
@@ -128,6 +128,11 @@ def _limits(reader: Reader, values: dict[str, Any]) -> dict[str, int | float]:
             Limits(**{name: value})
         except InvalidRequest as error:
             reader.report_at(f"limits.{name}", error.what + ": " + error.why, error.next)
+    return values
+
+
+def _docker(reader: Reader, values: dict[str, Any]) -> dict[str, Any]:
+    check_engine(reader, "docker.host", values.get("host"))
     return values
 
 

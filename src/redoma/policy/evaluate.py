@@ -28,7 +28,7 @@ def evaluate(policy: Policy, request: Request, *, live_input: bool = False) -> E
         return Evaluation(policy=policy.name, digest=policy.digest)
     language = "bash" if request.language == "command" else request.language
     try:
-        facts = [*_facts(request, live_input), *_request_facts(policy, request)]
+        facts = [*_facts(policy, request, live_input), *_request_facts(policy, request)]
         findings = policy.matcher.findings(facts, request.text, language)
     except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
         findings = [
@@ -45,11 +45,11 @@ def evaluate(policy: Policy, request: Request, *, live_input: bool = False) -> E
     return Evaluation(policy=policy.name, digest=policy.digest, findings=tuple(findings))
 
 
-def _facts(request: Request, live_input: bool) -> list[Fact]:
+def _facts(policy: Policy, request: Request, live_input: bool) -> list[Fact]:
     if request.language == "python":
         from . import python
 
-        return python.facts(request.code)
+        return python.facts(request.code, compiled="python.syntax-error" in policy.matcher.traits)
     if request.language == "lua":
         return []  # it can only ask for commands, and each of those is judged when it does
     from . import shell

@@ -177,7 +177,7 @@ class Container:
     async def _try(self, ask: Callable[[DockerContainer], Awaitable[Any]]) -> Any:
         import aiodocker
 
-        async with self._engine.asked():
+        async with self._engine.cleared():
             try:
                 return await ask(self._made())
             except aiodocker.DockerError as error:
@@ -288,7 +288,9 @@ class Container:
             await asyncio.sleep(_PAUSE * (number + 1))
         self._engine.owed.add(self.name)
         if not self.ended:  # else nothing of it is alive, and it can as well go later
-            raise BackendError(f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}")
+            raise words.CannotRemove(
+                f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}"
+            )
 
     async def _delete(self) -> bool:
         """Whether it is gone."""
@@ -296,7 +298,7 @@ class Container:
 
         if self.frozen:  # gVisor can't be killed then, which an engine finds out in ten seconds
             await self.freeze(False)
-        async with self._engine.asked() as client:
+        async with self._engine.cleared() as client:
             try:
                 await client.containers.container(self.name).delete(force=True, v=True)
             except aiodocker.DockerError as error:

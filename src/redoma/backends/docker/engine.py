@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BackendError, BackendUnavailable
+from ...models import engine_problem
 from ..base import uncancellable
 from . import words
 
@@ -51,11 +52,20 @@ def must_be_there(host: str | None) -> None:
     """Raise `BackendUnavailable` for what can be seen without asking the engine anything."""
     words.library()
     where = address(host)
-    if where is None or not where.startswith("unix://"):
+    if where is None:
+        return
+    if (problem := engine_problem(where)) is not None:
+        raise words.bad_address(where, problem)
+    if not where.startswith("unix://"):
         return
     path = where.removeprefix("unix://")
-    if not os.path.exists(path):
-        raise words.no_engine(f"there is no socket {path}")
+    try:
+        os.stat(path)
+    except PermissionError:
+        raise words.no_permission(path) from None
+    except (OSError, ValueError) as error:  # a path too long, or with a NUL
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        raise words.no_engine(f"there is no socket {path}" if missing else str(error)[:200]) from None
     if not os.access(path, os.R_OK | os.W_OK):
         raise words.no_permission(path)
 
@@ -88,9 +98,19 @@ class Engine:
         self._hosts: str | None = None
         self.without_init = False
         """Whether it was found to have no small pid 1 of its own."""
+        self.closing = asyncio.Event()
+        """Set when nothing new may be asked of it: what is there is removed, and then the connection goes."""
 
     async def client(self) -> aiodocker.Docker:
         """Open, looked at and swept."""
+        if self.closing.is_set():
+            raise words.closed()
+        client = await self._opened()
+        if self.closing.is_set():  # meanwhile
+            raise words.closed()
+        return client
+
+    async def _opened(self) -> aiodocker.Docker:
         async with self._opening:
             if self._client is None:
                 self._client = await self._open()
@@ -111,7 +131,8 @@ class Engine:
             client = aiodocker.Docker(
                 url=where, connector=self._connector, timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=10.0)
             )
-        except (AssertionError, ValueError, OSError) as error:
+        except (aiodocker.DockerError, AssertionError, ImportError, ValueError, OSError) as error:
+            # What docker's own configuration says is only found out here: it may name a protocol that needs a library.
             raise words.no_engine(str(error) or "docker's context leads nowhere") from error
         try:
             with words.explained():
@@ -119,8 +140,11 @@ class Engine:
                 await self._look_at(client)
                 self.about = about
                 await self._sweep(client)
-        except BaseException:
+        except BaseException as error:
             await self._shut(client)
+            if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):  # no answer as engines give it
+                why = f"what answers there is none ({type(error).__name__}: {error})"
+                raise words.no_engine(why, "see DOCKER_HOST, or `docker.host`") from error
             raise
         return client
 
@@ -140,14 +164,32 @@ class Engine:
         with words.explained(**about):
             yield client
 
+    @asynccontextmanager
+    async def cleared(self) -> AsyncIterator[aiodocker.Docker]:
+        """The client, to remove something: also while it is being closed."""
+        client = await self._opened()
+        with words.explained():
+            yield client
+
     async def get(self, path: str, **params: str | int) -> Any:
         """What aiodocker has no call for."""
         async with self.asked() as client:
             return await client._query_json(path, params=params)
 
     async def pull(self, image: str) -> None:
+        """Takes as long as it takes, but not longer than we are open."""
         async with self.asked(image=image) as client:
-            await client.images.pull(image)
+            pulling = asyncio.ensure_future(client.images.pull(image))
+            closing = asyncio.ensure_future(self.closing.wait())
+            try:
+                await asyncio.wait([pulling, closing], return_when=asyncio.FIRST_COMPLETED)
+                if not pulling.done():
+                    raise words.closed()
+                pulling.result()
+            finally:
+                for task in (pulling, closing):
+                    task.cancel()
+                await asyncio.gather(pulling, closing, return_exceptions=True)
 
     async def hosts(self, image: str) -> str | None:
         """A file of the engine's host that names nothing but localhost; None where it can't be made.
@@ -200,7 +242,7 @@ class Engine:
     async def settle(self) -> None:
         """Remove what is owed, as far as that can be done now."""
         if self.owed or self._owed_volumes:
-            await self._settle(await self.client())
+            await self._settle(await self._opened())
 
     async def _settle(self, client: aiodocker.Docker) -> None:
         for kind, owed in (("containers", self.owed), ("volumes", self._owed_volumes)):
@@ -220,6 +262,11 @@ class Engine:
         self._owed_volumes |= {one["Name"] for one in volumes if orphaned(one.get("Labels") or {})}
         await self._settle(client)
 
+    async def kill_all(self) -> None:
+        """Whatever runs because of us. Some may not have been started yet, so once need not be enough."""
+        if (client := self._client) is not None:
+            await asyncio.gather(*(_kill(client, name) for name in self.names))
+
     async def aclose(self) -> None:
         await self.forget_hosts()  # what can't be removed now is swept when this process is gone
         async with self._opening:
@@ -232,6 +279,12 @@ class Engine:
         if self._connector is not None:
             await self._connector.close()
             self._connector = None
+
+
+async def _kill(client: aiodocker.Docker, name: str) -> None:
+    with suppress(BackendError):  # it has ended, or not begun; or the engine is lost, as whoever uses it will find out
+        with words.explained():
+            await client.containers.container(name).kill(signal="SIGKILL")
 
 
 # --- whose container it is ---

@@ -140,7 +140,14 @@ class JailBackend:
                 next="raise the limits `disk` and `files`",
             )
         pool = self._ready()
-        cell = await pool.take(Spec(limits.disk, limits.files))
+        try:
+            return await self._run(pool, request, sink, control)
+        finally:
+            with _making:
+                pool.runs -= 1
+
+    async def _run(self, pool: Pool, request: Request, sink: Sink, control: Control | None) -> Outcome:
+        cell = await pool.take(Spec(request.limits.disk, request.limits.files))
         try:
             isolation = self._isolation(cell, request.require)
             work = Run(request, sink, cell, isolation, self._env, control)
@@ -151,7 +158,7 @@ class JailBackend:
             pool.give_back(cell)
 
     def _ready(self) -> Pool:
-        """The pool of this process: a forked child makes its own."""
+        """The pool of this process, for one run more: a forked child makes its own."""
         usual = Limits()
         with _making:
             if self._pool is None or self._pool[0] != os.getpid():
@@ -165,6 +172,7 @@ class JailBackend:
                     start=self._start,
                 )
                 self._pool = (os.getpid(), pool)
+            self._pool[1].runs += 1
             return self._pool[1]
 
     def _start(self) -> tuple[Zygote, cgroup.Cgroups | None]:
@@ -203,7 +211,16 @@ class JailBackend:
         return Isolation(layers=layers, missing=tuple(sorted(missing)))
 
     async def aclose(self) -> None:
+        await self._close(unused=False)
+
+    async def let_go(self) -> None:
+        """The same if nothing runs, on whichever thread. What begins after this looked makes a pool of its own."""
+        await self._close(unused=True)
+
+    async def _close(self, *, unused: bool) -> None:
         with _making:
+            if self._pool is not None and unused and self._pool[1].runs:
+                return
             owned, self._pool = self._pool, None
         if owned is not None and owned[0] == os.getpid():
             await owned[1].aclose()
