@@ -23,6 +23,7 @@ from redoma import (
     InvalidRequest,
     Outcome,
     RedomaError,
+    Refused,
     Status,
 )
 from redoma.audit import AuditLog
@@ -258,3 +259,74 @@ def test_signals_that_our_caller_ignores_reach_a_run(backend: str) -> None:
         [sys.executable, "-c", _STARTED_BY_NOHUP, backend], capture_output=True, text=True, check=True, timeout=60
     )
     assert told.stdout == "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"
+
+
+class Text(str):
+    """Somebody's own, which says that it is something else."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "something else"
+
+
+class Chameleon(Text):
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class Content(bytes):
+    pass
+
+
+@pytest.mark.parametrize("backend", ["jail", "native", "monty"])
+def test_text_of_somebodys_own_class_is_text(config: Config, backend: str) -> None:
+    with Executor(config) as executor:
+        assert executor.run(Text("print(6 * 7)"), backend=Text(backend), reason=Text("x")).stdout == "42\n"
+        if backend != "monty":
+            given: dict[str, Any] = {"env": {Text("A"): Text("b")}, "files": {Text("f"): Content(b"c")}}
+            result = executor.command([Text("sh"), "-c", Text("echo $A; cat f; cat")], backend=backend, **given)
+            assert result.stdout == "b\nc"
+            result = executor.command(["cat"], backend=backend, stdin=Content(b"in"), outputs=(Text("x"),))
+            assert result.stdout == "in"
+
+
+def test_a_text_that_equals_everything_is_on_no_list(tmp_path: Path) -> None:
+    file = tmp_path / "redoma.yaml"
+    file.write_text("namespace: app\nentries: [{name: git, kind: exec.native, command_whitelist: [git status]}]\n")
+    with Executor(redoma.config.load(file)) as executor:
+        for command in (Chameleon("id"), [Chameleon("id"), Chameleon("-u")]):
+            with pytest.raises(Refused, match="does not allow this command"):
+                redoma.exec.get("app:git", executor).exec(command)
+
+
+MARKED = {"python": "\ufeffprint('olá')", "bash": "\ufeffecho olá"}
+
+
+@pytest.mark.parametrize("language", ["python", "bash"])
+@pytest.mark.parametrize("backend", ["jail", "native"])
+def test_a_byte_order_mark_is_neither_checked_nor_run(config: Config, backend: str, language: Any) -> None:
+    with Executor(config) as executor:
+        result = executor.run(MARKED[language], language, backend=backend)
+        assert (result.status, result.stdout, result.evaluation.findings) == (Status.OK, "olá\n", ())
+        assert executor.run("\ufeff" + MARKED[language], language, backend=backend).status is not Status.OK  # only one
+    assert records(config)[0].data["code"] == MARKED[language].removeprefix("\ufeff")
+
+
+def test_a_byte_order_mark_hides_nothing(config: Config) -> None:
+    with Executor(config) as executor:
+        result = executor.run("\ufeffrm -rf /", "bash", backend="native")
+    assert (result.status, result.evaluation.deciding[0].rule) == (Status.FORBIDDEN, "remove.everything")
+
+
+def test_a_command_that_no_system_could_run_is_not_recorded(config: Config) -> None:
+    with Executor(config) as executor:
+        for argv, env in ((["true", *["x" * 1_000_000] * 7], {}), (["true"], {"A": "x" * 7_000_000})):
+            with pytest.raises(InvalidRequest, match="the command is too long"):
+                executor.command(argv, backend="native", env=env)
+    assert not config.audit.directory.exists()

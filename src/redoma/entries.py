@@ -52,26 +52,25 @@ class Entries:
     ) -> tuple[Request, Request, tuple[Finding, ...], Backend | None]:
         """The request as this executor runs it and as its caller made it, what speaks against it, and the backend if it
         is none of the usual."""
-        intake.must_be_known("executor", [address], self._config.entries)
+        intake.must_be_configured(address, self._config)
         entry = self._config.entries[address]
         own, asked = _BACKENDS[type(entry)], options.get("backend", "auto")
         if asked not in ("auto", own):
             raise InvalidRequest(
                 f"{address} can't run on {asked}", why=f"it is an executor of kind exec.{own}", next="leave it out"
             )
-        if not isinstance(command, str):
-            command = intake.words("argv", command)
+        command = str.__str__(command) if isinstance(command, str) else intake.words("argv", command)
         request = self._request(entry, command, options)
         objections: tuple[Finding, ...] = ()
-        directory = _directory(address, entry, options.get("cwd"))
+        apart = bool(request.files or request.outputs)  # in a directory of the run's own
+        directory = None if apart and options.get("cwd") is None else _directory(address, entry, options.get("cwd"))
         if entry.command_whitelist is not None:
             if isinstance(entry, NativeEntry) and directory is not None:
                 directory = os.path.realpath(directory)  # what is looked at below, and nothing else, is where it runs
             objections = tuple(_objections(address, entry, command, request, directory))
             permit = _permitting(address, entry, command, objections)
             objections = tuple(msgspec.structs.replace(each, permit=permit) for each in objections)
-        directory = None if request.files or request.outputs else directory
-        request = msgspec.structs.replace(request, backend=own, cwd=directory)
+        request = msgspec.structs.replace(request, backend=own, cwd=None if apart else directory)
         whole = msgspec.structs.replace(request, env={**entry.default_env, **request.env})
         if request.limits.time <= entry.limits.get("time", 0):  # its owner has said that it may take that long
             usual = msgspec.structs.replace(request.limits, time=min(request.limits.time, Limits().time))
@@ -212,22 +211,23 @@ def _only_looks(name: str, value: str) -> bool:
     return bool(_LOOKS.match(name) and _PLAIN.match(value))
 
 
-def _directory(address: str, entry: Entry, given: str | None) -> str | None:
+def _directory(address: str, entry: Entry, given: str | os.PathLike[str] | None) -> str | None:
     """Where it works: on the host, or inside; None for wherever that backend puts it."""
     if isinstance(entry, MontyEntry):
         if given is None:
             return None
         raise InvalidRequest(f"{address} has no directories", why="it is an executor of kind exec.monty")
-    if given is not None and (not isinstance(given, (str, os.PathLike)) or "\0" in (given := os.fspath(given))):
+    asked = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if asked is not None and (not isinstance(asked, str) or "\0" in asked):
         raise InvalidRequest(
             f"the working directory {given!r} can't be used", why="it is no path, or holds a NUL byte", next="mend it"
         )
     default = _own_directory(entry)
     if isinstance(entry, NativeEntry):
-        return os.path.abspath(os.path.join(default or os.getcwd(), given or ""))
-    if given is None:
+        return intake.absolute(os.path.join(default or "", asked or ""))
+    if asked is None:
         return default
-    path = posixpath.normpath(posixpath.join(default or "", given))
+    path = posixpath.normpath(posixpath.join(default or "", asked))
     if not path.startswith("/"):
         raise InvalidRequest(
             f"the working directory {given!r} can't be used",

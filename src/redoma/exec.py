@@ -9,7 +9,10 @@
     process.wait()      # as a shell has it: 0 if all went well
     shell.release()
 
-A process takes the whole path of a request: policy, record, limits and redaction hold for what it is and prints.
+A process takes the whole path of a request: policy, record, limits and redaction hold for what it is and prints. What
+is written to it while it runs comes too late for policy, so a program that would do what that says (`psql`) needs
+approval, or a place on the executor's list of commands.
+
 `exec` raises `Refused` for a command that the executor doesn't allow, `start` for one that policy doesn't; `start` and
 `wait` raise `BackendError` if Redoma failed. A program that can't be found ends with status 127, as in a shell.
 
@@ -22,6 +25,7 @@ was not closed, and that nobody refers to any more, is ended.
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -31,7 +35,7 @@ from .backends.base import Control
 from .config import MontyEntry
 from .errors import BackendError, InvalidRequest, RedomaError, Refused
 from .executor import Asked, AsyncExecutor
-from .intake import More, Options, must_be_known
+from .intake import More, Options, must_be_configured, must_be_known
 from .models import Decision, Result, Stream
 from .streaming import AsyncLiveRun
 from .sync import Executor, LiveRun, default
@@ -54,18 +58,23 @@ def aget(address: str, executor: AsyncExecutor | None = None) -> AsyncProcessExe
 
 
 def talk(
-    executor: Executor, address: str, command: str | Iterable[str], options: Options
+    executor: Executor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool
 ) -> tuple[LiveRun, Control | None]:
-    """A command to follow as one stream of pieces, and what it is talked to with; nothing for what can't be."""
-    asked, control = _ask(executor.core, address, command, options)
+    """A command to follow as one stream of pieces, and what it is talked to with; nothing for what can't be.
+
+    Without `live_input` it gets the input in its options and no more, so that policy has read all of it.
+    """
+    asked, control = _ask(executor.core, address, command, options, live_input=live_input)
     return LiveRun(executor, executor.core.follow(asked)), control
 
 
 def _ask(
-    executor: AsyncExecutor, address: str, command: str | Iterable[str], options: Options
+    executor: AsyncExecutor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool = True
 ) -> tuple[Asked, _Reins | None]:
     # Monty's code is not a program that could be talked to.
     control = None if isinstance(executor.config.entries.get(address), MontyEntry) else _Reins()
+    if control is not None and not live_input:
+        control.end_input()
     return executor.ask(command, address, options, control), control
 
 
@@ -73,11 +82,12 @@ class AsyncProcessExecutor:
     """Makes processes. `release` it when done, or use it as an asynchronous context manager."""
 
     def __init__(self, address: str, executor: AsyncExecutor, owned: AsyncExecutor | None = None) -> None:
-        must_be_known("executor", [address], executor.config.entries)
+        must_be_configured(address, executor.config)
         self.address = address
         self._executor, self._owned = executor, owned
         self._processes: weakref.WeakSet[AsyncProcess] = weakref.WeakSet()
         self._released = False
+        self._gate = threading.Lock()  # `ProcessExecutor.exec` comes from any thread, `release` from the loop's
 
     def exec(
         self,
@@ -90,7 +100,7 @@ class AsyncProcessExecutor:
     ) -> AsyncProcess:
         """A process that runs a command: one text, or a list of words. `options` has `work_dir` and `env`."""
         if self._released:
-            raise InvalidRequest(f"{self.address} was released", why="it makes no more processes", next="get it again")
+            raise self._gone()
         if options is not None and not isinstance(options, Mapping):
             raise InvalidRequest(f"{options!r} are no options", why="they have names", next='write {"work_dir": ...}')
         given = {"work_dir": work_dir, "env": env, **(options or {})}
@@ -101,16 +111,23 @@ class AsyncProcessExecutor:
         if asked.objections:
             raise self._refused(asked)
         process = AsyncProcess(self.address, self._executor, asked, control)
-        self._processes.add(process)
+        with self._gate:
+            if self._released:  # meanwhile: nobody would close this one
+                raise self._gone()
+            self._processes.add(process)
         return process
+
+    def _gone(self) -> InvalidRequest:
+        return InvalidRequest(f"{self.address} was released", why="it makes no more processes", next="get it again")
 
     def _refused(self, asked: Asked) -> Refused:
         return Refused(f"{self.address} did not run the command", _at_once(self._executor.submit(asked)))
 
     async def release(self) -> None:
         """End and close all its processes. Safe to call twice."""
-        self._released = True
-        for process in list(self._processes):
+        with self._gate:
+            self._released, processes = True, list(self._processes)
+        for process in processes:
             await process.close()
         owned, self._owned = self._owned, None
         if owned is not None:
@@ -183,28 +200,33 @@ class AsyncProcess:
     async def start(self) -> None:
         """Returns when the program runs."""
         if self._task is not None or self._closed:
-            why = "it was closed" if self._closed else "it was started before"
-            raise InvalidRequest("the process can't be started", why=why, next="make another one")
+            raise self._unstartable()
         asked, decision = self._asked, None
         if self._control is None:  # nothing will tell us that it has been started, so ask now whether it may be
-            decision = self._executor.check(asked.judged or asked.request, asked.policy).decision
+            decision = self._executor.judge(asked).decision
             if decision is Decision.FORBID:
                 raise self._wrong(_at_once(self._executor.submit(asked)))
         run = self._executor.follow(asked)
         # It doesn't refer to us: a process that nobody refers to any more must be seen to be one.
         self._task = asyncio.get_running_loop().create_task(_follow(run, self._printed, self._control))
+        control = self._control
         if decision is Decision.ALLOW:
             return
+        if control is not None:
+            # Also one that is closed before it has begun, and so comes to no end of its own.
+            self._task.add_done_callback(lambda _: control.settled.set())
         try:
-            if self._control is not None:
-                await self._control.settled.wait()
+            if control is not None:
+                await control.settled.wait()
             else:  # a person is asked first, and the end is the first that we hear of it
                 await asyncio.wait([self._task])
         except BaseException:  # whoever is interrupted here has no process to go on with
             await self.close()
             raise
-        if self._task.done() and self._task.result().status.ending != "ran":
-            raise self._wrong(self._task.result())
+        if self._closed:
+            raise self._unstartable()
+        if self._task.done() and self.result.status.ending != "ran":
+            raise self._wrong(self.result)
 
     async def write_stdin(self, data: str | bytes) -> None:
         """Give it input. Waits while it has plenty that it has not read."""
@@ -270,6 +292,10 @@ class AsyncProcess:
             )
         return self._control
 
+    def _unstartable(self) -> InvalidRequest:
+        why = "it was closed" if self._closed else "it was started before"
+        return InvalidRequest("the process can't be started", why=why, next="make another one")
+
     def _wrong(self, result: Result) -> RedomaError:
         if result.status.ending == "refused":
             return Refused(f"{self._address} did not run the command", result)
@@ -295,8 +321,9 @@ class AsyncOutput:
 
     async def read(self, size: int | None = None) -> str:
         """The next piece as soon as there is one, at most `size` characters of it; nothing at the end."""
-        if size is not None and size < 0:
-            raise InvalidRequest(f"{size} characters can't be read", why="that is less than none", next="leave it out")
+        if size is not None and (not isinstance(size, int) or size < 0):
+            why = "that is less than none" if isinstance(size, int) else "that is no whole number"
+            raise InvalidRequest(f"{size!r} characters can't be read", why=why, next="leave it out")
         self._process.started()
         printed = self._printed
         while not printed.pieces and not printed.ended and not printed.closed:
@@ -337,7 +364,6 @@ async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control
             each.end()
         if control is not None:
             control.close()
-            control.settled.set()
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:

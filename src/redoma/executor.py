@@ -66,6 +66,8 @@ class Asked(NamedTuple):
     """The address of the configured executor that runs it."""
     redeems: str = ""
     """The id under which a person was asked for this before."""
+    live_input: bool = False
+    """Whether it can be given input that policy has not read, and that no list of commands allows it to be given."""
 
 
 AUTO = ("jail", "docker", "monty")
@@ -129,20 +131,23 @@ class AsyncExecutor:
         self, command: str | Iterable[str], entry: str | None, options: Options, control: Control | None = None
     ) -> Asked:
         """A command as it would be run, with what speaks against it. A configured executor also takes one text."""
+        live_input = control is not None and control.takes_input
         if entry is not None:
             request, judged, objections, on = self._entries.prepare(entry, command, options)
+            if self.config.entries[entry].command_whitelist is not None:
+                live_input = False  # what may be said to a listed program was for its owner to consider
             if not options.get("wait", True):
                 raise InvalidRequest(
                     f"{entry} can't wait for an approval without its caller",
                     why="what runs later is what was asked for, and an executor may be configured anew until then",
                     next="leave `wait` out",
                 )
-            expected = _expectation(options)
-            return Asked(request, options.get("policy"), objections, on, control, judged, expected, entry=entry)
-        argv = intake.words("argv", command)
-        request = intake.build(self.config, self.backends, options, argv=argv, language="command")
-        asked = Asked(request, options.get("policy"), control=control, expectation=_expectation(options))
-        return asked._replace(wait=options.get("wait", True))
+            asked = Asked(request, options.get("policy"), objections, on, control, judged, entry=entry)
+        else:
+            argv = intake.words("argv", command)
+            request = intake.build(self.config, self.backends, options, argv=argv, language="command")
+            asked = Asked(request, options.get("policy"), control=control, wait=options.get("wait", True))
+        return asked._replace(expectation=_expectation(options), live_input=live_input)
 
     async def _run(self, asked: Asked, options: Options) -> Result:
         on_output = options.get("on_output")
@@ -156,9 +161,14 @@ class AsyncExecutor:
             raise InvalidRequest("on_output was given to a stream", why="it would get nothing", next="leave it out")
         return self.follow(asked)
 
-    def check(self, request: Request, policy: str | None = None) -> Evaluation:
-        """What policy says of a request, without running it."""
-        return evaluate(self._policy(policy), request)
+    def check(self, request: Request, policy: str | None = None, *, live_input: bool = False) -> Evaluation:
+        """What policy says of a request, without running it. See `evaluate`."""
+        return evaluate(self._policy(policy), request, live_input=live_input)
+
+    def judge(self, asked: Asked) -> Evaluation:
+        """What speaks against it, in one list."""
+        evaluation = self.check(asked.judged or asked.request, asked.policy, live_input=asked.live_input)
+        return msgspec.structs.replace(evaluation, findings=asked.objections + evaluation.findings)
 
     def _policy(self, pack: str | None) -> Policy:
         if pack not in self._policies:
@@ -179,9 +189,7 @@ class AsyncExecutor:
         """The whole path of one request. Raises neither for what the code did nor for what we could not do.
 
         Whoever follows the run gets its output through `live`, too."""
-        request, judged = asked.request, asked.judged or asked.request
-        evaluation = self.check(judged, asked.policy)
-        evaluation = msgspec.structs.replace(evaluation, findings=asked.objections + evaluation.findings)
+        request, judged, evaluation = asked.request, asked.judged or asked.request, self.judge(asked)
         redactor = live.redactor if live else Redactor(request.secrets.values())
         level = level_of(judged, evaluation)
         case = Case(request, evaluation, level.level, None, asked.policy, asked.entry, _env_of(asked.judged))

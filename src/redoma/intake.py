@@ -14,6 +14,8 @@ from .config import Config
 from .errors import InvalidRequest
 from .models import Limits, Request, Stream, WorkspaceKind
 
+_LONGEST_COMMAND = 6 << 20  # the kernel's own bound; what no system runs need not be written to the log
+
 
 class More(TypedDict, total=False):
     """What any run may be given, beside its code, its place and its variables."""
@@ -53,29 +55,34 @@ class Options(More, total=False):
 def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:
     """A request, or `InvalidRequest` that says what is wrong with it."""
     must_be_known("option", options, Options.__annotations__)
-    backend = options.get("backend", "auto")
+    backend = _plain(options.get("backend", "auto"))
     if backend != "auto":
         must_be_known("backend", [backend], backends)
+    if isinstance(code := what.get("code"), str):
+        what["code"] = source(code)
     try:
-        return msgspec.convert(
+        request = msgspec.convert(
             {
-                **what,
+                **_plain(what),
                 "backend": backend,
                 "limits": _limits(config.limits, options.get("limits")),
                 "stdin": _bytes(options.get("stdin", b"")),
-                "env": dict(options.get("env", {})),
-                "secrets": dict(options.get("secrets", {})),
-                "files": {name: _bytes(content) for name, content in options.get("files", {}).items()},
+                "env": _plain(dict(options.get("env", {}))),
+                "secrets": _plain(dict(options.get("secrets", {}))),
+                "files": {_plain(name): _bytes(content) for name, content in options.get("files", {}).items()},
                 "outputs": words("outputs", options.get("outputs", ())),
                 **_place(options, what["language"] == "command" and backend == "native"),
                 "require": words("require", options.get("require", ())),
-                "reason": options.get("reason", ""),
-                "requester": options.get("requester") or user(),
-                "label": options.get("label", ""),
+                "reason": _plain(options.get("reason", "")),
+                "requester": _plain(options.get("requester")) or user(),
+                "label": _plain(options.get("label", "")),
             },
             Request,
             builtin_types=(bytes,),
         )
+        if request.language == "command":
+            _must_fit((*request.argv, *request.environment, *request.environment.values()))
+        return request
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, InvalidRequest):
             raise error.__cause__ from None
@@ -86,13 +93,37 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
         raise InvalidRequest("the request can't be read", why=str(error), next="check the types given") from None
 
 
+def _must_fit(parts: Iterable[str]) -> None:
+    if (size := sum(map(len, parts))) > _LONGEST_COMMAND:
+        raise InvalidRequest(
+            "the command is too long",
+            why=f"it has {size} characters, its variables included, and Linux takes {_LONGEST_COMMAND} at most",
+            next="pass data as input, or in a file",
+        )
+
+
 def words(name: str, given: Iterable[str]) -> tuple[str, ...]:
     """Several words. One text is not taken for the list of its letters."""
     if isinstance(given, (str, bytes)):
         raise InvalidRequest(f"{name} is one text", why="it takes a list of words", next=f"write [{given!r}]")
     if not isinstance(given, Iterable):
         raise InvalidRequest(f"{name} is {given!r}", why="it takes a list of words", next=f"write [{str(given)!r}]")
-    return tuple(given)
+    return tuple(_plain(word) for word in given)
+
+
+def source(code: str) -> str:
+    """Without the byte-order mark that some editors begin files with: what is checked, recorded and run is one text."""
+    return str.removeprefix(code, "\ufeff")
+
+
+def must_be_configured(address: str, config: Config) -> None:
+    if not config.entries:
+        raise InvalidRequest(
+            f"unknown executor {address!r}",
+            why="none is configured",
+            next="write it under `entries` in redoma.yaml: see docs/configuration.md",
+        )
+    must_be_known("executor", [address], config.entries)
 
 
 def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
@@ -134,11 +165,38 @@ def _directory(options: Options, on_the_host: bool) -> str | None:
     """Where it works, as an absolute path. A command on the host works where its caller is, as a shell's would."""
     given = options.get("cwd")
     if given is None and on_the_host and not options.get("files") and not options.get("outputs"):
-        return os.getcwd()
-    return None if given is None else os.path.abspath(given)
+        return absolute("")
+    return None if given is None else absolute(given)
+
+
+def absolute(path: str) -> str:
+    """From the current directory, which is looked for only where it matters: it may have been removed."""
+    if os.path.isabs(path):
+        return os.path.abspath(path)
+    try:
+        return os.path.abspath(os.path.join(os.getcwd(), path))
+    except FileNotFoundError:
+        raise InvalidRequest(
+            "there is no directory to work in", why="the current one was removed", next="change to one that is there"
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    """Text that is nothing else: a class of somebody's own means nothing, or something else, in another process."""
+    match value:
+        case str():
+            return str.__str__(value)
+        case dict():
+            return {_plain(name): _plain(item) for name, item in value.items()}
+        case tuple():
+            return tuple(map(_plain, value))
+        case _:
+            return value
 
 
 def _bytes(content: bytes | str) -> bytes:
+    if isinstance(content, bytes) and type(content) is not bytes:
+        return bytes(memoryview(content))
     return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
 
 

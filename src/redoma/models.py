@@ -35,6 +35,26 @@ def parse_size(text: str) -> int | None:
     return int(float(amount) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
 
 
+ENGINES = ("unix://", "tcp://", "http://", "https://")
+"""How the URL of a Docker engine begins."""
+
+
+def engine_problem(url: str) -> str | None:
+    """What is wrong with the URL of an engine, as far as can be seen without asking there."""
+    if not url.startswith(ENGINES):
+        return "it begins with no protocol that is spoken here"
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - which is read now, and may be no port
+    except ValueError as error:
+        return str(error)
+    if url.startswith("unix://"):
+        return None if url != "unix://" else "it names no socket"
+    return None if parts.hostname else "it names no host"
+
+
 Language = Literal["python", "bash", "lua", "command"]
 Stream = Literal["stdout", "stderr"]
 WorkspaceKind = Literal["scratch", "read-only", "overlay", "direct"]

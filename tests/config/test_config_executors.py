@@ -118,7 +118,7 @@ WRONG = {
     "kind: exec.docker, image: ''": ("image", "text that is not empty"),
     "kind: exec.docker, image: [x]": ("image", "expected text, found a list"),
     DOCKER + "imge: y": ("imge", "did you mean 'image'?"),
-    DOCKER + "host: /run/docker.sock": ("host", "is no engine | write it with one of unix://"),
+    DOCKER + "host: /run/docker.sock": ("host", "spoken here | write it with one of unix://"),
     DOCKER + "network_mode: bridged": ("network_mode", "did you mean 'bridge'?"),
     DOCKER + "network_mode: container:x": ("network_mode", "expected one of bridge, host, none"),
     DOCKER + "volumes: /a:/b": ("volumes", "expected a list"),

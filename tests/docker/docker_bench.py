@@ -8,6 +8,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from redoma.backends.base import Control, Outcome
@@ -87,3 +88,51 @@ async def until(true: Callable[[], Any], seconds: float = 30.0) -> Any:
     while not (answer := await asyncio.to_thread(look)) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     return answer
+
+
+class Line:
+    """Between us and the engine. It can be cut: what was said until then has arrived. And it can swallow what is asked
+    for, so that no answer comes."""
+
+    def __init__(self, engine: str, path: Path) -> None:
+        self._engine, self._path, self.host = engine.removeprefix("unix://"), path, f"unix://{path}"
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self.swallows: Callable[[str], bool] = lambda request: False
+
+    async def lay(self) -> str:
+        self._server = await asyncio.start_unix_server(self._connect, self._path)
+        return self.host
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        request = await reader.readline()
+        if self.swallows(request.decode()):
+            while await reader.read(1 << 16):
+                continue
+            writer.close()
+            return
+        far_reader, far_writer = await asyncio.open_unix_connection(self._engine)
+        self._writers.append(far_writer)
+        far_writer.write(request)
+        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        for end in (writer, far_writer):
+            end.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
+        except OSError:
+            return
+
+    async def cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+        self._path.unlink(missing_ok=True)
+        await asyncio.sleep(0)

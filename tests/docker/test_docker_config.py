@@ -45,10 +45,11 @@ def test_a_project_that_nobody_has_trusted_changes_none_of_it(tmp_path: Path, li
 
 
 def test_what_makes_no_sense_is_named_with_its_place(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text('version: "1.0"\ndocker:\n  minimum: -1\n  image: x\n')
+    (tmp_path / "mine.yaml").write_text('version: "1.0"\ndocker:\n  minimum: -1\n  image: x\n  host: foo\n')
     with pytest.raises(InvalidFile) as told:
         config.load(tmp_path / "mine.yaml", cwd=tmp_path)
     assert [(problem.key, problem.line) for problem in told.value.problems] == [
         ("docker.minimum", 3),
         ("docker.image", 4),
+        ("docker.host", 5),
     ]

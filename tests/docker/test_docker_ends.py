@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import signal
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_bench import docker, inspect, ours, run, until
+from docker_bench import Line, docker, inspect, ours, run, until
 
-from redoma import BackendError
+from redoma import AsyncExecutor, BackendError, Config, Status
 from redoma.backends.base import Control
 from redoma.backends.docker import Box, DockerBackend
 from redoma.errors import BackendUnavailable
@@ -55,6 +56,64 @@ async def test_a_command_of_a_configured_container_is_removed_when_it_times_out(
     finally:
         await plain.aclose()
     assert ours() == []
+
+
+def _left() -> list[str]:
+    """Of this process, all that an engine can hold."""
+    return ours() + docker("volume", "ls", "-q", "--filter", f"label=redoma.pid={os.getpid()}").split()
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("direct", [False, True])
+async def test_closing_ends_what_runs_and_leaves_nothing_whenever_that_is(
+    engine: str, moment: float, direct: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    box = Box.plain("bash:5.2-alpine") if direct else Box()
+    backend = DockerBackend(box, host=engine, maximum=2, minimum=1)  # so one of these waits for a place
+    request = Request(argv=("sleep", "600"), language="command") if direct else Request(code=_SLEEPS)
+    tasks = [asyncio.create_task(backend.run(request, lambda *_: True)) for _ in range(3)]
+    await asyncio.sleep(moment)
+    await backend.aclose()
+    assert _left() == []
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {str(one) for one in ended} == {"docker is closed: its executor was. Next: make a new executor"}
+    assert _left() == []
+    gc.collect()
+    assert caplog.messages == []  # such as "Unclosed client session"
+
+
+async def test_closing_ends_what_has_begun_and_keeps_what_it_printed(config: Config, engine: str) -> None:
+    backend, here = DockerBackend(host=engine), asyncio.Event()
+    async with AsyncExecutor(config, backends=[backend]) as executor:
+        task = asyncio.create_task(executor.run(_SLEEPS, on_output=lambda *_: here.set()))
+        await asyncio.wait_for(here.wait(), 60)
+    result = await task
+    assert (result.status, result.stdout) == (Status.FAILED, "here\n")
+    assert (result.error or "").startswith("docker is closed")
+    assert _left() == []
+
+
+async def test_closing_does_not_wait_for_an_image_that_is_being_fetched(engine: str) -> None:
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await over.wait()
+        writer.transport.abort()
+
+    registry = await asyncio.start_server(never_answer, "127.0.0.1", 0)
+    image = f"127.0.0.1:{registry.sockets[0].getsockname()[1]}/redoma-test:1"
+    backend = DockerBackend(Box(python=image, pull=True), host=engine)
+    task = asyncio.create_task(run(backend, "1"))
+    try:
+        await asyncio.wait_for(asked.wait(), 60)
+        await asyncio.wait_for(backend.aclose(), 60)
+        with pytest.raises(BackendError, match="docker is closed"):
+            await task
+    finally:
+        over.set()
+        registry.close()
+        await asyncio.sleep(0.1)  # for what is still connected to be let go of
 
 
 async def test_what_the_code_leaves_running_ends_with_it(backend: DockerBackend) -> None:
@@ -131,44 +190,6 @@ async def test_what_a_redoma_that_was_killed_has_left_is_gone_at_the_next_start(
     await later.aclose()
     assert ours(other.pid) == []
     assert docker("volume", "ls", "-q", "--filter", f"label=redoma.pid={other.pid}") == ""
-
-
-class Line:
-    """Between us and the engine; it can be cut. What was said until then has arrived."""
-
-    def __init__(self, engine: str, path: Path) -> None:
-        self._engine, self._path = engine.removeprefix("unix://"), path
-        self._server: asyncio.Server | None = None
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def lay(self) -> str:
-        self._server = await asyncio.start_unix_server(self._connect, self._path)
-        return f"unix://{self._path}"
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_unix_connection(self._engine)
-        self._writers += [writer, far_writer]
-        await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
-        for end in (writer, far_writer):
-            end.close()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-            writer.write_eof()
-        except OSError:
-            return
-
-    async def cut(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-        self._path.unlink(missing_ok=True)
-        await asyncio.sleep(0)
 
 
 async def test_an_engine_that_is_lost_is_told_and_what_it_kept_is_removed_when_it_is_back(

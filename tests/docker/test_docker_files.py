@@ -9,7 +9,7 @@ import pytest
 from docker_bench import run
 
 from redoma.backends import collect
-from redoma.backends.docker import DockerBackend
+from redoma.backends.docker import Box, DockerBackend
 from redoma.backends.docker.files import Files
 from redoma.backends.docker.run import LastWord
 from redoma.backends.docker.stub import TAKEN
@@ -52,6 +52,29 @@ def test_a_link_that_claims_to_have_content_does_not_hide_what_follows() -> None
     stream[124:135] = b"00000001000"  # which no link has
     files, left_out = _read(bytes(stream) + _tar(("after", b"x")), "**").finish()
     assert (files, left_out) == ({"after": b"x"}, {"link": "a symbolic link, which is not followed"})
+
+
+def test_what_is_said_about_other_entries_is_no_entry() -> None:
+    """A link with a long target has an entry before it that holds the target, and a tar may begin with settings."""
+    long = "n" * 150
+    sent = tarfile.TarInfo.create_pax_global_header({"comment": "x" * 600})
+    for name in ("link", long):
+        about = tarfile.TarInfo(name)
+        about.type, about.linkname = tarfile.SYMTYPE, "/" + "t" * 600
+        sent += about.tobuf(tarfile.GNU_FORMAT)
+    files, left_out = _read(sent + _tar(("after", b"x")), "**").finish()
+    assert (files, set(left_out)) == ({"after": b"x"}, {"link", long})
+
+
+def test_a_path_is_kept_as_it_was_judged() -> None:
+    def named(name: str) -> bytes:
+        about = tarfile.TarInfo("x")
+        about.pax_headers, about.size = {"path": name}, 3
+        return about.tobuf(tarfile.PAX_FORMAT) + b"abc".ljust(512, b"\0")
+
+    sent = named("nul\0inside") + named("./d/slash/") + named("fine") + b"\0" * 1024
+    files, left_out = _read(sent, "**").finish()
+    assert (files, left_out) == ({"d/slash": b"abc", "fine": b"abc"}, {})
 
 
 def test_count_bytes_depth_and_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,3 +136,36 @@ time.sleep(600)
     forged = await run(backend, code, outputs=("x",))
     assert forged.ending == ("error", 137), forged.stderr  # ended at once: it can't buy itself time with this
     assert (forged.outcome.files, set(forged.outcome.left_out)) == ({}, {".", "x"})
+
+
+@pytest.mark.parametrize("runtime", [None, "runsc"])
+@pytest.mark.parametrize("kind", ["python", "command", "busybox"])
+async def test_what_is_too_large_is_not_even_sent(engine: str, kind: str, runtime: str | None) -> None:
+    """A file with holes can be larger than anything that could be sent in time."""
+    code = """
+import os
+os.mkdir("d")
+for name in ("asked for", "d/other", "*? \\n"):
+    with open(name, "wb") as file:
+        file.truncate(1 << 40)
+with open("largest", "wb") as file:
+    file.truncate(64 << 20)
+"""
+    script = """mkdir d; for f in "asked for" d/other "$(printf '*? \\n.')"; do truncate -s 1099511627776 "$f"; done
+    truncate -s 67108864 largest"""
+    given = {
+        "python": {"code": code},
+        "command": {"argv": ("python3", "-c", code)},
+        "busybox": {"language": "bash", "code": script},
+    }[kind]
+    backend = DockerBackend(Box(runtime=runtime), host=engine)
+    try:
+        limits = {"file_size": 1 << 41}
+        ran = await run(backend, outputs=("asked for", "largest"), limits=limits, **given)  # type: ignore[arg-type]
+    finally:
+        await backend.aclose()
+    assert ran.ending == ("ok", 0), ran.stderr
+    assert ran.outcome.left_out == {
+        "asked for": "it has 1,099,511,627,776 bytes, and all files together may have 67,108,864"
+    }
+    assert {name: len(content) for name, content in ran.outcome.files.items()} == {"largest": 64 << 20}

@@ -6,13 +6,16 @@ import asyncio
 import gc
 import os
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from docker_bench import docker, inspect, ours, run, until
 
 from redoma import BackendError
-from redoma.backends.docker import DockerBackend
-from redoma.models import MiB
+from redoma.backends.docker import DockerBackend, box
+from redoma.backends.docker.box import Spec
+from redoma.backends.docker.pool import Pool
+from redoma.models import Limits, MiB
 
 
 @pytest.fixture
@@ -53,6 +56,49 @@ async def test_one_that_has_died_is_noticed_and_replaced(pooled: DockerBackend) 
     assert (await run(pooled, "print('well')")).stdout == "well\n"
     (other,) = await _warm()
     assert other != name
+
+
+class _Plain:
+    """What a pool needs of a container."""
+
+    removed = False
+
+    async def read(self) -> None:
+        await asyncio.get_running_loop().create_future()  # it waits, so it says nothing
+
+    async def remove(self) -> None:
+        await asyncio.sleep(0)
+        self.removed = True
+
+
+@pytest.mark.parametrize("turns", range(9))
+async def test_whoever_is_cancelled_while_taking_one_leaves_none(turns: int) -> None:
+    """After any number of turns of the loop, whether it is being made or waits."""
+    made: list[_Plain] = []
+    another = asyncio.Event()
+
+    async def make(spec: Spec) -> Any:
+        made.append(_Plain())
+        another.set()
+        return made[-1]
+
+    spec = box.spec(box.Box(), "python", Limits())
+    for ready in (False, True):
+        pool = Pool(make, minimum=1, maximum=4, queue=0, idle=600)
+        await pool.give_back(await pool.take(spec))
+        another.clear()
+        await another.wait()
+        if ready:
+            await asyncio.sleep(0.01)
+        taking = asyncio.create_task(pool.take(spec))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        taking.cancel()
+        (taken,) = await asyncio.gather(taking, return_exceptions=True)
+        if not isinstance(taken, BaseException):
+            await pool.give_back(taken)
+        await pool.aclose()
+        assert all(one.removed for one in made)
 
 
 async def test_what_needs_other_limits_is_made_to_order_and_kept_ready_when_it_is_asked_for_again(

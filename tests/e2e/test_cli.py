@@ -400,3 +400,45 @@ def test_a_source_may_come_through_a_pipe() -> None:
             env={**os.environ, "PATH": path},
         )
         assert done.stdout == "7\n"
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_lua_is_not_read_as_python(redoma_command: Command, tmp_path: Path, command: str) -> None:
+    file = tmp_path / "a script.lua"
+    told = redoma_command(command, "nowhere.lua")
+    assert (told.returncode, "there is no file" in told.stderr) == (125, True)
+    file.write_text("print(1)\n")
+    told = redoma_command(command, str(file))
+    assert (told.returncode, told.stdout) == (125, "")
+    assert told.stderr == (f"redoma: {file} is a Lua script: this takes Python and Bash\n  next: redoma lua '{file}'\n")
+    assert redoma_command(command, "--lang", "python", str(file)).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_json"),
+    [
+        (["lua", "--json", "nope.lua"], True),
+        (["lua", "--time", "3", "--json", "nope.lua", "x"], True),
+        (["lua", "nope.lua", "--json"], False),
+        (["lua", "--time", "3", "nope.lua", "--json"], False),
+        (["lua", "--", "nope.lua", "--json"], False),
+        (["lua", "--nonsense", "--json", "nope.lua"], True),
+        (["exec", "app:x", "--", "ls", "--json"], False),
+        (["exec", "--json", "app:x", "--", "ls"], True),
+        (["run", "lua.py", "--json"], True),
+    ],
+)
+def test_an_error_is_json_if_we_were_asked_for_it_and_not_the_program(
+    redoma_command: Command, arguments: list[str], is_json: bool
+) -> None:
+    told = redoma_command(*arguments)
+    assert told.returncode == 125
+    assert told.stdout.startswith("{") == is_json
+    assert told.stderr.startswith("redoma: ") != is_json
+
+
+def test_check_reads_a_file_as_it_would_be_run(redoma_command: Command, tmp_path: Path) -> None:
+    for name, text in (("b.py", "print(1)\n"), ("b.sh", "echo 1\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        assert redoma_command("check", str(tmp_path / name)).returncode == 0
+        assert redoma_command("run", str(tmp_path / name)).stdout == "1\n"

@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -58,6 +59,56 @@ def test_input_is_passed_on_as_it_comes(config: str, entry: str) -> None:
         process.stdin.close()
         assert process.stdout.read() == b""
         assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize("entry", ["app:shell", "app:cell"])
+def test_with_stdin_all_of_the_input_is_judged_before_the_program_gets_it(
+    redoma_command: Command, config: str, entry: str
+) -> None:
+    asked = ("--config", config, "exec", "--stdin", entry, "--")
+    assert redoma_command(*asked, "cat", input="all of it").stdout == "all of it"
+    refused = redoma_command(*asked, "sqlite3", "t.db", input=".shell chmod 777 f\n")
+    assert (refused.returncode, "[database.write]" in refused.stderr) == (126, True)
+    assert redoma_command(*asked, "bash", input="rm -rf /").returncode == 126
+    harmless = redoma_command(*asked, "sqlite3", "t.db", input="select 1;")
+    assert "approve" not in harmless.stderr  # whether there is one or not
+
+
+@pytest.mark.parametrize("given", [".shell chmod 777 f\n", ""])
+def test_a_program_that_would_obey_gets_no_input_as_it_comes(redoma_command: Command, config: str, given: str) -> None:
+    """Whatever there is to read, and however early: what decides is that there could be some."""
+    refused = redoma_command("--config", config, "exec", "app:shell", "--", "sqlite3", "t.db", input=given)
+    assert refused.returncode == 126
+    assert "[shell.live-input]" in refused.stderr
+    assert "--stdin" in refused.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_before_there_is_a_program_our_signals_are_for_us(tmp_path: Path, number: signal.Signals) -> None:
+    """The engine takes the connection, and never answers."""
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(tmp_path / "engine.sock"))
+        engine.listen()
+        file = tmp_path / "redoma.yaml"
+        file.write_text(
+            "version: '1.0'\nnamespace: app\nentries:\n"
+            f"  - {{name: box, kind: exec.docker, image: x, host: 'unix://{tmp_path}/engine.sock'}}\n"
+            f"audit: {{directory: {tmp_path}/audit}}\n"
+        )
+        with subprocess.Popen(
+            [REDOMA, "--config", str(file), "exec", "app:box", "--", "id"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            engine.settimeout(30)
+            with engine.accept()[0] as asked:
+                assert asked.recv(1)
+                process.send_signal(number)
+                try:
+                    assert process.wait(20) == 128 + number
+                finally:
+                    process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -153,6 +204,9 @@ def test_the_executors_are_listed(redoma_command: Command, config: str, tmp_path
     ]
     told = json.loads(redoma_command("--config", config, "exec", "--list", "--json").stdout)
     assert {entry["address"]: entry["kind"] for entry in told}["app:box"] == "exec.docker"
+    unknown = redoma_command("exec", "app:shell", "--", "ls")
+    assert (unknown.returncode, "none is configured" in unknown.stderr) == (125, True)
+    assert "`entries` in redoma.yaml" in unknown.stderr
     nothing = redoma_command("exec", "--list")
     assert (nothing.returncode, nothing.stdout) == (0, "")
     assert "docs/configuration.md" in nothing.stderr

@@ -216,8 +216,46 @@ def test_policy_reads_no_lua_but_secrets_and_what_it_asks_for(stage: Stage) -> N
     assert stage.run("print('rm -rf / ; import os; eval(1)')", policy="script").ok
     result = stage.run("local key = 'AKIAIOSFODNN7EXAMPLQ'", policy="script")
     assert (result.status, result.evaluation.deciding[0].rule) == (Status.FORBIDDEN, "script.secret"), result
-    result = stage.run(BEGIN + "print(executor.exec('rm -rf /').start())", policy="none")
+    result = stage.run(BEGIN + "print(executor.exec('rm -rf /').start())")
     assert lines(result)[0].startswith("nil\tapp:shell did not run the command: it removes the whole file system")
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"), [(None, "true"), ("strict", "nil"), ("none", "true"), ("standard", "true"), ("core", "nil")]
+)
+def test_the_policy_of_a_script_is_that_of_its_commands(stage: Stage, policy: str | None, told: str) -> None:
+    result = stage.run(BEGIN + "print((executor.exec({'sh', '-c', 'echo 1; echo 2'}):start()))", policy=policy)
+    assert lines(result) == [told]
+
+
+def test_no_policy_is_none_for_its_commands_too(stage: Stage) -> None:
+    source = BEGIN + "print((executor.exec({'sh', '-c', 'eval \"$0\"', 'true'}):start()))"
+    assert lines(stage.run(source)) == ["nil"]
+    assert lines(stage.run(source, policy="none")) == ["true"]
+
+
+def test_a_command_that_is_too_long_reaches_neither_policy_nor_the_log(stage: Stage) -> None:
+    before = len(stage.records())
+    result = stage.run(
+        """
+        local listed, long = require("exec").get("app:listed"), ("x"):rep(128 * 1024)
+        local words = {}
+        for place = 1, 2000 do words[place] = ("y"):rep(100) end
+        for _, command in ipairs({long .. "x", words}) do print(listed.exec(command)) end
+        print(listed.exec("cat", {env = {LANG = long}}))
+        print((listed.exec(long)))
+        local told
+        for _ = 1, 200 do _, told = listed.exec(long) end
+        print(told)
+        """
+    )
+    too_long, words, variables, just_right, enough = lines(result)
+    for told in (too_long, words, variables):
+        assert told.startswith("nil\tthe command is too long: it has ")
+    assert just_right == "nil"
+    assert enough.startswith("there are too many commands: a script may have 16777216 bytes of them")
+    intents = [record for record in stage.records()[before:] if record["kind"] == "intent"]
+    assert len(intents) == 1 + 128  # the script, and 16 MiB of commands
 
 
 SLEEPER = (

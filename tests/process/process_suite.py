@@ -21,6 +21,11 @@ TRAPS_TERM = ["sh", "-c", "trap 'echo caught; exit 3' TERM; echo ready; while :;
 CALCULATOR = ["sh", "-c", 'while printf "> " && read -r line; do echo "$(($line))"; done; echo bye >&2']
 
 
+class BytesPath:
+    def __fspath__(self) -> bytes:
+        return b"/"
+
+
 @pytest.fixture
 def shell(executor: Executor) -> Iterator[ProcessExecutor]:
     with redoma.exec.get("app:shell", executor) as shell:
@@ -104,7 +109,7 @@ def test_a_signal_is_for_the_program_and_not_for_its_children(shell: ProcessExec
     assert out.read_all() == "mine\nchild\n"
 
 
-@pytest.mark.parametrize("number", [0, -1, 32, 33, 65, 1000, True, "TERM"])
+@pytest.mark.parametrize("number", [0, -1, 32, 33, 65, 1000, True, "TERM", 15.0, None, []])
 def test_what_is_no_signal_is_refused_and_changes_nothing(shell: ProcessExecutor, number: int) -> None:
     process = started(shell, "cat")
     with pytest.raises(InvalidRequest, match="no signal"):
@@ -133,6 +138,9 @@ def test_reading_takes_at_most_what_was_asked_for(shell: ProcessExecutor) -> Non
     assert [out.read(2), out.read(0), out.read(2), out.read(), out.read()] == ["hé", "", "ll", "o", ""]
     with pytest.raises(InvalidRequest, match="less than none"):
         out.read(-1)
+    for size in ("a", 2.5):
+        with pytest.raises(InvalidRequest, match="no whole number"):
+            out.read(size)  # type: ignore[arg-type]
 
 
 def test_a_stream_that_was_closed_is_dropped_and_the_other_goes_on(shell: ProcessExecutor) -> None:
@@ -226,6 +234,7 @@ def test_what_makes_no_sense_is_told_without_a_traceback(shell: ProcessExecutor)
         lambda: shell.exec("true", env={"A=B": ""}),
         lambda: shell.exec("true", work_dir=5),  # type: ignore[arg-type]
         lambda: shell.exec("true", work_dir="/\0"),
+        lambda: shell.exec("true", work_dir=BytesPath()),  # type: ignore[arg-type]
         lambda: shell.exec("a\0b"),
         lambda: shell.exec("true", limits={"time": -1}),
     ]

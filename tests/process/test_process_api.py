@@ -69,6 +69,24 @@ def test_a_directory_that_is_not_there_is_told(shell: ProcessExecutor) -> None:
             shell.exec("pwd", work_dir="below")
 
 
+def test_a_current_directory_that_is_gone_matters_to_those_who_would_work_there(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    entries = f"name: here, {KINDS['native']}", f"name: there, {KINDS['native']}, default_work_dir: /usr/lib"
+    with Executor(configured(tmp_path, *entries)) as executor:
+        here, there = redoma.exec.get("app:here", executor), redoma.exec.get("app:there", executor)
+        assert started(there, "pwd").stdout_stream().read_all() == "/usr/lib\n"
+        assert started(here, "pwd", work_dir="/usr/bin").stdout_stream().read_all() == "/usr/bin\n"
+        assert started(here, "cat f", files={"f": "beside it"}).stdout_stream().read_all() == "beside it"
+        for options in ({}, {"work_dir": "below"}):
+            with pytest.raises(InvalidRequest, match="no directory to work in: the current one was removed"):
+                here.exec("pwd", options)
+        with pytest.raises(InvalidRequest, match="no directory to work in"):
+            executor.command(["pwd"], backend="native")
+
+
 def test_a_program_that_is_talked_to_holds_nothing_but_its_streams(shell: ProcessExecutor) -> None:
     process = started(shell, ["ls", "-l", "/proc/self/fd"])
     found = [line.split(" -> ")[1].partition(":")[0] for line in process.stdout_stream().read_all().splitlines()[1:]]

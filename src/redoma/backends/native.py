@@ -156,12 +156,14 @@ class _Run:
         try:
             # ASCII, with escapes: a word that is no UTF-8 arrives as the bytes it was.
             await loop.sock_sendall(self._leash, json.dumps(self._order()).encode() + b"\n")
-            while chunk := await loop.sock_recv(self._leash, 1 << 16):
-                answer += chunk
-                if b"\n" in answer and answer[:1].isdigit() and not self._group:
-                    self._group = int(answer.split(b"\n", 1)[0])
-                    if self._control is not None:  # not before: until then the leash belongs to the order
-                        self._control.deliver_signals(self._signal)
+            # A reset comes after all that was sent: it ended with a signal unread, which takes nothing from its report.
+            with suppress(ConnectionResetError):
+                while chunk := await loop.sock_recv(self._leash, 1 << 16):
+                    answer += chunk
+                    if b"\n" in answer and answer[:1].isdigit() and not self._group:
+                        self._group = int(answer.split(b"\n", 1)[0])
+                        if self._control is not None:  # not before: until then the leash belongs to the order
+                            self._control.deliver_signals(self._signal)
         except OSError as error:
             raise BackendError("the supervisor was lost", why=str(error), next="run it again") from error
         last = answer.rstrip(b"\n").rsplit(b"\n", 1)[-1]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ..errors import InvalidRequest
-from ..models import Limits, Request
+from ..models import ENGINES, Limits, Request, engine_problem
 from .model import DockerEntry, Entry, JailEntry, MontyEntry
 from .reader import Reader, nearest
 
@@ -19,7 +19,6 @@ DAC_READ_SEARCH FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_
 MKNOD NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG
 SYS_ADMIN SYS_BOOT SYS_CHROOT SYS_MODULE SYS_NICE SYS_PACCT SYS_PTRACE SYS_RAWIO SYS_RESOURCE
 SYS_TIME SYS_TTY_CONFIG WAKE_ALARM"""
-_ENGINES = ("unix://", "tcp://", "http://", "https://")
 _SMALLEST_QUOTA = 1000  # of 100000: the kernel takes no less than a millisecond
 
 
@@ -35,6 +34,11 @@ def checked(reader: Reader, path: str, entry: Entry) -> Entry:
     if isinstance(entry, (DockerEntry, JailEntry)) and entry.default_work_dir is not None:
         _check_inside(reader, f"{path}.default_work_dir", entry.default_work_dir)
     return _checked_container(reader, path, entry) if isinstance(entry, DockerEntry) else entry
+
+
+def check_engine(reader: Reader, place: str, host: str | None) -> None:
+    if host is not None and (problem := engine_problem(host)) is not None:
+        reader.report_at(place, f"{host!r} is no engine: {problem}", f"write it with one of {', '.join(ENGINES)}")
 
 
 def _check_variables(reader: Reader, path: str, entry: Entry) -> None:
@@ -66,8 +70,7 @@ def _check_inside(reader: Reader, place: str, path: str) -> bool:
 
 
 def _checked_container(reader: Reader, path: str, entry: DockerEntry) -> DockerEntry:
-    if entry.host is not None and not entry.host.startswith(_ENGINES):
-        reader.report_at(f"{path}.host", f"{entry.host!r} is no engine", f"write it with one of {', '.join(_ENGINES)}")
+    check_engine(reader, f"{path}.host", entry.host)
     if 0 < entry.cpu_quota < _SMALLEST_QUOTA:
         reader.report_at(f"{path}.cpu_quota", "it is too little for anything to run", "100000 is one processor")
     for inside in entry.tmpfs:

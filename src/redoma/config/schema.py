@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType, inspect
 from ..errors import InvalidRequest, PolicyError
 from ..models import Decision, Limits
 from .document import Node, parse
-from .executors import checked
+from .executors import check_engine, checked
 from .model import ApprovalConfig, AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, Name, Problem
 from .places import Source
 from .reader import Reader, nearest
@@ -80,7 +80,7 @@ def read_layer(source: Source, label: str, home: Path | None) -> Layer:
         audit=values.get("audit", {}),
         approval=_approval(reader, values.get("approval", {})),
         jail=values.get("jail", {}),
-        docker=values.get("docker", {}),
+        docker=_docker(reader, values.get("docker", {})),
         entries=_entries(reader, values),
         marks=reader.marks,
     )
@@ -172,6 +172,11 @@ def _approval(reader: Reader, values: dict[str, Any]) -> dict[str, Any]:
     if url is not None and (not usable or not url.isprintable() or " " in url):
         hint = "write an http or https URL, without a name or password in it"
         reader.report_at("approval.webhook", "nothing can be posted there", hint)
+    return values
+
+
+def _docker(reader: Reader, values: dict[str, Any]) -> dict[str, Any]:
+    check_engine(reader, "docker.host", values.get("host"))
     return values
 
 

@@ -14,6 +14,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Literal
 
+from .. import intake
 from ..executor import AsyncExecutor
 from ..models import Decision, Evaluation, Finding, Language, MiB, Request
 from ..output import clean
@@ -28,7 +29,6 @@ TYPES: tuple[Language, ...] = ("python", "bash")
 
 _LAYERS: dict[str, Layer] = {
     "script.length": "size",
-    "source.too-large": "size",
     "script.secret": "secrets",
     "script.assigned-secret": "secrets",
     "script.bash-syntax": "syntax",
@@ -37,6 +37,7 @@ _LAYERS: dict[str, Layer] = {
     "source.nul": "syntax",
     "source.bad-utf8": "syntax",
     "source.too-deep": "syntax",
+    "source.too-large": "syntax",  # so much in a few characters that it is not read
 }
 """The layer of each rule; that of any other, one of your own too, is `dangerous`."""
 
@@ -47,6 +48,7 @@ _HEADS = {
     "dangerous": "Script holds a dangerous pattern",
     "syntax": "Script has a syntax error",
 }
+_UNREAD = ("source.too-deep", "source.too-large")
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,16 @@ class ScriptValidator:
         """The verdict on a script, `bash -n` included."""
         if (problem := malformed(script_content, script_type)) is not None:
             return problem
-        request = Request(code=script_content, language="python" if script_type == "python" else "bash")
+        language: Language = "python" if script_type == "python" else "bash"
+        request = Request(code=self.judged(intake.source(script_content)), language=language)
         evaluation = self._executor.check(request, PACK)
         return verdict(self.objections(request, evaluation) + evaluation.findings)
+
+    def judged(self, script_content: str) -> str:
+        """What of a script is looked at, and put on record: of one that is too long, enough to know that."""
+        if self._executor.config.policy.decisions.get("script.length") is Decision.ALLOW:
+            return script_content  # somebody lets longer ones pass
+        return script_content[: self.MAX_SIZE + 1]
 
     def objections(self, request: Request, evaluation: Evaluation | None = None) -> tuple[Finding, ...]:
         """What Bash itself has against a script, where nothing but its syntax speaks against it."""
@@ -112,7 +121,8 @@ def _message(layer: Layer, finding: Finding) -> str:
     where = f" at line {finding.line}" if finding.line else ""
     what = finding.text if finding.rule == "python.syntax" and finding.text else finding.reason
     advice = f". {finding.suggestion[:1].upper()}{finding.suggestion[1:]}" if finding.suggestion else ""
-    return f"{_HEADS[layer]}{where}: {what} [{finding.rule}]{advice}"
+    head = "The syntax of the script can't be read" if finding.rule in _UNREAD else _HEADS[layer]
+    return f"{head}{where}: {what} [{finding.rule}]{advice}"
 
 
 # --- bash -n ---------------------------------------------------------------------------------------------------

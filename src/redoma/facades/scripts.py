@@ -12,16 +12,14 @@ what one processor could give a script in its time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
 from .. import intake
-from ..backends.base import Backend, uncancellable
+from ..backends.base import uncancellable
 from ..config import Config
 from ..errors import InvalidRequest
 from ..executor import Asked, AsyncExecutor
@@ -36,6 +34,10 @@ from .script_checks import (
     malformed,
     verdict,
 )
+
+if TYPE_CHECKING:
+    from ..backends.docker import DockerBackend
+    from ..backends.jail import JailBackend
 
 __all__ = [
     "BASH_DANGEROUS_PATTERNS",
@@ -105,8 +107,8 @@ class ScriptExecutor:
         self._limits = _JAIL if backend == "jail" else _DOCKER
         self._executor = AsyncExecutor(config, backends=(self._backend,))
         self._validator = ScriptValidator(executor=self._executor)
-        self._running = 0
         self._kept = False
+        self._closings = 0
 
     async def execute(self, script_content: str, script_type: str, timeout: float | None = None) -> ExecutionResult:  # noqa: ASYNC109 - the interface of R2.1
         """Validate a script and run it, for at most `timeout` seconds: 60 by default, 300 at most. Raises nothing for
@@ -118,13 +120,20 @@ class ScriptExecutor:
             self._executor.config,
             [self._backend.name],
             {"backend": self._backend.name, "limits": self._within(seconds)},
-            code=script_content,
+            code=self._validator.judged(script_content),
             language=script_type,
         )
-        async with self._in_use():
+        closings = self._closings
+        try:
             objections = await self._objections(request)
+            if closings != self._closings:  # while Bash was asked
+                why = f"{self._backend.name} is closed: its executor was. Next: run it again"
+                return ExecutionResult(False, "", "", -1, error=why)
             asked = Asked(request, PACK, objections, judged=_in_usual_time(request))
             return _answer(await self._executor.submit(asked), seconds)
+        finally:
+            if not self._kept:
+                await uncancellable(self._backend.let_go())
 
     def _within(self, seconds: float) -> Limits:
         budget = seconds if self._limits is _JAIL else self.MAX_TIMEOUT
@@ -138,20 +147,11 @@ class ScriptExecutor:
         await uncancellable(asked)
         return asked.result()
 
-    @asynccontextmanager
-    async def _in_use(self) -> AsyncIterator[None]:
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running and not self._kept:
-                await uncancellable(self._executor.aclose())
-
     async def aclose(self) -> None:
-        """Let go of what is kept warm. It can be used again afterwards."""
+        """Let go of what is kept warm. What still runs is ended, and says so. It can be used again afterwards."""
         self._kept = False
-        await self._executor.aclose()
+        self._closings += 1
+        await uncancellable(self._executor.aclose())
 
     async def __aenter__(self) -> ScriptExecutor:
         self._kept = True
@@ -166,7 +166,7 @@ def _in_usual_time(request: Request) -> Request:
     return msgspec.structs.replace(request, limits=Limits())
 
 
-def _docker(host: str | None, pull: bool, warm: int) -> Backend:
+def _docker(host: str | None, pull: bool, warm: int) -> DockerBackend:
     from ..backends.docker import Box, DockerBackend
 
     box = Box(
@@ -182,7 +182,7 @@ def _docker(host: str | None, pull: bool, warm: int) -> Backend:
     return DockerBackend(box, host=host, minimum=warm)
 
 
-def _jail(warm: int) -> Backend:
+def _jail(warm: int) -> JailBackend:
     from ..backends.jail import JailBackend
 
     return JailBackend(minimum=warm)

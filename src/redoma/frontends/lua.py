@@ -29,6 +29,7 @@ T = TypeVar("T")
 _BACKENDS = ("auto", "jail", "native")
 _MOST_EXECUTORS, _MOST_PROCESSES = 16, 64  # open at one time
 _MOST_STARTED = 10_000  # commands of one script: each of them is written to the audit log
+_MOST_OF_ONE, _MOST_OF_ALL = 128 << 10, 16 << 20  # bytes of them, for the same reason
 _PIECE = 64 << 10  # characters of output that are passed on at one time
 
 
@@ -47,7 +48,7 @@ class Scripts:
                 f"Lua can't run on {backend}", why=f"it runs on {', '.join(_BACKENDS)}", next="leave the backend out"
             )
         request = intake.build(executor.config, executor.backends, options, code=source, argv=argv, language="lua")
-        broker = Broker(executor)
+        broker = Broker(executor, options.get("policy"))
         if backend == "native":
             on = LuaBackend(executor.backends["native"], broker, lua.on_host)
         else:
@@ -61,14 +62,14 @@ class Scripts:
 
 
 class Broker:
-    """Serves one script."""
+    """Serves one script. The policy that was asked for it is asked for its commands."""
 
-    def __init__(self, executor: AsyncExecutor) -> None:
-        self._executor = executor
+    def __init__(self, executor: AsyncExecutor, policy: str | None = None) -> None:
+        self._executor, self._policy = executor, policy
         self._numbers = itertools.count(1)
         self._executors: dict[int, AsyncProcessExecutor] = {}
         self._processes: dict[int, tuple[int, AsyncProcess]] = {}
-        self._started = 0
+        self._started = self._asked = 0
 
     async def answer(self, question: lua.Question) -> lua.Answer:
         match question:
@@ -98,15 +99,31 @@ class Broker:
             raise _too_many("processes", _MOST_PROCESSES, "close those that have ended")
         if self._started >= _MOST_STARTED:
             raise _too_many("commands", _MOST_STARTED, "run another script for the rest")
-        self._started += 1
+        self._count(question)
         command = question.command
         options: dict[str, Any] = {"env": {as_text(name): as_text(value) for name, value in question.env.items()}}
         if question.work_dir is not None:
             options["work_dir"] = as_text(question.work_dir)
-        made = executor.exec(as_text(command) if isinstance(command, str) else list(map(as_text, command)), options)
+        words = as_text(command) if isinstance(command, str) else list(map(as_text, command))
+        made = executor.exec(words, options, policy=self._policy)
         number = next(self._numbers)
         self._processes[number] = question.executor, made
         return number
+
+    def _count(self, question: lua.Exec) -> None:
+        """Before anything else, since whatever becomes of it is written to the log."""
+        words = [question.command] if isinstance(question.command, str) else question.command
+        size = sum(map(len, (*words, *question.env, *question.env.values(), question.work_dir or "")))
+        if size > _MOST_OF_ONE:
+            raise InvalidRequest(
+                "the command is too long",
+                why=f"it has {size} bytes, its variables included, and may have {_MOST_OF_ONE}",
+                next="pass data as input, or in a file",
+            )
+        if self._asked + size > _MOST_OF_ALL:
+            raise _too_many("commands", _MOST_OF_ALL, "run another script for the rest", " bytes of them")
+        self._started += 1
+        self._asked += size
 
     async def _release(self, number: int) -> bool:
         await _find("executor", self._executors, number).release()
@@ -159,5 +176,5 @@ def _find(kind: str, held: dict[int, T], number: int) -> T:
     return held[number]
 
 
-def _too_many(what: str, most: int, hint: str) -> InvalidRequest:
-    return InvalidRequest(f"there are too many {what}", why=f"a script may have {most}", next=hint)
+def _too_many(what: str, most: int, hint: str, unit: str = "") -> InvalidRequest:
+    return InvalidRequest(f"there are too many {what}", why=f"a script may have {most}{unit}", next=hint)

@@ -19,13 +19,17 @@ UNREADABLE = "policy.unreadable"
 """The rule id of a finding about the checker itself; it is not in any pack, so it can't be switched off."""
 
 
-def evaluate(policy: Policy, request: Request) -> Evaluation:
-    """Everything the policy has to say of the request. Never raises, reads nothing but its arguments."""
+def evaluate(policy: Policy, request: Request, *, live_input: bool = False) -> Evaluation:
+    """Everything the policy has to say of the request. Never raises, reads nothing but its arguments.
+
+    `live_input`: it can be given input while it runs, beside that of the request, which nobody can read beforehand.
+    """
     if not policy.rules:
         return Evaluation(policy=policy.name, digest=policy.digest)
     language = "bash" if request.language == "command" else request.language
     try:
-        facts = [*facts_of(request), *_secrets(policy, request)]
+        compiled = "python.syntax-error" in policy.matcher.traits
+        facts = [*facts_of(request, live_input=live_input, compiled=compiled), *_secrets(policy, request)]
         findings = policy.matcher.findings(facts, request.text, language)
         findings = _permitted(policy, request, findings)
     except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
@@ -51,23 +55,27 @@ def _permitted(policy: Policy, request: Request, findings: list[Finding]) -> lis
     return [msgspec.structs.replace(each, decision=Decision.ALLOW) if each.rule in rules else each for each in findings]
 
 
-def facts_of(request: Request) -> list[Fact]:
-    """Everything that can be said of a request whatever the policy."""
-    return [*_source_facts(request), *_request_facts(request)]
+def facts_of(request: Request, *, live_input: bool = False, compiled: bool = False) -> list[Fact]:
+    """Everything that can be said of a request. `compiled`: also what only the compiler finds wrong with Python."""
+    return [*_source_facts(request, live_input, compiled), *_request_facts(request)]
 
 
-def _source_facts(request: Request) -> list[Fact]:
+def _source_facts(request: Request, live_input: bool, compiled: bool) -> list[Fact]:
     if request.language == "python":
         from . import python
 
-        return python.facts(request.code)
+        return python.facts(request.code, compiled=compiled)
     if request.language == "lua":
         return []  # it can only ask for commands, and each of those is judged when it does
     from . import shell
 
     if request.language == "bash":
         return shell.facts_of_script(request.code)
-    return [*shell.facts_of_argv(request.argv), *_stdin_facts(request)]
+    facts = shell.facts_of_argv(request.argv)
+    if live_input and (fed := shell.facts_of_argv(request.argv, fed=True)) != facts:
+        # What it does depends on its input: `psql` does, `cat` doesn't. Interpreters are asked about anyway.
+        facts = [Trait(name="shell.live-input", text=request.text), *fed]
+    return [*facts, *_stdin_facts(request)]
 
 
 def _stdin_facts(request: Request) -> Iterator[Fact]:

@@ -6,8 +6,8 @@ import asyncio
 import errno
 import os
 import posixpath
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,13 +17,13 @@ from ...models import Isolation, Limits, Request, Status
 from ..base import Capabilities, Control, Outcome, Sink, uncancellable
 from . import box as boxes
 from . import engine as engines
-from . import verdict
+from . import verdict, words
 from .box import Box, Spec
 from .container import Container
 from .engine import Engine
 from .pool import Pool
 from .run import NotTaken, Run
-from .words import CannotStart
+from .words import CannotRemove, CannotStart
 
 if TYPE_CHECKING:
     from ..jail.host import Fact
@@ -32,6 +32,7 @@ _OUTSIDE = frozenset({"time", "output_lines", "output_bytes", "output_total"})
 """What is enforced on this side, whatever the container is like."""
 _TRIES = 3  # with containers that waited, and of which one may have died unnoticed
 _NO_INIT = "docker-init"
+_ROUND = 0.25  # seconds after which what is to end, and was perhaps only about to begin, is killed once more
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # the engine's own, where the image has none
 _DIRECTORY, _LINK = 1 << 31, 1 << 27  # in a mode of Go's
 
@@ -90,16 +91,20 @@ class DockerBackend:
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         here = self._ready()
         try:
-            if self.box.direct:
-                return await self._direct(here, request, sink, control)
-            _must_fit(request)
-            for _ in range(_TRIES):
-                with suppress(NotTaken):
-                    return await self._waiting(here, request, sink, control)
-            return await self._waiting(here, request, sink, control)
+            with here.used():
+                return await self._run(here, request, sink, control)
         finally:
             if control is not None:
                 control.close()
+
+    async def _run(self, here: _Here, request: Request, sink: Sink, control: Control | None) -> Outcome:
+        if self.box.direct:
+            return await self._direct(here, request, sink, control)
+        _must_fit(request)
+        for _ in range(_TRIES):
+            with suppress(NotTaken):
+                return await self._waiting(here, request, sink, control)
+        return await self._waiting(here, request, sink, control)
 
     async def _waiting(self, here: _Here, request: Request, sink: Sink, control: Control | None) -> Outcome:
         container = await here.pool.take(boxes.spec(self.box, request.language, request.limits))
@@ -111,6 +116,7 @@ class DockerBackend:
             await uncancellable(here.pool.give_back(container))
 
     async def _direct(self, here: _Here, request: Request, sink: Sink, control: Control | None) -> Outcome:
+        await here.engine.client()  # an engine that doesn't answer keeps nobody who is cancelled: nothing is made yet
         try:
             return await self._once(here, request, sink, control, init=not here.engine.without_init)
         except BackendError as error:
@@ -136,7 +142,7 @@ class DockerBackend:
             error = f"could not start {request.argv[0]}: {os.strerror(errno.ENOENT)}"
             return Outcome(status=Status.ERROR, exit_code=127, error=error, isolation=isolation)
         finally:
-            if ended and not self.box.auto_remove:
+            if ended and container.ended and not self.box.auto_remove:  # one whose end was not seen may be alive
                 await uncancellable(container.let_go())
                 here.kept.append(container)
             else:
@@ -148,11 +154,12 @@ class DockerBackend:
         """With these codes the engine's small pid 1 says that the program could not be started, and so does many a
         program about another. So it is looked for, in a container of the same kind which is never started."""
         program, env = settings["Cmd"][0], dict(pair.split("=", 1) for pair in seen["Config"]["Env"] if "=" in pair)
-        places = [settings["WorkingDir"] or "/"] if "/" in program else env.get("PATH", _PATH).split(":")
+        there = seen["Config"].get("WorkingDir") or "/"  # the image's own, where none was asked for
+        places = [""] if "/" in program else env.get("PATH", _PATH).split(":")
         empty = Container(engine, settings)
         try:
             await empty.create()
-            modes = [await empty.mode_of(posixpath.join(place, program)) for place in places]
+            modes = [await empty.mode_of(posixpath.join(there, place, program)) for place in places]
         finally:
             await empty.remove()
         found = [mode for mode in modes if mode is not None]
@@ -164,12 +171,12 @@ class DockerBackend:
     @property
     def kept(self) -> tuple[str, ...]:
         """Names of the containers that have ended and were not to be removed; `aclose` removes them."""
-        return tuple(container.name for here in self._heres.values() for container in here.kept)
+        return tuple(container.name for here in list(self._heres.values()) for container in here.kept)
 
     def _ready(self) -> _Here:
         """What belongs to this process and this event loop: connections can't be shared between them."""
         loop = asyncio.get_running_loop()
-        if any(here.pid != os.getpid() for here in self._heres.values()):
+        if any(here.pid != os.getpid() for here in list(self._heres.values())):  # other threads add to it
             self._heres = {}  # the parent's, who is alive and uses them
         if (here := self._heres.get(loop)) is not None:
             return here
@@ -182,8 +189,9 @@ class DockerBackend:
             idle=self._idle,
         )
         here = self._heres[loop] = _Here(engine, pool)
-        for dead in [other for other in self._heres if other.is_closed()]:
-            engine.take_over(self._heres.pop(dead).engine)
+        for dead in [other for other in list(self._heres) if other.is_closed()]:
+            if (left := self._heres.pop(dead, None)) is not None:
+                engine.take_over(left.engine)
         return here
 
     async def _make(self, engine: Engine, wanted: Spec) -> Container:
@@ -195,7 +203,7 @@ class DockerBackend:
         except BackendError as error:
             if hosts is None or hosts not in error.why:
                 raise
-            await engine.forget_hosts()  # somebody has tidied up the volumes of the engine
+            await engine.forget_hosts(hosts)  # somebody has tidied up the volumes of the engine
             return await self._begin(engine, wanted, await engine.hosts(wanted.image))
 
     async def _begin(self, engine: Engine, wanted: Spec, hosts: str | None) -> Container:
@@ -225,18 +233,26 @@ class DockerBackend:
         return found
 
     async def aclose(self) -> None:
+        """End what runs, remove what is there, and let go of the engine; on every event loop that has used it."""
         heres, self._heres = self._heres, {}
         for loop, here in heres.items():
-            if here.pid != os.getpid():
-                continue
-            if loop is asyncio.get_running_loop():
-                await here.aclose()
-            elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(here.aclose(), loop))
-            else:
-                engine = Engine(self._host)
-                engine.take_over(here.engine)
-                await engine.aclose()
+            if here.pid == os.getpid():
+                await uncancellable(self._close(loop, here))
+
+    async def let_go(self) -> None:
+        """The same, of what this event loop has, if nothing runs on it."""
+        here = self._heres.get(asyncio.get_running_loop())
+        if here is not None and here.pid == os.getpid() and not here.runs:
+            del self._heres[asyncio.get_running_loop()]
+            await uncancellable(here.aclose())
+
+    async def _close(self, loop: asyncio.AbstractEventLoop, here: _Here) -> None:
+        if loop is asyncio.get_running_loop():
+            await here.aclose()
+        elif not await _on_another(loop, here):
+            engine = Engine(self._host)
+            engine.take_over(here.engine)
+            await engine.aclose()
 
 
 class _Here:
@@ -245,12 +261,61 @@ class _Here:
     def __init__(self, engine: Engine, pool: Pool) -> None:
         self.engine, self.pool, self.pid = engine, pool, os.getpid()
         self.kept: list[Container] = []
+        self.runs = 0
+        self._idle = asyncio.Event()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """By one run. One that is ended because we are closed says so, whatever its own end looked like to it."""
+        self.runs += 1
+        try:
+            yield
+        except CannotRemove:
+            raise
+        except BackendError as error:
+            if not self.engine.closing.is_set():
+                raise
+            raise words.closed() from error
+        finally:
+            self.runs -= 1
+            self._idle.set()
 
     async def aclose(self) -> None:
+        """What runs is killed, and has removed its containers by itself before the connection goes."""
+        self.engine.closing.set()
+        self.pool.close()
+        while self.runs:
+            self._idle.clear()
+            await self.engine.kill_all()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ROUND):
+                    await self._idle.wait()
         await self.pool.aclose()
         for container in self.kept:
             await container.remove()
         await self.engine.aclose()
+
+
+async def _on_another(loop: asyncio.AbstractEventLoop, here: _Here) -> bool:
+    """Whether it could be closed on its own loop, which runs in another thread if it runs at all."""
+    if not loop.is_running():
+        return False
+
+    async def close() -> None:
+        await uncancellable(here.aclose())
+
+    work = close()
+    try:
+        closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+    except RuntimeError:  # the loop has been closed meanwhile
+        work.close()
+        return False
+    while not closing.done() and loop.is_running():
+        await asyncio.wait([closing], timeout=_ROUND)
+    if not closing.done() or closing.cancelled():  # it was stopped before it came to this
+        return False
+    closing.result()
+    return True
 
 
 def _promise(box: Box) -> Isolation:

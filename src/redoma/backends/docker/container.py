@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiodocker.stream import Stream as Attached
 
 _STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
-_GONE, _CONFLICT = 404, 409
+_GONE, _CONFLICT, _UNREACHABLE = 404, 409, 900  # the last is aiodocker's own
 _TRIES, _PAUSE = 6, 0.25
 _NEWS = 5.0  # seconds that the engine has to hear of the end of a container from its runtime
 _REMOVAL = 60.0
@@ -47,6 +47,7 @@ class Container:
         """When it was started, by the clock that events have."""
         self.ended = False
         """Whether the engine has said that nothing of it is alive."""
+        self.frozen = False
         self._end: asyncio.Task[dict[str, Any]] | None = None
 
     @property
@@ -60,21 +61,19 @@ class Container:
         return {name: str(value) for name, value in told.items()}
 
     async def create(self) -> None:
-        """Not interrupted: an engine goes on with what it was asked for, and nothing can be removed that isn't yet."""
-        await uncancellable(self._create())
-
-    async def _create(self) -> None:
+        await self._engine.client()
         await self._engine.settle()
         settings = {**self._settings, "Labels": labels()}
         try:
-            await self._ask_for(settings)
+            await uncancellable(self._ask_for(settings))
         except BackendError as error:
             if not (self._pull and "is not there" in error.what):
                 raise
             await self._engine.pull(settings["Image"])
-            await self._ask_for(settings)
+            await uncancellable(self._ask_for(settings))
 
     async def _ask_for(self, settings: dict[str, Any]) -> None:
+        """Not interrupted: an engine goes on with what it was asked for, and nothing can be removed that isn't yet."""
         async with self._engine.asked(**self._about) as client:
             self._asked_for = True
             self._engine.names.add(self.name)
@@ -132,9 +131,9 @@ class Container:
                     response.close()  # the file itself is not wanted
                     return int(about["mode"])
             except aiodocker.DockerError as error:
-                if error.status != _GONE:
+                if error.status == _UNREACHABLE:
                     raise
-                return None
+                return None  # also where a part of the path is no directory, for which engines have words of their own
 
     # --- while it runs ---
 
@@ -172,14 +171,15 @@ class Container:
         await self._try(lambda container: container.kill(signal=str(number)))
 
     async def freeze(self, frozen: bool) -> None:
+        self.frozen = frozen
         await self._try(lambda container: container.pause() if frozen else container.unpause())
 
-    async def _try(self, ask: Callable[[DockerContainer], Awaitable[None]]) -> None:
+    async def _try(self, ask: Callable[[DockerContainer], Awaitable[Any]]) -> Any:
         import aiodocker
 
-        async with self._engine.asked():
+        async with self._engine.cleared():
             try:
-                await ask(self._made())
+                return await ask(self._made())
             except aiodocker.DockerError as error:
                 # It may have ended meanwhile, which its runtime knows before the engine does and tells in words of its
                 # own. What counts is what the engine itself says then.
@@ -189,21 +189,27 @@ class Container:
     async def _has_ended(self, patience: float) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                await self.exited()
-        return self._end is not None and self._end.done() and self._end.exception() is None
+                return await self.exited()
+        return False
 
     async def stats(self) -> dict[str, Any]:
         """What it has used so far; nothing if it has ended."""
-        told = await self._engine.get(f"containers/{self._made().id}/stats", stream=0, **{"one-shot": 1})
+        asked: dict[str, str | int] = {"stream": 0, "one-shot": 1}
+        told = await self._try(
+            lambda container: container.docker._query_json(f"containers/{container.id}/stats", params=asked)
+        )
         return told if isinstance(told, dict) else {}
 
     # --- the end ---
 
-    async def exited(self) -> None:
-        """Wait until it has ended. Whoever is interrupted in this leaves the question asked, for `wait`."""
+    async def exited(self) -> bool:
+        """Wait until it has ended; False if that can't be known. Whoever is interrupted in this leaves the question
+        asked, for `wait`."""
         if self._end is None:
             self._end = asyncio.create_task(self._made().wait())
         await asyncio.wait([self._end])
+        error = self._end.exception()
+        return error is None or getattr(error, "status", None) == _GONE
 
     async def wait(self) -> int:
         """Its exit code, when it has ended."""
@@ -282,13 +288,17 @@ class Container:
             await asyncio.sleep(_PAUSE * (number + 1))
         self._engine.owed.add(self.name)
         if not self.ended:  # else nothing of it is alive, and it can as well go later
-            raise BackendError(f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}")
+            raise words.CannotRemove(
+                f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}"
+            )
 
     async def _delete(self) -> bool:
         """Whether it is gone."""
         import aiodocker
 
-        async with self._engine.asked() as client:
+        if self.frozen:  # gVisor can't be killed then, which an engine finds out in ten seconds
+            await self.freeze(False)
+        async with self._engine.cleared() as client:
             try:
                 await client.containers.container(self.name).delete(force=True, v=True)
             except aiodocker.DockerError as error:

@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import stat
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import cache
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BackendError, BackendUnavailable
+from ...models import engine_problem
 from ..base import uncancellable
 from . import words
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 LABEL = "redoma"
 _ANSWER = 60.0  # seconds that the engine has for one thing; removing a container can take several
+_UPKEEP = 5.0  # seconds that a run waits until something is gone that it has nothing to do with
+_AGAIN = 30.0  # seconds until that is tried again
 _OLDEST = (1, 40)  # of its interface: Docker 19.03, the first with the limits that we set
 _SOCKETS = ("/run/docker.sock", "/var/run/docker.sock", "~/.docker/run/docker.sock", "$XDG_RUNTIME_DIR/docker.sock")
 
@@ -48,11 +52,20 @@ def must_be_there(host: str | None) -> None:
     """Raise `BackendUnavailable` for what can be seen without asking the engine anything."""
     words.library()
     where = address(host)
-    if where is None or not where.startswith("unix://"):
+    if where is None:
+        return
+    if (problem := engine_problem(where)) is not None:
+        raise words.bad_address(where, problem)
+    if not where.startswith("unix://"):
         return
     path = where.removeprefix("unix://")
-    if not os.path.exists(path):
-        raise words.no_engine(f"there is no socket {path}")
+    try:
+        os.stat(path)
+    except PermissionError:
+        raise words.no_permission(path) from None
+    except (OSError, ValueError) as error:  # a path too long, or with a NUL
+        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        raise words.no_engine(f"there is no socket {path}" if missing else str(error)[:200]) from None
     if not os.access(path, os.R_OK | os.W_OK):
         raise words.no_permission(path)
 
@@ -79,13 +92,25 @@ class Engine:
         self.owed: set[str] = set()
         """Names of containers that are to go, and could not be removed when they were to."""
         self._owed_volumes: set[str] = set()
+        self._stuck: dict[str, float] = {}
+        """When what is owed, and took all its time, is to be tried again."""
         self._volume: str | None = None
         self._hosts: str | None = None
         self.without_init = False
         """Whether it was found to have no small pid 1 of its own."""
+        self.closing = asyncio.Event()
+        """Set when nothing new may be asked of it: what is there is removed, and then the connection goes."""
 
     async def client(self) -> aiodocker.Docker:
         """Open, looked at and swept."""
+        if self.closing.is_set():
+            raise words.closed()
+        client = await self._opened()
+        if self.closing.is_set():  # meanwhile
+            raise words.closed()
+        return client
+
+    async def _opened(self) -> aiodocker.Docker:
         async with self._opening:
             if self._client is None:
                 self._client = await self._open()
@@ -106,16 +131,20 @@ class Engine:
             client = aiodocker.Docker(
                 url=where, connector=self._connector, timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=10.0)
             )
-        except (AssertionError, ValueError, OSError) as error:
+        except (aiodocker.DockerError, AssertionError, ImportError, ValueError, OSError) as error:
+            # What docker's own configuration says is only found out here: it may name a protocol that needs a library.
             raise words.no_engine(str(error) or "docker's context leads nowhere") from error
         try:
             with words.explained():
                 about = await client.system.info()
                 await self._look_at(client)
                 self.about = about
-                await sweep(client)
-        except BaseException:
+                await self._sweep(client)
+        except BaseException as error:
             await self._shut(client)
+            if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):  # no answer as engines give it
+                why = f"what answers there is none ({type(error).__name__}: {error})"
+                raise words.no_engine(why, "see DOCKER_HOST, or `docker.host`") from error
             raise
         return client
 
@@ -135,14 +164,32 @@ class Engine:
         with words.explained(**about):
             yield client
 
+    @asynccontextmanager
+    async def cleared(self) -> AsyncIterator[aiodocker.Docker]:
+        """The client, to remove something: also while it is being closed."""
+        client = await self._opened()
+        with words.explained():
+            yield client
+
     async def get(self, path: str, **params: str | int) -> Any:
         """What aiodocker has no call for."""
         async with self.asked() as client:
             return await client._query_json(path, params=params)
 
     async def pull(self, image: str) -> None:
+        """Takes as long as it takes, but not longer than we are open."""
         async with self.asked(image=image) as client:
-            await client.images.pull(image)
+            pulling = asyncio.ensure_future(client.images.pull(image))
+            closing = asyncio.ensure_future(self.closing.wait())
+            try:
+                await asyncio.wait([pulling, closing], return_when=asyncio.FIRST_COMPLETED)
+                if not pulling.done():
+                    raise words.closed()
+                pulling.result()
+            finally:
+                for task in (pulling, closing):
+                    task.cancel()
+                await asyncio.gather(pulling, closing, return_exceptions=True)
 
     async def hosts(self, image: str) -> str | None:
         """A file of the engine's host that names nothing but localhost; None where it can't be made.
@@ -151,15 +198,16 @@ class Engine:
         """
         async with self._writing:
             if self._hosts is None:
-                with suppress(BackendError):
-                    await uncancellable(self._write_hosts(image))
+                self._volume = f"{LABEL}-{secrets.token_hex(8)}"
+                try:
+                    await uncancellable(self._write_hosts(image, self._volume))
+                except BackendError:
+                    self._owe_volume()
         return self._hosts
 
-    async def _write_hosts(self, image: str) -> None:
-        volume = f"{LABEL}-{secrets.token_hex(8)}"
+    async def _write_hosts(self, image: str, volume: str) -> None:
         async with self.asked() as client:
             about = {"Name": volume, "Labels": labels()}
-            self._volume = volume
             made = await client._query_json("volumes/create", method="POST", data=about)
             mount = {"Type": "volume", "Source": volume, "Target": "/hosts"}
             settings: dict[str, Any] = {"Image": image, "Cmd": ["none"], "HostConfig": {"Mounts": [mount]}}
@@ -169,16 +217,22 @@ class Engine:
                 named = _archive("hosts", b"127.0.0.1 localhost\n::1 localhost\n")
                 await container.put_archive("/hosts", named)  # type: ignore[no-untyped-call]
             finally:
-                await container.delete(force=True)
+                if not await _removed(client, f"containers/{container.id}"):
+                    self.owed.add(container.id)
         self._hosts = f"{made['Mountpoint']}/hosts"
 
-    async def forget_hosts(self) -> None:
-        """Somebody may have removed it, or nobody needs it any more."""
+    async def forget_hosts(self, failed: str | None = None) -> None:
+        """Somebody may have removed the one that `failed`, or nobody needs any."""
+        async with self._writing:  # else it could be removed between the making of the volume and its use
+            if failed in (None, self._hosts):  # several fail together, and the first has made a new one since
+                self._owe_volume()
+        with suppress(BackendError):
+            await self.settle()
+
+    def _owe_volume(self) -> None:
         if self._volume is not None:
             self._owed_volumes.add(self._volume)
         self._volume = self._hosts = None
-        with suppress(BackendError):
-            await self.settle()
 
     def take_over(self, other: Engine) -> None:
         """What another has left there, which nobody can close any more: its event loop is."""
@@ -187,22 +241,31 @@ class Engine:
 
     async def settle(self) -> None:
         """Remove what is owed, as far as that can be done now."""
-        if not self.owed and not self._owed_volumes:
-            return
-        import aiodocker
+        if self.owed or self._owed_volumes:
+            await self._settle(await self._opened())
 
-        client = await self.client()
-        for volume in list(self._owed_volumes):
-            with suppress(aiodocker.DockerError):  # it is small, and tried again
-                await client._query_json(f"volumes/{volume}", method="DELETE", params={"force": "1"})
-                self._owed_volumes.discard(volume)
-        for name in list(self.owed):
-            try:
-                await client.containers.container(name).delete(force=True, v=True)
-            except aiodocker.DockerError as error:
-                if error.status != 404:
-                    continue
-            self.owed.discard(name)
+    async def _settle(self, client: aiodocker.Docker) -> None:
+        for kind, owed in (("containers", self.owed), ("volumes", self._owed_volumes)):
+            names = [name for name in owed if self._stuck.get(name, 0.0) <= time.monotonic()]
+            # All at once: one that the engine can't get rid of holds up nothing but itself.
+            gone = await asyncio.gather(*(_removed(client, f"{kind}/{name}") for name in names))
+            owed.difference_update(name for name, is_gone in zip(names, gone, strict=True) if is_gone)
+            later = time.monotonic() + _AGAIN
+            self._stuck.update((name, later) for name, is_gone in zip(names, gone, strict=True) if is_gone is None)
+
+    async def _sweep(self, client: aiodocker.Docker) -> None:
+        """Remove what a Redoma that is dead has left. What can't be removed now is owed as if it were ours."""
+        ours = {"filters": f'{{"label": ["{LABEL}"]}}'}
+        containers = await client._query_json("containers/json", params={"all": "1", **ours})
+        volumes = (await client._query_json("volumes", params=ours)).get("Volumes") or ()
+        self.owed |= {one["Id"] for one in containers if orphaned(one["Labels"])}
+        self._owed_volumes |= {one["Name"] for one in volumes if orphaned(one.get("Labels") or {})}
+        await self._settle(client)
+
+    async def kill_all(self) -> None:
+        """Whatever runs because of us. Some may not have been started yet, so once need not be enough."""
+        if (client := self._client) is not None:
+            await asyncio.gather(*(_kill(client, name) for name in self.names))
 
     async def aclose(self) -> None:
         await self.forget_hosts()  # what can't be removed now is swept when this process is gone
@@ -216,6 +279,12 @@ class Engine:
         if self._connector is not None:
             await self._connector.close()
             self._connector = None
+
+
+async def _kill(client: aiodocker.Docker, name: str) -> None:
+    with suppress(BackendError):  # it has ended, or not begun; or the engine is lost, as whoever uses it will find out
+        with words.explained():
+            await client.containers.container(name).kill(signal="SIGKILL")
 
 
 # --- whose container it is ---
@@ -264,49 +333,36 @@ def orphaned(labelled: Mapping[str, str]) -> bool:
         return True  # this host has been started anew since
     if theirs.get("namespace") != ours["namespace"]:
         return False  # numbers of processes that we don't see
-    if not theirs.get("started"):
-        return not _exists(int(theirs["pid"]))  # a host without /proc
-    return _started(int(theirs["pid"])) != theirs["started"]
+    pid, then = int(theirs["pid"]), theirs.get("started")
+    now = _started(pid) if then else None  # unknown on a host without /proc, or with one that hides others' processes
+    return not _exists(pid) if now is None else now != then
 
 
 def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # or it is no number of a process
         return False
     except PermissionError:
         return True
     return True
 
 
-async def sweep(client: aiodocker.Docker) -> int:
-    """Remove what a Redoma that is dead has left. How many those were."""
+async def _removed(client: aiodocker.Docker, path: str) -> bool | None:
+    """Whether it is gone now; None if the engine took all its time, which by itself has no end."""
     import aiodocker
+    import aiohttp
 
-    found = await client.containers.list(all=True, filters=f'{{"label": ["{LABEL}"]}}')
-    left = [one for one in found if orphaned(one["Labels"])]
-    for one in left:
-        try:
-            await one.delete(force=True, v=True)
-        except aiodocker.DockerError as error:
-            if error.status not in (404, 409):  # gone, or on its way: another Redoma sweeps as well
-                raise BackendError(
-                    f"the container {one.id[:12]} of a Redoma that has died can't be removed",
-                    why=error.message,
-                    next=f"docker rm -f {one.id[:12]}",
-                ) from error
-    await _sweep_volumes(client)
-    return len(left)
-
-
-async def _sweep_volumes(client: aiodocker.Docker) -> None:
-    import aiodocker
-
-    found = await client._query_json("volumes", params={"filters": f'{{"label": ["{LABEL}"]}}'})
-    for one in found.get("Volumes") or ():
-        if orphaned(one.get("Labels") or {}):
-            with suppress(aiodocker.DockerError):  # it is small, and tried again at the next start
-                await client._query_json(f"volumes/{one['Name']}", method="DELETE")
+    try:
+        async with asyncio.timeout(_UPKEEP):
+            async with client._query(path, method="DELETE", params={"force": "1", "v": "1"}):
+                return True
+    except aiodocker.DockerError as error:
+        return error.status == 404
+    except TimeoutError:
+        return None
+    except (aiohttp.ClientError, OSError):
+        return False  # whoever asks the engine for something next is told that it is lost
 
 
 def _archive(name: str, content: bytes) -> bytes:

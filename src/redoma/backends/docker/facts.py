@@ -35,6 +35,9 @@ async def _look(box: Box, host: str | None) -> list[Fact]:
         return [_engine(engine.about, client.api_version), *_runtime(box, engine.about), *await _images(box, engine)]
     except BackendError as error:
         return [Fact(name="docker", state="missing", what=f"{error.what}: {error.why}", fix=f"# {error.next}")]
+    except Exception as error:  # not foreseen, and no reason to keep back what is known of the rest of this host
+        what = f"the engine can't be used: {type(error).__name__}: {error}"
+        return [Fact(name="docker", state="missing", what=what, fix="# see DOCKER_HOST, or `docker.host`")]
     finally:
         await engine.aclose()
 

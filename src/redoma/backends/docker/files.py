@@ -19,6 +19,7 @@ from ..collect import (
     is_magic,
     wanted,
 )
+from .stub import TOO_LARGE
 
 _BLOCK = 512
 _LONGEST_NAME = 1 << 16  # bytes of an entry that only holds the name of the next
@@ -29,8 +30,9 @@ _KINDS = {
     b"4": "a device, not a regular file",
     b"6": "a pipe, not a regular file",
 }
-_REGULAR, _DIRECTORY = (b"0", b"\0", b"7"), b"5"
+_REGULAR, _DIRECTORY, _LINK = (b"0", b"\0", b"7"), b"5", b"2"
 _LONG_NAME, _EXTENDED = b"L", b"x"
+_ABOUT_OTHERS = (b"K", b"g")  # where a link leads, and what holds for all that follows: nothing that is used here
 
 
 class Unreadable(Exception):
@@ -102,18 +104,24 @@ class Files:
                 raise Unreadable("a name without end")
             self._take = (kind, "", size)
             return
-        path, self._name = self._name or _path(header), None
+        if kind in _ABOUT_OTHERS:
+            self._skip = size + -size % _BLOCK
+            return
+        path, self._name = (self._name or _path(header)).removeprefix("./").rstrip("/"), None
+        if kind == _LINK and (whole := _left_behind(header)):
+            self._wants(_REGULAR[0], path, whole)  # it is not, and this says why
+            return
         if kind not in _REGULAR and kind not in (b"S", b"D"):
             size = 0  # links, devices and directories have none, whatever they say
-        if self._wants(kind, path.removeprefix("./").rstrip("/"), size):
-            self._take = (kind, path.removeprefix("./"), size)
+        if self._wants(kind, path, size):
+            self._take = (kind, path, size)
         else:
             self._skip = size + -size % _BLOCK
 
     def _wants(self, kind: bytes, path: str, size: int) -> bool:
         """Whether the content is to be kept. Says why not, where it was asked for."""
         names = path.split("/")
-        if path in ("", ".") or "" in names or ".." in names or "." in names:
+        if path in ("", ".") or "" in names or ".." in names or "." in names or "\0" in path:
             return False
         if kind == _DIRECTORY:
             if path in self._patterns and not is_magic(path):
@@ -128,8 +136,8 @@ class Files:
             why = f"nested deeper than {DEEPEST} directories"
         elif len(os.fsencode(path)) > LONGEST_PATH:
             why = f"its path is longer than {LONGEST_PATH} bytes"
-        elif self._given.get(path) is not None and len(self._given[path]) == size:
-            return size <= MOST_BYTES
+        elif path in self._given and len(self._given[path]) == size <= MOST_BYTES:
+            return True  # whether it has changed is to be seen
         elif len(self.files) >= MOST_FILES:
             why = f"more than {MOST_FILES:,} files"
         elif size > self._room:
@@ -179,6 +187,13 @@ def _number(field: bytes) -> int:
     if text and not set(text) <= set(b"01234567"):
         raise Unreadable("a header that makes no sense")
     return int(text or b"0", 8)
+
+
+def _left_behind(header: bytes) -> int:
+    """The size of a file whose content the stub has not sent; 0 for a link that is one."""
+    target = header[157:257].split(b"\0", 1)[0]
+    size = target.removeprefix(TOO_LARGE.encode())
+    return int(size) if size != target and size.isdigit() else 0
 
 
 def _path(header: bytes) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 READY, TAKEN = b"redoma: ready\n", b"redoma: taken\n"
 MAIN, WORKSPACE = "/run/redoma/main.py", "/tmp/workspace"  # noqa: S108 - names inside the container, where it is alone
+TOO_LARGE = "redoma: too large: "  # where a link leads that stands for a file which is not sent; its size follows
 END = 16  # the signal by which the host asks for the end, and for the files; no program uses it (SIGSTKFLT)
 _MOST_KEPT = 2 << 20  # bytes of source that are left as a file, for processes that start over from it
 _FORWARDED = frozenset(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, END}
@@ -132,13 +133,14 @@ def watch(child: int, order: dict[str, Any], broken: str | None) -> NoReturn:
         last = "!" + broken if broken else "" if os.WIFSIGNALED(status) else "="
         write(1, f"{order['nonce']}{last}\n".encode("utf-8", "replace"))
         if order["outputs"]:
-            send_files()
+            send_files(order["most"])
     finally:
         os._exit(code)
 
 
-def send_files() -> None:
-    """The whole workspace as a tar; the host picks what it wants, and believes none of it."""
+def send_files(most: int) -> None:
+    """The whole workspace as a tar, but for the contents of files that are too large for the host whatever it wants: a
+    file with holes can be larger than any disk. It picks what it wants, and believes none of it."""
     import tarfile
 
     with open(1, "wb", closefd=False) as out:
@@ -148,6 +150,8 @@ def send_files() -> None:
                     path = os.path.join(place, name)
                     try:
                         about = archive.gettarinfo(path, os.path.relpath(path, WORKSPACE))
+                        if about.isreg() and about.size > most:
+                            about.type, about.linkname, about.size = tarfile.SYMTYPE, f"{TOO_LARGE}{about.size}", 0
                         if not about.isreg():
                             archive.addfile(about)
                             continue

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from ...errors import BackendError
 from ..base import uncancellable
+from . import words
 from .box import Spec
 from .container import Container
 
@@ -46,7 +47,7 @@ class Pool:
     async def take(self, spec: Spec) -> Container:
         """One that waits for its order. `give_back` what you have taken."""
         if self._closed:
-            raise _closed()
+            raise words.closed()
         if self._places.locked() and self._waiting >= self._most_waiting:
             raise BackendError(
                 "too many runs wait for a container",
@@ -69,13 +70,13 @@ class Pool:
         return container
 
     async def _ready(self, spec: Spec) -> Container:
+        if self._closed:
+            raise words.closed()
         self._learn(spec)
         while (warm := next((one for one in self._armed if one.spec == spec), None)) is not None:
             self._armed.remove(warm)
             if (container := await warm.claim()) is not None:
                 return container
-        if self._closed:
-            raise _closed()
         return await self._make(spec)
 
     def _learn(self, spec: Spec) -> None:
@@ -139,10 +140,14 @@ class Pool:
         if not task.cancelled():
             task.exception()  # what could not be removed is swept by the next Redoma
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
+        """From now on nobody gets one, and none is made ahead."""
         self._closed = True
         if self._refill_timer is not None:
             self._refill_timer.cancel()
+
+    async def aclose(self) -> None:
+        self.close()
         while self._armed:
             self._begin(self._armed.popleft().drop())
         while self._tasks:
@@ -180,17 +185,17 @@ class _Warm:
         self._claimed = True
         try:
             await self._made.wait()
-        except BaseException:
+            for _ in range(2):  # the loop looks once more for what has come: its end may be there, and not be read yet
+                await asyncio.sleep(0)
+            if not self._task.done():
+                self._task.cancel()
+                await asyncio.wait([self._task])
+                return self._container
+        except BaseException:  # at any of these: it is in nobody's list any more, so nobody else would remove it
             await uncancellable(self.drop())
             raise
-        for _ in range(2):  # the loop looks once more for what has come: its end may be there, and not be read yet
-            await asyncio.sleep(0)
-        if self._task.done():
-            await uncancellable(self.drop())
-            return None
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        return self._container
+        await uncancellable(self.drop())
+        return None
 
     async def drop(self) -> None:
         self._claimed = True
@@ -198,7 +203,3 @@ class _Warm:
         await asyncio.wait([self._task])
         if self._container is not None:
             await self._container.remove()
-
-
-def _closed() -> BackendError:
-    return BackendError("docker is closed", why="its executor was", next="make a new executor")

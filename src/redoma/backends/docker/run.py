@@ -17,10 +17,12 @@ from .files import Files
 _GRACE = 10.0  # seconds that the engine has to end a container that was killed, before its removal is tried
 _LAST_WORD = 3.0  # seconds that a stub has to end the program by itself, so that it can send the files
 _SENDING = 10.0  # seconds that it has for those
+_SENDING_CPU = 2.0  # seconds of processor time that it may take for all that, where the program has used up its own
 _FIRST_LOOK, _LOOK = 0.3, 0.5  # seconds until the first look at what is used, and between two looks
 _SECOND = 1_000_000_000  # the engine counts in ns
 _QUIET = 0.5  # seconds without output after which a container that has ended has said everything
 _LONGEST_WORD = 4096
+_LONG_ORDER = 1 << 20  # bytes
 _NEWS = (0.0, 0.05, 0.1, 0.2, 0.4)  # seconds between two questions after what the kernel did
 
 
@@ -103,8 +105,10 @@ class Run:
         self._cpu: float | None = None
         self._memory: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._exited_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._signals: asyncio.Queue[int] = asyncio.Queue()
+        self._signalling, self._held = asyncio.Lock(), list[int]()
         self._over, self._taken = asyncio.Event(), asyncio.Event()
         self._heard = 0
         self._oom_kills = _oom_kills()
@@ -133,10 +137,14 @@ class Run:
                 await self._until(pump)
             finally:
                 await self._release()
-            wall = time.monotonic() - start
-            if not self._taken.is_set() and self._ending is None:
-                raise NotTaken("the container was lost", why="it died while it waited", next="run it again")
-            return await self._outcome(wall)
+            wall = (self._exited_at or time.monotonic()) - start
+            if self._taken.is_set() or self._ending is not None:
+                return self._outcome(wall, *await self._verdict())
+            # A source is read as a whole before it is taken. One that is long may need more memory than there is, and
+            # would in the next container as well.
+            if len(order[0]) > _LONG_ORDER and (verdict := await self._verdict())[1]:
+                return self._outcome(wall, *verdict)
+            raise NotTaken("the container was lost", why="it died while it waited", next="run it again")
         except BackendUnavailable as error:  # it has begun, so it must not be tried elsewhere
             raise BackendError(error.what, why=error.why, next=error.next) from error
 
@@ -161,7 +169,11 @@ class Run:
     async def _drained(self) -> None:
         """It has ended, and nothing more comes. An engine that is left with input that nobody has read keeps the
         connection open, and so would keep us waiting for the end of the output."""
-        await self._container.exited()
+        if await self._container.exited():
+            # What comes now is late, and the program is not: its time ends here.
+            self._exited_at = time.monotonic()
+            if self._timer is not None:
+                self._timer.cancel()
         heard = -1
         while heard != self._heard:
             heard = self._heard
@@ -195,11 +207,24 @@ class Run:
         if self._control is not None:
             self._control.deliver_signals(self._signals.put_nowait)
         while True:
-            number = await self._signals.get()
-            if self._last is not None and number in (signal.SIGSTOP, signal.SIGCONT):
-                await self._container.freeze(number == signal.SIGSTOP)  # no process can pass those on
-            else:
-                await self._container.signal(number)
+            await self._signal(await self._signals.get())
+
+    async def _signal(self, number: int) -> None:
+        """No pid 1 can pass SIGSTOP on, so the container is frozen. What is sent then waits for SIGCONT, as with any
+        program that is stopped: gVisor takes no signal, and an engine thaws what is asked to end. So does the end."""
+        async with self._signalling:
+            if number == signal.SIGSTOP:
+                if self._ending is None and not self._container.frozen:
+                    await self._container.freeze(True)
+                return
+            if self._container.frozen and number not in (signal.SIGCONT, signal.SIGKILL, stub.END):
+                self._held.append(number)
+                return
+            if self._container.frozen:
+                await self._container.freeze(False)
+            held, self._held = self._held if number == signal.SIGCONT else [], []
+            for each in (number, *held):
+                await self._container.signal(each)
 
     # --- out ---
 
@@ -220,7 +245,7 @@ class Run:
         if last.begun and not before and self._files is not None and self._ending is None and self._timer is not None:
             # The program has ended, it seems. What comes now is ours, and has a time of its own. A program that has
             # found the number out, and wants that time for itself, is ended by this; the stub itself takes no notice.
-            self._begin(self._container.signal(stub.END))
+            self._begin(self._signal(stub.END))
             self._timer.cancel()
             self._timer = self._loop.call_later(_SENDING, self._end, Status.TIMEOUT)
         return own
@@ -237,12 +262,14 @@ class Run:
             self._begin(self._kill())
 
     async def _kill(self) -> None:
-        if self._files is not None and self._last is not None:
-            await self._container.signal(stub.END)
+        # Time for the files is given once: who says to be sending them already has had it.
+        waits = self._files is not None and self._cut_short
+        if waits:
+            await self._signal(stub.END)
             await asyncio.sleep(_LAST_WORD)
-            if self._last.begun:
-                await asyncio.sleep(_SENDING)
-        await self._container.signal(signal.SIGKILL)
+        if waits and not self._cut_short:
+            await asyncio.sleep(_SENDING)
+        await self._signal(signal.SIGKILL)
 
     async def _watch(self) -> None:
         """Now and then: what has it used, and has it used up its processor time?"""
@@ -252,9 +279,12 @@ class Run:
             pause = _LOOK
             told = await self._container.stats()
             self._note(told)
-            if (self._cpu or 0.0) > self._request.limits.cpu and self._last is not None:
+            over = (self._cpu or 0.0) - self._request.limits.cpu
+            if over > 0 and self._last is not None:
                 self._used_up = True
                 self._end(Status.TIMEOUT)
+                if over > _SENDING_CPU:  # no stub at work, but a program that has deafened it
+                    await self._signal(signal.SIGKILL)
 
     def _note(self, told: dict[str, Any]) -> None:
         used = told.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
@@ -267,8 +297,7 @@ class Run:
 
     # --- what it comes to ---
 
-    async def _outcome(self, wall: float) -> Outcome:
-        code, out_of_memory = await self._verdict()
+    def _outcome(self, wall: float, code: int | None, out_of_memory: bool) -> Outcome:
         status, error, exit_code = self._ended(code, out_of_memory)
         files, left_out = self._files.finish() if self._files is not None else ({}, {})
         return Outcome(
@@ -298,10 +327,10 @@ class Run:
         if await self._container.ran_out_of_memory():
             return True
         killed = code == 128 + signal.SIGKILL and self._ending is None
-        if killed and self._last is not None:
+        if killed and self._cut_short and not await self._container.events("kill"):
             # A stub that was killed had no last word. That was either asked of the engine, or it was the kernel, which
             # ends the whole of gVisor where it would end one process else; the engine doesn't always hear why.
-            return self._cut_short and not await self._container.events("kill")
+            return True
         if killed or _oom_kills() != self._oom_kills:
             # The news that it has ended may be there before the news why; or that one of its children was killed.
             for pause in _NEWS:
@@ -312,7 +341,7 @@ class Run:
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the stub, which outlives its program, has ended without its last word."""
+        """Whether the stub, which outlives its program, has not said its last word; at the end: and won't."""
         return self._last is not None and not self._last.begun
 
     def _ended(self, code: int | None, out_of_memory: bool) -> tuple[Status, str | None, int | None]:
@@ -330,11 +359,23 @@ class Run:
             return Status.ERROR, f"could not {self._last.broken}", code
         if code == 0:
             return Status.OK, None, 0
-        if code > 128 and not (self._last is not None and self._last.ended_itself):
-            if code - 128 == signal.SIGXCPU:
+        if code > 128 and (number := self._signal_of(code)):
+            if number == signal.SIGXCPU and self._last is not None and (self._cpu or 0.0) >= limits.cpu / 2:
                 return Status.TIMEOUT, exceeded("cpu", limits), None
-            return Status.KILLED, ended_by(code - 128, limits), code
+            return Status.KILLED, self._ended_by(number), code
         return Status.ERROR, None, code
+
+    def _signal_of(self, code: int) -> int | None:
+        """The signal that this code stands for. Only Python's stub can tell it from a program's own code: else it is
+        taken for a signal where there is one that programs are ended by, which leaves out 255 and its like."""
+        if self._last is not None and self._request.language == "python":
+            return None if self._last.ended_itself else code - 128
+        return code - 128 if code <= 128 + signal.SIGSYS else None
+
+    def _ended_by(self, number: int) -> str:
+        if number == signal.SIGXCPU or self._last is None:  # no limit that we have set, or none that was reached
+            return f"it was ended by {signal.Signals(number).name}"
+        return ended_by(number, self._request.limits)
 
 
 def _oom_kills() -> bytes | None:

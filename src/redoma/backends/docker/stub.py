@@ -12,15 +12,17 @@ from pathlib import Path
 
 from ...errors import Unsupported
 from ...models import Language, Request
-from .guest import END, READY, TAKEN, WORKSPACE
+from ..collect import MOST_BYTES
+from .guest import END, READY, TAKEN, TOO_LARGE, WORKSPACE
 
-__all__ = ["END", "READY", "RUN_BYTES", "TAKEN", "WORKSPACE", "command", "order"]
+__all__ = ["END", "READY", "RUN_BYTES", "TAKEN", "TOO_LARGE", "WORKSPACE", "command", "order"]
 
 RUN_BYTES = 4 << 20
 """Of /run/redoma in a container: the script, or the main file."""
 _MAX_DEPTH = 1_000_000  # CPython takes no larger recursion limit than an int of C
 _SCRIPT = "run/redoma/script"
 _BLOCK = 10240  # what tar pads to
+_FIND_BLOCK = 512  # what find counts in
 
 
 @cache
@@ -50,6 +52,7 @@ def _for_python(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]
         "env": {**_ALWAYS, **request.environment},
         "files": [(name, len(content)) for name, content in request.files.items()],
         "outputs": bool(request.outputs),
+        "most": MOST_BYTES,
         "recursion": min(request.limits.recursion, _MAX_DEPTH),
         "nonce": nonce,
     }
@@ -73,7 +76,8 @@ def _for_shell(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]:
     path = _quoted(env.pop("PATH")) if "PATH" in env else '"$PATH"'
     words = ["env", "-i", f"PATH={path}", *(f"{name}={_quoted(value)}" for name, value in env.items())]
     line = (
-        f"nonce={nonce} blocks={len(archive) // _BLOCK} outputs={'1' if request.outputs else ''} path={path} "
+        f"nonce={nonce} blocks={len(archive) // _BLOCK} outputs={'1' if request.outputs else ''} "
+        f"most={MOST_BYTES // _FIND_BLOCK} large={_quoted(TOO_LARGE)} path={path} "
         f"program={_quoted(argv[0])}; set -- {' '.join(words)} {' '.join(map(_quoted, argv))}\n"
     )
     return line.encode("utf-8", "surrogateescape"), (archive,)

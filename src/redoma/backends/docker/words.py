@@ -10,10 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from ...errors import BackendError, BackendUnavailable
+from ...models import ENGINES
 
 
 class CannotStart(BackendError):
     """The program of a container is not in its image, or can't be started."""
+
+
+class CannotRemove(BackendError):
+    """A container of ours may still run, and has to be removed by hand."""
+
+
+def closed() -> BackendError:
+    return BackendError("docker is closed", why="its executor was", next="make a new executor")
 
 
 def library() -> None:
@@ -28,21 +37,38 @@ def library() -> None:
         )
 
 
-def no_engine(why: str) -> BackendUnavailable:
-    return BackendUnavailable(
-        "no Docker engine answers", why=why, next="start it (`sudo systemctl start docker`), or set DOCKER_HOST"
-    )
+def no_engine(
+    why: str,
+    next: str = "start it (`sudo systemctl start docker`), or set DOCKER_HOST",  # noqa: A002 - as in the errors
+) -> BackendUnavailable:
+    return BackendUnavailable("no Docker engine answers", why=why, next=next)
+
+
+def bad_address(url: str, problem: str) -> BackendUnavailable:
+    next_step = f"write it with one of {', '.join(ENGINES)}"
+    if url.startswith("ssh://"):
+        forward = "ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock"
+        next_step = f"bring its socket here (`{forward} {url.removeprefix('ssh://')}`) and use unix:///tmp/engine.sock"
+    return no_engine(f"{url!r} is no engine that can be used: {problem}", next_step)
 
 
 def no_permission(path: str) -> BackendUnavailable:
-    group = "root"
-    with suppress(OSError, KeyError):
-        group = grp.getgrgid(os.stat(path).st_gid).gr_name
-    return BackendUnavailable(
-        "the Docker engine may not be used",
-        why=f"this user can't open {path}, which belongs to the group {group!r}",
-        next=f"sudo usermod -aG {group} $USER, then log in again; note that this group is as powerful as root",
-    )
+    """Joining a group is only advised where that would help, and is not the same as becoming root."""
+    why = f"this user can't open {path}"
+    next_step = "use another engine (set DOCKER_HOST; a rootless one is your own), or Redoma as a user who may"
+    try:
+        about = os.stat(path)
+    except OSError:
+        why = f"this user may not enter the directory of {path}"
+    else:
+        if about.st_gid and about.st_mode & 0o060 == 0o060:
+            with suppress(KeyError):  # a group without a name can't be joined by it
+                group = grp.getgrgid(about.st_gid).gr_name
+                why += f", which belongs to the group {group!r}"
+                next_step = (
+                    f"sudo usermod -aG {group} $USER, then log in again; note that this group is as powerful as root"
+                )
+    return BackendUnavailable("the Docker engine may not be used", why=why, next=next_step)
 
 
 @contextmanager

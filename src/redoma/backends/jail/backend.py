@@ -148,6 +148,15 @@ class JailBackend:
             )
         spec = Spec(limits.disk, limits.files, request.workspace, request.project or "")
         pool = self._ready(spec)
+        try:
+            return await self._run(pool, spec, request, sink, control, stage)
+        finally:
+            with _making:
+                pool.runs -= 1
+
+    async def _run(
+        self, pool: Pool, spec: Spec, request: Request, sink: Sink, control: Control | None, stage: str | None
+    ) -> Outcome:
         cell = await pool.take(spec)
         try:
             isolation = self._isolation(cell, request.require)
@@ -159,8 +168,8 @@ class JailBackend:
             pool.give_back(cell)
 
     def _ready(self, spec: Spec) -> Pool:
-        """The pool of this process: a forked child makes its own. One for each project, since a zygote has one in its
-        root; if another directory is there by now, that is another project."""
+        """The pool of this process, for one run more: a forked child makes its own. One for each project, since a
+        zygote has one in its root; if another directory is there by now, that is another project."""
         usual = Limits()
         place = _place(spec.project) if spec.project else None
         with _making:
@@ -178,13 +187,14 @@ class JailBackend:
                     start=partial(self._start, spec.project),
                 )
             pool = self._pools[place] = self._pools.pop(place)  # the last used is the last
+            pool.runs += 1
             return pool
 
     def _forget_projects(self) -> None:
         """Those that were not used for longest, and are not in use."""
         self._leaving = [pool for pool in self._leaving if not pool._ended]
         for place in [place for place in self._pools if place is not None][: -_MOST_PROJECTS + 1]:
-            if self._pools[place].leave():
+            if not self._pools[place].runs and self._pools[place].leave():
                 self._leaving.append(self._pools.pop(place))
 
     def _start(self, project: str) -> tuple[Zygote, cgroup.Cgroups | None]:
@@ -226,7 +236,16 @@ class JailBackend:
         return Isolation(layers=layers, missing=tuple(sorted(missing)))
 
     async def aclose(self) -> None:
+        await self._close(unused=False)
+
+    async def let_go(self) -> None:
+        """The same if nothing runs, on whichever thread. What begins after this looked makes a pool of its own."""
+        await self._close(unused=True)
+
+    async def _close(self, *, unused: bool) -> None:
         with _making:
+            if unused and any(pool.runs for pool in self._pools.values()):
+                return
             pools, self._pools, self._leaving = [*self._pools.values(), *self._leaving], {}, []
         if self._owner == os.getpid():
             for pool in pools:

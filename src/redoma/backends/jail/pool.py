@@ -90,6 +90,8 @@ class Pool:
         self._zygote: Zygote | None = None
         self._groups: Cgroups | None = None
         self._closing = self._ended = False  # asked to end; everything has ended
+        self.runs = 0
+        """Of those who use it, from before they take a cell until they have given it back."""
         self._peak, self._last_use, self._refill_at, self._retry_at = 0, time.monotonic(), 0.0, 0.0
         self._thread: threading.Thread | None = None
         _pools.add(self)

@@ -112,12 +112,25 @@ def _complain(text: str) -> None:
     click.echo(f"{click.style('redoma:', fg='red')} {text}", err=True, color=_colour())
 
 
+def _asks_for_json(arguments: list[str]) -> bool:
+    """Of us: what follows `--` is a command's, and what follows a Lua script is the script's."""
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    command = next((at for at, word in enumerate(ours) if word in _COMMANDS), None)
+    if command is None or ours[command] != "lua":
+        return "--json" in ours
+    from .lua import lua
+
+    context = click.Context(lua, resilient_parsing=True, ignore_unknown_options=True, **lua.context_settings)
+    given, _, _ = lua.make_parser(context).parse_args(ours[command + 1 :])
+    return "as_json" in given
+
+
 def _fail(arguments: list[str], what: str, why: str = "", hint: str = "") -> None:
     from redoma.output import sanitise
 
     what, why, hint = sanitise(what), sanitise(why), sanitise(hint)
     try:
-        if "--json" in arguments:
+        if _asks_for_json(arguments):
             print_json({"status": "failed", "error": what, "why": why, "next": hint})
             sys.stdout.flush()
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -89,9 +90,13 @@ def read_source(source: str, language: Language | None) -> tuple[str, Language, 
     except OSError:
         exists = False
     if exists:
+        if language is None and path.suffix == ".lua":
+            raise InvalidRequest(
+                f"{source} is a Lua script", why="this takes Python and Bash", next=f"redoma lua {shlex.quote(source)}"
+            )
         data = read_file(path, _MAX_SOURCE, pipes=True)
         return _decode(data, source), language or _language_of(path, data), False
-    if path.suffix in _SUFFIXES and not any(character in source for character in " \t\n(;=$"):
+    if path.suffix in (*_SUFFIXES, ".lua") and not any(character in source for character in " \t\n(;=$"):
         raise InvalidRequest(f"there is no file {source}", why="it looks like a file's name", next="check the path")
     return source, language or "python", True
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -37,7 +38,7 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
     """Run a command, without a shell.
 
     ENTRY names a configured executor, with its own directory, variables and list of commands. A program that runs there
-    gets our standard input as it comes, and our SIGINT and SIGTERM.
+    gets our SIGINT and SIGTERM, and our standard input as it comes; with --stdin all of it at once, read by policy.
 
     \b
     Examples:
@@ -55,12 +56,11 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
         raise InvalidRequest(
             "there is no command", why="it stands after `--`", next="write it like: redoma exec app:shell -- git status"
         )
-    given["pass_stdin"] = given["pass_stdin"] and entry is None
     with Executor(state.config) as executor:
         options = cast("Options", {**run_options(given), "cwd": cwd})
         if entry is None:
             return show(follow(executor.stream_command(command, **options), as_json), as_json, given)
-        live, control = talk(executor, entry, command, options)
+        live, control = talk(executor, entry, command, options, live_input=not given["pass_stdin"])
         with _passed_on(executor, control) if control is not None else nullcontext():
             result = follow(live, as_json)
         return show(result, as_json, given, with_value=control is None)
@@ -68,12 +68,22 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
 
 @contextmanager
 def _passed_on(executor: Executor, control: Control) -> Iterator[None]:
-    """Until the run has ended, our input and our signals are the program's."""
+    """While the program runs, our input and our signals are its own."""
     # A handler may come while this very thread holds a lock of the executor's, so another one passes them on.
     caught: queue.SimpleQueue[int] = queue.SimpleQueue()
     threading.Thread(target=_pass_signals, args=(executor, control, caught), daemon=True).start()
-    threading.Thread(target=_pass_input, args=(executor, control), daemon=True).start()
-    before = {number: signal.signal(number, lambda number, _: caught.put(number)) for number in _FORWARDED}
+    if control.takes_input:
+        threading.Thread(target=_pass_input, args=(executor, control), daemon=True).start()
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in _FORWARDED}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if control.is_started:
+            caught.put(number)
+        elif callable(before[number]):
+            before[number](number, frame)  # there is no program yet, and may never be: it is for us
+
+    for each in _FORWARDED:
+        signal.signal(each, handle)
     try:
         yield
     finally:

@@ -15,7 +15,11 @@ from .runs import follow, show
 
 @click.command("lua", context_settings={"allow_interspersed_args": False})
 @click.option("--backend", default="auto", show_default=True, help="auto, jail, or native: without isolation.")
-@click.option("--policy", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]")
+@click.option(
+    "--policy",
+    metavar="PACK",
+    help="Of the script and of its commands: none, standard, script, strict or core.  [default: configured]",
+)
 @click.option("--time", "time", type=float, help="Seconds it may take, its commands included.")
 @click.option("--cpu", type=float, help="Seconds of processor time, of the script itself.")
 @click.option("--memory", type=Size(), help="Memory of the script itself, such as 256MiB.")

@@ -60,6 +60,13 @@ RULES = (
         not_match=("tar -cf x y", "git -c color.ui=never log"),
     ),
     ask(
+        id="shell.live-input",
+        reason="it does what it will be told while it runs, which can't be read beforehand",
+        suggestion="give it all its input at once, so that it can be read (stdin=…, --stdin), or list the command in "
+        "command_whitelist of an executor",
+        traits=("shell.live-input",),
+    ),
+    ask(
         id="shell.environment-hook",
         reason="it sets a variable that makes other programs load or run something else",
         suggestion="leave it unset; name programs by their full path instead of changing PATH",

@@ -41,7 +41,7 @@ from .calls import (
     TIMERS,
 )
 from .names import Names, module_of
-from .tree import all_nodes, bound_in, parse, statements_of
+from .tree import MAX_COMPILED, all_nodes, bound_in, must_compile, parse, statements_of
 
 TRAITS = {
     "python.syntax-error": "it doesn't parse as Python",
@@ -74,8 +74,12 @@ _TELLING = frozenset(
 )
 
 
-def facts(source: str, depth: int = 0) -> list[Fact]:
-    """What the program does, as far as its text tells. Never raises for what the text is."""
+def facts(source: str, depth: int = 0, *, compiled: bool = False) -> list[Fact]:
+    """What the program does, as far as its text tells. Never raises for what the text is.
+
+    `compiled`: whether somebody wants to know of syntax errors that only the compiler finds. Text that is longer than
+    a script may be is not given to it.
+    """
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
     if len(source) > MAX_SOURCE:
@@ -83,8 +87,11 @@ def facts(source: str, depth: int = 0) -> list[Fact]:
     found = list(_text_facts(source))
     # The marks are already reported; what they hide is read as well as it can be.
     readable = _SURROGATE.sub("�", source.removeprefix("\ufeff").replace("\0", " "))
+    tree = None
     try:
         tree = parse(readable)
+        if compiled and len(source) <= MAX_COMPILED:
+            must_compile(tree)
     except SyntaxError as error:
         line, column = error.lineno or 0, error.offset or 0
         found.append(Trait(name="python.syntax-error", line=line, column=column, text=error.msg or ""))
@@ -92,7 +99,7 @@ def facts(source: str, depth: int = 0) -> list[Fact]:
         found.append(Trait(name="source.too-deep"))
     except ValueError as error:
         found.append(Trait(name="python.syntax-error", text=str(error)))
-    else:
+    if tree is not None:
         found.extend(_Reader(readable, tree, depth).read())
     return found
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import threading
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 Position = tuple[int, int]
 _END: Position = (1 << 60, 0)
@@ -25,18 +28,55 @@ _CODE_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
 # Muting the parser's warnings changes a list that all threads share, and two threads can restore it in the wrong order.
 _parsing = threading.Lock()
 _TRIES = 20
+_MOST_CODE = 50_000  # of what `_size` counts: a third of a second to compile
+MAX_COMPILED = 10_000
+"""Characters of what is compiled. A pattern of 1500 names takes half a second, and twice as many four times that."""
 
 
 def parse(source: str) -> ast.Module:
     """As `ast.parse`, in silence, and whatever other threads do meanwhile."""
+    return _in_silence(lambda: ast.parse(source))
+
+
+def must_compile(tree: ast.Module) -> None:
+    """Raise SyntaxError for what only the compiler finds, such as a `return` outside a function. RecursionError for
+    what would take it too long."""
+    if _size([tree], 0) > _MOST_CODE:
+        raise RecursionError("the code unfolds to too much")
+    # With no file name: it would look there for the line that it complains of.
+    _in_silence(lambda: compile(tree, "", "exec", dont_inherit=True))
+
+
+def _in_silence(read: Callable[[], T]) -> T:
     with _parsing, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(_TRIES):
             try:
-                return ast.parse(source)
+                return read()
             except SystemError:  # CPython 3.11 counts the depth of all threads together: some other one parses, too
                 continue
     raise RecursionError("the interpreter has lost count of the depth of the code")
+
+
+def _size(nodes: Iterable[ast.AST], leaving: int) -> int:
+    """How much code the compiler makes of them. It writes what is in a `finally` out anew for each way out of its
+    `try`, so that twenty of them, one in the other, are 784 characters, three gigabytes and a minute of its time."""
+    total, pending = 0, list(nodes)
+    while pending:
+        node = pending.pop()
+        total += 1
+        match node:
+            case ast.Return() | ast.Break() | ast.Continue():
+                total += leaving
+                pending.extend(ast.iter_child_nodes(node))
+            case ast.Try() | ast.TryStar() if node.finalbody:
+                last = _size(node.finalbody, leaving)
+                total += 2 * last + _size([*node.body, *node.handlers, *node.orelse], leaving + last)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                total += _size(ast.iter_child_nodes(node), 0)
+            case _:
+                pending.extend(ast.iter_child_nodes(node))
+    return total
 
 
 def all_nodes(tree: ast.Module) -> list[ast.AST]:

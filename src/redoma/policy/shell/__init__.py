@@ -8,7 +8,7 @@ reported. Nested code is read by a reader of its own, one level deeper.
 
 Who owns which state: `_Reader(Redirects(Commands))` is one object per script. `Commands` owns the facts, the
 variables, the files that were written, what is on standard input (`feed`) and whether anything may have been set
-(`unsure`); `Redirects` the text and the functions defined in it, and it sets `feed` only while a command runs;
+(`unsure`); `Redirects` the text and the functions defined in it, and it changes `feed` only while a command runs;
 `_Reader` the walk: the open scopes, from which it restores `variables`, and the redirections still to be attached.
 
 What the facts promise to the rules:
@@ -22,7 +22,7 @@ What the facts promise to the rules:
 from __future__ import annotations
 
 from ..facts import UNKNOWN, Fact, Trait
-from .commands import MAX_DEPTH, Commands
+from .commands import MAX_DEPTH, Commands, Feed
 from .reader import read
 from .source import MAX_SOURCE, prepare
 from .words import Word
@@ -40,6 +40,7 @@ TRAITS: dict[str, str] = {
     "shell.operator": "an operator joins commands, or a substitution is made",
     "shell.shadowed-command": "a function or alias redefines a known command",
     "shell.hidden-option": "an option makes an innocent program run another one",
+    "shell.live-input": "a program will be given input while it runs, and does what that says",
     "source.nul": "the text holds a NUL byte",
     "source.too-large": "the text is too long to be read",
     "source.too-deep": "code is nested in code too deeply to be followed",
@@ -53,11 +54,11 @@ def facts_of_script(source: str, depth: int = 0) -> list[Fact]:
     return read(source, depth)
 
 
-def facts_of_argv(argv: tuple[str, ...], depth: int = 0) -> list[Fact]:
-    """What an argument vector does when it is run without a shell. Never raises."""
+def facts_of_argv(argv: tuple[str, ...], depth: int = 0, *, fed: bool = False) -> list[Fact]:
+    """What an argument vector does when it is run without a shell; `fed`: with input that isn't known. Never raises."""
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
-    commands = Commands(depth)
+    commands = Commands(depth, Feed(None) if fed else None)
     at = (0, 0, " ".join(argv)[:200])
     if sum(map(len, argv)) > MAX_SOURCE:
         commands.trait("source.too-large", at)

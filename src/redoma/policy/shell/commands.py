@@ -14,10 +14,10 @@ import msgspec
 from msgspec.structs import replace
 
 from ..facts import UNKNOWN, Command, Fact, Trait
+from .clients import DATABASES, takes_statements
 from .interpreters import Code, Run, Script, interpreter
 from .programs import (
     COPIERS,
-    DATABASES,
     FETCHERS,
     KNOWN_COMMANDS,
     PARTICULAR,
@@ -78,7 +78,7 @@ class Layer(NamedTuple):
 class Commands:
     """Collects the facts of commands that run one after the other, and remembers what they change."""
 
-    def __init__(self, depth: int, *, constants: bool = True) -> None:
+    def __init__(self, depth: int, feed: Feed | None = None, *, constants: bool = True) -> None:
         self.depth, self.constants = depth, constants
         self.facts: list[Fact] = []
         self.variables = Variables({"PWD": ((Word("."),),)})
@@ -88,7 +88,8 @@ class Commands:
         """Files that were written, with their content where it is known: they may be run later."""
         self.copies: dict[str, str] = {}
         """Files that are a copy of another, or a link to it, by their path: `cp /bin/rm x; ./x` runs rm."""
-        self.feed: Feed | None = None
+        self.feed = self.own_feed = feed
+        """What the next command finds on standard input, and what the script as a whole does."""
         self.unsure = False
         """Whether something may have set any variable at all."""
         self.pieces = 0
@@ -180,7 +181,7 @@ class Commands:
             source, place = (normal(path, self.cwd()) for path in pair)
             if source != place:
                 self.copies[place] = source if "/" in source else f"./{source}"
-        fed = (self.feed.text or UNKNOWN,) if self.feed and name in DATABASES else ()
+        fed = (self.feed.text or UNKNOWN,) if self.feed and takes_statements(name, args) else ()
         self.emit(name, args + fed, [*writes, *paths], via, at, words[0].text)
         steps = unwrap(name, words[1:], self.feed.text if self.feed else None)
         for step in steps:
@@ -272,7 +273,7 @@ class Commands:
             fetched = step.source.makers & FETCHERS
             self.trait("shell.pipe-to-interpreter" if fetched else "shell.dynamic-code", at)
         shared = {"now": self.variables, "later": self.lasting()}.get(step.when)
-        self.nested(step.language, step.source.text, at, *via, params=step.params, shared=shared)
+        self.nested(step.language, step.source.text, at, *via, params=step.params, shared=shared, feed=self.feed)
 
     def script(self, step: Script, at: Place, via: tuple[str, ...]) -> None:
         """A script from a file, or from standard input."""
@@ -320,6 +321,7 @@ class Commands:
         *via: str,
         params: tuple[Word, ...] = (),
         shared: Variables | None = None,
+        feed: Feed | None = None,
     ) -> None:
         """Read code found inside this code; its facts stand at the place of the command that runs it."""
         self.pieces += 1
@@ -338,7 +340,7 @@ class Commands:
 
             # An unknown part stays unknown in there: as an expansion of something that has no known value.
             text = _CRON_TIMES.sub("", source) if language == "crontab" else source
-            facts = read(text.replace(UNKNOWN, "${_}"), self.depth + 1, params, at, self.constants, shared)
+            facts = read(text.replace(UNKNOWN, "${_}"), self.depth + 1, params, at, self.constants, shared, feed)
         line, column, place = at
         for fact in facts:
             moved = replace(fact, line=line, column=column, text=fact.text or place)

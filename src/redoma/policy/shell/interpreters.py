@@ -78,6 +78,18 @@ _OTHERS: dict[str, tuple[str, str]] = {
     "sbcl": ("eval", "load"),
     "emacs": ("eval", "l f load"),
     "m4": ("", ""),
+    # Those below are mostly talked to, and do what they are told.
+    "ipython": ("c", "m profile"),
+    "irb": ("", "r I"),
+    "pry": ("e", "r I"),
+    "iex": ("e eval", "S r"),
+    "ghci": ("e", ""),
+    "jshell": ("", ""),
+    "octave": ("eval", "p path"),
+    "gnuplot": ("e", ""),
+    "ocaml": ("e", "I"),
+    "swipl": ("g t", "s f"),
+    "deno": ("", ""),
 }
 
 
@@ -150,6 +162,8 @@ def _python(name: str, rest: list[Word]) -> Iterator[Step]:
             return
         if text in ("-V", "-VV", "--version", "-h", "--help"):
             return
+        if re.match(r"-[A-Za-z]*i", text):
+            yield Script("python", None, f"{name} -i")  # once it has run the rest
         at += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
     yield Script("python", rest[at] if at < len(rest) and rest[at].text != "-" else None, name)
 

@@ -21,11 +21,6 @@ FETCHERS = _names(
 )
 """Programs that bring text from outside, or make readable text out of what a reviewer can't read."""
 
-DATABASES = _names(
-    "psql mysql mariadb sqlite3 sqlite mongosh mongo redis-cli sqlcmd clickhouse-client cqlsh duckdb usql bq"
-)
-"""Clients that take statements on standard input as well as in an option."""
-
 # Redefining one of these makes a script do other than what it says. Names that projects like to give their own
 # steps (test, install, help …) are not in it: such a function is judged by its body.
 KNOWN_COMMANDS = _names(

@@ -35,8 +35,9 @@ def read(
     place: Place | None = None,
     constants: bool = True,
     shared: Variables | None = None,
+    feed: Feed | None = None,
 ) -> list[Fact]:
-    """The facts of a script. `params` are its `$0`, `$1` …
+    """The facts of a script. `params` are its `$0`, `$1` …, and `feed` its standard input.
 
     If it is part of another script, `place` is where it stands and `shared` what it knows of that one's variables.
     """
@@ -44,7 +45,7 @@ def read(
         line, column, text = place or (0, 0, "")
         return [Trait(name="source.too-deep", line=line, column=column, text=text)]
     prepared = prepare(source)
-    reader = _Reader(prepared, depth, place, constants=constants)
+    reader = _Reader(prepared, depth, place, feed, constants=constants)
     if shared is not None:
         reader.variables = shared.copy()
     reader.start(params)
@@ -52,7 +53,7 @@ def read(
         return reader.facts
     # Something in it may set any variable. What was concluded from constants stands as one reading of the script;
     # a second one is made that trusts none.
-    second = _Reader(prepared, depth, place, constants=False)
+    second = _Reader(prepared, depth, place, feed, constants=False)
     second.start(())
     known = set(reader.facts)
     return reader.facts + [fact for fact in second.facts if fact not in known]
@@ -85,8 +86,10 @@ _QUOTED_SUBSTITUTION = re.compile(r"'[^']*(?:\$\(|`)|\$'")
 class _Reader(Redirects):
     """One walk over one script."""
 
-    def __init__(self, source: Source, depth: int, place: Place | None, *, constants: bool) -> None:
-        super().__init__(source, depth, place, constants=constants)
+    def __init__(
+        self, source: Source, depth: int, place: Place | None, feed: Feed | None = None, *, constants: bool
+    ) -> None:
+        super().__init__(source, depth, place, feed, constants=constants)
         self.attached: dict[int, list[Node]] = {}
         """Redirections of commands that come further on, by node."""
         self.saved: list[Variables] = []
@@ -241,7 +244,7 @@ class _Reader(Redirects):
         def enter() -> None:
             self.volatile |= self.forget_mentioned(node)
             before.append((self.variables.copy(), self.feed))
-            self.variables, self.feed = self.lasting(), None
+            self.variables, self.feed = self.lasting(), self.own_feed  # wherever it will be called from
 
         def leave() -> None:
             self.variables, self.feed = before[0]

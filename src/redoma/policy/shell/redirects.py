@@ -31,8 +31,10 @@ def redirections(node: Node) -> list[Node]:
 class Redirects(Commands):
     """Commands of a parsed script."""
 
-    def __init__(self, source: Source, depth: int, place: Place | None, *, constants: bool) -> None:
-        super().__init__(depth, constants=constants)
+    def __init__(
+        self, source: Source, depth: int, place: Place | None, feed: Feed | None = None, *, constants: bool
+    ) -> None:
+        super().__init__(depth, feed, constants=constants)
         self.source = source
         self.place = place
         """Where all facts stand, when the script is itself a piece of another one."""

@@ -97,6 +97,17 @@ def _option_code(*options: str) -> Callable[[list[Word], str | None], Iterator[S
     return steps
 
 
+_script_command = _option_code("-c", "--command")
+
+
+def _script(rest: list[Word], fed: str | None) -> Iterator[Step]:
+    """Without a command it runs a shell, with our input."""
+    if found := list(_script_command(rest, fed)):
+        yield from found
+    elif not {"--version", "-V", "--help", "-h"} & {word.text for word in rest}:
+        yield Script("shell", None, "script")
+
+
 def _env(rest: list[Word], fed: str | None) -> Iterator[Step]:
     """`env -S 'rm -rf /'` splits its argument itself, in which its own options may come first."""
     for at, word in enumerate(rest):
@@ -403,7 +414,7 @@ _SPECIAL: dict[str, Callable[[list[Word], str | None], Iterator[Step]]] = {
     "alias": _alias,
     "command": _command,
     "watch": _joined("watch", values="n q interval"),
-    "script": _option_code("-c", "--command"),
+    "script": _script,
     "flock": _option_code("-c", "--command"),
     "nix-shell": _option_code("--run", "--command"),
     "sg": _option_code("-c"),

@@ -1,0 +1,103 @@
+"""A run that was stopped with SIGSTOP takes notice of nothing but its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from docker_bench import inspect, ours, run, until
+
+from redoma.backends.base import Control
+from redoma.backends.docker import Box, DockerBackend
+from redoma.backends.docker.container import Container
+
+_BOXES = {
+    "runc": Box(command="bash:5.2-alpine"),
+    "runsc": Box(command="bash:5.2-alpine", runtime="runsc"),
+    "direct": Box.plain("bash:5.2-alpine", network_mode="none", auto_remove=True),
+}
+_WAITS = ("sh", "-c", "echo here; exec sleep 600")
+
+
+@pytest.fixture(params=sorted(_BOXES))
+async def any_backend(request: pytest.FixtureRequest, engine: str) -> AsyncIterator[DockerBackend]:
+    backend = DockerBackend(_BOXES[request.param], host=engine)
+    yield backend
+    await backend.aclose()
+    assert ours() == []
+
+
+def _stopped() -> bool:
+    return bool(inspect(*ours())["State"]["Paused"])
+
+
+async def _stop(control: Control, printed: Callable[[str], Any]) -> None:
+    await printed("here")
+    control.signal(signal.SIGSTOP)
+    assert await until(_stopped)
+
+
+async def test_what_is_sent_meanwhile_arrives_when_it_goes_on(any_backend: DockerBackend) -> None:
+    async def stop_and_go_on(control: Control, printed: Callable[[str], Any]) -> None:
+        await _stop(control, printed)
+        control.signal(signal.SIGSTOP)  # which it is already
+        control.signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        assert _stopped()
+        control.signal(signal.SIGCONT)
+
+    ran = await run(any_backend, argv=_WAITS, meanwhile=stop_and_go_on)
+    assert ran.ending == ("killed", 143)
+
+
+async def test_who_is_not_stopped_hears_that_it_is_to_go_on(any_backend: DockerBackend) -> None:
+    async def go_on(control: Control, printed: Callable[[str], Any]) -> None:
+        await printed("here")
+        control.signal(signal.SIGCONT)
+
+    traps = "trap 'echo heard; exit 5' CONT; echo here; while :; do sleep 0.1; done"
+    ran = await run(any_backend, argv=("bash", "-c", traps), meanwhile=go_on)
+    assert (ran.ending, ran.stdout) == (("error", 5), "here\nheard\n")
+
+
+async def test_it_can_be_killed(any_backend: DockerBackend) -> None:
+    async def stop_and_kill(control: Control, printed: Callable[[str], Any]) -> None:
+        await _stop(control, printed)
+        control.signal(signal.SIGKILL)
+
+    ran = await run(any_backend, argv=_WAITS, meanwhile=stop_and_kill)
+    assert ran.ending == ("killed", 137)
+
+
+async def test_its_time_ends_and_its_files_come_back(any_backend: DockerBackend) -> None:
+    outputs = () if any_backend.box.direct else ("part",)
+    writes = ("sh", "-c", "printf 'so far' > part; echo here; exec sleep 600")
+    ran = await run(any_backend, argv=writes, outputs=outputs, limits={"time": 3.0}, meanwhile=_stop)
+    assert ran.ending == ("timeout", None)
+    assert ran.outcome.files == dict.fromkeys(outputs, b"so far")
+
+
+async def test_it_is_thawed_before_it_is_removed(any_backend: DockerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever cancels it waits: an engine takes ten seconds to end a frozen gVisor."""
+    asked: list[bool] = []
+    stopped = asyncio.Event()
+
+    async def freeze(container: Container, frozen: bool) -> None:
+        asked.append(frozen)
+        await really(container, frozen)
+
+    async def stop(control: Control, printed: Callable[[str], Any]) -> None:
+        await _stop(control, printed)
+        stopped.set()
+
+    really = Container.freeze
+    monkeypatch.setattr(Container, "freeze", freeze)
+    task = asyncio.create_task(run(any_backend, argv=_WAITS, meanwhile=stop))
+    await stopped.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asked == [True, False]
