@@ -39,11 +39,13 @@ class Callback:
         self, function: Callable[[Ask], Approval | Awaitable[Approval | None] | None], *, timeout: float = 300.0
     ) -> None:
         self._function, self._timeout = function, timeout
+        self._waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
     async def decide(self, ask: Ask) -> Approval | None:
         try:
             async with asyncio.timeout(self._timeout):
-                answer = await asyncio.to_thread(self._function, ask)
+                call = self._function
+                answer = call(ask) if self._waits else await asyncio.to_thread(call, ask)
                 return await answer if inspect.isawaitable(answer) else answer
         except TimeoutError:
             return None
