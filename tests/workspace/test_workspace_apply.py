@@ -258,7 +258,8 @@ def test_a_content_that_was_tampered_with_is_not_applied(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("where", ["project", "state"])
-def test_a_full_disk_changes_nothing(tmp_path: Path, where: str) -> None:
+def test_a_full_disk_changes_nothing(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    points: list[str] = []
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
     (tmp_path / where).mkdir()
@@ -269,8 +270,10 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, where: str) -> None:
         stage.kept(lambda ran: (ran / "big").write_bytes(b"x" if where == "state" else os.urandom(300 << 10)), "it")
         (tmp_path / where / "filler").write_bytes(bytes(190 << 10 if where == "state" else 60 << 10))
         before = snapshot(stage.project)
+        monkeypatch.setattr(journal, "at", points.append)
         with pytest.raises(WorkspaceError, match="No space left on device"):
             stage.changes.apply("it")
+        assert "stage made" not in points  # it was known before
         assert snapshot(stage.project) == before
         (tmp_path / where / "filler").unlink()
     finally:

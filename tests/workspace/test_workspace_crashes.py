@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workspace_stage import NOBODY, Stage, as_an_ordinary_user, copy_of, fast_directory, in_a_child, snapshot
+from workspace_stage import Stage, as_an_ordinary_user, copy_of, fast_directory, in_a_child, opened, snapshot
 
 from redoma.backends.scratch import remove_tree
 from redoma.errors import WorkspaceError
 from redoma.workspace import journal
-from redoma.workspace.kept import Changes
 
 Snapshot = dict[str, tuple[Any, ...]]
 
@@ -24,10 +23,9 @@ def prepare(stage: Stage) -> None:
     """One project and one run with every kind of change in it."""
     for name in ("changed", "gone", "moved", "swapped", "mode", "to-link"):
         stage.write(name, f"{name} before\n")
-    for name in ("d/1", "d/2", "d/e/3", "was-directory/x", "kept/y"):
+    for name in ("d/1", "d/e/3", "was-directory/x", "kept/y"):
         stage.write(name, name)
     (stage.project / "link").symlink_to("changed")
-    (stage.project / "empty").mkdir()
     (stage.project / "shut").mkdir(0o755)
 
     def run(ran: Path) -> None:
@@ -45,15 +43,14 @@ def prepare(stage: Stage) -> None:
         (ran / "was-directory").write_text("a file")
         (ran / "link").unlink()
         (ran / "link").symlink_to("elsewhere")
-        (ran / "empty").rmdir()
-        (ran / "new/deep").mkdir(parents=True)
-        (ran / "new/deep/file").write_text("new")
-        (ran / "new/shut").mkdir()
-        (ran / "new/shut/file").write_text("new")
-        (ran / "new/shut").chmod(0o500)
+        (ran / "new/shut/in").mkdir(parents=True)
+        (ran / "new/shut/in/file").write_text("new")
+        (ran / "new/shut/in").chmod(0o000)
+        (ran / "new/shut").chmod(0o000)
         (ran / "shut").chmod(0o500)
 
     stage.kept(run, "it")
+    stage.project.chmod(0o444)  # it has to be opened, and shut again
 
 
 def points_of(work: Callable[[], object]) -> list[str]:
@@ -123,12 +120,17 @@ class Scene:
         tree = snapshot(self.project)
         assert not [path for path in tree if path.startswith(".redoma-")], where
         assert tree in (self.before, self.after), where
+        assert self.project.stat().st_mode & 0o777 == 0o444, where
         assert not list((self.now / "state/changes/it").glob("journal*")), where
         happened = tree == self.after
         state = self.changes.get("it").state
         expected = {"apply": ("kept", "applied"), "undo": ("applied", "undone")}[self.action][happened]
         assert state == expected, where
         return "on" if happened else "back"
+
+    def inodes(self) -> dict[str, int]:
+        with opened(self.project):
+            return {path: (self.project / path).stat().st_ino for path in ("mode", "changed")}
 
     def work(self) -> None:
         if self.action == "undo":
@@ -201,34 +203,50 @@ def test_a_recovery_that_is_killed_itself_is_recovered(place: Path, applied: boo
         scene.check(f"{phase}, then {second}: {point}")
 
 
-def break_down(scene: Scene) -> None:
-    """Fail in the last of the renames: everything has to come back."""
-    real = journal.at
-    count = points_of(scene.work).count("step add")
+def break_down(scene: Scene, where: str) -> None:
+    """Fail at the last such point: everything has to come back."""
+    count = points_of(scene.work).count(where)
     scene.again()
-    seen = iter(range(count - 1))
+    fails = iter([*[False] * (count - 1), True])
+    inodes = scene.inodes()
 
     def at(point: str) -> None:
-        if point == "step add" and next(seen, None) is None:
+        if point == where and next(fails, False):
             raise OSError(5, "Input/output error")
 
     journal.at = at
     try:
-        scene.work()
+        with pytest.raises(WorkspaceError, match=r"nothing was changed: Input/output error"):
+            scene.work()
     finally:
-        journal.at = real
-
-
-@pytest.mark.parametrize("applied", [False, True], ids=["apply", "undo"])
-def test_an_error_in_the_middle_puts_back_the_very_files_that_were_there(place: Path, applied: bool) -> None:
-    scene = Scene(place, applied=applied)
-    with pytest.raises(WorkspaceError, match=r"nothing was changed: Input/output error"):
-        break_down(scene)
+        journal.at = journal._nothing
     assert scene.check("after an error") == "back"
-    inode = (scene.project / "mode").stat().st_ino
+    assert scene.inodes() == inodes
     scene.work()
     assert snapshot(scene.project) == scene.after
-    assert (scene.project / "mode").stat().st_ino == inode
+
+
+@pytest.mark.parametrize("where", ["staged", "step add", "mode set"])
+@pytest.mark.parametrize("applied", [False, True], ids=["apply", "undo"])
+def test_an_error_in_the_middle_puts_back_the_very_files_that_were_there(applied: bool, where: str) -> None:
+    as_an_ordinary_user(lambda place: break_down(Scene(place, applied=applied), where))
+
+
+def test_a_directory_in_the_place_of_ours_is_not_taken_for_it(place: Path) -> None:
+    scene = Scene(place, applied=False)
+    points = points_of(scene.work)
+    scene.again()
+    in_a_child(dying_at(points.index("journal committed"), scene.work))
+    own = scene.project / ".redoma-it"
+    own.rename(scene.project / "moved away")
+    copy_of(scene.project / "moved away", own)
+    left = snapshot(scene.project)
+    assert "is not the directory that Redoma made" in scene.changes.recover()["it"]
+    assert snapshot(scene.project) == left
+    remove_tree(own)
+    (scene.project / "moved away").rename(own)
+    assert scene.changes.recover() == {}
+    assert scene.check("put back") == "on"
 
 
 def test_killed_on_the_way_back_it_still_goes_back(place: Path) -> None:
@@ -239,7 +257,8 @@ def test_killed_on_the_way_back_it_still_goes_back(place: Path) -> None:
     def crash_and_block() -> None:
         scene.again()
         in_a_child(dying_at(number, scene.work))
-        (scene.project / "new").mkdir()  # so that it can't go on
+        with opened(scene.project):
+            (scene.project / "new").mkdir()  # so that it can't go on
 
     crash_and_block()
     back = points_of(scene.changes.recover)
@@ -248,7 +267,8 @@ def test_killed_on_the_way_back_it_still_goes_back(place: Path) -> None:
         crash_and_block()
         assert in_a_child(dying_at(second, scene.changes.recover)) == -signal.SIGKILL
         scene.changes.recover()
-        (scene.project / "new").rmdir()
+        with opened(scene.project):
+            (scene.project / "new").rmdir()
         assert scene.check(f"{second}: {back[second]}") == "back"
 
 
@@ -291,19 +311,10 @@ def test_what_somebody_put_in_the_way_after_a_crash_is_never_lost(place: Path) -
     kept = scene.changes.get("it")
     assert kept.state == "broken"
     assert "gone is not as it was" in kept.notes[0]
-    assert (scene.project / "gone").read_text() == "mine"
-    assert (scene.project / "new").read_text() == "mine, too"
-    [stage] = scene.project.glob(".redoma-*")
-    assert [file.read_text() for file in stage.iterdir()] == ["gone before\n"]
+    with opened(scene.project):
+        assert (scene.project / "gone").read_text() == "mine"
+        assert (scene.project / "new").read_text() == "mine, too"
+        [stage] = scene.project.glob(".redoma-*")
+        assert [file.read_text() for file in stage.iterdir()] == ["gone before\n"]
     with pytest.raises(WorkspaceError, match="can't be applied"):
         scene.changes.apply("it")
-
-
-def test_the_directory_of_another_user_is_no_place_of_ours(place: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root to own a directory as somebody else")
-    changes = Changes(place / "changes")
-    (place / "changes").mkdir()
-    os.chown(place / "changes", NOBODY, NOBODY)
-    with pytest.raises(WorkspaceError, match="can't be trusted"):
-        changes.list()

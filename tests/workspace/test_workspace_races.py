@@ -47,13 +47,11 @@ def meanwhile(point: str, act: Callable[[], object]) -> Iterator[None]:
 def test_a_parent_that_becomes_a_link_leads_nothing_outside(stage: Stage, point: str) -> None:
     outside = stage.top / "outside"
     outside.mkdir()
-    (outside / "old").write_text("theirs")
     stage.write("d/old", "x")
 
     def run(ran: Path) -> None:
         (ran / "a").write_text("first")
-        (ran / "d/new").write_text("y")
-        (ran / "d/old").write_text("y")
+        (ran / "d/new").write_text("y")  # nothing would keep it from being put elsewhere but the way there
 
     def swap() -> None:
         (stage.project / "d").rename(stage.project / "was")
@@ -62,7 +60,7 @@ def test_a_parent_that_becomes_a_link_leads_nothing_outside(stage: Stage, point:
     stage.kept(run, "it")
     with meanwhile(point, swap), pytest.raises(WorkspaceError):
         stage.changes.apply("it")
-    assert snapshot(outside) == {"old": ("file", 0o644, b"theirs")}
+    assert os.listdir(outside) == []
     assert set(snapshot(stage.project)) == {"d", "was", "was/old"}
     assert (stage.project / "was/old").read_text() == "x"
     (stage.project / "d").unlink()
@@ -76,12 +74,8 @@ def test_a_thread_that_swaps_a_directory_for_a_link_all_the_time(stage: Stage) -
     stage.write("d/old", "theirs")
     (stage.project / "trap").symlink_to(outside)
 
-    def run(ran: Path) -> None:
-        (ran / "d/new").write_text("y")
-        (ran / "d/old").write_text("y")
-
     for number in range(60):
-        stage.kept(run, f"try{number}")
+        stage.kept(lambda ran: (ran / "d/new").write_text("y"), f"try{number}")
     stop = threading.Event()
 
     def swap() -> None:

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import os
 import random
-import shutil
 import stat
 import tempfile
 import time
@@ -35,8 +34,10 @@ def fast_directory() -> Iterator[Path]:
 @contextlib.contextmanager
 def opened(path: str | Path) -> Iterator[None]:
     """Let its owner see what is shut to him, and shut it again."""
-    mode = stat.S_IMODE(os.lstat(path).st_mode)
-    shut = os.geteuid() != 0 and mode & 0o500 != 0o500 and not os.path.islink(path)
+    about = os.lstat(path)
+    mode = stat.S_IMODE(about.st_mode)
+    needed = {stat.S_IFDIR: 0o500, stat.S_IFREG: 0o400}.get(stat.S_IFMT(about.st_mode), 0)
+    shut = os.geteuid() != 0 and mode & needed != needed
     if shut:
         os.chmod(path, mode | 0o700)
     try:
@@ -49,7 +50,8 @@ def opened(path: str | Path) -> Iterator[None]:
 def snapshot(top: Path) -> dict[str, tuple[Any, ...]]:
     """Everything below a directory, byte for byte, with modes."""
     found: dict[str, tuple[Any, ...]] = {}
-    _look(str(top), "", found)
+    with opened(top):
+        _look(str(top), "", found)
     return found
 
 
@@ -72,7 +74,20 @@ def _look(top: str, place: str, found: dict[str, tuple[Any, ...]]) -> None:
 
 
 def copy_of(project: Path, to: Path) -> Path:
-    shutil.copytree(project, to, symlinks=True)
+    """With modes and times, also of what is shut to its owner."""
+    about = project.lstat()
+    with opened(project):
+        if project.is_symlink():
+            to.symlink_to(os.readlink(project))
+            return to
+        if project.is_dir():
+            to.mkdir()
+            for name in os.listdir(project):
+                copy_of(project / name, to / name)
+        else:
+            to.write_bytes(project.read_bytes())
+    os.utime(to, ns=(about.st_atime_ns, about.st_mtime_ns))
+    to.chmod(stat.S_IMODE(about.st_mode))
     return to
 
 

@@ -101,7 +101,9 @@ class Moves:
                 resolve=BENEATH | _linux.RESOLVE_NO_XDEV,
             )
         except OSError as error:
-            if error.errno not in NO_WAY or self.journal.phase == "committed":
+            # Where we had not even let ourselves in, we have made nothing either.
+            outside = error.errno == errno.EACCES and self.journal.phase == "preparing" and not self.journal.opened
+            if (error.errno not in NO_WAY and not outside) or self.journal.phase == "committed":
                 raise
             return  # it was not made yet, or it is gone already
         about = os.fstat(number)
@@ -207,6 +209,9 @@ class Moves:
 
     def _chmod(self, path: str, mode: int, expected: Thing | None = None) -> None:
         """Of what is there, never of what a link leads to."""
+        if path == ".":  # which is open, and may be shut to everything but this
+            os.fchmod(self._tree.fd, mode)
+            return
         try:
             pin = _linux.openat2(self._tree.fd, path, os.O_PATH | os.O_NOFOLLOW, resolve=BENEATH)
         except OSError as error:
