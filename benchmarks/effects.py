@@ -2,11 +2,11 @@
 
     python benchmarks/effects.py [--quick] [--json]
 
-The same line of Bash, through the public API with default policy, limits, redaction and audit log: in an empty directory
-of its own; over a project of 10 files; over one of 10,000. Cells are armed in all three. Each writes one file, so that
+The same line of Bash, through the public API with default policy, limits, redaction and audit log: in a directory of
+its own; over a project of 10 files; over one of 10,000. Cells are armed in all three. Each writes one file, so that
 there is an effect to find and to keep. Then changes are applied, 1 and 100 of them, to the small and to the large
-project. Contenders take turns in an order that is shuffled every round. Two others show what one would do instead: copy
-the project and run there, and `git stash` style snapshots by `git add -A`.
+project. Contenders take turns in an order that is shuffled every round. Another shows what one would do instead: copy
+the project and run there.
 
 Missing a bar is a finding, not a failure: the exit status is 0 either way.
 """
@@ -62,7 +62,8 @@ class Bench:
         """Until a cell of each kind is armed: nobody pays for another's."""
         jail = self.executor.backends["jail"]
         assert isinstance(jail, JailBackend)
-        while any(pool.counts()["armed"] < 1 or pool.counts()["arming"] for pool in jail._pools.values()):
+        pools = jail._pools.values()
+        while any(not pool.counts()["armed"] or pool.counts()["arming"] for pool in pools):  # noqa: ASYNC110 - a thread's
             await asyncio.sleep(0.002)
 
     def runs(self) -> dict[str, Once]:

@@ -15,9 +15,9 @@ import pytest
 from redoma import AsyncExecutor, Config, Executor, InvalidRequest, RedomaError, Status
 from redoma.approval import Ask, Book, Callback
 from redoma.audit import AuditLog
-from redoma.config import ApprovalConfig
+from redoma.config import ApprovalConfig, PolicyConfig
 from redoma.errors import ApprovalError, Conflict, WorkspaceError
-from redoma.models import Approval
+from redoma.models import Approval, Decision
 from redoma.store import NAME, Store
 
 ASKS = ["sh", "-c", "sudo true; echo changed > a.txt"]
@@ -112,6 +112,34 @@ def test_where_they_have_to_be_two_a_hand_is_not_enough(settings: Config, projec
         result = executor.command(ASKS, workspace="overlay", project=project)
         with pytest.raises(ApprovalError):
             executor.apply(result.id, by_hand=True)
+    assert (project / "a.txt").read_text() == "as it was\n"
+
+
+def test_an_approval_of_an_effect_is_none_of_its_protected_paths(settings: Config, project: Path) -> None:
+    command = ["sh", "-c", "sudo true; mkdir -p .git/hooks; echo evil > .git/hooks/pre-commit; echo x > a.txt"]
+    queued = msgspec.structs.replace(settings, approval=ApprovalConfig(approver="queue"))
+    with Executor(queued) as executor:
+        result = executor.command(command, workspace="overlay", project=project)
+        with pytest.raises(ApprovalError):
+            executor.apply(result.id, wait=False)
+        book = Book(Store((settings.state or Path()) / NAME), lambda kind, run, data: None)
+        (entry,) = book.entries("open")
+        book.answer(answer(entry.ask, "approved"))
+        with pytest.raises(ApprovalError):
+            executor.apply(result.id, named=[".git/hooks/*"], wait=False)
+        assert executor.apply(result.id, wait=False).state == "partly"
+    assert (project / "a.txt").read_text() == "x\n"
+    assert not (project / ".git" / "hooks" / "pre-commit").exists()
+
+
+def test_a_policy_that_forbids_it_by_now_is_heard_when_it_is_applied(settings: Config, project: Path) -> None:
+    with Executor(settings) as executor:
+        result = executor.command(ASKS, workspace="overlay", project=project)
+    stricter = PolicyConfig(decisions={result.evaluation.deciding[0].rule: Decision.FORBID})
+    later = msgspec.structs.replace(settings, policy=stricter)
+    with Executor(later, approver=Callback(lambda ask: answer(ask, "approved"))) as executor:
+        with pytest.raises(ApprovalError, match="not applied"):
+            executor.apply(result.id)
     assert (project / "a.txt").read_text() == "as it was\n"
 
 

@@ -98,7 +98,7 @@ class AsyncExecutor:
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
         self._gate = Gate.configured(Store(state / DATABASE), self._record, user=user, **settings) if state else None
         home = configuration.home()
-        self.projects = Projects(state, self._record, user=user, home=home, separate=approval.separate)
+        self.projects = Projects(state, self._record, self.check, user=user, home=home, separate=approval.separate)
 
     async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
         """Run source text."""

@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
-from .approval import Ask, Case, Gate, Verdict
+from .approval import Ask, Case, Gate, Verdict, setting_of
 from .approval.ask import decode, encode, stored
 from .backends.base import Outcome
 from .backends.scratch import remove_tree
 from .errors import ApprovalError, BackendError, WorkspaceError
-from .models import Decision, Effect, Request, Result, Status
+from .models import Decision, Effect, Evaluation, Request, Result, Status
 from .sensitive import Redactor
 from .workspace.effects import effect_of
 from .workspace.kept import Changes, Kept
@@ -30,6 +30,7 @@ from .workspace.protected import must_be_a_project
 from .workspace.tree import Tree
 
 Record = Callable[[str, str, Mapping[str, Any]], None]
+Judge = Callable[[Request, str | None], Evaluation]
 _MOST_PATHS = 1000  # in one record
 
 
@@ -67,8 +68,11 @@ def changes_in(state: Path | None) -> Changes:
 class Projects:
     """`state` is where effects are kept; without it there are no runs over projects."""
 
-    def __init__(self, state: Path | None, record: Record, *, user: str, home: Path | None, separate: bool) -> None:
-        self._state, self._record, self._user, self._home, self._separate = state, record, user, home, separate
+    def __init__(
+        self, state: Path | None, record: Record, judge: Judge, *, user: str, home: Path | None, separate: bool
+    ) -> None:
+        self._state, self._record, self._judge = state, record, judge
+        self._user, self._home, self._separate = user, home, separate
 
     @property
     def changes(self) -> Changes:
@@ -107,8 +111,10 @@ class Projects:
     ) -> Kept:
         kept = await asyncio.to_thread(self.changes.get, id)
         approver = self._user if by_hand else ""
+        paths = None if paths is None else tuple(paths)
         if kept.about.get("ask") and (not by_hand or self._separate):
-            approver = await self._approved(gate, decode(kept.about["ask"]), kept.effect, wait)
+            case = self._case(decode(kept.about["ask"]), kept.effect, paths, named)
+            approver = await self._approved(gate, case, wait)
         told = {"effect": kept.digest, "project": kept.effect.project, "approver": approver, "named": list(named)}
         self._record("apply", kept.id, told)  # what can't be recorded isn't done
         try:
@@ -119,8 +125,19 @@ class Projects:
         self._record("applied", kept.id, {"paths": _paths(done.applied), "left": len(done.left), "state": done.state})
         return done
 
-    async def _approved(self, gate: Gate | None, ask: Ask, effect: Effect, wait: bool) -> str:
-        case = Case(ask.request, ask.evaluation, ask.level, effect, ask.policy, ask.entry)
+    def _case(self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str]) -> Case:
+        """What is put to somebody: this effect, or so much of it, under the policy as it is now."""
+        parts = [f"only {', '.join(paths)}"] if paths is not None else []
+        parts += [f"also the protected {', '.join(named)}"] if named else []
+        reason = f"{ask.request.reason} (to apply: {'; '.join(parts)})".strip() if parts else ask.request.reason
+        setting = setting_of("apply", sorted(named), None if paths is None else sorted(paths))
+        request = msgspec.structs.replace(ask.request, reason=reason)
+        return Case(request, self._judge(ask.request, ask.policy), ask.level, effect, ask.policy, setting=setting)
+
+    async def _approved(self, gate: Gate | None, case: Case, wait: bool) -> str:
+        if case.evaluation.decision is Decision.FORBID:
+            finding = case.evaluation.deciding[0]
+            raise ApprovalError("the changes were not applied", why=finding.reason, next=finding.suggestion)
         verdict = await gate.ask(case, wait=wait) if gate is not None else Verdict(status=Status.DENIED)
         if verdict.status is not None or verdict.approval is None:
             raise ApprovalError(
