@@ -40,7 +40,7 @@ def test_an_ordinary_run_asks_for_nothing_and_touches_nothing(store: Store) -> N
     assert not store.directory.exists()
 
 
-@pytest.mark.parametrize("size", [5000, 300_000, 800_000, 3_000_000])
+@pytest.mark.parametrize("size", [5000, 170_000, 300_000, 3_000_000])
 def test_all_of_it_is_kept_however_long_it_is(store: Store, size: int) -> None:
     """In memory, at the border where something is dropped at the end only, and far beyond."""
     data = LINES[:size]
@@ -144,6 +144,20 @@ def test_a_secret_of_several_lines_is_taken_out_at_block_borders(store: Store, m
     assert text.count("[redacted:private-key]") == data.count("BEGIN RSA")
 
 
+def test_wherever_a_long_line_is_cut_it_is_in_no_secret_and_not_after_the_name_of_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "_MOST_WAITING", 128 * KiB)
+    named = "hunter2hunter2"
+    data = f"{VALUE} {KEY} ".encode() * 8000 + f"password={named} ".encode() * 20_000
+    artifact = Run(store, secrets=(VALUE,)).prints(data, chunk=9973).ends().artifacts["stdout"]
+    text = whole(artifact)
+    for part in (VALUE[:12], VALUE[-12:], KEY[:8], KEY[-8:], named[:8]):
+        assert part not in text
+    assert artifact.missing == ""
+    assert text.count("[redacted:known-secret]") == text.count("[redacted:aws-access-key]") == 8000
+
+
 def material(rng: random.Random) -> bytes:
     pieces = [
         b"ordinary text\n",
@@ -193,6 +207,15 @@ def test_no_more_is_kept_than_a_run_may_print_even_if_cleaning_makes_it_longer(s
     assert 0 < artifact.size <= 1 * MiB
     assert "more than may be kept" in artifact.missing
     assert whole(artifact).endswith(f"\n[… the rest was not kept: {artifact.missing} …]\n")
+
+
+def test_a_cut_is_not_in_the_middle_of_a_character(tmp_path: Path) -> None:
+    for extra in range(4):
+        store = Store(tmp_path / f"artifacts{extra}", total=100_000 + extra)
+        artifact = Run(store).prints("👩€é".encode() * 30_000).ends().artifacts["stdout"]
+        text = whole(artifact)
+        assert text.endswith(f"\n[… the rest was not kept: {artifact.missing} …]\n")
+        assert 99_000 < artifact.size <= store.total
 
 
 def test_a_line_without_an_end_that_is_no_plain_text_is_given_up_in_bounded_memory(store: Store) -> None:

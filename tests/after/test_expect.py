@@ -332,6 +332,10 @@ def test_hostile_schemas_and_data_come_to_an_end(
     assert done[0].mismatch or schema.keys() == {"patternProperties"}
 
 
+def test_more_values_than_a_schema_is_for_are_not_looked_at() -> None:
+    assert "too many for a schema" in (looked_at({}, "[" + "1," * 60_000 + "1]").mismatch or "")
+
+
 def test_a_type_whose_own_code_fails_costs_nobody_the_result() -> None:
     class Broken(msgspec.Struct):
         a: int
