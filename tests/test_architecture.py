@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "streaming": {"errors", "models", "live"},
     "audit": {"errors", "models"},
     "backends": {"errors", "models"},
+    "workspace": {"errors", "models", "backends"},
     "config": {"errors", "models", "policy"},
     "intake": {"errors", "models", "config"},
     "endings": {"errors", "models", "backends", "output", "sensitive"},

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         CallbackError,
         ConfigError,
         InvalidRequest,
+        NotWritten,
         PolicyError,
         RedomaError,
         Refused,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .policy import Rule
     from .streaming import AsyncLiveRun
     from .sync import Executor, LiveRun, command, run, stream
+    from .workspace.atomic import atomic_write
 
 __version__ = "0.1.0"
 
@@ -57,8 +59,8 @@ _HOMES = {
     "backends.fake": "Answer FakeBackend",
     "config": "Config",
     "errors": (
-        "AuditError BackendError BackendUnavailable CallbackError ConfigError InvalidRequest PolicyError RedomaError "
-        "Refused Unsupported"
+        "AuditError BackendError BackendUnavailable CallbackError ConfigError InvalidRequest NotWritten PolicyError "
+        "RedomaError Refused Unsupported"
     ),
     "executor": "AsyncExecutor",
     "facades.core": "Core command_history process_command run_python_code",
@@ -67,6 +69,7 @@ _HOMES = {
     "policy": "Rule",
     "streaming": "AsyncLiveRun",
     "sync": "Executor LiveRun command run stream",
+    "workspace.atomic": "atomic_write",
 }
 _MODULES = frozenset({"exec", "scripts"})
 """Modules that are public by themselves: `redoma.exec` (not in `__all__`: a star import would hide the builtin)."""
@@ -95,6 +98,7 @@ __all__ = [
     "Isolation",
     "Limits",
     "LiveRun",
+    "NotWritten",
     "Outcome",
     "PolicyError",
     "RedomaError",
@@ -105,6 +109,7 @@ __all__ = [
     "Status",
     "Unsupported",
     "Usage",
+    "atomic_write",
     "command",
     "command_history",
     "execute_safe",

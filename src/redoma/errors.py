@@ -7,6 +7,7 @@
     ├── Refused              policy, or the executor that was asked, said no: nothing ran
     ├── CallbackError        a function given as `on_output` failed; the run itself did not
     ├── AuditError           the record can't be written or read
+    ├── NotWritten           `atomic_write` left everything as it was
     └── BackendError         a backend could not do its work
         ├── BackendUnavailable   ... because this host doesn't have it
         └── Unsupported          ... because it can't run this request; none of it ran
@@ -68,6 +69,10 @@ class CallbackError(RedomaError):
 
 class AuditError(RedomaError):
     """The audit log can't be written or read."""
+
+
+class NotWritten(RedomaError):
+    """A file could not be replaced, or its new content was not accepted. What was there is there, unchanged."""
 
 
 class BackendError(RedomaError):
