@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "config": {"errors", "models", "policy"},
     "intake": {"errors", "models", "config"},
     "denial": {"errors", "models", "backends", "output", "policy", "sensitive"},
-    "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect"},
+    "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect", "workspace"},
     "entries": {"errors", "models", "backends", "config", "denial", "intake"},
     "projects": {"errors", "models", "approval", "backends", "sensitive", "workspace"},
     "executor": {

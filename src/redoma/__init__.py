@@ -26,12 +26,15 @@ if TYPE_CHECKING:
         BackendUnavailable,
         CallbackError,
         ConfigError,
+        Conflict,
         InvalidRequest,
+        NotWritten,
         PolicyError,
         RedomaError,
         Refused,
         StoreError,
         Unsupported,
+        WorkspaceError,
     )
     from .executor import AsyncExecutor
     from .facades.core import Core, command_history, process_command, run_python_code
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from .policy import Rule
     from .streaming import AsyncLiveRun
     from .sync import Executor, LiveRun, command, run, stream
+    from .workspace.atomic import atomic_write
 
 __version__ = "0.1.0"
 
@@ -63,8 +67,8 @@ _HOMES = {
     "backends.fake": "Answer FakeBackend",
     "config": "Config",
     "errors": (
-        "ApprovalError AuditError BackendError BackendUnavailable CallbackError ConfigError InvalidRequest PolicyError "
-        "RedomaError Refused StoreError Unsupported"
+        "ApprovalError AuditError BackendError BackendUnavailable CallbackError ConfigError Conflict InvalidRequest "
+        "NotWritten PolicyError RedomaError Refused StoreError Unsupported WorkspaceError"
     ),
     "executor": "AsyncExecutor",
     "facades.core": "Core command_history process_command run_python_code",
@@ -74,6 +78,7 @@ _HOMES = {
     "policy": "Rule",
     "streaming": "AsyncLiveRun",
     "sync": "Executor LiveRun command run stream",
+    "workspace.atomic": "atomic_write",
 }
 _MODULES = frozenset({"approval", "exec", "scripts"})
 """Modules that are public by themselves: `redoma.exec` (not in `__all__`: a star import would hide the builtin)."""
@@ -95,6 +100,7 @@ __all__ = [
     "Chunk",
     "Config",
     "ConfigError",
+    "Conflict",
     "Core",
     "Decision",
     "Denial",
@@ -108,6 +114,7 @@ __all__ = [
     "Level",
     "Limits",
     "LiveRun",
+    "NotWritten",
     "Outcome",
     "PolicyError",
     "RedomaError",
@@ -119,7 +126,9 @@ __all__ = [
     "StoreError",
     "Unsupported",
     "Usage",
+    "WorkspaceError",
     "approval",
+    "atomic_write",
     "command",
     "command_history",
     "execute_safe",

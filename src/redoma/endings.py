@@ -16,6 +16,7 @@ from .models import Denial, Evaluation, Limits, Request, Result, Status
 from .output import Captured, clean
 from .policy import Leveled
 from .sensitive import Redactor
+from .workspace.declared import unexpected
 
 _LONGEST_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
 _KEPT_OF_A_RESULT = 8192  # characters in the audit log: enough to know a run by; the caller has the whole
@@ -73,6 +74,14 @@ def looked_at(result: Result, expectation: Expectation | None, redactor: Redacto
     if diagnoses:
         result = msgspec.structs.replace(result, diagnoses=diagnoses)
     return result if expectation is None else applied(expectation, result, redactor)
+
+
+def with_effect(result: Result, declared: tuple[str, ...] | None) -> Result:
+    """What it did to its project beside what was expected of it."""
+    if result.effect is None or declared is None:
+        return result
+    odd = unexpected(result.effect.changes, declared)
+    return msgspec.structs.replace(result, unexpected=tuple(change.path for change in odd))
 
 
 def _message(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
@@ -163,6 +172,9 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
     }
     if result.denial is not None:
         record["denial"] = {"rule": result.denial.rule, "resource": result.denial.resource}
+    if result.effect is not None:
+        record["effect"] = {"digest": result.effect.digest, "changes": len(result.effect.changes)}
+        record |= {"unexpected": list(result.unexpected)[:100], "rolled_back": result.rollback is not None}
     if result.mismatch:
         record["mismatch"] = result.mismatch
     if result.diagnoses:

@@ -12,6 +12,7 @@
     ├── AuditError           the record can't be written or read
     ├── WorkspaceError       a project can't be worked in, or its changes can't be kept, applied or undone
     │   └── Conflict             ... because of what somebody else did to it since; nothing was changed
+    ├── NotWritten           `atomic_write` left everything as it was
     └── BackendError         a backend could not do its work
         ├── BackendUnavailable   ... because this host doesn't have it
         └── Unsupported          ... because it can't run this request; none of it ran
@@ -103,6 +104,10 @@ class Conflict(WorkspaceError):
         more = f" and {len(paths) - self._MOST} more" if len(paths) > self._MOST else ""
         super().__init__(what, why=", ".join(some) + more, next=next)
         self.paths = paths
+
+
+class NotWritten(RedomaError):
+    """A file could not be replaced, or its new content was not accepted. What was there is there, unchanged."""
 
 
 class BackendError(RedomaError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Unpack, cast
+from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
@@ -19,7 +19,7 @@ from . import denial, endings, intake
 from .approval import NOBODY, Approver, Case, Gate, Verdict, setting_of
 from .artifacts import Store as Artifacts
 from .audit import AuditLog
-from .backends.base import Backend, Capabilities, Control, OverlayBackend
+from .backends.base import Backend, Capabilities, Control
 from .config import Config
 from .entries import Entries
 from .errors import (
@@ -64,6 +64,8 @@ class Asked(NamedTuple):
     """Whether the caller waits for a person who has to say yes; else the result is `pending` until then."""
     entry: str = ""
     """The address of the configured executor that runs it."""
+    writes: tuple[str, ...] | None = None
+    """Where in its project it is expected to write; None: nothing was said."""
     redeems: str = ""
     """The id under which a person was asked for this before."""
     live_input: bool = False
@@ -97,8 +99,13 @@ class AsyncExecutor:
         user = intake.user()
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
         self._gate = Gate.configured(Store(state / DATABASE), self._record, user=user, **settings) if state else None
-        home = configuration.home()
-        self.projects = Projects(state, self._record, self.check, user=user, home=home, separate=approval.separate)
+        self.projects = Projects(
+            *(state, self._record, self.check),
+            user=user,
+            home=configuration.home(),
+            separate=approval.separate,
+            own=[audit.directory],
+        )
 
     async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
         """Run source text."""
@@ -125,7 +132,8 @@ class AsyncExecutor:
 
     def _source(self, code: str, language: Language, options: Options) -> Asked:
         request = intake.build(self.config, self.backends, options, code=code, language=language)
-        return Asked(request, options.get("policy"), expectation=_expectation(options), wait=options.get("wait", True))
+        asked = Asked(request, options.get("policy"), wait=options.get("wait", True), writes=_writes(options))
+        return asked._replace(expectation=_expectation(options))
 
     def ask(
         self, command: str | Iterable[str], entry: str | None, options: Options, control: Control | None = None
@@ -147,7 +155,7 @@ class AsyncExecutor:
             argv = intake.words("argv", command)
             request = intake.build(self.config, self.backends, options, argv=argv, language="command")
             asked = Asked(request, options.get("policy"), control=control, wait=options.get("wait", True))
-        return asked._replace(expectation=_expectation(options), live_input=live_input)
+        return asked._replace(expectation=_expectation(options), live_input=live_input, writes=_writes(options))
 
     async def _run(self, asked: Asked, options: Options) -> Result:
         on_output = options.get("on_output")
@@ -241,20 +249,15 @@ class AsyncExecutor:
             capture = Capture(request.limits, redactor, live.feed if live else None, self._keep(request, redactor))
             try:
                 _require(backend.name, backend.capabilities(), asked)
-                with self.projects.over(request) as over:
-                    if over is None:
-                        outcome = await backend.run(request, capture.feed, control)
-                    else:
-                        above = cast("OverlayBackend", backend)
-                        outcome = await above.run_over(request, capture.feed, control, str(over.stage))
-                        result = await over.finish(result, outcome, case, redactor)
+                run = self.projects.run(backend, request, capture.feed, control, case, redactor)
+                outcome, more = await run
             except (Unsupported, BackendUnavailable) as error:
                 refusals.append(error)
             except Exception as error:  # a backend's own bug too: the output is kept, and the record says what broke
                 return endings.failed(result, error, redactor, captured=capture.finish())
             else:
                 no = denial.of_limit(outcome, request, self.config.limits, redactor)
-                result = msgspec.structs.replace(result, denial=no)
+                result = endings.with_effect(msgspec.structs.replace(result, denial=no, **more), asked.writes)
                 result = endings.finished(result, outcome, capture.finish(), redactor, request.limits)
                 return endings.looked_at(result, asked.expectation, redactor)
             finally:
@@ -325,6 +328,11 @@ def setting(config: Config, entry: str) -> str:
     """What of the configuration decides, beside the policy, what a request does: an approval is of that, too."""
     docker = msgspec.structs.replace(config.docker, minimum=0, maximum=None, queue=0, idle=0.0)
     return setting_of(docker, config.jail.preload, config.entries.get(entry))
+
+
+def _writes(options: Options) -> tuple[str, ...] | None:
+    given = options.get("writes")
+    return None if given is None else intake.words("writes", given)
 
 
 def _env_of(judged: Request | None) -> dict[str, str] | None:

@@ -46,6 +46,8 @@ class Options(More, total=False):
     workspace: WorkspaceKind
     project: str | os.PathLike[str] | None
     """What the workspace is made of; by default the current directory, where it is not `scratch`."""
+    writes: Iterable[str] | None
+    """Where in its project it is expected to write, by glob: what it changes elsewhere is told as `unexpected`."""
     wait: bool
     """Whether to wait for a person who has to say yes. Without waiting the result is `pending`; see `resume`."""
     on_output: Callable[[Stream, str], Any] | None

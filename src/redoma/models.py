@@ -297,19 +297,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _check_project(self) -> None:
-        if (self.workspace == "scratch") != (self.project is None):
+        project, wanted = self.project, self.workspace != "scratch"
+        if wanted != (project is not None):
             raise InvalidRequest(
-                f"a workspace {self.workspace!r} was asked for "
-                + ("without" if self.project is None else "with")
-                + " a project",
+                f"the workspace {self.workspace!r} was asked for {'without' if wanted else 'with'} a project",
                 why="a project is what a workspace other than scratch is made of",
                 next='name both, as in workspace="overlay", project="."',
             )
-        if self.project is not None and (not self.project.startswith("/") or "\0" in self.project):
-            raise InvalidRequest(
-                f"the project {self.project!r} can't be used", why="it is no absolute path", next="write the whole path"
-            )
-        if self.project is not None and (self.files or self.outputs):
+        if project is not None and (not project.startswith("/") or "\0" in project):
+            raise InvalidRequest(f"the project {project!r} can't be used", why="it is no absolute path", next="mend it")
+        if project is not None and (self.files or self.outputs):
             raise InvalidRequest(
                 "files can't be placed beside a project, nor brought back from it",
                 why="what a run leaves in a project is told as its changes",
@@ -465,7 +462,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: dict[Stream, Artifact] = {}
     """All of each stream that had to be cut for `stdout` and `stderr`."""
     effect: Effect | None = None
-    """What it did to its project, in an overlay: nothing has happened to the project itself yet."""
+    """What it did to its project. In an overlay nothing has happened to the project itself yet."""
+    unexpected: tuple[str, ...] = ()
+    """Paths that it changed outside of where it was to write."""
+    rollback: dict[str, str] | None = None
+    """Of a run in the project itself that did not end well: path → why it could not be put back. None: nothing was."""
     approval: Approval | None = None
     """What a person said, where one had to be asked."""
     approval_id: str = ""

@@ -1,7 +1,8 @@
-"""Runs over a project: a stage before, an effect after; and what is decided of it later.
+"""Runs in a project: a stage or a checkpoint before, an effect after; and what is decided of it later.
 
 An effect is what a run would do. It is kept, with its contents, until somebody applies or discards it. Whether a person
-has to say yes was decided by policy, on the request; what they say yes to is the effect.
+has to say yes was decided by policy, on the request; what they say yes to is the effect. A run in the project itself
+has a checkpoint instead, which puts everything back unless the run ends well.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from .approval import Ask, Case, Gate, Verdict, setting_of
 from .approval.ask import decode, encode, stored
-from .backends.base import Outcome
+from .backends.base import Backend, Control, Outcome, OverlayBackend, Sink
 from .backends.scratch import remove_tree
 from .errors import ApprovalError, BackendError, WorkspaceError
-from .models import Decision, Effect, Evaluation, Request, Result, Status
+from .models import Decision, Effect, Evaluation, Request, Status
 from .sensitive import Redactor
+from .workspace.checkpoint import guarded
 from .workspace.effects import effect_of
 from .workspace.kept import Changes, Kept
 from .workspace.protected import must_be_a_project
@@ -32,28 +35,6 @@ from .workspace.tree import Tree
 Record = Callable[[str, str, Mapping[str, Any]], None]
 Judge = Callable[[Request, str | None], Evaluation]
 _MOST_PATHS = 1000  # in one record
-
-
-class Over:
-    """One run over one project, from its stage to its effect."""
-
-    def __init__(self, request: Request, changes: Changes, stage: Path) -> None:
-        self.request, self.changes, self.stage = request, changes, stage
-        self.began = time.time()
-
-    async def finish(self, result: Result, outcome: Outcome, case: Case, redactor: Redactor) -> Result:
-        """With its effect, which is kept if there is any, beside the case that a person may have to decide on."""
-
-        def look() -> Effect:
-            with Tree(self.request.project or "") as tree:
-                effect = effect_of(tree, outcome.entries, self.stage, self.began)
-            effect = _redacted(effect, redactor)
-            if effect.changes:
-                about = {"command": redactor.redact(self.request.text)[0][:2000], "ask": to_ask(case)}
-                self.changes.keep(result.id, effect, self.stage, about)
-            return effect
-
-        return msgspec.structs.replace(result, effect=await asyncio.to_thread(look))
 
 
 def changes_in(state: Path | None) -> Changes:
@@ -69,36 +50,85 @@ class Projects:
     """`state` is where effects are kept; without it there are no runs over projects."""
 
     def __init__(
-        self, state: Path | None, record: Record, judge: Judge, *, user: str, home: Path | None, separate: bool
+        self,
+        state: Path | None,
+        record: Record,
+        judge: Judge,
+        *,
+        user: str,
+        home: Path | None,
+        separate: bool,
+        own: Iterable[Path] = (),
     ) -> None:
-        self._state, self._record, self._judge = state, record, judge
+        """`own`: where else we write while something runs, such as the audit log."""
+        self._state, self._record, self._judge, self._own = state, record, judge, tuple(own)
         self._user, self._home, self._separate = user, home, separate
 
     @property
     def changes(self) -> Changes:
         return changes_in(self._state)
 
+    async def run(
+        self,
+        backend: Backend,
+        request: Request,
+        sink: Sink,
+        control: Control | None,
+        case: Case,
+        redactor: Redactor,
+    ) -> tuple[Outcome, dict[str, Any]]:
+        """Run it where its workspace is; and what the result has to say of that, beside the outcome."""
+        if request.workspace != "scratch":
+            must_be_a_project(request.project or "", home=self._home, private=[self._state] if self._state else ())
+        match request.workspace:
+            case "overlay":
+                with self._stage() as stage:
+                    began = time.time()
+                    outcome = await cast("OverlayBackend", backend).run_over(request, sink, control, str(stage))
+                    look = partial(self._effect, request, outcome, stage, began, case, redactor)
+                    return outcome, {"effect": await asyncio.to_thread(look)}
+            case "direct":
+                return await self._directly(backend, request, sink, control, redactor)
+        return await backend.run(request, sink, control), {}
+
     @contextmanager
-    def over(self, request: Request) -> Iterator[Over | None]:
-        """For a run in an overlay; None for any other. What is not kept in the end is gone."""
-        if request.workspace == "scratch":
-            yield None
-            return
-        must_be_a_project(request.project or "", home=self._home, private=[self._state] if self._state else ())
-        if request.workspace != "overlay":
-            yield None
-            return
-        changes = self.changes
+    def _stage(self) -> Iterator[Path]:
+        """For the contents of what a run writes. What is not kept in the end is gone."""
+        place = self.changes.directory.parent
         try:
-            self._state.mkdir(mode=0o700, parents=True, exist_ok=True)  # type: ignore[union-attr]  # `changes` has looked
-            stage = Path(tempfile.mkdtemp(prefix="stage-", dir=self._state))
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stage = Path(tempfile.mkdtemp(prefix="stage-", dir=place))
         except OSError as error:
             why = error.strerror or str(error)
             raise BackendError("there is no place for what it writes", why=why, next="free space there") from error
         try:
-            yield Over(request, changes, stage)
+            yield stage
         finally:
             remove_tree(stage)
+
+    def _effect(
+        self, request: Request, outcome: Outcome, stage: Path, began: float, case: Case, redactor: Redactor
+    ) -> Effect:
+        """It is kept if there is any, beside the case that a person may have to decide on."""
+        with Tree(request.project or "") as tree:
+            effect = _redacted(effect_of(tree, outcome.entries, stage, began), redactor)
+        if effect.changes:
+            about = {"command": redactor.redact(request.text)[0][:2000], "ask": to_ask(case)}
+            self.changes.keep(request.id, effect, stage, about)
+        return effect
+
+    async def _directly(
+        self, backend: Backend, request: Request, sink: Sink, control: Control | None, redactor: Redactor
+    ) -> tuple[Outcome, dict[str, Any]]:
+        """In the project itself, which is put back as it was unless the run ends well."""
+        state = self.changes.directory.parent
+        with Tree(request.project or "") as tree:
+            async with guarded(tree, state / "checkpoints", exclude=[state, *self._own]) as guard:
+                outcome = await backend.run(request, sink, control)
+                guard.succeeded = outcome.status is Status.OK
+        back = guard.restored
+        rollback = None if back is None else {**back.left, **back.failed}
+        return outcome, {"effect": guard.effect and _redacted(guard.effect, redactor), "rollback": rollback}
 
     async def apply(
         self,

@@ -234,6 +234,40 @@ def renameat2(source: str, target: str, source_directory: int, target_directory:
         raise OSError(number, os.strerror(number), target)
 
 
+EXT, XFS, BTRFS = 0xEF53, 0x58465342, 0x9123683E
+"""Kinds of file systems, as `file_system` gives them."""
+
+
+def file_system(descriptor: int) -> int:
+    """The kind of the file system that an open file is on."""
+    answer = (ctypes.c_long * 32)()  # struct statfs has 15 at most; the kind is the first
+    _check(_libc.fstatfs(ctypes.c_int(descriptor), answer))
+    return int(answer[0]) & 0xFFFFFFFF
+
+
+_SYS_STATX = {"x86_64": 332, "aarch64": 291}.get(os.uname().machine, -1)
+_STATX_BTIME = 0x800
+_AT_SYMLINK_NOFOLLOW = 0x100
+
+
+def born(directory: int, name: str) -> int | None:
+    """When a file came into being, in ns since the epoch: unlike its other times this can't be set, and moving it
+    doesn't change it. Links are not followed. None where the file system doesn't keep it."""
+    answer = (ctypes.c_uint64 * 32)()
+    _check(
+        _libc.syscall(
+            ctypes.c_long(_SYS_STATX),
+            ctypes.c_int(directory),
+            ctypes.c_char_p(os.fsencode(name)),
+            ctypes.c_int(_AT_SYMLINK_NOFOLLOW),
+            ctypes.c_uint(_STATX_BTIME),
+            answer,
+        )
+    )
+    known = answer[0] & 0xFFFFFFFF & _STATX_BTIME
+    return int(answer[10] * 10**9 + (answer[11] & 0xFFFFFFFF)) if known else None
+
+
 # --- Landlock ---
 
 _SYS_LANDLOCK_CREATE_RULESET = 444

@@ -22,6 +22,7 @@ _COMMANDS = {
     "audit": "records",
     "changes": "effects",
     "check": "runs",
+    "checkpoints": "checkpoints",
     "completion": "host",
     "config": "configs",
     "doctor": "host",

@@ -22,19 +22,20 @@ Options:
   -h, --help     Show this message and exit.
 
 Commands:
-  approvals   What waits for a person to decide, and what was decided.
-  audit       What ran, for whom, and what came of it: a hash-chained record.
-  changes     What runs in overlays did to a project, kept until you apply...
-  check       Print the verdict, level and backend, without running anything.
-  completion  Print the completion script of a SHELL.
-  config      The configuration in force, and the files it comes from.
-  doctor      What this host offers, what is missing, and what would fix it.
-  eval        Evaluate Python on Monty and print the answer as a dictionary.
-  exec        Run a command, without a shell.
-  lua         Run a Lua script: a FILE, or `-` for standard input.
-  output      Print what a run with a long output printed; the beginning of...
-  run         Run code: a FILE, `-` for standard input, or the code itself.
-  try         See what a command would do to the current project, then let...
+  approvals    What waits for a person to decide, and what was decided.
+  audit        What ran, for whom, and what came of it: a hash-chained record.
+  changes      What runs in overlays did to a project, kept until you apply...
+  check        Print the verdict, level and backend, without running anything.
+  checkpoints  Projects that a run on the host was cut short in.
+  completion   Print the completion script of a SHELL.
+  config       The configuration in force, and the files it comes from.
+  doctor       What this host offers, what is missing, and what would fix it.
+  eval         Evaluate Python on Monty and print the answer as a dictionary.
+  exec         Run a command, without a shell.
+  lua          Run a Lua script: a FILE, or `-` for standard input.
+  output       Print what a run with a long output printed; the beginning...
+  run          Run code: a FILE, `-` for standard input, or the code itself.
+  try          See what a command would do to the current project, then let...
 
   Exit status: the code's own; 124 time-out, 137 memory or a kill, 126 refused,
   125 Redoma itself failed.

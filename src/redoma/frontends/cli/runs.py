@@ -68,6 +68,15 @@ _FILES = (
         "-o", "--output", "outputs", multiple=True, metavar="PATTERN", help="Bring new files back, such as '*.png'."
     ),
     click.option("-f", "--file", "files", multiple=True, metavar="LOCAL[:GUEST]", help="Put a file beside it."),
+    click.option(
+        "--workspace",
+        type=click.Choice(["scratch", "read-only", "direct"]),
+        default="scratch",
+        help="What it sees of --project: nothing, all of it, or (on native) the project itself, with a checkpoint.",
+    ),
+    click.option(
+        "--project", metavar="DIR", help="For a workspace other than scratch.  [default: the current directory]"
+    ),
 )
 
 
@@ -98,6 +107,8 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
         "files": dict(_file(text) for text in given.get("files", ())),
         "outputs": given.get("outputs", ()),
         "stdin": standard_input() if given["pass_stdin"] else b"",
+        "workspace": given.get("workspace", "scratch"),
+        "project": given.get("project"),
         "require": given["require"],
         "reason": given["reason"],
         "expect": _expected(given["expect"]),
@@ -291,6 +302,7 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
         click.echo(f"{click.style(f'redoma: {result.status}:', fg=colour)} {result.error}", err=True)
     if result.denial is not None:
         _print_denial(result.denial, result.error or "")
+    _print_rollback(result)
     if result.redacted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
         click.echo(f"{click.style('redoma: redacted:', fg='yellow')} {kinds}", err=True)
@@ -310,6 +322,15 @@ def _print_denial(denial: Denial, said: str) -> None:
     if denial.narrowest:
         click.echo("  permit   by these lines of redoma.yaml:", err=True)
         click.echo("".join(f"    {line}\n" for line in denial.narrowest.splitlines()), nl=False, err=True)
+
+
+def _print_rollback(result: Result) -> None:
+    """Of a run in the project itself."""
+    for path, why in (result.rollback or {}).items():
+        click.echo(f"{click.style('redoma: not put back:', fg='red')} {_name(path)}: {why}", err=True)
+    if result.rollback is not None and result.effect is not None:
+        count = len(result.effect.changes) - len(result.rollback)
+        click.echo(f"{click.style('redoma: rolled back:', fg='yellow')} {count} changes to the project", err=True)
 
 
 def _write(result: Result, given: dict[str, Any]) -> int:

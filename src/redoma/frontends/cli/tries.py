@@ -29,6 +29,9 @@ _MARKS = (".git", ".hg", ".svn", "redoma.yaml", "pyproject.toml", "package.json"
 @click.option(
     "--allow", "named", multiple=True, metavar="PATH", help="Also apply what it did to this protected path or glob."
 )
+@click.option(
+    "--writes", multiple=True, metavar="GLOB", help="Where it may write; what it changes elsewhere is marked."
+)
 @click.option("--keep", is_flag=True, help="Don't ask: keep its changes for `redoma changes`.")
 @click.option("--apply-if-ok", is_flag=True, help="Don't ask: apply its changes if it ended well.")
 @click.pass_obj
@@ -37,6 +40,7 @@ def attempt(
     /,
     project: str | None,
     named: tuple[str, ...],
+    writes: tuple[str, ...],
     keep: bool,
     apply_if_ok: bool,
     as_json: bool,
@@ -65,7 +69,8 @@ def attempt(
     given |= {"output_dir": None, "outputs": (), "force": False}  # what it leaves are its changes
     top = Path(project) if project is not None else current_project(Path.cwd())
     with Executor(state.config) as executor:
-        live = executor.stream_command(command, **run_options(given), workspace="overlay", project=top)
+        options = {**run_options(given), "workspace": "overlay", "project": top, "writes": writes or None}
+        live = executor.stream_command(command, **options)
         result = follow(live, as_json)
         effect = result.effect
         if effect is None or not effect.changes:
@@ -80,7 +85,7 @@ def attempt(
         if as_json:
             return show(result, True, given)
         status = show(result, False, given)
-        _present(effect)
+        _present(effect, result.unexpected)
         if applied is not None:
             _say_applied(len(applied.applied), applied.left)
         elif keep or apply_if_ok or not _is_a_dialogue():
@@ -104,11 +109,13 @@ def _is_a_dialogue() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _present(effect: Effect) -> None:
+def _present(effect: Effect, unexpected: Iterable[str]) -> None:
     click.echo(err=True)
     for line in tree(effect):
         click.echo(line, err=True)
     _say_refused(effect)
+    for path in unexpected:
+        click.echo(f"{click.style('unexpected', fg='red')}  {name(path)}: it was not to write there", err=True)
     click.echo(f"\n{summary(effect)}", err=True)
 
 

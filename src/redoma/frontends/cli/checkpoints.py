@@ -1,0 +1,96 @@
+"""checkpoints: projects that a run on the host was cut short in, and what to do with them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from redoma.errors import WorkspaceError
+
+from .common import State, columns, json_option, print_json
+from .effects import name
+
+if TYPE_CHECKING:
+    from redoma.workspace.checkpoint import Checkpoint
+
+
+@click.group("checkpoints")
+def checkpoints() -> None:
+    """Projects that a run on the host was cut short in.
+
+    A run with --workspace direct that fails is rolled back at once. If Redoma itself was killed meanwhile, its
+    checkpoint waits until you say whether the project goes back or stays as it is.
+    """
+
+
+@checkpoints.command("list")
+@json_option
+@click.pass_obj
+def list_checkpoints(state: State, as_json: bool) -> int:
+    """What waits. A rollback that was cut short is finished first."""
+    from redoma.workspace.checkpoint import recover
+
+    found = recover(_place(state))
+    if as_json:
+        print_json(found)
+    elif found:
+        columns((one.state, _when(one.taken), name(one.project), one.why) for one in found)
+    else:
+        click.echo("No checkpoint waits.", err=True)
+    return 0
+
+
+@checkpoints.command("restore")
+@click.argument("project", default=".")
+@click.pass_obj
+def restore(state: State, project: str) -> int:
+    """Put PROJECT back as it was before the run."""
+    kept = _load(state, project)
+    try:
+        back = kept.restore()
+        for path, why in {**back.left, **back.failed}.items():
+            click.echo(f"{click.style('not put back', fg='red')}  {name(path)}: {why}", err=True)
+        if not back.failed:
+            kept.clear()
+    finally:
+        kept.close()
+    click.echo(f"Put back {len(back.paths)} paths.")
+    return 1 if back.failed else 0
+
+
+@checkpoints.command("drop")
+@click.argument("project", default=".")
+@click.pass_obj
+def drop(state: State, project: str) -> int:
+    """Leave PROJECT as it is now, and forget what it was."""
+    kept = _load(state, project)
+    try:
+        kept.clear()
+    finally:
+        kept.close()
+    click.echo("Dropped. The project stays as it is.")
+    return 0
+
+
+def _place(state: State) -> Path:
+    from redoma.projects import changes_in
+
+    return changes_in(state.config.state).directory.parent / "checkpoints"
+
+
+def _load(state: State, project: str) -> Checkpoint:
+    from redoma.workspace.checkpoint import Checkpoint
+
+    top = str(Path(project).resolve())
+    kept = Checkpoint.load(_place(state), top)
+    if kept is None:
+        why = "no run was cut short there, or it was settled"
+        raise WorkspaceError(f"there is no checkpoint of {top}", why=why, next="see `redoma checkpoints list`")
+    return kept
+
+
+def _when(taken: float) -> str:
+    return datetime.fromtimestamp(taken).astimezone().strftime("%Y-%m-%d %H:%M:%S") if taken else "-"

@@ -1,0 +1,238 @@
+"""One file replaced as a whole: temporary file, validation, rename (R3.9).
+
+Whoever opens the path, and whatever kills us, finds the old content or the new one. The temporary file is in the same
+directory, since a rename works on one file system only. It is a named one: a nameless one (`O_TMPFILE`) can't take the
+place of a file that is there, and would need a name for that anyway. Its writer holds a lock on it, so that one left by
+a crash can be told from one that is being written: nobody holds its lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+from ..errors import NotWritten, RedomaError
+
+_MARK = ".redoma-"
+_LONGEST_NAME = 255
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_ADVICE = {
+    errno.ENOENT: "make the directory first",
+    errno.ENOTDIR: "name a file in a directory",
+    errno.ENOSPC: "free some space on that disk",
+    errno.EDQUOT: "free some of the disk quota",
+    errno.EFBIG: "raise the file size limit (ulimit -f)",
+    errno.EROFS: "choose a directory on a writable file system",
+    errno.EBUSY: "unmount what is mounted there",
+}
+
+
+def atomic_write(
+    path: str | os.PathLike[str],
+    data: bytes | str,
+    *,
+    validate: Callable[[Path], object] | None = None,
+    mode: int | None = None,
+) -> None:
+    """Replace the content of a file, or make one: all of it or, raising `NotWritten`, nothing.
+
+    `validate` is given the path of the complete temporary file, which has the suffix of `path`. The file takes its
+    place only if that returns something true; if it raises or returns anything else, nothing has changed.
+    Mode, owner, access lists and the user's attributes of a file that was there are kept; `mode` sets another mode.
+    A symbolic link is refused rather than followed or replaced. Text is written as UTF-8.
+
+    It waits for the disk: in asynchronous code use `await asyncio.to_thread(atomic_write, path, data)`. Any number of
+    threads and processes may write one path at a time; each content is whole, and the last one stays.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    place = Path(os.path.abspath(path))
+    with _reporting(place), _opened(place.parent) as directory:
+        _sweep(directory, place.name)
+        old = _replaceable(place, directory)
+        temporary, number = _create(directory, place.name, 0o600 if old or mode is not None else 0o666)
+        try:
+            _fill(number, content)
+            if old:
+                _keep(number, place.name, directory, old)
+            if mode is not None:
+                os.fchmod(number, mode)
+            os.fsync(number)
+            if validate is not None:
+                _validate(validate, place, temporary, number, directory)
+            os.rename(temporary, place.name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
+        finally:
+            fcntl.flock(number, fcntl.LOCK_UN)  # not left to close(): a child forked meanwhile has a copy
+            os.close(number)
+        try:
+            os.fsync(directory)
+        except OSError as error:
+            raise RedomaError(
+                f"{place} was written, but may be the old one again after a power cut",
+                why=error.strerror or str(error),
+                next="check the disk, and write it again",
+            ) from error
+
+
+@contextmanager
+def _reporting(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, "check that you may write in that directory")
+        raise NotWritten(f"{place} can't be written", why=error.strerror or str(error), next=advice) from error
+
+
+@contextmanager
+def _opened(parent: Path) -> Iterator[int]:
+    """The directory itself: nothing that is renamed or linked later changes where we write."""
+    directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _replaceable(place: Path, directory: int) -> os.stat_result | None:
+    """What is there now, if that is nothing or a file."""
+    if not place.name:
+        _refuse(place, "it is a directory", "name a file")
+    try:
+        old = os.stat(place.name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(old.st_mode):
+        target = os.readlink(place.name, dir_fd=directory)
+        # Following it would write wherever whoever made the link wants; replacing it is seldom what is meant.
+        _refuse(place, f"it is a symbolic link to {target!r}", "write to what it leads to, if you trust the link")
+    if stat.S_ISDIR(old.st_mode):
+        _refuse(place, "it is a directory", "name a file")
+    if not stat.S_ISREG(old.st_mode):
+        _refuse(place, "it is a device, a pipe or a socket", "name a regular file")
+    return old
+
+
+def _refuse(place: Path, why: str, advice: str) -> NoReturn:
+    raise NotWritten(f"{place} can't be written", why=why, next=advice)
+
+
+def _affixes(name: str) -> tuple[str, str]:
+    """Of the temporary names for a file. They have its suffix: some programs that check a file go by that."""
+    suffix = os.path.splitext(name)[1]
+    random_part = 16
+    room = _LONGEST_NAME - len(os.fsencode(f".{_MARK}{suffix}")) - random_part
+    if room < 0:
+        suffix, room = "", _LONGEST_NAME - len(f".{_MARK}") - random_part
+    return f".{os.fsdecode(os.fsencode(name)[:room])}{_MARK}", suffix
+
+
+def _create(directory: int, name: str, mode: int) -> tuple[str, int]:
+    """A new temporary file that we hold the lock of."""
+    prefix, suffix = _affixes(name)
+    while True:
+        temporary = f"{prefix}{secrets.token_hex(8)}{suffix}"
+        number = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, mode, dir_fd=directory)
+        with suppress(BlockingIOError):
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(number).st_nlink:
+                return temporary, number
+        os.close(number)  # somebody swept it between the two calls: they remove it
+
+
+def _sweep(directory: int, name: str) -> None:
+    """Remove what writers of this file have left that were killed."""
+    prefix, suffix = _affixes(name)
+    for found in os.listdir(directory):
+        if not (found.startswith(prefix) and found.endswith(suffix)):
+            continue
+        with suppress(FileNotFoundError, PermissionError, BlockingIOError):  # somebody else's, or being written
+            about = os.stat(found, dir_fd=directory, follow_symlinks=False)
+            if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
+                _remove_if_nobodys(directory, found)
+
+
+def _remove_if_nobodys(directory: int, name: str) -> None:
+    number = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=directory)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its writer may have been done before we had the lock: then the name is gone, and the file is the new content.
+        if os.path.samestat(os.fstat(number), os.stat(name, dir_fd=directory, follow_symlinks=False)):
+            os.unlink(name, dir_fd=directory)
+    finally:
+        os.close(number)
+
+
+def _fill(number: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(number, view) :]
+
+
+def _keep(number: int, name: str, directory: int, old: os.stat_result) -> None:
+    """Give the new file what the old one has besides its content. The owner first: that clears bits of the mode."""
+    about = os.fstat(number)
+    if (about.st_uid, about.st_gid) != (old.st_uid, old.st_gid):
+        try:
+            os.fchown(number, old.st_uid, old.st_gid)
+        except PermissionError:
+            raise NotWritten(
+                f"{name} can't be replaced",
+                why=f"it belongs to user {old.st_uid} and group {old.st_gid}, and we can't give a file to them",
+                next="write it as that user, or remove it first",
+            ) from None
+    # Without its access list, the group bits of the mode would mean the group instead of the list's mask: more rights.
+    pinned = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        for attribute, value in attributes(f"/proc/self/fd/{pinned}").items():
+            os.setxattr(number, attribute, value)
+    finally:
+        os.close(pinned)
+    os.fchmod(number, stat.S_IMODE(old.st_mode))
+
+
+def attributes(of: int | str) -> dict[str, bytes]:
+    """The extended attributes that belong to a file's owner: their own, and access lists."""
+    try:
+        names = os.listxattr(of)
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            return {}
+        raise
+    ours = [name for name in names if name.startswith(("user.", "system.posix_acl_"))]
+    return {name: os.getxattr(of, name) for name in ours}
+
+
+def _validate(validate: Callable[[Path], object], place: Path, temporary: str, number: int, directory: int) -> None:
+    before = os.fstat(number)
+    try:
+        verdict = validate(place.with_name(temporary))
+    except Exception as error:
+        raise NotWritten(
+            f"{place} is unchanged", why=f"its new content was not accepted: {error!r}", next="correct the content"
+        ) from error
+    if not verdict:
+        raise NotWritten(
+            f"{place} is unchanged",
+            why=f"its new content was not accepted: validate returned {verdict!r}",
+            next="correct the content; where it is good, validate has to return True",
+        )
+    after = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
+    if not os.path.samestat(before, after) or (before.st_size, before.st_mtime_ns) != (
+        after.st_size,
+        after.st_mtime_ns,
+    ):
+        raise NotWritten(
+            f"{place} is unchanged",
+            why="its new content was changed while it was validated",
+            next="have validate only read the file",
+        )

@@ -1,0 +1,466 @@
+"""Checkpoints: what a project was before a run that works in it directly, to go back to if the run fails (R3.8).
+
+    <directory>/locks/KEY        held while a checkpoint is in use; KEY stands for the project's path
+    <directory>/KEY/contents     what was in the files
+    <directory>/KEY/manifest     what was there (see `snapshot`). Written last and removed first: without it, the rest
+                                 is the rubbish of a checkpoint that was never finished, or is no longer needed
+    <directory>/KEY/plan         what a restore is about to do (see `restoring`), while it does
+
+Everything that differs from the checkpoint counts as done by the run: nobody can tell who wrote a file. So there is one
+run at a time in a project, in what is above it and in what is below it; and nothing is ever rolled back later without
+being asked to. If Redoma is killed during a run, the checkpoint waits for a person's decision: by then they may have
+gone on working. If it is killed during a restore, `recover` finishes just that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import os
+import stat
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from ..backends import _linux
+from ..backends.base import uncancellable
+from ..backends.scratch import remove_tree
+from ..errors import BackendError, InvalidRequest
+from ..models import Change, Effect
+from .atomic import atomic_write
+from .comparing import Comparison
+from .restoring import Plan, Restored, Restorer, Workshop, make_plan
+from .snapshot import Bounds, Contents, Ground, Snapshot, encode, record, why
+from .tree import Tree
+
+T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Checkpoint:
+    """A checkpoint that is in use: nobody else has one of this project, of one above it or of one below it.
+
+    End it with `clear`, or with `close`, which keeps it.
+    """
+
+    def __init__(self, directory: Path, project: str) -> None:
+        """Use `take` or `load`."""
+        self.project = project
+        self._place = directory / _key(project)
+        self._root = -1
+        self._locks = _lock(directory, project)
+        try:
+            self._above, self._name = _parent(project)
+        except BaseException:
+            self._above = -1
+            self.close()
+            raise
+
+    @classmethod
+    def take(
+        cls,
+        tree: Tree,
+        directory: Path,
+        bounds: Bounds | None = None,
+        *,
+        paths: Iterable[str] = (),
+        exclude: Iterable[str | os.PathLike[str]] = (),
+    ) -> Checkpoint:
+        """Of a whole project, or of the `paths` in it that a run may write.
+
+        `directory` is a private one in the state directory. What is in it or in `exclude` is not looked at, should it
+        be in the project: Redoma's own records go on while something runs.
+        """
+        scope, skipped = _scope(paths), _skipped(tree.path, [directory, *exclude])
+        with _reporting(f"there is no checkpoint of {tree.path}"):
+            _make_private(directory)
+            checkpoint = cls(directory, tree.path)
+            try:
+                checkpoint._require_nothing_kept()
+                checkpoint._record(tree, bounds or Bounds(), scope, skipped)
+            except BaseException:
+                checkpoint.close()
+                raise
+        return checkpoint
+
+    @classmethod
+    def load(cls, directory: Path, project: str) -> Checkpoint | None:
+        """The one that was kept of a project; None if there is none."""
+        with _reporting(f"the checkpoint of {project} can't be used"):
+            if not (directory / _key(project) / "manifest").exists():
+                return None
+            checkpoint = cls(directory, project)
+            try:
+                checkpoint._read()
+            except BaseException:
+                checkpoint.close()
+                raise
+            return checkpoint
+
+    @property
+    def left(self) -> dict[str, str]:
+        """Path → why it could not be put back if the run changed it; of a directory, what is in it."""
+        return {item.path: item.unkept for item in self._snapshot.items if item.unkept}
+
+    @property
+    def taken(self) -> float:
+        """When, in seconds since the epoch."""
+        return self._snapshot.taken / 1e9
+
+    def changes(self) -> tuple[Change, ...]:
+        """What is different now. Nothing is altered by looking, and nothing outside is looked at."""
+        return self.effect().changes
+
+    def effect(self) -> Effect:
+        with _reporting(f"{self.project} can't be compared with its checkpoint"):
+            descriptor = self._open()
+            if descriptor is None:  # all of it is gone, or something else has its place
+                descriptor = os.open(self._place / "empty", _DIRECTORY)
+            with Ground(self.project, descriptor) as ground:
+                return Comparison(ground, self._snapshot, self._contents).effect()
+
+    def restore(self) -> Restored:
+        """Make everything that is different what it was. A path where that can't be done doesn't keep the others."""
+        with _reporting(f"{self.project} can't be put back"):
+            paths: set[str] = set()
+            for _ in range(2):  # what could not be removed since something was in it can be when that has moved back
+                descriptor = self._open() or self._make_root()
+                if isinstance(descriptor, str):
+                    return Restored(failed={".": descriptor})
+                with Workshop(self.project, descriptor, self._snapshot) as ground:
+                    comparison = Comparison(ground, self._snapshot, self._contents)
+                    plan, so_far = make_plan(comparison)
+                    atomic_write(self._place / "plan", encode(plan), mode=0o600)
+                    restored = self._carry_out(comparison, plan, so_far)
+                paths.update(restored.paths)
+                if not restored.failed:
+                    break
+            return msgspec.structs.replace(restored, paths=tuple(sorted(paths - restored.failed.keys())))
+
+    def _carry_out(self, comparison: Comparison, plan: Plan, so_far: Restored) -> Restored:
+        if isinstance(comparison.ground, Workshop):
+            comparison.ground.rights = 0o700
+        restored = Restorer(comparison, plan, so_far).run()
+        os.unlink(self._place / "plan")
+        return restored
+
+    def resume(self) -> Restored | None:
+        """Finish a restore that was cut short, as far as nobody has changed anything since. None if there was none."""
+        with _reporting(f"the restore of {self.project} can't be finished"):
+            try:
+                plan = _decode(self._place / "plan", Plan)
+            except FileNotFoundError:
+                return None
+            descriptor = self._open()
+            if descriptor is None or os.fstat(descriptor).st_ino != plan.root:
+                if descriptor is not None:
+                    os.close(descriptor)
+                return Restored(failed={".": "another directory has the place of the project since"})
+            with Workshop(self.project, descriptor, self._snapshot) as ground:
+                return self._carry_out(Comparison(ground, self._snapshot, self._contents), plan, Restored())
+
+    def clear(self) -> None:
+        """It is not needed any more."""
+        with _reporting(f"the checkpoint of {self.project} can't be removed"):
+            (self._place / "manifest").unlink(missing_ok=True)
+            remove_tree(self._place)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it, and keep it."""
+        if hasattr(self, "_contents"):
+            os.close(self._contents.fd)
+            del self._contents
+        for descriptor in (self._above, self._root):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._above = self._root = -1
+        while self._locks:
+            lock = self._locks.pop()
+            fcntl.flock(lock, fcntl.LOCK_UN)  # not left to close(): a child forked meanwhile has a copy
+            os.close(lock)
+
+    def _require_nothing_kept(self) -> None:
+        if not (self._place / "manifest").exists():
+            return
+        self._read()
+        if (self._place / "plan").exists() or self.effect() != Effect(project=self.project):
+            raise BackendError(
+                f"there is an earlier checkpoint of {self.project}",
+                why="a run that was to be rolled back was cut short, or could not be rolled back completely",
+                next="look at what it changed, then restore that checkpoint or clear it",
+            )
+        os.close(self._contents.fd)
+        del self._contents
+
+    def _record(self, tree: Tree, bounds: Bounds, scope: tuple[str, ...], skipped: tuple[str, ...]) -> None:
+        remove_tree(self._place)
+        self._place.mkdir(mode=0o700)
+        (self._place / "empty").mkdir(mode=0o700)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._contents = Contents(os.open(self._place / "contents", flags, 0o600))
+        self._root = os.dup(tree.fd)
+        try:
+            with Ground(tree.path, os.dup(tree.fd)) as ground:
+                self._snapshot = record(ground, self._contents, bounds, scope, skipped)
+            os.fsync(self._contents.fd)
+            atomic_write(self._place / "manifest", encode(self._snapshot), mode=0o600)
+        except BaseException:
+            remove_tree(self._place)
+            raise
+
+    def _read(self) -> None:
+        self._snapshot = _decode(self._place / "manifest", Snapshot)
+        if self._snapshot.project != self.project:
+            raise BackendError(f"{self._place} is damaged", why="it is of another project", next="remove it")
+        self._contents = Contents(os.open(self._place / "contents", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+
+    def _now(self) -> os.stat_result | None:
+        """What has the project's name."""
+        if not self._name:
+            return os.fstat(self._above)
+        try:
+            return os.stat(self._name, dir_fd=self._above, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def _open(self) -> int | None:
+        """The directory that is the project now: the one that was, or one that the run has made in its place."""
+        now = self._now()
+        if now is None or not stat.S_ISDIR(now.st_mode):
+            return None
+        if self._root >= 0 and os.path.samestat(os.fstat(self._root), now):  # it may be closed to us by now
+            return os.dup(self._root)
+        if now.st_ino != self._snapshot.items[0].inode and self._is_older():
+            return None
+        return os.open(self._name or ".", _DIRECTORY, dir_fd=self._above)
+
+    def _is_older(self) -> bool:
+        born = _linux.born(self._above, self._name)
+        return born is not None and born < self._snapshot.taken
+
+    def _make_root(self) -> int | str:
+        """Make the project's directory again; or say why not."""
+        now = self._now()
+        if now is not None:
+            if stat.S_ISDIR(now.st_mode) or self._is_older():
+                return "the run has moved something from elsewhere to the place of the project; move it away first"
+            os.unlink(self._name, dir_fd=self._above)
+        os.mkdir(self._name, 0o700, dir_fd=self._above)
+        return os.open(self._name, _DIRECTORY, dir_fd=self._above)
+
+
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found of one project at a start."""
+
+    project: str
+    """Of a checkpoint that can't be read, where that is."""
+    state: Literal["restored", "incomplete", "waiting", "unusable"]
+    """A restore was finished; it could not be finished; a run was cut short, and a person has to say whether its
+    changes stay (`Checkpoint.load`, then `clear`) or go (`restore`, `clear`); or nothing can be done with it."""
+    taken: float = 0.0
+    restored: Restored = Restored()
+    why: str = ""
+
+
+def recover(directory: Path) -> tuple[Recovered, ...]:
+    """Finish what a crash has left. Checkpoints that are in use are none of that, nor are those without changes."""
+    found: list[Recovered] = []
+    if not directory.is_dir():
+        return ()
+    for place in sorted(directory.iterdir()):
+        if place.name == "locks":
+            continue
+        project = str(place)
+        try:
+            project = _decode(place / "manifest", Snapshot).project
+            checkpoint = Checkpoint.load(directory, project)
+            if checkpoint is not None:
+                found.extend(_recover(checkpoint))
+        except FileNotFoundError:
+            with suppress(Busy), _held(directory, place.name):
+                remove_tree(place)
+        except Busy:
+            continue
+        except BackendError as error:  # which is no reason to leave the others as they are
+            found.append(Recovered(project=project, state="unusable", why=str(error)))
+    return tuple(found)
+
+
+def _recover(checkpoint: Checkpoint) -> list[Recovered]:
+    try:
+        restored = checkpoint.resume()
+        if restored is None and checkpoint.effect() == Effect(project=checkpoint.project):
+            checkpoint.clear()
+            return []
+        state: Literal["restored", "incomplete", "waiting"] = "waiting"
+        if restored is not None:
+            state = "incomplete" if restored.failed else "restored"
+        taken = checkpoint.taken
+        if state == "restored":
+            checkpoint.clear()
+        return [
+            Recovered(project=checkpoint.project, state=state, taken=taken, restored=restored or Restored()),
+        ]
+    finally:
+        checkpoint.close()
+
+
+class Guard:
+    """What a guarded block knows, and says."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.succeeded = False
+        """Set it: whatever ends the block without, is a failure."""
+        self.effect: Effect | None = None
+        """What was done to the project, whether it stayed or not. There when the block has ended."""
+        self.restored: Restored | None = None
+        """What came of rolling back, where that was done."""
+
+    def _end(self) -> None:
+        try:
+            self.effect = self.checkpoint.effect()
+            if not self.succeeded:
+                self.restored = self.checkpoint.restore()
+            if self.restored is None or not self.restored.failed:
+                self.checkpoint.clear()
+        finally:
+            self.checkpoint.close()  # what could not be put back may be in the checkpoint alone: that is kept
+
+
+@asynccontextmanager
+async def guarded(
+    tree: Tree,
+    directory: Path,
+    bounds: Bounds | None = None,
+    *,
+    paths: Iterable[str] = (),
+    exclude: Iterable[str | os.PathLike[str]] = (),
+) -> AsyncIterator[Guard]:
+    """A checkpoint for as long as a block lasts. Unless that sets `succeeded`, the project is rolled back at its end:
+    after an exception and a cancellation, too, and neither is passed on before that is done."""
+    taking = asyncio.create_task(
+        asyncio.to_thread(partial(Checkpoint.take, tree, directory, bounds, paths=paths, exclude=exclude))
+    )
+    try:
+        await uncancellable(taking)
+    except asyncio.CancelledError:
+        if taking.exception() is None:
+            await uncancellable(asyncio.to_thread(taking.result().clear))
+        raise
+    guard = Guard(taking.result())
+    try:
+        yield guard
+    finally:
+        await uncancellable(asyncio.to_thread(guard._end))
+
+
+class Busy(BackendError):
+    """Somebody else works there."""
+
+
+def _key(project: str) -> str:
+    return hashlib.sha256(os.fsencode(project)).hexdigest()[:32]
+
+
+def _parent(project: str) -> tuple[int, str]:
+    """The directory above a project, which can't be led elsewhere from now on, and the project's name in it."""
+    above, name = os.path.split(project)
+    if os.path.realpath(above) != above:
+        raise BackendError(
+            f"{project} is not where it was", why=f"{above} leads elsewhere by now", next="put that back first"
+        )
+    return os.open(above, _DIRECTORY), name
+
+
+def _make_private(directory: Path) -> None:
+    for missing in reversed([directory / "locks", directory, *directory.parents]):
+        with suppress(FileExistsError):
+            os.mkdir(missing, 0o700)
+    about = directory.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise BackendError(
+            f"{directory} can't be trusted with checkpoints",
+            why="it is a link, or others own it or may write there: they could have us write what they like",
+            next=f"make it yours alone: chown {os.geteuid()} and chmod 700",
+        )
+
+
+@contextmanager
+def _held(directory: Path, key: str, operation: int = fcntl.LOCK_EX) -> Iterator[int]:
+    """A lock, for as long as this lasts; `Busy` at once if somebody has it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock = os.open(directory / "locks" / key, flags, 0o600)
+    try:
+        fcntl.flock(lock, operation | fcntl.LOCK_NB)
+        yield lock
+    except BlockingIOError:
+        raise Busy(
+            "the project is in use",
+            why="another run with a checkpoint works in it, in a directory above it or in one below it",
+            next="wait for that to end, or run this in an overlay",
+        ) from None
+    finally:
+        os.close(lock)
+
+
+def _lock(directory: Path, project: str) -> list[int]:
+    """That of the project for us alone; those of all directories above together with others that are below them."""
+    locks: list[int] = []
+    try:
+        for path in (*map(str, reversed(Path(project).parents)), project):
+            with _held(directory, _key(path), fcntl.LOCK_EX if path == project else fcntl.LOCK_SH) as lock:
+                locks.append(fcntl.fcntl(lock, fcntl.F_DUPFD_CLOEXEC, 3))
+    except BaseException:
+        for lock in locks:
+            os.close(lock)
+        raise
+    return locks
+
+
+def _scope(paths: Iterable[str]) -> tuple[str, ...]:
+    named = sorted({path.rstrip("/") for path in paths})
+    for path in named:
+        if not path or "\0" in path or {"", ".", ".."} & set(path.split("/")):
+            raise InvalidRequest(
+                f"{path!r} can't be checkpointed", why="it does not lead down from the project", next="use a/path/in/it"
+            )
+    return tuple(path for path in named if not any(path.startswith(f"{other}/") for other in named)) or ("",)
+
+
+def _skipped(project: str, own: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """Those of our own directories that are in the project, as paths in it."""
+    real = (os.path.realpath(path) for path in own)
+    within = os.path.join(project, "")
+    return tuple(sorted({path.removeprefix(within) for path in real if path.startswith(within)}))
+
+
+def _decode(file: Path, kind: type[S]) -> S:
+    try:
+        number = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except NotADirectoryError:
+        raise FileNotFoundError(file) from None
+    with open(number, "rb") as stream:
+        try:
+            return msgspec.convert(json.loads(stream.read()), kind)
+        except (ValueError, RecursionError) as error:
+            raise BackendError(
+                f"the checkpoint {file.parent} is damaged", why=str(error), next="remove it, if it isn't needed"
+            ) from error
+
+
+@contextmanager
+def _reporting(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BackendError(what, why=f"{error.filename or ''} {why(error)}".strip(), next="check the disk") from error
