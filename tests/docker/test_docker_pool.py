@@ -97,6 +97,7 @@ async def test_whoever_is_cancelled_while_taking_one_leaves_none(turns: int) -> 
         (taken,) = await asyncio.gather(taking, return_exceptions=True)
         if not isinstance(taken, BaseException):
             await pool.give_back(taken)
+        assert await until(lambda: not all(one.removed for one in made), 10), "none is made in its place"
         await pool.aclose()
         assert all(one.removed for one in made)
 

@@ -214,6 +214,40 @@ async def test_a_timeout_returns_what_was_printed_and_leaves_nothing(bench: Benc
     assert bench.containers() == []
 
 
+HALF = """
+import subprocess, sys, time
+print("out", end="")
+print("err", end="", file=sys.stderr)
+with open("child.py", "w") as file:
+    file.write("import time; print(', child', end=''); time.sleep(60)")
+subprocess.run(["python3", "child.py"])
+"""
+
+
+async def test_a_timeout_returns_what_was_printed_without_an_end_of_line(bench: Bench) -> None:
+    result = await bench.scripts.execute(HALF, "python", 5)
+    assert (result.timeout, result.stdout, result.stderr) == (True, "out, child", "err")
+
+
+STREAMS = """
+import os, sys
+print("é", 1, sys.stdout.encoding, sys.stdout.write_through, sys.stdout is sys.__stdout__, sys.stdout.fileno())
+sys.stdout.buffer.write(b"bytes\\n")
+sys.stdout.flush()
+print("\\ud800", file=sys.stderr)
+big = "x" * 1_000_000
+print(big)
+os._exit(0)
+"""
+
+
+async def test_streams_without_a_buffer_are_streams_all_the_same(bench: Bench) -> None:
+    result = await bench.scripts.execute(STREAMS, "python")
+    first, second, third = result.stdout.splitlines()
+    assert (first, second, len(third)) == ("é 1 utf-8 True True 1", "bytes", 1_000_000)
+    assert result.stderr == "\\ud800\n"
+
+
 @pytest.mark.parametrize(
     ("given", "seconds"), [(None, 60), (5, 5), (0.5, 0.5), (1000, 300), (10**400, 300), (math.inf, 300)]
 )

@@ -53,6 +53,8 @@ _PROCESSES = 100
 # Of its output more is kept than of other runs: R2 knows no number of lines.
 _JAIL = Limits(memory=512 * MiB, processes=_PROCESSES, output_lines=100_000, output_bytes=8 * MiB)
 _DOCKER = msgspec.structs.replace(_JAIL, processes=_PROCESSES - 1)  # one process of the container is ours
+# A time-out returns what was printed until then, so nothing of it may wait in an interpreter for the end of its line.
+_ENV = {"PYTHONUNBUFFERED": "1"}
 _CPU_GRACE = 5.0  # seconds: a script that is busy on one processor runs out of time first, and is told so
 
 
@@ -119,7 +121,7 @@ class ScriptExecutor:
         request = intake.build(
             self._executor.config,
             [self._backend.name],
-            {"backend": self._backend.name, "limits": self._within(seconds)},
+            {"backend": self._backend.name, "limits": self._within(seconds), "env": _ENV},
             code=self._validator.judged(script_content),
             language=script_type,
         )

@@ -12,6 +12,7 @@ ending and its own files only: the time, the memory and the container's end are 
 from __future__ import annotations
 
 # As little as can be: a container that is not made ahead of time waits for this.
+import io
 import marshal
 import os
 import signal
@@ -172,6 +173,8 @@ def run(order: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed before a kill is kept
+    if order["env"].get("PYTHONUNBUFFERED"):  # as the interpreter itself takes it: also a line without its end
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = unbuffered(sys.stdout), unbuffered(sys.stderr)  # type: ignore[misc]
     sys.argv[:] = [MAIN]
     sys.path.insert(0, WORKSPACE)
     source = order["source"]
@@ -187,6 +190,25 @@ def run(order: dict[str, Any]) -> None:
         raise
     except BaseException as error:
         fail(error)
+
+
+class Through(io.FileIO):
+    """Keeps nothing back. Unlike a plain file without a buffer, it loses nothing of what a signal has cut short, or a
+    pipe that was made non-blocking would not take."""
+
+    def write(self, data: Any) -> int:
+        done = super().write(data) or 0
+        if done != len(data):
+            view = memoryview(data).cast("B")
+            while done < len(view):
+                done += super().write(view[done:]) or 0
+        return done
+
+
+def unbuffered(stream: Any) -> Any:
+    encoding, errors = stream.encoding, stream.errors
+    file = Through(stream.fileno(), "wb", closefd=False)
+    return io.TextIOWrapper(file, encoding, errors, write_through=True)
 
 
 def keep(source: str) -> None:

@@ -75,6 +75,7 @@ class Pool:
         self._learn(spec)
         while (warm := next((one for one in self._armed if one.spec == spec), None)) is not None:
             self._armed.remove(warm)
+            self._refill(_LATER)  # here, since whoever takes it may be cancelled meanwhile
             if (container := await warm.claim()) is not None:
                 return container
         return await self._make(spec)

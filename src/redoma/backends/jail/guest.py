@@ -76,10 +76,25 @@ def arm(spec: dict[str, Any], order: socket.socket) -> None:
     order.sendall(protocol.frame(protocol.ARMED, json.dumps(found).encode()))
 
 
-def stream(number: int) -> io.TextIOWrapper:
+class Through(io.FileIO):
+    """Keeps nothing back. Unlike a plain file without a buffer, it loses nothing of what a signal has cut short, or a
+    pipe that was made non-blocking would not take."""
+
+    def write(self, data: Any) -> int:
+        done = super().write(data) or 0
+        if done != len(data):
+            view = memoryview(data).cast("B")
+            while done < len(view):
+                done += super().write(view[done:]) or 0
+        return done
+
+
+def stream(number: int, *, through: bool = False) -> io.TextIOWrapper:
     """Made anew: the zygote's remember what they were opened on. By the line, so that what was printed before a kill is
-    kept."""
+    kept; a line without its end only if that was asked for, since it takes twice as long to print."""
     errors = "backslashreplace" if number == 2 else "surrogateescape"
+    if through:
+        return io.TextIOWrapper(Through(number, "wb", closefd=False), "utf-8", errors, write_through=True)
     file = open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115 - lives as long as we do
     return io.TextIOWrapper(file, "utf-8", errors, line_buffering=number > 0)
 
@@ -178,6 +193,9 @@ def execute(told: dict[str, Any]) -> NoReturn:
 def python(told: dict[str, Any]) -> NoReturn:
     source, leave = told["source"], os._exit  # bound now: the code may put anything in its place
     environment(told["env"])
+    if told["env"].get("PYTHONUNBUFFERED"):  # as the interpreter itself takes it
+        sys.stdout, sys.stderr = (stream(number, through=True) for number in (1, 2))
+        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
     keep(source)
     sys.setrecursionlimit(told["recursion"])
     setup.limit(told["rlimits"])
