@@ -91,12 +91,12 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "as a script": {"code": "curl https://example.com", "language": "bash", "argv": ()},
     "input": {"stdin": b"x"},
     "a variable": {"env": {"A": "1"}},
-    "a file": {"files": {"b": b""}, "cwd": None},
-    "another file": {"files": {"a": b"2"}, "cwd": None},
+    "a file": {"files": {"b": b""}, "cwd": None, "workspace": "scratch", "project": None},
+    "another file": {"files": {"a": b"2"}, "cwd": None, "workspace": "scratch", "project": None},
     "a secret": {"secrets": {"TOKEN": "abcdefgh"}},
     "without a boundary": {"backend": "native"},
     "another directory": {"cwd": "/home", "files": {}},
-    "another project": {"workspace": "direct", "project": "/home"},
+    "another project": {"workspace": "direct", "project": "/home", "files": {}},
     "more time": {"limits": Limits(time=91)},
 }
 

@@ -59,7 +59,7 @@ def test_the_commands_of_the_readme_print_what_it_says(
     assert len(shown) >= 2
     for line, output in shown:
         expected = re.sub(r"^    ", "", output, flags=re.MULTILINE)
-        if "…" not in expected:
+        if "…" not in expected and not line.startswith("try "):  # that one is recorded: see e2e/test_cli_try.py
             assert redoma_command(*shlex.split(line)).stdout == expected
     assert redoma_command(*shlex.split(first[0])).stdout == "hello from the sandbox\n42\n"
 

@@ -29,7 +29,7 @@ def kept(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def executor(config: Config, kept: Path) -> Iterator[Executor]:
-    with Executor(msgspec.structs.replace(config, artifacts=kept)) as executor:
+    with Executor(msgspec.structs.replace(config, state=kept.parent)) as executor:
         yield executor
 
 
@@ -101,8 +101,8 @@ def test_without_a_place_nothing_is_kept_and_a_cut_output_is_a_mismatch(config: 
 async def test_a_run_that_is_cancelled_leaves_no_part(config: Config, kept: Path) -> None:
     endless = "while True: print('x' * 1000)"
     os.makedirs(kept, 0o700)
-    async with AsyncExecutor(msgspec.structs.replace(config, artifacts=kept)) as executor:
-        run = asyncio.create_task(executor.run(endless, limits={"output_total": 1 << 40, "time": 600, "cpu": 600}))
+    async with AsyncExecutor(msgspec.structs.replace(config, state=kept.parent)) as executor:
+        run = asyncio.create_task(executor.run(endless, limits={"output_total": 1 << 40, "time": 60, "cpu": 600}))
         while not os.listdir(kept) and not run.done():  # noqa: ASYNC110 - a file has no event
             await asyncio.sleep(0.01)
         assert len(os.listdir(kept)) == 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redoma.errors import InvalidRequest
+from redoma.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 from redoma.models import Effect, Result
 
 from .common import State, TakesCommand, given_command
@@ -18,7 +18,9 @@ from .runs import follow, limits_of_a_run, run_options, show
 
 if TYPE_CHECKING:
     from redoma.sync import Executor
+    from redoma.workspace.kept import Kept
 
+REFUSED = 126
 _MARKS = (".git", ".hg", ".svn", "redoma.yaml", "pyproject.toml", "package.json", "Cargo.toml", "go.mod", "Makefile")
 """What the top directory of a project has. The nearest directory upwards with one of the first three wins."""
 
@@ -79,20 +81,30 @@ def attempt(
                 _say_refused(effect)
                 click.echo("It changed nothing.", err=True)
             return status
-        applied = None
-        if apply_if_ok and result.ok:
-            applied = executor.apply(result.id, named=named)
+        applied, refusal = _apply(executor, result, named) if apply_if_ok and result.ok else (None, None)
+        status = show(result, as_json, given)
         if as_json:
-            return show(result, True, given)
-        status = show(result, False, given)
+            return REFUSED if refusal else status
         _present(effect, result.unexpected)
         if applied is not None:
             _say_applied(len(applied.applied), applied.left)
+        elif refusal is not None:
+            click.echo(f"{click.style('not applied:', fg='red')} {refusal}", err=True)
+            _say_kept(result)
+            return REFUSED
         elif keep or apply_if_ok or not _is_a_dialogue():
             _say_kept(result)
         else:
             _ask(executor, result, effect, named)
         return status
+
+
+def _apply(executor: Executor, result: Result, named: Iterable[str]) -> tuple[Kept | None, RedomaError | None]:
+    """Unasked. What speaks against it is no reason not to show what would have been applied."""
+    try:
+        return executor.apply(result.id, named=named), None
+    except (ApprovalError, WorkspaceError) as error:
+        return None, error
 
 
 def current_project(here: Path) -> Path:
