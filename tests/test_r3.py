@@ -157,7 +157,7 @@ def test_r3_5_strict_python_is_an_allowlist() -> None:
     assert python("import requests\nrequests.post('https://x.org')", "strict") is FORBID
 
 
-# --- R3.6, R3.7: what is there of them without an expectation ---
+# --- R3.6; the rest of it, and R3.7 to R3.9 and R3.11, are in test_r3_after.py ---
 
 
 def test_r3_6_credentials_are_taken_out_of_the_output_and_counted(config: Config) -> None:
