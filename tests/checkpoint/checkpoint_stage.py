@@ -32,7 +32,7 @@ DIRECTORY_MODES = [0o755, 0o700, 0o555, 0o750, 0o1777]
 def stage() -> Iterator[Path]:
     """A directory in memory: a disk's fsync takes milliseconds, and there are thousands."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    directory = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=place))
+    directory = Path(tempfile.mkdtemp(prefix="redoma-test-checkpoint-", dir=place))
     try:
         yield directory
     finally:
@@ -70,7 +70,9 @@ def everything(project: Path) -> dict[str, tuple[Any, ...]]:
 
 
 class Project:
-    """A random tree, and random things that happen to it. As a program does them: by path, errors and all."""
+    """A random tree, and random things that happen to it. As a program does them: by path, errors and all.
+
+    Links are followed, and root may write anywhere: so they lead to nothing that is there, or into the project."""
 
     def __init__(self, root: Path, dice: random.Random) -> None:
         self.root, self.dice = root, dice
@@ -152,7 +154,7 @@ class Project:
             (path / self.dice.choice(NAMES)).write_bytes(self.content())
 
     def symlink(self) -> None:
-        self.path().symlink_to(self.dice.choice(["a", "..", "/etc/passwd", "nowhere", os.fsdecode(b"\xfd")]))
+        self.path().symlink_to(self.dice.choice(["a", "..", "/nonexistent/passwd", "nowhere", os.fsdecode(b"\xfd")]))
 
     def link(self) -> None:
         os.link(self.any(), self.path(), follow_symlinks=False)
@@ -179,7 +181,7 @@ class Project:
             if self.dice.random() < 0.5:
                 path.write_bytes(b"file")
             else:
-                path.symlink_to("/etc")
+                path.symlink_to("/nonexistent")
         else:
             path.unlink()
             path.mkdir()

@@ -44,7 +44,7 @@ def ruin(project: Path) -> None:
     (project / "kept" / "moved").rename(project / "moved")
     (project / "replaced" / "in it").unlink()
     (project / "replaced").rmdir()
-    (project / "replaced").symlink_to("/etc")
+    (project / "replaced").symlink_to("/nonexistent")
     (project / "removed" / "deep" / "file").unlink()
     (project / "removed" / "deep").rmdir()
     (project / "closed" / "file").write_text("changed")

@@ -227,7 +227,7 @@ def test_a_project_that_was_removed_altogether_is_put_back(project: Path, state:
         lambda: None,
         project.mkdir,
         lambda: project.write_text("a file"),
-        lambda: project.symlink_to("/etc"),
+        lambda: project.symlink_to("/nonexistent"),
     ):
         checkpoint = take(project, state)
         shutil.rmtree(project)

@@ -164,7 +164,7 @@ def look() -> Host:
         mounts={line.split(" ", 1)[1] for line in Path("/proc/self/mountinfo").read_text().splitlines()},
         groups=groups(),
         scratch={name for name in os.listdir(tempfile.gettempdir()) if name.startswith("redoma-")},
-        shared_memory=set(os.listdir("/dev/shm")),
+        shared_memory={name for name in os.listdir("/dev/shm") if not name.startswith("redoma-test-")},
     )
 
 

@@ -43,7 +43,7 @@ CONFLICTS: dict[str, tuple[Meddling, set[str]]] = {
     "new in its place": (lambda p: (p / "added").write_text("theirs"), {"added"}),
     "even if it is the same": (lambda p: (p / "added").write_text("new"), {"added"}),
     "a directory in its place": (lambda p: (p / "added").mkdir(), {"added"}),
-    "a link in its place": (lambda p: (p / "added").symlink_to("/etc/passwd"), {"added"}),
+    "a link in its place": (lambda p: (p / "added").symlink_to("/nonexistent/passwd"), {"added"}),
     "a pipe in its place": (lambda p: os.mkfifo(p / "added"), {"added"}),
     "a link for a file": (relink("changed", "removed"), {"changed"}),
     "another target": (relink("link", "theirs"), {"link"}),

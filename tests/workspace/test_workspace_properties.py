@@ -47,7 +47,7 @@ class Operations:
         if what == "mkdir" and free:
             os.mkdir(path)
         elif what == "symlink" and free:
-            os.symlink(self.chance.choice(["a", "../b", "/etc/passwd", "nowhere", "\udcff"]), path)
+            os.symlink(self.chance.choice(["a", "../b", "/nonexistent/passwd", "nowhere", "\udcff"]), path)
         elif what == "create" and free:
             self.fill(path)
             os.chmod(path, self.chance.choice(_MODES))

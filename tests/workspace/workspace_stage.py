@@ -27,7 +27,7 @@ NOBODY = 65433
 def fast_directory() -> Iterator[Path]:
     """In memory where there is such a place: what is tested is not the disk."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="workspace-", dir=place) as directory:
+    with tempfile.TemporaryDirectory(prefix="redoma-test-workspace-", dir=place) as directory:
         yield Path(directory)
 
 

@@ -72,7 +72,10 @@ class Changes:
         self._durable, self._now = durable, now
 
     def keep(self, id: str, effect: Effect, stage: Path, about: dict[str, Any]) -> Kept:  # noqa: A002 - the run's own word
-        """Keep an effect, with the contents that `effect_of` has left in the stage."""
+        """Keep an effect, with the contents that `effect_of` has left in the stage.
+
+        This waits for no disk, as every run in an overlay does it. A power cut may spoil what was kept lately; that is
+        found out when it is used, by its digests, and the project was not touched."""
         if not _ID.match(id):
             raise WorkspaceError(
                 f"{id!r} can't name changes", why="a name has letters, digits, - and _", next="use the id of the run"
@@ -88,11 +91,8 @@ class Changes:
             versions = (change.after for change in effect.changes)
             for name in {version.sha256 for version in versions if version and version.kind == "file"}:
                 self._take(stage / name, new / "new" / name)
-            for place in (new / "new", new / "old"):
-                private.sync_path(place, durable=self._durable)
-            private.write(new / _MANIFEST, kept, durable=self._durable)
+            private.write(new / _MANIFEST, kept, durable=False)
             os.rename(new, self.directory / id)
-            private.sync_path(self.directory, durable=self._durable)
         return kept
 
     def get(self, id: str) -> Kept:  # noqa: A002
@@ -277,12 +277,10 @@ class Changes:
             if ours and about.st_dev == os.stat(target.parent).st_dev:
                 os.fchmod(number, 0o600)
                 os.rename(source, target)
-                private.sync(number, durable=self._durable)
                 return
             new = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
                 staging.copy(number, new)
-                private.sync(new, durable=self._durable)
             finally:
                 os.close(new)
         finally:
