@@ -304,7 +304,7 @@ async def test_of_a_script_that_is_far_too_long_only_the_beginning_is_on_record(
     assert (result.success, result.validation_failed, result.exit_code) == (False, True, -1)
     assert "10000" in (result.error or "")
     intent, outcome = bench.records()[before:]
-    assert (intent["data"]["code"], outcome["data"]["status"]) == ("#" * 10_001, "forbidden")
+    assert (intent["data"]["code"], outcome["data"]["status"]) == ("#" * 10_002, "forbidden")
 
 
 async def test_what_runs_is_the_text_that_was_checked(bench: Bench) -> None:

@@ -11,7 +11,6 @@ what one processor could give a script in its time.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -23,7 +22,8 @@ from ..backends.base import uncancellable
 from ..config import Config
 from ..errors import InvalidRequest
 from ..executor import Asked, AsyncExecutor
-from ..models import Finding, Limits, MiB, Request, Result, Status
+from ..models import Limits, MiB, Result, Status
+from .script_bash import Bash
 from .script_checks import (
     BASH_DANGEROUS_PATTERNS,
     PACK,
@@ -105,10 +105,12 @@ class ScriptExecutor:
             )
         if backend == "jail" and (host is not None or pull):
             raise InvalidRequest("host or pull was given to the jail", why="it has no engine", next="leave them out")
-        self._backend = _jail(warm) if backend == "jail" else _docker(host, pull, warm)
+        jail = _jail(warm) if backend == "jail" else None
+        self._backend = jail or _docker(host, pull, warm)
         self._limits = _JAIL if backend == "jail" else _DOCKER
         self._executor = AsyncExecutor(config, backends=(self._backend,))
-        self._validator = ScriptValidator(executor=self._executor)
+        self._bash = Bash(jail)
+        self._validator = ScriptValidator(executor=self._executor, bash=self._bash)
         self._kept = False
         self._closings = 0
 
@@ -127,32 +129,33 @@ class ScriptExecutor:
         )
         closings = self._closings
         try:
-            objections = await self._objections(request)
+            objections = await self._validator.objections(request)
             if closings != self._closings:  # while Bash was asked
                 why = f"{self._backend.name} is closed: its executor was. Next: run it again"
                 return ExecutionResult(False, "", "", -1, error=why)
             return _answer(await self._executor.submit(Asked(request, PACK, objections)), seconds)
         finally:
             if not self._kept:
-                await uncancellable(self._backend.let_go())
+                await uncancellable(self._let_go())
+
+    async def _let_go(self) -> None:
+        """Of what nobody uses any more."""
+        await self._backend.let_go()
+        await self._bash.let_go()
 
     def _within(self, seconds: float) -> Limits:
         budget = seconds if self._limits is _JAIL else self.MAX_TIMEOUT
         return msgspec.structs.replace(self._limits, time=seconds, cpu=budget + _CPU_GRACE)
 
-    async def _objections(self, request: Request) -> tuple[Finding, ...]:
-        """What Bash says, on a thread. If we are cancelled, we go when that thread is done."""
-        if request.language != "bash":
-            return ()
-        asked = asyncio.create_task(asyncio.to_thread(self._validator.objections, request))
-        await uncancellable(asked)
-        return asked.result()
-
     async def aclose(self) -> None:
         """Let go of what is kept warm. What still runs is ended, and says so. It can be used again afterwards."""
         self._kept = False
         self._closings += 1
-        await uncancellable(self._executor.aclose())
+        await uncancellable(self._close())
+
+    async def _close(self) -> None:
+        await self._executor.aclose()
+        await self._bash.aclose()
 
     async def __aenter__(self) -> ScriptExecutor:
         self._kept = True
