@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
+from .. import config as configuration
 from .. import intake
 from ..backends.base import uncancellable
-from ..config import Config
+from ..config import Config, DockerConfig, JailConfig
 from ..errors import InvalidRequest
 from ..executor import Asked, AsyncExecutor
 from ..models import Limits, MiB, Result, Status
@@ -51,8 +52,7 @@ __all__ = [
 
 _PROCESSES = 100
 # Of its output more is kept than of other runs: R2 knows no number of lines.
-_JAIL = Limits(memory=512 * MiB, processes=_PROCESSES, output_lines=100_000, output_bytes=8 * MiB)
-_DOCKER = msgspec.structs.replace(_JAIL, processes=_PROCESSES - 1)  # one process of the container is ours
+_LIMITS = Limits(memory=512 * MiB, processes=_PROCESSES, output_lines=100_000, output_bytes=8 * MiB)
 # A time-out returns what was printed until then, so nothing of it may wait in an interpreter for the end of its line.
 _ENV = {"PYTHONUNBUFFERED": "1"}
 _CPU_GRACE = 5.0  # seconds: a script that is busy on one processor runs out of time first, and is told so
@@ -98,16 +98,17 @@ class ScriptExecutor:
         pull: bool = False,
         warm: int = 0,
     ) -> None:
-        """`host` (where the engine is) and `pull` (whether a missing image is fetched) are for containers only."""
+        """`host` (where the engine is) and `pull` (whether a missing image is fetched) are for containers only; what is
+        not given is as configured. The images are not: they are part of what a script may rely on."""
         if backend not in ("docker", "jail"):
             raise InvalidRequest(
                 f"scripts can't run on {backend!r}", why="they are promised a boundary", next="use 'docker' or 'jail'"
             )
         if backend == "jail" and (host is not None or pull):
             raise InvalidRequest("host or pull was given to the jail", why="it has no engine", next="leave them out")
-        jail = _jail(warm) if backend == "jail" else None
-        self._backend = jail or _docker(host, pull, warm)
-        self._limits = _JAIL if backend == "jail" else _DOCKER
+        config = config or configuration.load()
+        jail = _jail(config.jail, warm) if backend == "jail" else None
+        self._backend = jail or _docker(config.docker, host, pull, warm)
         self._executor = AsyncExecutor(config, backends=(self._backend,))
         self._bash = Bash(jail)
         self._validator = ScriptValidator(executor=self._executor, bash=self._bash)
@@ -144,8 +145,9 @@ class ScriptExecutor:
         await self._bash.let_go()
 
     def _within(self, seconds: float) -> Limits:
-        budget = seconds if self._limits is _JAIL else self.MAX_TIMEOUT
-        return msgspec.structs.replace(self._limits, time=seconds, cpu=budget + _CPU_GRACE)
+        # A container has one processor by its quota, a cell what one could give it in its time.
+        budget = seconds if self._backend.name == "jail" else self.MAX_TIMEOUT
+        return msgspec.structs.replace(_LIMITS, time=seconds, cpu=budget + _CPU_GRACE)
 
     async def aclose(self) -> None:
         """Let go of what is kept warm. What still runs is ended, and says so. It can be used again afterwards."""
@@ -165,7 +167,7 @@ class ScriptExecutor:
         await self.aclose()
 
 
-def _docker(host: str | None, pull: bool, warm: int) -> DockerBackend:
+def _docker(config: DockerConfig, host: str | None, pull: bool, warm: int) -> DockerBackend:
     from ..backends.docker import Box, DockerBackend
 
     box = Box(
@@ -174,17 +176,29 @@ def _docker(host: str | None, pull: bool, warm: int) -> DockerBackend:
         network_mode="none",
         user="nobody",
         cpu_quota=100_000,
+        # One process of the container is ours. Here and not in the limits, where it would be refused with gVisor, whose
+        # processes are bounded only by the threads that its kernel needs for them.
+        pids_limit=_PROCESSES - 1,
         read_only_rootfs=True,
         auto_remove=True,
-        pull=pull,
+        seccomp=config.seccomp,
+        runtime=config.runtime,
+        pull=pull or config.pull,
     )
-    return DockerBackend(box, host=host, minimum=warm)
+    return DockerBackend(
+        box,
+        host=host or config.host,
+        minimum=warm,
+        maximum=config.maximum,
+        queue=config.queue,
+        idle=config.idle,
+    )
 
 
-def _jail(warm: int) -> JailBackend:
+def _jail(config: JailConfig, warm: int) -> JailBackend:
     from ..backends.jail import JailBackend
 
-    return JailBackend(minimum=warm)
+    return JailBackend(**msgspec.structs.asdict(config) | {"minimum": warm})
 
 
 def _bad_timeout(timeout: object) -> ValidationResult | None:
