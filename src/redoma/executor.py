@@ -23,7 +23,7 @@ from .intake import Options
 from .live import Live
 from .models import Decision, Evaluation, Finding, Language, Limits, Request, Result, Status
 from .output import Capture
-from .policy import Policy, evaluate
+from .policy import Policy, evaluate, secrets_in
 from .sensitive import Redactor
 from .streaming import AsyncLiveRun
 
@@ -134,7 +134,7 @@ class AsyncExecutor:
         redactor = live.redactor if live else Redactor(request.secrets.values())
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
         try:
-            self._record("intent", request.id, endings.intent(request, evaluation, redactor))
+            self._record("intent", request.id, endings.intent(request, evaluation, self._for_record(asked, redactor)))
         except AuditError as error:
             return endings.failed(result, error, redactor)  # what can't be recorded doesn't run
         try:
@@ -148,6 +148,11 @@ class AsyncExecutor:
             except AuditError as error:
                 result = endings.failed(result, error, redactor, ran=True)
         return result
+
+    def _for_record(self, asked: Asked, redactor: Redactor) -> Redactor:
+        """That which also knows the secrets that only the policy has recognised."""
+        embedded = secrets_in(self._policies[asked.policy], asked.judged or asked.request)
+        return Redactor([*asked.request.secrets.values(), *embedded]) if embedded else redactor
 
     async def _execute(self, asked: Asked, result: Result, redactor: Redactor, live: Live | None) -> Result:
         """On the first backend that can. One that raises `Unsupported` has run nothing, so the next may be tried."""

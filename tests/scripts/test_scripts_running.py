@@ -298,6 +298,27 @@ async def test_nothing_runs_if_validation_fails(bench: Bench, script: str, kind:
     assert (outcome["kind"], outcome["data"]["status"], outcome["data"]["backend"]) == ("outcome", "forbidden", "")
 
 
+@pytest.mark.parametrize(
+    ("script", "kind", "secret"),
+    [
+        ("api_key = 'sk-1234'\nprint('sk-1234')", "python", "sk-1234"),
+        ("password = 'a1'", "python", "a1'"),
+        ("export TOKEN=abc123", "bash", "abc123"),
+        ("aws configure set aws_access_key_id AKIAIOSFODNN7EXAMPLE", "bash", "AKIA"),
+    ],
+)
+async def test_a_secret_that_was_recognised_is_not_put_on_record(
+    bench: Bench, script: str, kind: str, secret: str
+) -> None:
+    before = len(bench.records())
+    result = await bench.scripts.execute(script, kind)
+    assert (result.validation_failed, "secret" in (result.error or "")) == (True, True)
+    records = bench.records()[before:]
+    assert [record["kind"] for record in records] == ["intent", "outcome"]
+    assert secret not in f"{records} {result}"
+    assert "[redacted:" in records[0]["data"]["code"]
+
+
 async def test_of_a_script_that_is_far_too_long_only_the_beginning_is_on_record(bench: Bench) -> None:
     before = len(bench.records())
     result = await bench.scripts.execute("#" * (17 << 20), "python")  # more than a record can hold

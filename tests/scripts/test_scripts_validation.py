@@ -193,6 +193,21 @@ def test_a_message_never_holds_the_secret(validator: ScriptValidator) -> None:
         assert not {"abc123", "hunter2", "ghp_"} & set(re.split(r"\W", error))
 
 
+@pytest.mark.parametrize(
+    ("script", "kind", "says"),
+    [
+        ("x = 1\napi_key = 'sk-1234'", "python", "at line 2: it holds a secret by its name: a text is given to a"),
+        ("api_key = 'sk-1234'", "python", "(api_key) [script.assigned-secret]"),
+        ("export GITHUB_TOKEN=abc123", "bash", "(TOKEN) [script.unquoted-secret]"),
+        ("x = 'ghp_16C7e42F292c6912E7710c838347Ae178B4a'", "python", "(github token) [script.secret]"),
+    ],
+)
+def test_a_message_about_a_secret_says_which_kind_and_where(
+    validator: ScriptValidator, script: str, kind: str, says: str
+) -> None:
+    assert says in (validator.validate(script, kind).error or "")
+
+
 def test_the_layer_that_comes_first_is_told(validator: ScriptValidator) -> None:
     secret, danger, broken = "token = 'abc123'\n", "eval(x)\n", "fi\n"
     assert validator.validate(secret + danger + "#" * 10_000, "python").layer == "size"

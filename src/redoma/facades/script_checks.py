@@ -29,6 +29,7 @@ _LAYERS: dict[str, Layer] = {
     "script.length": "size",
     "script.secret": "secrets",
     "script.assigned-secret": "secrets",
+    "script.unquoted-secret": "secrets",
     "script.bash-syntax": "syntax",
     "python.syntax": "syntax",
     "shell.syntax": "syntax",
@@ -141,9 +142,11 @@ def verdict(findings: tuple[Finding, ...]) -> ValidationResult:
 
 
 def _message(layer: Layer, finding: Finding) -> str:
-    """Never with the text that was found: it may be the secret itself."""
+    """Never with the text that was found, where it may be the secret itself: of those, findings have the kind only."""
     where = f" at line {finding.line}" if finding.line else ""
     what = finding.text if finding.rule == "python.syntax" and finding.text else finding.reason
+    if layer == "secrets" and finding.text:
+        what += f" ({finding.text.replace('-', ' ')})"
     advice = f". {finding.suggestion[:1].upper()}{finding.suggestion[1:]}" if finding.suggestion else ""
     head = "The syntax of the script can't be read" if finding.rule in _UNREAD else _HEADS[layer]
     return f"{head}{where}: {what} [{finding.rule}]{advice}"

@@ -9,7 +9,7 @@ packs are loaded when first needed: judging Python doesn't load the Bash parser,
 
 from __future__ import annotations
 
-from .evaluate import evaluate
+from .evaluate import evaluate, secrets_in
 from .rules import PACKS, Policy, Rule, load
 
-__all__ = ["PACKS", "Policy", "Rule", "evaluate", "load"]
+__all__ = ["PACKS", "Policy", "Rule", "evaluate", "load", "secrets_in"]

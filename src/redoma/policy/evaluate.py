@@ -45,6 +45,12 @@ def evaluate(policy: Policy, request: Request, *, live_input: bool = False) -> E
     return Evaluation(policy=policy.name, digest=policy.digest, findings=tuple(findings))
 
 
+def secrets_in(policy: Policy, request: Request) -> list[str]:
+    """The texts that rules took for secrets by where they stand, and that nobody would know by their looks. They are in
+    no evaluation, since those are put on record."""
+    return policy.matcher.secrets(request.text, "bash" if request.language == "command" else request.language)
+
+
 def _facts(policy: Policy, request: Request, live_input: bool) -> list[Fact]:
     if request.language == "python":
         from . import python
