@@ -144,6 +144,13 @@ async def test_what_can_not_be_recorded_does_not_run(tmp_path: Path) -> None:
     assert result.error
 
 
+@pytest.mark.parametrize("warm", ["2", 1.5, True, -1, None, 10**6])
+def test_a_number_to_keep_warm_that_is_none_is_refused_at_once(config: Config, warm: Any) -> None:
+    for backend in ("docker", "jail"):
+        with pytest.raises(InvalidRequest, match="warm is "):
+            ScriptExecutor(backend, config=config, warm=warm)
+
+
 def test_a_backend_without_a_boundary_is_not_taken(config: Config) -> None:
     with pytest.raises(InvalidRequest, match="'docker' or 'jail'"):
         ScriptExecutor("native", config=config)  # type: ignore[arg-type]

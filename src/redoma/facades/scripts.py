@@ -19,7 +19,7 @@ import msgspec
 
 from .. import config as configuration
 from .. import intake
-from ..backends.base import uncancellable
+from ..backends.base import exceeded, uncancellable
 from ..config import Config, DockerConfig, JailConfig
 from ..errors import InvalidRequest
 from ..executor import Asked, AsyncExecutor
@@ -51,6 +51,7 @@ __all__ = [
 ]
 
 _PROCESSES = 100
+_MOST_WARM = 1000  # as in the configuration
 # Of its output more is kept than of other runs: R2 knows no number of lines.
 _LIMITS = Limits(memory=512 * MiB, processes=_PROCESSES, output_lines=100_000, output_bytes=8 * MiB)
 # A time-out returns what was printed until then, so nothing of it may wait in an interpreter for the end of its line.
@@ -106,6 +107,9 @@ class ScriptExecutor:
             )
         if backend == "jail" and (host is not None or pull):
             raise InvalidRequest("host or pull was given to the jail", why="it has no engine", next="leave them out")
+        if not isinstance(warm, int) or isinstance(warm, bool) or not 0 <= warm <= _MOST_WARM:
+            why = f"it is a number from 0 to {_MOST_WARM}"
+            raise InvalidRequest(f"warm is {warm!r}", why=why, next="leave it out, or use a small number such as 2")
         config = config or configuration.load()
         jail = _jail(config.jail, warm) if backend == "jail" else None
         self._backend = jail or _docker(config.docker, host, pull, warm)
@@ -134,7 +138,7 @@ class ScriptExecutor:
             if closings != self._closings:  # while Bash was asked
                 why = f"{self._backend.name} is closed: its executor was. Next: run it again"
                 return ExecutionResult(False, "", "", -1, error=why)
-            return _answer(await self._executor.submit(Asked(request, PACK, objections)), seconds)
+            return _answer(await self._executor.submit(Asked(request, PACK, objections)), request.limits)
         finally:
             if not self._kept:
                 await uncancellable(self._let_go())
@@ -213,15 +217,17 @@ def _invalid(error: str | None) -> ExecutionResult:
     return ExecutionResult(False, "", "", -1, validation_failed=True, error=error)
 
 
-def _answer(result: Result, seconds: float) -> ExecutionResult:
+def _answer(result: Result, limits: Limits) -> ExecutionResult:
     """A result in the words of this interface."""
     if result.status.ending == "refused":
         return _invalid(verdict(result.evaluation.findings).error or result.error)
     match result.status:
         case Status.OK | Status.ERROR:  # it ended by itself: its own words and exit code say all
             code, error = result.shell_exit, None
-        case Status.TIMEOUT:
-            code, error = -1, f"Script execution timed out after {seconds:g} s"
+        case Status.TIMEOUT if result.error == exceeded("time", limits):
+            code, error = -1, f"Script execution timed out after {limits.time:g} s"
+        case Status.TIMEOUT:  # earlier, by the processor time of all its processes together
+            code, error = -1, f"Script execution timed out: {result.error}"
         case Status.FAILED:
             code, error = -1, result.error
         case _:
