@@ -36,7 +36,7 @@ from .intake import Options
 from .live import Live
 from .models import Decision, Evaluation, Finding, Language, Limits, Request, Result, Status, Stream
 from .output import Capture, Spool
-from .policy import Policy, evaluate, level_of
+from .policy import Policy, evaluate, level_of, secrets_in
 from .projects import Projects
 from .sensitive import Redactor
 from .store import NAME as DATABASE
@@ -207,7 +207,7 @@ class AsyncExecutor:
         try:
             verdict = await self._decided(asked, case)
             result = msgspec.structs.replace(result, approval=verdict.approval, approval_id=verdict.id)
-            told = endings.intent(request, evaluation, level, redactor, asked.expectation)
+            told = endings.intent(request, evaluation, level, self._for_record(asked, redactor), asked.expectation)
             self._record("intent", request.id, told)
         except (AuditError, StoreError) as error:
             return endings.failed(result, error, redactor)  # what can't be recorded doesn't run
@@ -226,6 +226,11 @@ class AsyncExecutor:
             except AuditError as error:
                 result = endings.failed(result, error, redactor, ran=True)
         return result
+
+    def _for_record(self, asked: Asked, redactor: Redactor) -> Redactor:
+        """That which also knows the secrets that only the policy has recognised."""
+        embedded = secrets_in(self._policy(asked.policy), asked.judged or asked.request)
+        return Redactor([*asked.request.secrets.values(), *embedded]) if embedded else redactor
 
     async def _decided(self, asked: Asked, case: Case) -> Verdict:
         """Whether it may run: by policy, or by a person. In an overlay nothing happens: there a person decides on the

@@ -232,3 +232,26 @@ STANDARD_ALLOWS = {
 @pytest.mark.parametrize("name", STANDARD_ALLOWS)
 def test_the_standard_pack_lets_ordinary_code_be(name: str) -> None:
     assert evaluate(load("standard"), Request(code=HEADER + STANDARD_ALLOWS[name])).findings == ()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import posix\nposix.system(x)",
+        "from posix import system as s\ns('ls')",
+        "from posix import *\nsystem('ls')",
+        "import posix as p\ngetattr(p, 'sys' + 'tem')('ls')",
+        "import sys\nsys.modules['posix'].system('ls')",
+    ],
+)
+def test_what_os_has_from_posix_is_what_it_is_there(code: str) -> None:
+    found = evaluate(load("script"), Request(code=code)).findings
+    assert "script.starts-a-shell" in {finding.rule for finding in found}
+
+
+def test_posix_is_judged_as_os_is() -> None:
+    for call in ("unlink('/etc/passwd')", "open('/etc/passwd', 1)", "execv('/bin/rm', ['rm', '-rf', '/'])", "getcwd()"):
+        os_, posix = (
+            evaluate(load("standard"), Request(code=f"import {module}\n{module}.{call}")) for module in ("os", "posix")
+        )
+        assert [finding.rule for finding in posix.findings] == [finding.rule for finding in os_.findings], call

@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from redoma import Config
 from redoma.config import AuditConfig
+from redoma.facades import scripts
 from redoma.scripts import ExecutionResult, ScriptExecutor
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -214,6 +215,14 @@ async def test_a_timeout_returns_what_was_printed_and_leaves_nothing(bench: Benc
     assert bench.containers() == []
 
 
+async def test_who_runs_out_of_processor_time_is_told_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = {"docker": 300, "jail": 60}[bench.kind]
+    monkeypatch.setattr(scripts, "_CPU_GRACE", 1.0 - budget)  # so that a second is left of it
+    result = await bench.scripts.execute("print('busy')\nwhile True: pass", "python", 60)
+    assert (result.timeout, result.exit_code, result.stdout) == (True, -1, "busy\n")
+    assert result.error == "Script execution timed out: it used more than 1 s of processor time and was ended"
+
+
 HALF = """
 import subprocess, sys, time
 print("out", end="")
@@ -298,13 +307,34 @@ async def test_nothing_runs_if_validation_fails(bench: Bench, script: str, kind:
     assert (outcome["kind"], outcome["data"]["status"], outcome["data"]["backend"]) == ("outcome", "forbidden", "")
 
 
+@pytest.mark.parametrize(
+    ("script", "kind", "secret"),
+    [
+        ("api_key = 'sk-1234'\nprint('sk-1234')", "python", "sk-1234"),
+        ("password = 'a1'", "python", "a1'"),
+        ("export TOKEN=abc123", "bash", "abc123"),
+        ("aws configure set aws_access_key_id AKIAIOSFODNN7EXAMPLE", "bash", "AKIA"),
+    ],
+)
+async def test_a_secret_that_was_recognised_is_not_put_on_record(
+    bench: Bench, script: str, kind: str, secret: str
+) -> None:
+    before = len(bench.records())
+    result = await bench.scripts.execute(script, kind)
+    assert (result.validation_failed, "secret" in (result.error or "")) == (True, True)
+    records = bench.records()[before:]
+    assert [record["kind"] for record in records] == ["intent", "outcome"]
+    assert secret not in f"{records} {result}"
+    assert "[redacted:" in records[0]["data"]["code"]
+
+
 async def test_of_a_script_that_is_far_too_long_only_the_beginning_is_on_record(bench: Bench) -> None:
     before = len(bench.records())
     result = await bench.scripts.execute("#" * (17 << 20), "python")  # more than a record can hold
     assert (result.success, result.validation_failed, result.exit_code) == (False, True, -1)
     assert "10000" in (result.error or "")
     intent, outcome = bench.records()[before:]
-    assert (intent["data"]["code"], outcome["data"]["status"]) == ("#" * 10_001, "forbidden")
+    assert (intent["data"]["code"], outcome["data"]["status"]) == ("#" * 10_002, "forbidden")
 
 
 async def test_what_runs_is_the_text_that_was_checked(bench: Bench) -> None:

@@ -1,26 +1,24 @@
 """R2.5: what is looked at before a script runs, and the words in which it is refused.
 
 There is one source of what is refused: the policy pack `script`, and the shapes of secrets that it asks for. It decides
-on the syntax tree, so `print("eval(")` passes and `eval (x)` does not. What is added here is the one check that a tree
-can't stand in for: `bash -n`, asked only about text to which nothing else was found to object.
+on the syntax tree, so `print("eval(")` passes and `eval (x)` does not. What is added is `bash -n` (see `script_bash`),
+asked only about text to which nothing else was found to object.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-import resource
-import shutil
-import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
 from .. import intake
 from ..executor import AsyncExecutor
-from ..models import Decision, Evaluation, Finding, Language, MiB, Request
-from ..output import clean
+from ..models import Decision, Evaluation, Finding, Language, Request
 from ..policy import Rule, load
-from ..sensitive import Redactor
 from ..sensitive.patterns import PATTERNS
+from .script_bash import Bash
 
 Layer = Literal["type", "size", "secrets", "dangerous", "syntax"]
 
@@ -31,6 +29,7 @@ _LAYERS: dict[str, Layer] = {
     "script.length": "size",
     "script.secret": "secrets",
     "script.assigned-secret": "secrets",
+    "script.unquoted-secret": "secrets",
     "script.bash-syntax": "syntax",
     "python.syntax": "syntax",
     "shell.syntax": "syntax",
@@ -62,37 +61,63 @@ class ValidationResult:
 
 
 class ScriptValidator:
-    """Says whether a script would be let through. Runs nothing of it, and records nothing."""
+    """Says whether a script would be let through. Runs nothing of it, and records nothing.
+
+    Bash reads scripts in a cell; who has many of them to look at keeps what cells are made from for as long as a block
+    lasts: `with ScriptValidator() as validator`.
+    """
 
     MAX_SIZE = next(rule.longer_than for rule in load(PACK).rules if rule.id == "script.length")
 
-    def __init__(self, *, executor: AsyncExecutor | None = None) -> None:
+    def __init__(self, *, executor: AsyncExecutor | None = None, bash: Bash | None = None) -> None:
         self._executor = executor or AsyncExecutor(backends=())
+        self._bash = bash or Bash()
+        self._kept = False
 
     def validate(self, script_content: str, script_type: str) -> ValidationResult:
         """The verdict on a script, `bash -n` included."""
         if (problem := malformed(script_content, script_type)) is not None:
             return problem
         language: Language = "python" if script_type == "python" else "bash"
-        request = Request(code=self.judged(intake.source(script_content)), language=language)
+        request = Request(code=intake.source(self.judged(script_content)), language=language)
         evaluation = self._executor.check(request, PACK)
-        return verdict(self.objections(request, evaluation) + evaluation.findings)
+        if language == "python":
+            return verdict(evaluation.findings)
+        with ThreadPoolExecutor(1) as thread:  # with an event loop of its own: the caller may be on one
+            objections = thread.submit(asyncio.run, self._ask(request, evaluation)).result()
+        return verdict(objections + evaluation.findings)
+
+    async def _ask(self, request: Request, evaluation: Evaluation) -> tuple[Finding, ...]:
+        try:
+            return await self.objections(request, evaluation)
+        finally:
+            if not self._kept:
+                await self._bash.let_go()
 
     def judged(self, script_content: str) -> str:
         """What of a script is looked at, and put on record: of one that is too long, enough to know that."""
         if self._executor.config.policy.decisions.get("script.length") is Decision.ALLOW:
             return script_content  # somebody lets longer ones pass
-        return script_content[: self.MAX_SIZE + 1]
+        return script_content[: self.MAX_SIZE + 2]  # of which the first may be a mark that is taken off
 
-    def objections(self, request: Request, evaluation: Evaluation | None = None) -> tuple[Finding, ...]:
+    async def objections(self, request: Request, evaluation: Evaluation | None = None) -> tuple[Finding, ...]:
         """What Bash itself has against a script, where nothing but its syntax speaks against it."""
         if request.language != "bash":
             return ()
         evaluation = evaluation or self._executor.check(request, PACK)
         if verdict(evaluation.findings).layer not in (None, "syntax"):
             return ()
-        problem = bash_syntax(request.code)
+        problem = await self._bash.objection(request.code)
         return () if problem is None else (problem,)
+
+    def __enter__(self) -> ScriptValidator:
+        self._kept = True
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._kept = False
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, self._bash.aclose()).result()
 
 
 def malformed(script_content: object, script_type: object) -> ValidationResult | None:
@@ -117,71 +142,14 @@ def verdict(findings: tuple[Finding, ...]) -> ValidationResult:
 
 
 def _message(layer: Layer, finding: Finding) -> str:
-    """Never with the text that was found: it may be the secret itself."""
+    """Never with the text that was found, where it may be the secret itself: of those, findings have the kind only."""
     where = f" at line {finding.line}" if finding.line else ""
     what = finding.text if finding.rule == "python.syntax" and finding.text else finding.reason
+    if layer == "secrets" and finding.text:
+        what += f" ({finding.text.replace('-', ' ')})"
     advice = f". {finding.suggestion[:1].upper()}{finding.suggestion[1:]}" if finding.suggestion else ""
     head = "The syntax of the script can't be read" if finding.rule in _UNREAD else _HEADS[layer]
     return f"{head}{where}: {what} [{finding.rule}]{advice}"
-
-
-# --- bash -n ---------------------------------------------------------------------------------------------------
-
-_SECONDS = 5
-_SAID = re.compile(r"[^\n]*?: line (?P<line>[0-9]+): (?P<what>[^\n]*)")
-
-
-def bash_syntax(script: str) -> Finding | None:
-    """What `bash -n` has to say against a text. None where Bash is not installed: then the policy's reader has to do.
-
-    Nobody has reviewed the text, and Bash's parser is a large program in C that some texts do crash (`$(` three
-    thousand times). So it gets no environment (no BASH_ENV, no functions), no start-up files, no file to hold on to,
-    little time and memory, and a process that can neither start another nor write a file. It waits for its input until
-    these limits are in place.
-    """
-    if (bash := shutil.which("bash")) is None:
-        return None
-    # `-n` runs no `shopt`, so what needs this one would always be refused.
-    options = ["-O", "extglob"] if "extglob" in script else []
-    with subprocess.Popen(
-        [bash, "--noprofile", "--norc", *options, "-n"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={"LC_ALL": "C"},
-        cwd="/",
-        start_new_session=True,
-    ) as process:
-        try:
-            _limit(process.pid)
-            _, said = process.communicate(script.encode("utf-8", "replace"), _SECONDS)
-        except subprocess.TimeoutExpired:
-            return _objection("Bash needs too long to read it")
-        finally:
-            process.kill()
-    # It ends with 0 after some errors, such as `[[ ( [[ (`: what it said counts, too.
-    told = [line for line in _SAID.finditer(said.decode("utf-8", "replace")) if not line["what"].startswith("warning")]
-    if told:
-        what, _ = clean(told[0]["what"][:200], Redactor())
-        return _objection(f"Bash says: {what}", int(told[0]["line"]))
-    return _objection("Bash can't read it") if process.returncode else None
-
-
-def _limit(process: int) -> None:
-    for limit, most in (
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, _SECONDS),
-        (resource.RLIMIT_AS, 256 * MiB),
-    ):
-        resource.prlimit(process, limit, (most, most))
-
-
-def _objection(reason: str, line: int = 0) -> Finding:
-    return Finding(
-        rule="script.bash-syntax", decision=Decision.FORBID, reason=reason, line=line, suggestion="correct the syntax"
-    )
 
 
 # --- the lists of R2.7 -----------------------------------------------------------------------------------------

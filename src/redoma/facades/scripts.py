@@ -11,19 +11,20 @@ what one processor could give a script in its time.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
+from .. import config as configuration
 from .. import intake
-from ..backends.base import uncancellable
-from ..config import Config
+from ..backends.base import exceeded, uncancellable
+from ..config import Config, DockerConfig, JailConfig
 from ..errors import InvalidRequest
 from ..executor import Asked, AsyncExecutor
-from ..models import Finding, Limits, MiB, Request, Result, Status
+from ..models import Limits, MiB, Result, Status
+from .script_bash import Bash
 from .script_checks import (
     BASH_DANGEROUS_PATTERNS,
     PACK,
@@ -50,9 +51,9 @@ __all__ = [
 ]
 
 _PROCESSES = 100
+_MOST_WARM = 1000  # as in the configuration
 # Of its output more is kept than of other runs: R2 knows no number of lines.
-_JAIL = Limits(memory=512 * MiB, processes=_PROCESSES, output_lines=100_000, output_bytes=8 * MiB)
-_DOCKER = msgspec.structs.replace(_JAIL, processes=_PROCESSES - 1)  # one process of the container is ours
+_LIMITS = Limits(memory=512 * MiB, processes=_PROCESSES, output_lines=100_000, output_bytes=8 * MiB)
 # A time-out returns what was printed until then, so nothing of it may wait in an interpreter for the end of its line.
 _ENV = {"PYTHONUNBUFFERED": "1"}
 _CPU_GRACE = 5.0  # seconds: a script that is busy on one processor runs out of time first, and is told so
@@ -98,17 +99,23 @@ class ScriptExecutor:
         pull: bool = False,
         warm: int = 0,
     ) -> None:
-        """`host` (where the engine is) and `pull` (whether a missing image is fetched) are for containers only."""
+        """`host` (where the engine is) and `pull` (whether a missing image is fetched) are for containers only; what is
+        not given is as configured. The images are not: they are part of what a script may rely on."""
         if backend not in ("docker", "jail"):
             raise InvalidRequest(
                 f"scripts can't run on {backend!r}", why="they are promised a boundary", next="use 'docker' or 'jail'"
             )
         if backend == "jail" and (host is not None or pull):
             raise InvalidRequest("host or pull was given to the jail", why="it has no engine", next="leave them out")
-        self._backend = _jail(warm) if backend == "jail" else _docker(host, pull, warm)
-        self._limits = _JAIL if backend == "jail" else _DOCKER
+        if not isinstance(warm, int) or isinstance(warm, bool) or not 0 <= warm <= _MOST_WARM:
+            why = f"it is a number from 0 to {_MOST_WARM}"
+            raise InvalidRequest(f"warm is {warm!r}", why=why, next="leave it out, or use a small number such as 2")
+        config = config or configuration.load()
+        jail = _jail(config.jail, warm) if backend == "jail" else None
+        self._backend = jail or _docker(config.docker, host, pull, warm)
         self._executor = AsyncExecutor(config, backends=(self._backend,))
-        self._validator = ScriptValidator(executor=self._executor)
+        self._bash = Bash(jail)
+        self._validator = ScriptValidator(executor=self._executor, bash=self._bash)
         self._kept = False
         self._closings = 0
 
@@ -127,33 +134,35 @@ class ScriptExecutor:
         )
         closings = self._closings
         try:
-            objections = await self._objections(request)
+            objections = await self._validator.objections(request)
             if closings != self._closings:  # while Bash was asked
                 why = f"{self._backend.name} is closed: its executor was. Next: run it again"
                 return ExecutionResult(False, "", "", -1, error=why)
             asked = Asked(request, PACK, objections, judged=_in_usual_time(request))
-            return _answer(await self._executor.submit(asked), seconds)
+            return _answer(await self._executor.submit(asked), request.limits)
         finally:
             if not self._kept:
-                await uncancellable(self._backend.let_go())
+                await uncancellable(self._let_go())
+
+    async def _let_go(self) -> None:
+        """Of what nobody uses any more."""
+        await self._backend.let_go()
+        await self._bash.let_go()
 
     def _within(self, seconds: float) -> Limits:
-        budget = seconds if self._limits is _JAIL else self.MAX_TIMEOUT
-        return msgspec.structs.replace(self._limits, time=seconds, cpu=budget + _CPU_GRACE)
-
-    async def _objections(self, request: Request) -> tuple[Finding, ...]:
-        """What Bash says, on a thread. If we are cancelled, we go when that thread is done."""
-        if request.language != "bash":
-            return ()
-        asked = asyncio.create_task(asyncio.to_thread(self._validator.objections, request))
-        await uncancellable(asked)
-        return asked.result()
+        # A container has one processor by its quota, a cell what one could give it in its time.
+        budget = seconds if self._backend.name == "jail" else self.MAX_TIMEOUT
+        return msgspec.structs.replace(_LIMITS, time=seconds, cpu=budget + _CPU_GRACE)
 
     async def aclose(self) -> None:
         """Let go of what is kept warm. What still runs is ended, and says so. It can be used again afterwards."""
         self._kept = False
         self._closings += 1
-        await uncancellable(self._executor.aclose())
+        await uncancellable(self._close())
+
+    async def _close(self) -> None:
+        await self._executor.aclose()
+        await self._bash.aclose()
 
     async def __aenter__(self) -> ScriptExecutor:
         self._kept = True
@@ -168,7 +177,7 @@ def _in_usual_time(request: Request) -> Request:
     return msgspec.structs.replace(request, limits=Limits())
 
 
-def _docker(host: str | None, pull: bool, warm: int) -> DockerBackend:
+def _docker(config: DockerConfig, host: str | None, pull: bool, warm: int) -> DockerBackend:
     from ..backends.docker import Box, DockerBackend
 
     box = Box(
@@ -177,17 +186,29 @@ def _docker(host: str | None, pull: bool, warm: int) -> DockerBackend:
         network_mode="none",
         user="nobody",
         cpu_quota=100_000,
+        # One process of the container is ours. Here and not in the limits, where it would be refused with gVisor, whose
+        # processes are bounded only by the threads that its kernel needs for them.
+        pids_limit=_PROCESSES - 1,
         read_only_rootfs=True,
         auto_remove=True,
-        pull=pull,
+        seccomp=config.seccomp,
+        runtime=config.runtime,
+        pull=pull or config.pull,
     )
-    return DockerBackend(box, host=host, minimum=warm)
+    return DockerBackend(
+        box,
+        host=host or config.host,
+        minimum=warm,
+        maximum=config.maximum,
+        queue=config.queue,
+        idle=config.idle,
+    )
 
 
-def _jail(warm: int) -> JailBackend:
+def _jail(config: JailConfig, warm: int) -> JailBackend:
     from ..backends.jail import JailBackend
 
-    return JailBackend(minimum=warm)
+    return JailBackend(**msgspec.structs.asdict(config) | {"minimum": warm})
 
 
 def _bad_timeout(timeout: object) -> ValidationResult | None:
@@ -202,15 +223,17 @@ def _invalid(error: str | None) -> ExecutionResult:
     return ExecutionResult(False, "", "", -1, validation_failed=True, error=error)
 
 
-def _answer(result: Result, seconds: float) -> ExecutionResult:
+def _answer(result: Result, limits: Limits) -> ExecutionResult:
     """A result in the words of this interface."""
     if result.status.ending == "refused":
         return _invalid(verdict(result.evaluation.findings).error or result.error)
     match result.status:
         case Status.OK | Status.ERROR:  # it ended by itself: its own words and exit code say all
             code, error = result.shell_exit, None
-        case Status.TIMEOUT:
-            code, error = -1, f"Script execution timed out after {seconds:g} s"
+        case Status.TIMEOUT if result.error == exceeded("time", limits):
+            code, error = -1, f"Script execution timed out after {limits.time:g} s"
+        case Status.TIMEOUT:  # earlier, by the processor time of all its processes together
+            code, error = -1, f"Script execution timed out: {result.error}"
         case Status.FAILED:
             code, error = -1, result.error
         case _:

@@ -9,7 +9,7 @@ packs are loaded when first needed: judging Python doesn't load the Bash parser,
 
 from __future__ import annotations
 
-from .evaluate import evaluate
+from .evaluate import evaluate, secrets_in
 from .levels import Leveled, level_of
 from .rules import PACKS, Permit, Policy, Rule, fingerprint, is_plain, load
 
@@ -24,4 +24,5 @@ __all__ = [
     "is_plain",
     "level_of",
     "load",
+    "secrets_in",
 ]

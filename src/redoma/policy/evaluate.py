@@ -47,6 +47,12 @@ def evaluate(policy: Policy, request: Request, *, live_input: bool = False) -> E
     return Evaluation(policy=policy.name, digest=policy.digest, findings=tuple(findings))
 
 
+def secrets_in(policy: Policy, request: Request) -> list[str]:
+    """The texts that rules took for secrets by where they stand, and that nobody would know by their looks. They are in
+    no evaluation, since those are put on record."""
+    return policy.matcher.secrets(request.text, "bash" if request.language == "command" else request.language)
+
+
 def _permitted(policy: Policy, request: Request, findings: list[Finding]) -> list[Finding]:
     """What was found, without objecting to what the owner of the configuration permits in exactly this request."""
     if not policy.permits or not findings:

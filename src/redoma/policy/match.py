@@ -8,12 +8,13 @@ globs are made without backtracking, and what users write is RE2.
 from __future__ import annotations
 
 import functools
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ..models import Finding
+from ..models import MIN_SECRET, Finding
 from .facts import MAX_NAME, UNKNOWN, Attribute, Call, Command, Fact, Import, Span, Trait
 from .rules import Rule
 
@@ -22,6 +23,10 @@ _MAX_REMEMBERED = 2000
 _MAX_ROOT_GLOB = 100
 MAX_PATTERN_HITS = 20
 """Places of one `pattern` that are reported; more say nothing new."""
+_MAX_SECRETS = 1000
+
+_HIDDEN = "(?P<secret>"
+"""In a pattern: what is in this group is shown to nobody. What is in a group `name` is, in its place."""
 
 _Fits = Callable[[str], object]
 
@@ -363,6 +368,17 @@ class Matcher:
                 found.update(dict.fromkeys(_findings_in_text(rule, text)))
         return sorted(found, key=lambda finding: (finding.line, finding.column))
 
+    def secrets(self, text: str, language: str) -> list[str]:
+        """What the group `secret` of a pattern holds; if that is too short to be found again, all that was matched."""
+        found: list[str] = []
+        for rule in self._of_text:
+            if rule.language in (None, language) and _HIDDEN in rule.pattern:
+                expression = compile_re2(rule.pattern)
+                for hit in itertools.islice(expression.finditer(_encodable(text)), _MAX_SECRETS):
+                    secret = hit.group(expression.groupindex["secret"]) or ""
+                    found.append(secret if len(secret) >= MIN_SECRET else hit.group())
+        return found
+
     def _matching(self, fact: Fact) -> Iterator[Rule]:
         match fact:
             case Command():
@@ -393,11 +409,13 @@ def _findings_in_text(rule: Rule, text: str) -> Iterator[Finding]:
     if 0 < rule.longer_than < len(text):
         yield _finding(rule, Fact())
     if rule.pattern:
-        text = _encodable(text)
-        for hit, _ in zip(compile_re2(rule.pattern).finditer(text), range(MAX_PATTERN_HITS), strict=False):
+        text, expression = _encodable(text), compile_re2(rule.pattern)
+        shown = expression.groupindex.get("name") if _HIDDEN in rule.pattern else 0
+        for hit in itertools.islice(expression.finditer(text), MAX_PATTERN_HITS):
             before = text[: hit.start()]
             column = hit.start() - (before.rfind("\n") + 1) + 1
-            yield _finding(rule, Fact(line=before.count("\n") + 1, column=column, text=hit.group()))
+            what = "" if shown is None else hit.group(shown) or ""
+            yield _finding(rule, Fact(line=before.count("\n") + 1, column=column, text=what))
 
 
 def _finding(rule: Rule, fact: Fact) -> Finding:

@@ -58,7 +58,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     traits: tuple[str, ...] = ()
     """Names of structural properties, such as "shell.pipe-to-interpreter"."""
     pattern: str = ""
-    """RE2 over the text of the request. The last resort: it can't tell code from a string or a comment."""
+    """RE2 over the text of the request. The last resort: it can't tell code from a string or a comment. What a group
+    `(?P<secret>…)` holds is neither shown nor recorded; `(?P<name>…)` is what is shown of it then."""
     longer_than: int = 0
     """Characters of source above which it matches."""
     time_over: float = 0.0

@@ -7,9 +7,17 @@ from __future__ import annotations
 from .base import listed, refuse
 
 # A name that says what it holds, and a quoted text with a digit in it: `api_key = 'sk-1234'`. Too short or too plain
-# to be known for a credential by its looks, so it is no pattern of what is taken out of outputs.
+# to be known for a credential by its looks, so it is no pattern of what is taken out of outputs. Between the two may be
+# a closing quote or bracket, a type, parentheses and a continued line. With a brace it is what a text is made from.
+_NAME = r"(?i)(?P<name>api[_-]?key|passw(?:or)?d|secret|token)"
 _ASSIGNED = (
-    r"""(?i)(?:api[_-]?key|passw(?:or)?d|secret|token)["']?\s*(?:=|:|:=)\s*["'][^'"\s$]{0,100}[0-9][^'"\s]*["']"""
+    _NAME + r"""["']?\]?\s{0,20}(?:=|:=|:(?:\s{0,20}[\w.|\[\] ]{1,60}=)?)[\s(\\]{0,20}"""
+    r"""[rbuf]{0,2}["']{1,3}\s{0,20}(?P<secret>[^'"\s${}]{0,100}[0-9][^'"\s{}]*)\s{0,20}["']"""
+)
+# In Bash a text needs no quotes. One with letters and digits that begins with either: no path, number or variable.
+_UNQUOTED = (
+    _NAME + r"""=(?P<secret>(?:[a-z_][^\s0-9'"`$&|;<>(){}\\]{0,100}[0-9]|[0-9]{1,100}[a-z_])[^\s'"`$&|;<>(){}\\]*)"""
+    r"""(?:[\s;&|)]|$)"""
 )
 
 RULES = (
@@ -32,13 +40,26 @@ RULES = (
         reason="it holds a secret by its name: a text is given to a password, a token or a key",
         suggestion="pass the secret to the run as a variable instead",
         pattern=_ASSIGNED,
-        match=("api_key = 'sk-1234'", 'GITHUB_TOKEN="abc123"', "{'token': 'abc123'}"),
+        match=(
+            *("api_key = 'sk-1234'", 'GITHUB_TOKEN="abc123"', "{'token': 'abc123'}", "password = ('hunter2')"),
+            *('password = """hunter2"""', "password = f'hunter2'", "password = \\\n    'hunter2'", "token = b'a1'"),
+            *("password: str = 'hunter2'", "os.environ['API_KEY'] = 'abc123'", "connect(password='hunter2')"),
+        ),
         not_match=(
-            "token = get_token(1)",
-            "max_tokens = '4096'",
-            "secret = 'my-secret'",
-            'TOKEN="$TOKEN2"',
-            "token=''",
+            *("token = get_token(1)", "max_tokens = '4096'", "secret = 'my-secret'", 'TOKEN="$TOKEN2"', "token=''"),
+            *("password='{0}'.format(x)", "token = f'{user}-1'", "password = words['k1']", "f(token=token1)"),
+        ),
+    ),
+    refuse(
+        id="script.unquoted-secret",
+        reason="it holds a secret by its name: a text is given to a password, a token or a key",
+        suggestion="pass the secret to the run as a variable instead",
+        language="bash",
+        pattern=_UNQUOTED,
+        match=("export API_KEY=abc123", "TOKEN=abc123", "x --token=abc123 y", "PASSWORD=7seas; ls"),
+        not_match=(
+            *("token=$(get_token1)", "TOKEN=$TOKEN2", "max_tokens=4096", "TOKEN=1", "SECRET=/run/secrets/s1"),
+            *("token=", "PASSWORD=hunter", "TOKEN=${1}", "token=`get1`", "TOKEN=abc$1", "token_1=a1"),
         ),
     ),
     refuse(

@@ -117,7 +117,7 @@ class Names:
             case ast.ImportFrom(names=aliases):
                 for alias in aliases:
                     if alias.name == "*":
-                        self.stars.append(module_of(node))
+                        self.stars.append("os" if node.module == "posix" else module_of(node))
                     else:
                         self._import(alias.asname or alias.name, f"{module_of(node)}.{alias.name}")
 
@@ -436,9 +436,11 @@ def module_of(node: ast.ImportFrom) -> str:
 
 
 def _plain(name: str) -> str:
-    """`builtins.eval`, `__builtins__.eval` and `eval.__call__` are eval."""
+    """`builtins.eval`, `__builtins__.eval` and `eval.__call__` are eval; `posix.system` is where os has it from."""
     for prefix in ("builtins.", "__builtins__."):
         name = name.removeprefix(prefix)
+    if name.startswith("posix."):
+        name = f"os.{name.removeprefix('posix.')}"
     return name.replace(".__call__", "") if "__call__" in name else name
 
 

@@ -1,0 +1,160 @@
+"""R2.5: `bash -n`, the one check of a script that no reader of ours can stand in for.
+
+Nobody has reviewed the text, and Bash's parser is a large program in C that some texts do crash (`$(` three thousand
+times). So Bash reads it in a cell of the jail. Where none can be made it is a process of this host, with as few rights
+as one can be given there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import resource
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+from ..backends.base import uncancellable
+from ..errors import BackendError, BackendUnavailable
+from ..models import Decision, Finding, Limits, MiB, Request, Status, Stream
+from ..output import clean
+from ..sensitive import Redactor
+
+if TYPE_CHECKING:
+    from ..backends.jail import JailBackend
+
+_SECONDS = 5
+_MEMORY = 256 * MiB
+_MOST_SAID = 65536
+_NOBODY = 65534
+_SAID = re.compile(r"[^\n]*?: line (?P<line>[0-9]+): (?P<what>[^\n]*)")
+_ENV = {"LC_ALL": "C"}  # no BASH_ENV and no functions; and words that we know
+
+
+class Bash:
+    """Asks Bash about texts, in cells of `jail` or of one of its own."""
+
+    def __init__(self, jail: JailBackend | None = None) -> None:
+        self._jail = jail
+        self._without_cells = False
+
+    async def objection(self, script: str) -> Finding | None:
+        """What Bash has to say against a text. None where there is no Bash: then the policy's reader has to do."""
+        # `-n` runs no `shopt`, so what needs this one would always be refused.
+        options = ("-O", "extglob") if "extglob" in script else ()
+        arguments, text = ("--noprofile", "--norc", *options, "-n"), script.encode("utf-8", "replace")
+        if not self._without_cells:
+            try:
+                return await self._in_a_cell(arguments, text)
+            except BackendError as error:  # the host has no jail, or not now
+                self._without_cells = isinstance(error, BackendUnavailable)
+        asked = asyncio.create_task(asyncio.to_thread(_on_the_host, arguments, text))
+        await uncancellable(asked)  # if we are cancelled, we go when that thread is done
+        return asked.result()
+
+    async def _in_a_cell(self, arguments: tuple[str, ...], text: bytes) -> Finding | None:
+        if self._jail is None:
+            from ..backends.jail import JailBackend
+
+            self._jail = JailBackend(minimum=0)
+        said = bytearray()
+
+        def listen(stream: Stream, data: bytes) -> bool:
+            if stream == "stderr":
+                said.extend(data)
+            return len(said) < _MOST_SAID
+
+        self._jail.capabilities()
+        limits = Limits(time=_SECONDS, cpu=_SECONDS, memory=_MEMORY)
+        request = Request(argv=("bash", *arguments), language="command", stdin=text, env=_ENV, limits=limits)
+        outcome = await self._jail.run(request, listen)
+        if outcome.error is not None and outcome.exit_code in (126, 127):
+            raise BackendUnavailable("there is no Bash in cells", why=outcome.error)
+        if outcome.status is Status.TIMEOUT:
+            return _too_slow()
+        return _verdict(bytes(said), readable=outcome.status is Status.OK)
+
+    async def let_go(self) -> None:
+        """Of the cells, if nobody uses them."""
+        if self._jail is not None:
+            await self._jail.let_go()
+
+    async def aclose(self) -> None:
+        if self._jail is not None:
+            await self._jail.aclose()
+
+
+# Sets the limits, then becomes Bash. They could be set from outside as well, but not by a root that lacks
+# CAP_SYS_RESOURCE, as that of most containers does. The number of processes has another letter in each shell.
+_LIMITED = """\
+ulimit -c {core} && ulimit -f {fsize} && ulimit -t {cpu} && ulimit -v {memory} &&
+{{ ulimit -u {nproc} 2>/dev/null || ulimit -p {nproc}; }} || exit 125
+exec env -i LC_ALL=C "$@"
+"""
+_UNLIMITED = 125
+
+
+def _on_the_host(arguments: tuple[str, ...], text: bytes) -> Finding | None:
+    """As nobody if we are root: no limit on processes holds for root. It can start no process and write nothing to a
+    file, and has little time and memory, no environment and no file to hold on to. What everybody may read, it may."""
+    if (bash := shutil.which("bash", path=_absolute(os.environ.get("PATH", os.defpath)))) is None:
+        return None
+    # No rights of ours, and none of its groups. Whoever is not root can't give anything up.
+    dropped = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    try:
+        with subprocess.Popen(
+            ["/bin/sh", "-c", _LIMITED.format(**_limits()), "sh", bash, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=_ENV | {"PATH": os.defpath},
+            cwd="/",
+            start_new_session=True,
+            **dropped,  # type: ignore[call-overload]
+        ) as process:
+            try:
+                _, said = process.communicate(text, _SECONDS)
+            except subprocess.TimeoutExpired:
+                return _too_slow()
+            finally:
+                process.kill()
+    except OSError as error:
+        return _objection(f"Bash can't be asked here: {error}")
+    if process.returncode == _UNLIMITED:
+        return _objection("Bash can't be asked here: its limits can't be set")
+    return _verdict(said, readable=process.returncode == 0)
+
+
+def _absolute(path: str) -> str:
+    """Without what depends on where we are, which may be anybody's directory."""
+    return os.pathsep.join(part for part in path.split(os.pathsep) if os.path.isabs(part))
+
+
+def _limits() -> dict[str, int]:
+    """In the units of a shell. What is lower here already stays as it is: it could not be raised."""
+    wanted = {"core": 0, "fsize": 0, "cpu": _SECONDS, "memory": _MEMORY, "nproc": 0}
+    kinds = {"memory": resource.RLIMIT_AS}
+    for name, most in wanted.items():
+        hard = resource.getrlimit(kinds.get(name, getattr(resource, f"RLIMIT_{name.upper()}", -1)))[1]
+        wanted[name] = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    return wanted | {"memory": wanted["memory"] // 1024}
+
+
+def _verdict(said: bytes, *, readable: bool) -> Finding | None:
+    # It ends with 0 after some errors, such as `[[ ( [[ (`: what it said counts, too.
+    told = [line for line in _SAID.finditer(said.decode("utf-8", "replace")) if not line["what"].startswith("warning")]
+    if told:
+        what, _ = clean(told[0]["what"][:200], Redactor())
+        return _objection(f"Bash says: {what}", int(told[0]["line"]))
+    return None if readable else _objection("Bash can't read it")
+
+
+def _too_slow() -> Finding:
+    return _objection("Bash needs too long to read it")
+
+
+def _objection(reason: str, line: int = 0) -> Finding:
+    return Finding(
+        rule="script.bash-syntax", decision=Decision.FORBID, reason=reason, line=line, suggestion="correct the syntax"
+    )
