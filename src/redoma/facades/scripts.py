@@ -23,7 +23,7 @@ from ..backends.base import exceeded, uncancellable
 from ..config import Config, DockerConfig, JailConfig
 from ..errors import InvalidRequest
 from ..executor import Asked, AsyncExecutor
-from ..models import Limits, MiB, Result, Status
+from ..models import Limits, MiB, Request, Result, Status
 from .script_bash import Bash
 from .script_checks import (
     BASH_DANGEROUS_PATTERNS,
