@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from redoma import AsyncExecutor, Config, Executor, InvalidRequest, RedomaError, Status
+from redoma import AsyncExecutor, Config, Executor, InvalidRequest, RedomaError, Rule, Status
 from redoma.approval import Ask, Book, Callback
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, PolicyConfig
@@ -104,6 +104,55 @@ def test_without_an_approver_an_effect_that_asks_is_applied_by_hand_only(setting
             executor.apply(result.id)
         executor.apply(result.id, by_hand=True)
     assert (project / "a.txt").read_text() == "changed\n"
+
+
+def test_what_policy_allowed_then_and_forbids_by_now_is_not_applied(settings: Config, project: Path) -> None:
+    with Executor(settings) as executor:
+        result = executor.run("echo x > a.txt", "bash", workspace="overlay", project=project)
+    rule = Rule(id="own.echo", decision=Decision.FORBID, reason="no", suggestion="none", command=("echo",))
+    later = msgspec.structs.replace(settings, policy=PolicyConfig(rules=(rule,)))
+    with Executor(later) as executor:
+        for by_hand in (False, True):
+            with pytest.raises(ApprovalError, match="not applied"):
+                executor.apply(result.id, by_hand=by_hand)
+    assert kinds(settings)[-1] == "apply.refused"
+    assert (project / "a.txt").read_text() == "as it was\n"
+
+
+def test_what_holds_a_secret_is_kept_and_applied_by_hand_only(settings: Config, project: Path) -> None:
+    with Executor(settings) as executor:
+        code, secret = "echo s3cr3t-value > a.txt", {"TOKEN": "s3cr3t-value"}
+        result = executor.run(code, "bash", workspace="overlay", project=project, secrets=secret)
+        assert result.effect is not None
+        with pytest.raises(ApprovalError, match="holds a secret"):
+            executor.apply(result.id)
+        executor.apply(result.id, by_hand=True)
+    assert (project / "a.txt").read_text() == "s3cr3t-value\n"
+
+
+def test_another_directory_at_the_path_of_the_project_gets_nothing(settings: Config, project: Path) -> None:
+    victim = project.parent / "victim"
+    victim.mkdir()
+    (victim / "a.txt").write_text("somebody else's\n")
+    with Executor(settings) as executor:
+        with executor.stream("echo here; read x; echo x > a.txt", "bash", workspace="overlay", project=project) as run:
+            for _ in run:
+                project.rename(project.parent / "moved")
+                project.symlink_to(victim)
+        assert run.result.status is Status.FAILED
+        assert "another directory" in (run.result.error or "")
+        with pytest.raises(WorkspaceError):
+            executor.apply(run.result.id)
+    assert (victim / "a.txt").read_text() == "somebody else's\n"
+
+
+def test_a_stage_that_a_killed_redoma_has_left_goes_with_the_next_run(settings: Config, project: Path) -> None:
+    left = (settings.state or Path()) / "stage-left"
+    left.mkdir(parents=True)
+    (left / "1").write_text("unredacted")
+    with Executor(settings) as executor:
+        executor.run("true", "bash", workspace="overlay", project=project)
+    assert not left.exists()
 
 
 def test_where_they_have_to_be_two_a_hand_is_not_enough(settings: Config, project: Path) -> None:

@@ -300,13 +300,16 @@ class AsyncExecutor:
         *,
         paths: Iterable[str] | None = None,
         named: Iterable[str] = (),
+        exact: bool = False,
         by_hand: bool = False,
         wait: bool = True,
     ) -> Kept:
-        """Make what a run did in an overlay happen to its project, all or nothing; with `paths`, only that. `named` are
-        protected paths, or globs, to be applied too. Where policy wants a person to say yes, one is asked, and shown
-        the effect; `by_hand` says that one has seen it and is saying so."""
-        return await self.projects.apply(self._gate, id, paths, tuple(named), by_hand, wait)
+        """Make what a run did in an overlay happen to its project, all or nothing; with `paths`, only what is there or
+        below (with `exact`, only there). `named` are protected paths, or globs, to be applied too. Where policy wants a
+        person to say yes, one is asked, and shown the effect; `by_hand` says that one has seen it and is saying so."""
+        return await self.projects.apply(
+            *(self._gate, id, paths, tuple(named)), exact=exact, by_hand=by_hand, wait=wait
+        )
 
     async def discard(self, id: str) -> Kept:  # noqa: A002
         """Drop what a run did in an overlay."""

@@ -75,11 +75,12 @@ class Executor:
         *,
         paths: Iterable[str] | None = None,
         named: Iterable[str] = (),
+        exact: bool = False,
         by_hand: bool = False,
         wait: bool = True,
     ) -> Kept:
         """Make what a run did in an overlay happen to its project, all or nothing; see `AsyncExecutor.apply`."""
-        return self.wait(self.core.apply(id, paths=paths, named=named, by_hand=by_hand, wait=wait))
+        return self.wait(self.core.apply(id, paths=paths, named=named, exact=exact, by_hand=by_hand, wait=wait))
 
     def discard(self, id: str) -> Kept:  # noqa: A002
         """Drop what a run did in an overlay."""

@@ -76,7 +76,7 @@ class Bench:
         return outcome
 
     async def entries(self, code: str, **options: Any) -> dict[str, Entry]:
-        return {entry.path: entry for entry in (await self.run(code, **options)).entries}
+        return {entry.path: entry for entry in (await self.run(code, **options)).entries or ()}
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that a look from outside tells of the project, times too."""
@@ -144,7 +144,7 @@ async def read_only_is_read_only(bench: Bench) -> None:
     assert bench.stdout.startswith("one\n")
     assert bench.stdout.endswith("done\n")
     assert bench.stdout.count("Read-only file system") == 5, bench.stdout
-    assert outcome.entries == ()
+    assert outcome.entries is None
     assert outcome.isolation.layers["workspace"].endswith("read-only")
     assert bench.snapshot() == before
 
@@ -209,7 +209,7 @@ async def its_limits_hold_for_what_it_writes_there(bench: Bench) -> None:
 async def a_run_that_is_ended_still_tells_what_it_has_changed(bench: Bench) -> None:
     outcome = await bench.run("echo partial > p; (while :; do echo x >> busy; done) & sleep 60", time=1.0)
     assert outcome.status.value == "timeout"
-    found = {entry.path: entry for entry in outcome.entries}
+    found = {entry.path: entry for entry in outcome.entries or ()}
     assert bench.stage[found["p"].blob] == b"partial\n"
     assert len(bench.stage[found["busy"].blob]) == found["busy"].size
 
@@ -289,7 +289,7 @@ async def _changed(bench: Bench, chance: random.Random) -> tuple[dict[str, Any],
         outcome = await bench.jail.run_over(request, lambda stream, data: True, None, stage)
         assert outcome.status.value == "ok", outcome
         with Tree(bench.project) as tree:
-            effect = effect_of(tree, outcome.entries, Path(stage), began)
+            effect = effect_of(tree, outcome.entries or (), Path(stage), began)
         assert not effect.refused, effect.refused
         _kept(bench).keep("run", effect, Path(stage), {})
     return before, overlay_cases.look(copy), effect

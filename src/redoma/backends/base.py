@@ -78,8 +78,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     files: dict[str, bytes] = {}
     left_out: dict[str, str] = {}
-    entries: tuple[Entry, ...] = ()
-    """What an overlay holds at the end of the run."""
+    entries: tuple[Entry, ...] | None = None
+    """What an overlay holds at the end of the run; None where there was none, or it was lost with the run."""
 
 
 class Control:

@@ -338,7 +338,7 @@ class Run:
             usage=Usage(wall=wall, cpu=self._cpu(), memory=memory),
             files=self._files,
             left_out=self._left_out,
-            entries=self._received.finish() if self._received is not None and verdict is not None else (),
+            entries=self._received.finish() if self._received is not None and verdict is not None else None,
         )
 
     def _cpu(self) -> float | None:

@@ -118,6 +118,11 @@ def read_file(path: Path, most: int, *, pipes: bool = False) -> bytes:
     return data
 
 
+def is_a_dialogue() -> bool:
+    """Whether a person sits there, who sees what we say and can answer."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def standard_input(most: int = -1) -> bytes:
     return sys.stdin.buffer.read(most) if sys.stdin is not None else b""
 

@@ -12,7 +12,7 @@ import click
 
 from redoma.models import Change, Effect, Version
 
-from .common import State, columns, json_option, print_json
+from .common import State, columns, is_a_dialogue, json_option, print_json
 
 if TYPE_CHECKING:
     from redoma.workspace.kept import Changes, Kept
@@ -130,6 +130,11 @@ def show_changes(state: State, id: str, as_json: bool) -> int:  # noqa: A002 - w
     if as_json:
         print_json(_shape(kept))
         return 0
+    _show(kept)
+    return 0
+
+
+def _show(kept: Kept) -> None:
     click.echo(f"{kept.id}  {kept.state}  {_when(kept)}  {name(kept.effect.project)}")
     for line in tree(kept.effect):
         click.echo(line)
@@ -137,7 +142,6 @@ def show_changes(state: State, id: str, as_json: bool) -> int:  # noqa: A002 - w
         click.echo(f"{click.style('refused', fg='yellow')}  {name(path)}: {why}")
     click.echo()
     show_diffs(kept.effect)
-    return 0
 
 
 @changes.command("apply")
@@ -150,8 +154,14 @@ def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[st
     """Write exactly these changes to the project, all or nothing. PATHS: only those."""
     from redoma.sync import Executor
 
+    by_hand = is_a_dialogue() and not as_json
+    if by_hand:  # whoever says yes has seen what to
+        _show(_kept(state).get(id))
+        if not click.confirm("Apply these changes?", err=True):
+            click.echo("Nothing was applied.", err=True)
+            return 1
     with Executor(state.config) as executor:
-        applied = executor.apply(id, paths=list(paths) or None, named=named, by_hand=True)
+        applied = executor.apply(id, paths=list(paths) or None, named=named, by_hand=by_hand)
     if as_json:
         print_json(applied)
         return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 from redoma.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 from redoma.models import Effect, Result
 
-from .common import State, TakesCommand, given_command
+from .common import State, TakesCommand, given_command, is_a_dialogue
 from .effects import name, show_diffs, summary, tree
 from .runs import follow, limits_of_a_run, run_options, show
 
@@ -80,6 +79,8 @@ def attempt(
             if effect is not None and not as_json:
                 _say_refused(effect)
                 click.echo("It changed nothing.", err=True)
+            elif effect is None and result.status.ending == "ran" and not as_json:
+                click.echo("What it changed was lost with it. Your project is as it was.", err=True)
             return status
         applied, refusal = _apply(executor, result, named) if apply_if_ok and result.ok else (None, None)
         status = show(result, as_json, given)
@@ -92,7 +93,7 @@ def attempt(
             click.echo(f"{click.style('not applied:', fg='red')} {refusal}", err=True)
             _say_kept(result)
             return REFUSED
-        elif keep or apply_if_ok or not _is_a_dialogue():
+        elif keep or apply_if_ok or not is_a_dialogue():
             _say_kept(result)
         else:
             _ask(executor, result, effect, named)
@@ -115,10 +116,6 @@ def current_project(here: Path) -> Path:
             if any((place / mark).exists() for mark in marks) and place != Path(place.anchor) and place != Path.home():
                 return place
     return here
-
-
-def _is_a_dialogue() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _present(effect: Effect, unexpected: Iterable[str]) -> None:
