@@ -38,6 +38,8 @@ class Case(NamedTuple):
     """The variables that policy looks at, where they are fewer than those of the request."""
     setting: str = ""
     """See `setting_of`."""
+    live_input: bool = False
+    """Whether it can be given input while it runs, which nobody has read when they decide."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     policy: str | None = None
     entry: str = ""
     judged_env: dict[str, str] | None = None
+    live_input: bool = False
     created: datetime
     expires: datetime
     """Until when it can be answered."""
@@ -107,6 +110,7 @@ def digest_of(case: Case, key: bytes) -> tuple[str, str]:
     rules = [evaluation.policy, evaluation.digest, evaluation.findings, case.policy]
     effect = case.effect.digest if case.effect else ""
     whole = ["redoma case 1", content, sealed, rules, case.entry, case.judged_env, case.setting, effect]
+    whole += ["live input"] if case.live_input else []  # a yes to a program is none to what it will be told
     return content, _sha256(whole)
 
 
@@ -189,6 +193,7 @@ def stored(case: Case, key: bytes, *, id: str, created: datetime, expires: datet
         policy=case.policy,
         entry=case.entry,
         judged_env=case.judged_env,
+        live_input=case.live_input,
         created=created,
         expires=expires,
     )
