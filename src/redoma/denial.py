@@ -138,9 +138,7 @@ def _shown(denial: Denial, redactor: Redactor) -> Denial:
 # --- the narrowest rule ---
 
 
-def _permitting(
-    evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor, live_input: bool
-) -> str:
+def _permitting(evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor, live_input: bool) -> str:
     """Lines that permit this request; nothing if anything in the way can't be permitted."""
     against = [finding for finding in evaluation.findings if finding.decision is not Decision.ALLOW]
     own = {rule.id for rule in policy.rules}

@@ -15,7 +15,7 @@ from ..models import Approval, Status
 from ..store import Store
 from .approvers import NOBODY, Approver, Deny, Queue
 from .ask import Ask, Case, digest_of, stored
-from .book import Audit, Book, Entry
+from .book import Audit, Book, Entry, unusable
 from .console import Console
 
 
@@ -161,6 +161,8 @@ class Gate:
             return self._no(ask, f"the approver answered a {type(answer).__name__}, not an approval")
         if (answer.id, answer.digest) != (ask.id, ask.digest):
             return self._no(ask, "the approver answered something that it was not asked")
+        if (wrong := unusable(answer)) is not None:
+            return self._no(ask, f"the approver's answer can't be used: {wrong}")
         return answer
 
     def _no(self, ask: Ask, why: str) -> Approval:
