@@ -208,7 +208,10 @@ class AsyncExecutor:
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
         result = msgspec.structs.replace(result, level=level.level, level_why=level.why)
         try:
-            verdict = await self._decided(asked, case)
+            try:
+                verdict = await self._decided(asked, case)
+            except ApprovalError as error:  # it can't be known whether it may run, so it may not
+                verdict = Verdict(status=Status.DENIED, error=str(error))
             result = msgspec.structs.replace(result, approval=verdict.approval, approval_id=verdict.id)
             told = endings.intent(request, evaluation, level, self._for_record(asked, redactor), asked.expectation)
             self._record("intent", request.id, told)

@@ -459,6 +459,10 @@ HOLDING: dict[str, dict[str, Any]] = {
     "the input": {"stdin": b"s3cr3t-value"},
     "the reason": {"reason": "for s3cr3t-value"},
     "a name": {"files": {"s3cr3t-value": b""}},
+    "a word": {"code": "", "argv": ("sudo", "s3cr3t-value"), "language": "command"},
+    "the label": {"label": "s3cr3t-value"},
+    "the directory": {"cwd": "/srv/s3cr3t-value"},
+    "what it brings back": {"outputs": ("s3cr3t-value",)},
 }
 
 
@@ -472,6 +476,11 @@ async def test_a_request_with_a_secret_in_plain_sight_is_put_to_nobody(stage: St
     kept = b"".join(file.read_bytes() for file in stage.path.parent.iterdir())
     assert b"s3cr3t-value" not in kept
     assert "s3cr3t-value" not in str(stage.audit)
+
+
+@pytest.mark.parametrize("value", ["auto", "bash", "standard", "scratch", "prompt"])
+async def test_a_secret_that_is_a_word_of_ours_is_not_taken_for_one_in_plain_sight(stage: Stage, value: str) -> None:
+    await stage.pending(case_of(secrets={"TOKEN": value}))
 
 
 async def test_a_secret_that_a_run_has_written_is_taken_out_of_the_diff_that_is_kept(stage: Stage) -> None:

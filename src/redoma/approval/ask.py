@@ -7,7 +7,7 @@ import hmac
 import json
 import os
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
@@ -179,9 +179,21 @@ def decode(text: str) -> Ask:
 
 def stored(case: Case, key: bytes, *, id: str, created: datetime, expires: datetime) -> Ask:  # noqa: A002 - the field's name
     """The case as it is kept, without the values of its secrets."""
+    for name, value in case.request.secrets.items():
+        if any(_holds(text, value) for text in _texts(case)):
+            raise ApprovalError(
+                f"this request can't be put to anybody: it holds the value of its secret {name}",
+                why="what is asked is kept and shown, and secrets are neither",
+                next=f"take it from the variable {name}, where the code has it",
+            )
+    return unchecked(case, key, id=id, created=created, expires=expires)
+
+
+def unchecked(case: Case, key: bytes, *, id: str, created: datetime, expires: datetime) -> Ask:  # noqa: A002 - as above
+    """As `stored`, for what is neither kept nor shown: it may hold the value of a secret."""
     content, digest = digest_of(case, key)
     secrets = case.request.secrets
-    ask = Ask(
+    return Ask(
         id=id,
         digest=digest,
         content=content,
@@ -197,14 +209,17 @@ def stored(case: Case, key: bytes, *, id: str, created: datetime, expires: datet
         created=created,
         expires=expires,
     )
-    for name, value in secrets.items():
-        if _holds(ask, value):
-            raise ApprovalError(
-                f"this request can't be put to anybody: it holds the value of its secret {name}",
-                why="what is asked is kept and shown, and secrets are neither",
-                next=f"take it from the variable {name}, where the code has it",
-            )
-    return ask
+
+
+def _texts(case: Case) -> Iterator[Any]:
+    """What somebody has written into it, or a run into its effect. Words of ours, such as `auto`, hold no secret."""
+    names = ("code", "argv", "env", "files", "stdin", "outputs", "reason", "label", "cwd", "project")
+    yield from (getattr(case.request, name) for name in names)
+    if case.effect is not None:
+        yield from (case.effect.refused, case.effect.conflicts)
+        for change in case.effect.changes:
+            targets = [version.target for version in (change.before, change.after) if version]
+            yield [change.path, change.old_path, *targets]
 
 
 def _without(effect: Effect, secrets: Mapping[str, str]) -> Effect:
@@ -228,6 +243,4 @@ def _holds(value: Any, secret: str) -> bool:
             return any(_holds(item, secret) for item in value)
         case Mapping():
             return any(_holds(part, secret) for item in value.items() for part in item)
-        case msgspec.Struct():
-            return any(_holds(getattr(value, name), secret) for name in value.__struct_fields__)
     return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
@@ -228,9 +228,10 @@ class Book:
         entry = None if row is None else _entry(row, self.now())
         return entry if entry and entry.state == "approved" else None
 
-    def alarm(self, ask: Ask, pin: Entry) -> None:
-        """Put on record that something else wants to run under the label of a pin."""
-        self._record("alarm", ask, pin=pin.ask.id, pinned_content=pin.ask.content, content=ask.content, **_about(ask))
+    def alarm(self, ask: Ask, pin: Entry, secrets: Iterable[str] = ()) -> None:
+        """Put on record that something else wants to run under the label of a pin. It may hold its `secrets`."""
+        contents = {"pinned_content": pin.ask.content, "content": ask.content}
+        self._record("alarm", ask, Redactor(secrets), pin=pin.ask.id, **contents, **_about(ask))
 
     def refuse(self, ask: Ask, why: str) -> None:
         self._record("approval.refused", ask, why=why)
@@ -298,9 +299,10 @@ class Book:
             f"nothing was asked under the id {shown}", why="it is not in the book", next="see: redoma approvals list"
         )
 
-    def _record(self, kind: str, ask: Ask, **data: Any) -> None:
+    def _record(self, kind: str, ask: Ask, redactor: Redactor | None = None, /, **data: Any) -> None:
         plain = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in data.items()}
-        redacted, _ = Redactor().redact_data({name: _text(v) if isinstance(v, str) else v for name, v in plain.items()})
+        texts = {name: _text(value) if isinstance(value, str) else value for name, value in plain.items()}
+        redacted, _ = (redactor or Redactor()).redact_data(texts)
         self.audit(kind, ask.request.id, {"approval": ask.id, "digest": ask.digest, **redacted})
 
 
