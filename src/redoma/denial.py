@@ -25,11 +25,19 @@ _OPTIONS = {"time": "--time", "cpu": "--cpu", "memory": "--memory", "disk": "--d
 
 
 def of_policy(
-    evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor, status: Status, said: str = ""
+    evaluation: Evaluation,
+    request: Request,
+    policy: Policy,
+    redactor: Redactor,
+    status: Status,
+    said: str = "",
+    *,
+    live_input: bool = False,
 ) -> Denial:
     """Policy refused it, or a person was to be asked: `said` is what they answered, if there was anybody.
 
-    `request` is what policy was shown, and `policy` what it was judged by."""
+    `request` is what policy was shown, and `policy` what it was judged by. With `live_input` no rule can be permitted:
+    see `evaluate`."""
     finding = evaluation.deciding[0]
     if status is Status.FORBIDDEN:
         retry = "the same request meets the same rule"
@@ -43,7 +51,7 @@ def of_policy(
             resource=finding.text or request.text[:_SHOWN],
             why=finding.reason,
             allowed=finding.suggestion,
-            narrowest=_permitting(evaluation, request, policy, redactor),
+            narrowest=_permitting(evaluation, request, policy, redactor, live_input),
             retry=status is Status.EXPIRED,
             retry_why=retry,
         ),
@@ -130,13 +138,13 @@ def _shown(denial: Denial, redactor: Redactor) -> Denial:
 # --- the narrowest rule ---
 
 
-def _permitting(evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor) -> str:
+def _permitting(evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor, live_input: bool) -> str:
     """Lines that permit this request; nothing if anything in the way can't be permitted."""
     against = [finding for finding in evaluation.findings if finding.decision is not Decision.ALLOW]
     own = {rule.id for rule in policy.rules}
     rules = list(dict.fromkeys(finding.rule for finding in against if finding.rule in own))
     others = list(dict.fromkeys(finding.permit for finding in against if finding.rule not in own))
-    if not all(others) or len(others) > 1 or (rules and request.secrets):
+    if not all(others) or len(others) > 1 or (rules and (request.secrets or live_input)):
         return ""
     lines = "".join([*others, *(_permits(rules, request, redactor) if rules else ())])
     return lines if clean(lines, redactor)[0] == lines else ""

@@ -59,7 +59,7 @@ def aget(address: str, executor: AsyncExecutor | None = None) -> AsyncProcessExe
 
 def talk(
     executor: Executor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool
-) -> tuple[LiveRun, Control | None]:
+) -> tuple[LiveRun, Reins | None]:
     """A command to follow as one stream of pieces, and what it is talked to with; nothing for what can't be.
 
     Without `live_input` it gets the input in its options and no more, so that policy has read all of it.
@@ -70,9 +70,9 @@ def talk(
 
 def _ask(
     executor: AsyncExecutor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool = True
-) -> tuple[Asked, _Reins | None]:
+) -> tuple[Asked, Reins | None]:
     # Monty's code is not a program that could be talked to.
-    control = None if isinstance(executor.config.entries.get(address), MontyEntry) else _Reins()
+    control = None if isinstance(executor.config.entries.get(address), MontyEntry) else Reins()
     if control is not None and not live_input:
         control.end_input()
     return executor.ask(command, address, options, control), control
@@ -140,7 +140,7 @@ class AsyncProcessExecutor:
         await self.release()
 
 
-class _Reins(Control):
+class Reins(Control):
     """A control that can tell when the program has been started, or won't be."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class _Printed:
 class AsyncProcess:
     """One run of one program: `start` it, talk to it, `wait` for it, `close` it."""
 
-    def __init__(self, address: str, executor: AsyncExecutor, asked: Asked, control: _Reins | None) -> None:
+    def __init__(self, address: str, executor: AsyncExecutor, asked: Asked, control: Reins | None) -> None:
         self._address, self._executor, self._asked, self._control = address, executor, asked, control
         self._printed: dict[Stream, _Printed] = {"stdout": _Printed(), "stderr": _Printed()}
         self._task: asyncio.Task[Result] | None = None
@@ -282,7 +282,7 @@ class AsyncProcess:
             raise InvalidRequest("the process does not run", why="it was not started", next="call start() first")
         return self._task
 
-    def _reins(self) -> _Reins:
+    def _reins(self) -> Reins:
         self.started()
         if self._control is None:
             raise InvalidRequest(
@@ -352,7 +352,7 @@ class AsyncOutput:
         self.close()
 
 
-async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control: _Reins | None) -> Result:
+async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control: Reins | None) -> Result:
     """To its end, whoever listens: nobody has to read one stream for the other, or the program, to go on."""
     try:
         async with run:

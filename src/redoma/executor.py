@@ -70,6 +70,8 @@ class Asked(NamedTuple):
     """The id under which a person was asked for this before."""
     live_input: bool = False
     """Whether it can be given input that policy has not read, and that no list of commands allows it to be given."""
+    unread_input: bool = False
+    """Whether it can be given input that nobody has read, also where there is such a list: an approval is of that."""
 
 
 AUTO = ("jail", "docker", "monty")
@@ -139,7 +141,7 @@ class AsyncExecutor:
         self, command: str | Iterable[str], entry: str | None, options: Options, control: Control | None = None
     ) -> Asked:
         """A command as it would be run, with what speaks against it. A configured executor also takes one text."""
-        live_input = control is not None and control.takes_input
+        live_input = unread_input = control is not None and control.takes_input
         if entry is not None:
             request, judged, objections, on = self._entries.prepare(entry, command, options)
             if self.config.entries[entry].command_whitelist is not None:
@@ -155,7 +157,8 @@ class AsyncExecutor:
             argv = intake.words("argv", command)
             request = intake.build(self.config, self.backends, options, argv=argv, language="command")
             asked = Asked(request, options.get("policy"), control=control, wait=options.get("wait", True))
-        return asked._replace(expectation=_expectation(options), live_input=live_input, writes=_writes(options))
+        asked = asked._replace(live_input=live_input, unread_input=unread_input)
+        return asked._replace(expectation=_expectation(options), writes=_writes(options))
 
     async def _run(self, asked: Asked, options: Options) -> Result:
         on_output = options.get("on_output")
@@ -201,11 +204,14 @@ class AsyncExecutor:
         redactor = live.redactor if live else Redactor(request.secrets.values())
         level = level_of(judged, evaluation)
         case = Case(request, evaluation, level.level, None, asked.policy, asked.entry, _env_of(asked.judged))
-        case = case._replace(setting=setting(self.config, asked.entry))
+        case = case._replace(setting=setting(self.config, asked.entry), live_input=asked.unread_input)
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
         result = msgspec.structs.replace(result, level=level.level, level_why=level.why)
         try:
-            verdict = await self._decided(asked, case)
+            try:
+                verdict = await self._decided(asked, case)
+            except ApprovalError as error:  # it can't be known whether it may run, so it may not
+                verdict = Verdict(status=Status.DENIED, error=str(error))
             result = msgspec.structs.replace(result, approval=verdict.approval, approval_id=verdict.id)
             told = endings.intent(request, evaluation, level, self._for_record(asked, redactor), asked.expectation)
             self._record("intent", request.id, told)
@@ -218,7 +224,8 @@ class AsyncExecutor:
                 result = msgspec.structs.replace(result, status=verdict.status, error=verdict.error)
             else:
                 said = "" if verdict.error == NOBODY else verdict.error
-                no = denial.of_policy(evaluation, judged, self._policy(asked.policy), redactor, verdict.status, said)
+                rules, live_input = self._policy(asked.policy), asked.live_input
+                no = denial.of_policy(evaluation, judged, rules, redactor, verdict.status, said, live_input=live_input)
                 result = endings.refused(result, no, verdict.status, said)
         finally:  # also when we are cancelled: the record then says so
             try:

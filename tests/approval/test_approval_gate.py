@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 from approval_stage import RISKY, START, Stage, case_of, effect_of
 
-from redoma.approval import Ask, Callback, Case, Chain, Console, Deny, Queue, digest_of, setting_of
+from redoma.approval import STATES, Ask, Callback, Case, Chain, Console, Deny, Queue, digest_of, setting_of
 from redoma.approval.ask import decode, encode, is_same_person, stored
 from redoma.errors import ApprovalError, AuditError
 from redoma.models import Decision, Limits, Request, Status
@@ -84,6 +85,14 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no name": (lambda ask: Stage.yes(_at, ask, approver=" "), "needs a name and a reason"),
     "no reason": (lambda ask: Stage.yes(_at, ask, reason=""), "needs a name and a reason"),
     "void at once": (lambda ask: Stage.yes(_at, ask, expires=START), "void at once"),
+    "a time without a zone": (lambda ask: Stage.yes(_at, ask, expires=datetime(2090, 1, 1)), "`expires` is no time"),
+    "for ever": (lambda ask: Stage.yes(_at, ask, expires=datetime.max.replace(tzinfo=UTC)), "the year 9999"),
+    "given before there were clocks": (lambda ask: Stage.yes(_at, ask, at=datetime.min.replace(tzinfo=UTC)), "year 1"),
+    "a time that is a number": (lambda ask: Stage.yes(_at, ask, expires=4e9), "`expires` is no time"),
+    "a decision of its own": (lambda ask: ask.answer("yes", approver="b", reason="r", at=START), "neither `approved`"),
+    "a reason that is none": (lambda ask: Stage.yes(_at, ask, reason=None), "its reason is no text"),
+    "a name that is none": (lambda ask: Stage.yes(_at, ask, approver=7), "its approver is no text"),
+    "a pin that is a word": (lambda ask: Stage.yes(_at, ask, pinned="no"), "`pinned`"),
 }
 
 
@@ -103,6 +112,7 @@ async def test_an_approver_that_does_anything_but_approve_this_has_not_approved(
     assert "approval.used" not in stage.kinds
     assert {"approval.denied", "approval.refused"} & set(stage.kinds)
     assert stage.book.entries("open", "approved") == []
+    assert len(stage.book.entries(*STATES)) == 1  # and the book can still be read
 
 
 async def test_nobody_who_answers_in_time_is_a_no(stage: Stage) -> None:
@@ -449,6 +459,10 @@ HOLDING: dict[str, dict[str, Any]] = {
     "the input": {"stdin": b"s3cr3t-value"},
     "the reason": {"reason": "for s3cr3t-value"},
     "a name": {"files": {"s3cr3t-value": b""}},
+    "a word": {"code": "", "argv": ("sudo", "s3cr3t-value"), "language": "command"},
+    "the label": {"label": "s3cr3t-value"},
+    "the directory": {"cwd": "/srv/s3cr3t-value"},
+    "what it brings back": {"outputs": ("s3cr3t-value",)},
 }
 
 
@@ -462,6 +476,11 @@ async def test_a_request_with_a_secret_in_plain_sight_is_put_to_nobody(stage: St
     kept = b"".join(file.read_bytes() for file in stage.path.parent.iterdir())
     assert b"s3cr3t-value" not in kept
     assert "s3cr3t-value" not in str(stage.audit)
+
+
+@pytest.mark.parametrize("value", ["auto", "bash", "standard", "scratch", "prompt"])
+async def test_a_secret_that_is_a_word_of_ours_is_not_taken_for_one_in_plain_sight(stage: Stage, value: str) -> None:
+    await stage.pending(case_of(secrets={"TOKEN": value}))
 
 
 async def test_a_secret_that_a_run_has_written_is_taken_out_of_the_diff_that_is_kept(stage: Stage) -> None:

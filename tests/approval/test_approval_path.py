@@ -15,6 +15,7 @@ from redoma import AsyncExecutor, Config, FakeBackend, Refused, Result, Status
 from redoma.approval import Ask, Callback
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, AuditConfig, DockerConfig, DockerEntry, MontyEntry, NativeEntry, PolicyConfig
+from redoma.errors import ApprovalError
 from redoma.models import Approval, Decision
 
 
@@ -105,6 +106,31 @@ async def test_a_pinned_script_that_changed_says_alarm(way: Way) -> None:
         assert ran == 0
         assert (result.error or "").startswith("ALARM: the pinned script 'check' has changed"), code
         assert way.kinds[-3:] == ["alarm", "intent", "outcome"]
+
+
+async def test_what_needs_nobody_runs_also_where_it_holds_its_secret(way: Way) -> None:
+    """Nobody is asked, so nothing is kept: only the record is made, and that knows the secret."""
+    await way.run(wait=False, label="other")  # there is a book
+    for label in ("job", "check"):
+        result, ran = await way.run("echo hunter2", label=label, secrets={"T": "hunter2"})
+        assert (result.status, ran) == (Status.OK, 1)
+    await pinned(way)
+    result, ran = await way.run("echo hunter2", label="check", reason="with hunter2", secrets={"T": "hunter2"})
+    assert (result.status, ran, (result.error or "")[:5]) == (Status.DENIED, 0, "ALARM")
+    assert way.kinds[-3:] == ["alarm", "intent", "outcome"]
+    assert "hunter2" not in str([record.data for record in way.log.records()])
+
+
+async def test_whether_it_may_run_that_can_not_be_known_is_a_no_on_record(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def watch(*_: Any) -> None:
+        raise ApprovalError("nobody knows")
+
+    monkeypatch.setattr("redoma.approval.Gate.watch", watch)
+    result, ran = await way.run("echo 1", label="job")
+    assert (result.status, result.error, ran) == (Status.DENIED, "nobody knows", 0)
+    assert way.kinds == ["intent", "outcome"]
 
 
 async def test_why_somebody_could_not_be_asked_is_said(way: Way) -> None:

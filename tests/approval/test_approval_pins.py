@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,19 @@ async def test_a_record_that_was_tampered_with_is_not_run(stage: Stage) -> None:
         db.execute("UPDATE asks SET ask = '{}'")
     with pytest.raises(StoreError, match="its record is damaged"):
         await stage.gate().redeem(id, case)
+
+
+async def test_a_time_that_no_calendar_has_keeps_nobody_from_reading_the_book(stage: Stage) -> None:
+    """As an earlier version has written it."""
+    id = await stage.approved(case_of())  # noqa: A001
+    with stage.book.store.writing() as db:
+        db.execute("UPDATE asks SET good_until = 253402300800.0, decided = -1e12")
+    (entry,) = stage.book.entries("approved")
+    assert (entry.ask.id, entry.approval and entry.approval.expires.year) == (id, 9998)
+
+
+async def test_an_answer_that_can_not_be_kept_is_refused_whoever_writes_it(stage: Stage) -> None:
+    id = await stage.pending(case_of())  # noqa: A001
+    with pytest.raises(ApprovalError, match="the year 9999"):
+        stage.book.answer(stage.yes(stage.book.load(id).ask, expires=datetime.max.replace(tzinfo=UTC)))
+    assert (stage.kinds[-1], stage.book.load(id).state) == ("approval.refused", "open")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,36 @@ def test_a_terminal_is_passed_on_too(config: str) -> None:
         assert process.stdout.read() == b"got a line\n"
     assert process.wait(20) == 0
     os.close(ours)
+
+
+def test_the_answer_to_a_question_at_the_terminal_is_no_input_of_the_program(config: str, tmp_path: Path) -> None:
+    """Both are typed at one terminal: what is typed before there is a program goes to the question, all of it."""
+    with Path(config).open("a") as file:
+        file.write("approval: {approver: console, timeout: 30}\n")
+    state = {**os.environ, "REDOMA_STATE_DIR": str(tmp_path / "state")}
+    command = [REDOMA, "--config", config, "exec", "app:shell", "--", "bash"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        try:
+            os.execve(REDOMA, command, state)  # noqa: S606 - ours
+        finally:
+            os._exit(1)
+    shown = b""
+    try:
+        talk = {b"anything else is no: ": b"yes\n", b"for the record: ": b"I know it\n"}
+        talk = {**talk, b"know it\r\n": b"echo $((6 * 7))\n", b"42\r\n": b"exit\n"}
+        for expected, typed in talk.items():
+            while expected not in shown and select.select([terminal], [], [], 20)[0]:
+                shown += os.read(terminal, 65536)
+            assert expected in shown, shown
+            time.sleep(0.3)  # time enough for whoever else would read it
+            os.write(terminal, typed)
+        with suppress(OSError):  # how a terminal says that nobody is left
+            while os.read(terminal, 65536):
+                pass
+    finally:
+        os.close(terminal)  # which hangs up on whoever is left
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_what_is_refused_and_what_fails_have_their_own_status(redoma_command: Command, config: str) -> None:

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 from .approvers import NOBODY, Approver, Callback, Chain, Deny, Queue
 from .ask import Ask, Case, digest_of, setting_of
-from .book import STATES, Book, Entry
+from .book import LAST_YEAR, STATES, Book, Entry
 from .console import Console
 from .gate import Gate, Verdict
 from .show import describe
 
 __all__ = [
+    "LAST_YEAR",
     "NOBODY",
     "STATES",
     "Approver",

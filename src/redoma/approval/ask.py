@@ -7,7 +7,7 @@ import hmac
 import json
 import os
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
@@ -38,6 +38,8 @@ class Case(NamedTuple):
     """The variables that policy looks at, where they are fewer than those of the request."""
     setting: str = ""
     """See `setting_of`."""
+    live_input: bool = False
+    """Whether it can be given input while it runs, which nobody has read when they decide."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     policy: str | None = None
     entry: str = ""
     judged_env: dict[str, str] | None = None
+    live_input: bool = False
     created: datetime
     expires: datetime
     """Until when it can be answered."""
@@ -107,6 +110,7 @@ def digest_of(case: Case, key: bytes) -> tuple[str, str]:
     rules = [evaluation.policy, evaluation.digest, evaluation.findings, case.policy]
     effect = case.effect.digest if case.effect else ""
     whole = ["redoma case 1", content, sealed, rules, case.entry, case.judged_env, case.setting, effect]
+    whole += ["live input"] if case.live_input else []  # a yes to a program is none to what it will be told
     return content, _sha256(whole)
 
 
@@ -175,9 +179,21 @@ def decode(text: str) -> Ask:
 
 def stored(case: Case, key: bytes, *, id: str, created: datetime, expires: datetime) -> Ask:  # noqa: A002 - the field's name
     """The case as it is kept, without the values of its secrets."""
+    for name, value in case.request.secrets.items():
+        if any(_holds(text, value) for text in _texts(case)):
+            raise ApprovalError(
+                f"this request can't be put to anybody: it holds the value of its secret {name}",
+                why="what is asked is kept and shown, and secrets are neither",
+                next=f"take it from the variable {name}, where the code has it",
+            )
+    return unchecked(case, key, id=id, created=created, expires=expires)
+
+
+def unchecked(case: Case, key: bytes, *, id: str, created: datetime, expires: datetime) -> Ask:  # noqa: A002 - as above
+    """As `stored`, for what is neither kept nor shown: it may hold the value of a secret."""
     content, digest = digest_of(case, key)
     secrets = case.request.secrets
-    ask = Ask(
+    return Ask(
         id=id,
         digest=digest,
         content=content,
@@ -189,17 +205,21 @@ def stored(case: Case, key: bytes, *, id: str, created: datetime, expires: datet
         policy=case.policy,
         entry=case.entry,
         judged_env=case.judged_env,
+        live_input=case.live_input,
         created=created,
         expires=expires,
     )
-    for name, value in secrets.items():
-        if _holds(ask, value):
-            raise ApprovalError(
-                f"this request can't be put to anybody: it holds the value of its secret {name}",
-                why="what is asked is kept and shown, and secrets are neither",
-                next=f"take it from the variable {name}, where the code has it",
-            )
-    return ask
+
+
+def _texts(case: Case) -> Iterator[Any]:
+    """What somebody has written into it, or a run into its effect. Words of ours, such as `auto`, hold no secret."""
+    names = ("code", "argv", "env", "files", "stdin", "outputs", "reason", "label", "cwd", "project")
+    yield from (getattr(case.request, name) for name in names)
+    if case.effect is not None:
+        yield from (case.effect.refused, case.effect.conflicts)
+        for change in case.effect.changes:
+            targets = [version.target for version in (change.before, change.after) if version]
+            yield [change.path, change.old_path, *targets]
 
 
 def _without(effect: Effect, secrets: Mapping[str, str]) -> Effect:
@@ -223,6 +243,4 @@ def _holds(value: Any, secret: str) -> bool:
             return any(_holds(item, secret) for item in value)
         case Mapping():
             return any(_holds(part, secret) for item in value.items() for part in item)
-        case msgspec.Struct():
-            return any(_holds(getattr(value, name), secret) for name in value.__struct_fields__)
     return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
@@ -31,6 +31,8 @@ _MOST_KEPT = 256 << 20  # of all of them together
 _KEPT = timedelta(days=30)
 _ID = re.compile(r"[0-9a-f]{6,32}")
 _LONGEST_REASON = 2000
+_FIRST_YEAR, LAST_YEAR = 1971, 9998  # wherever the time zone: a day more or less is still in the calendar
+_LAST_TIME = datetime(LAST_YEAR, 12, 31, tzinfo=UTC).timestamp()
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +127,7 @@ class Book:
             ask = entry.ask
             if wrong := self._objection(entry, given):
                 what, why, hint = wrong
-                self._record("approval.refused", ask, approver=given.approver, why=f"{what}: {why}")
+                self._record("approval.refused", ask, approver=str(given.approver), why=f"{what}: {why}")
                 raise ApprovalError(what, why=why, next=hint)
             if given.pinned:
                 for old in db.execute(_PINNED, (_text(ask.requester), _text(ask.label))).fetchall():
@@ -145,6 +147,8 @@ class Book:
     def _objection(self, entry: Entry, given: Approval) -> tuple[str, str, str] | None:
         """Why an answer can't count: what, why, and what next."""
         ask, now = entry.ask, self.now()
+        if (wrong := unusable(given)) is not None:
+            return "this answer can't be used", wrong, "answer as `ask.answer(…)` is documented"
         if entry.state != "open":
             said = f"it is {entry.state}" + (f", by {entry.approval.approver}" if entry.approval else "")
             return "this can't be answered any more", said, "have it asked again, by running it"
@@ -224,9 +228,10 @@ class Book:
         entry = None if row is None else _entry(row, self.now())
         return entry if entry and entry.state == "approved" else None
 
-    def alarm(self, ask: Ask, pin: Entry) -> None:
-        """Put on record that something else wants to run under the label of a pin."""
-        self._record("alarm", ask, pin=pin.ask.id, pinned_content=pin.ask.content, content=ask.content, **_about(ask))
+    def alarm(self, ask: Ask, pin: Entry, secrets: Iterable[str] = ()) -> None:
+        """Put on record that something else wants to run under the label of a pin. It may hold its `secrets`."""
+        contents = {"pinned_content": pin.ask.content, "content": ask.content}
+        self._record("alarm", ask, Redactor(secrets), pin=pin.ask.id, **contents, **_about(ask))
 
     def refuse(self, ask: Ask, why: str) -> None:
         self._record("approval.refused", ask, why=why)
@@ -294,9 +299,10 @@ class Book:
             f"nothing was asked under the id {shown}", why="it is not in the book", next="see: redoma approvals list"
         )
 
-    def _record(self, kind: str, ask: Ask, **data: Any) -> None:
+    def _record(self, kind: str, ask: Ask, redactor: Redactor | None = None, /, **data: Any) -> None:
         plain = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in data.items()}
-        redacted, _ = Redactor().redact_data({name: _text(v) if isinstance(v, str) else v for name, v in plain.items()})
+        texts = {name: _text(value) if isinstance(value, str) else value for name, value in plain.items()}
+        redacted, _ = (redactor or Redactor()).redact_data(texts)
         self.audit(kind, ask.request.id, {"approval": ask.id, "digest": ask.digest, **redacted})
 
 
@@ -310,12 +316,33 @@ def _entry(row: sqlite3.Row, now: datetime) -> Entry:
     approval = None
     if row["approver"]:
         decision = state if state in ("denied", "expired") else "approved"
-        at, until = (datetime.fromtimestamp(row[name], UTC) for name in ("decided", "good_until"))
+        at, until = (_time(row[name]) for name in ("decided", "good_until"))
         who = {"approver": row["approver"], "reason": row["reason"]}
         approval = ask.answer(decision, **who, at=at, expires=until, pinned=bool(row["pinned"]))
     if late is not None and late <= now.timestamp():
         state = "expired"
     return Entry(ask=ask, state=state, approval=approval, uses=row["uses"])
+
+
+def unusable(given: Approval) -> str | None:
+    """Why an answer that somebody's code has made can't be kept: nothing has looked at its types before."""
+    if given.decision not in ("approved", "denied", "expired"):
+        return "its decision is neither `approved` nor `denied`"
+    for name in ("approver", "reason"):
+        if not isinstance(getattr(given, name), str):
+            return f"its {name} is no text"
+    for name in ("at", "expires"):
+        time = getattr(given, name)
+        if not isinstance(time, datetime) or time.utcoffset() is None:
+            return f"`{name}` is no time with a time zone"
+        if not _FIRST_YEAR <= time.year <= LAST_YEAR:
+            return f"`{name}` is in the year {time.year}, and {LAST_YEAR} is the last one that can be kept"
+    return None if isinstance(given.pinned, bool) else "`pinned` is neither true nor false"
+
+
+def _time(seconds: float) -> datetime:
+    """What a row says. One that no calendar has must not keep every other one from being read."""
+    return datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_TIME), UTC)
 
 
 def _said(approval: Approval) -> dict[str, Any]:

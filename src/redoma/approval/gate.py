@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets as random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 
@@ -14,8 +14,8 @@ from ..errors import Absent, ApprovalError, InvalidRequest, RedomaError
 from ..models import Approval, Status
 from ..store import Store
 from .approvers import NOBODY, Approver, Deny, Queue
-from .ask import Ask, Case, digest_of, stored
-from .book import Audit, Book, Entry
+from .ask import Ask, Case, digest_of, stored, unchecked
+from .book import Audit, Book, Entry, unusable
 from .console import Console
 
 
@@ -83,7 +83,11 @@ class Gate:
         if not case.request.label or not self.book.store.exists:
             return None
         # Not in a thread: nobody who writes holds up a reader, and a request that is refused needs no event loop.
-        return self._alarm(self._put(case, self._timeout))
+        if self.book.pin_of(case.request.requester, case.request.label) is None:
+            return None
+        now = self.book.now()
+        ask = unchecked(case, self.book.key(), id=random.token_hex(16), created=now, expires=now)
+        return self._alarm(ask, case.request.secrets.values())
 
     async def ask(self, case: Case, *, wait: bool = True) -> Verdict:
         """Raises `StoreError` and `AuditError` where it can't be known or recorded; nothing may run then."""
@@ -117,11 +121,11 @@ class Gate:
         entry = self.book.find(ask.digest)
         return _passed(entry) if entry and entry.state == "approved" else None
 
-    def _alarm(self, ask: Ask) -> Verdict | None:
+    def _alarm(self, ask: Ask, secrets: Iterable[str] = ()) -> Verdict | None:
         pin = self.book.pin_of(ask.requester, ask.label)
         if pin is None or pin.ask.content == ask.content:
             return None
-        self.book.alarm(ask, pin)
+        self.book.alarm(ask, pin, secrets)
         return Verdict(
             status=Status.DENIED,
             error=f"ALARM: the pinned script {ask.label!a} has changed: this is not what was approved for good. "
@@ -161,6 +165,8 @@ class Gate:
             return self._no(ask, f"the approver answered a {type(answer).__name__}, not an approval")
         if (answer.id, answer.digest) != (ask.id, ask.digest):
             return self._no(ask, "the approver answered something that it was not asked")
+        if (wrong := unusable(answer)) is not None:
+            return self._no(ask, f"the approver's answer can't be used: {wrong}")
         return answer
 
     def _no(self, ask: Ask, why: str) -> Approval:

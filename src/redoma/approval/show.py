@@ -69,6 +69,8 @@ def _request(ask: Ask) -> Iterator[str]:
         yield f"file:     {_line(name)}, {len(content):,} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
         if (text := _as_text(content)) is not None:
             yield from _barred(text)
+    if ask.live_input:
+        yield "input:    whatever it is given while it runs"
     if request.outputs:
         yield f"brings back: {_line(' '.join(request.outputs))}"
     yield ""

@@ -31,7 +31,7 @@ def evaluate(policy: Policy, request: Request, *, live_input: bool = False) -> E
         compiled = "python.syntax-error" in policy.matcher.traits
         facts = [*facts_of(request, live_input=live_input, compiled=compiled), *_secrets(policy, request)]
         findings = policy.matcher.findings(facts, request.text, language)
-        findings = _permitted(policy, request, findings)
+        findings = _permitted(policy, request, findings, live_input)
     except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
         findings = [
             Finding(
@@ -53,9 +53,10 @@ def secrets_in(policy: Policy, request: Request) -> list[str]:
     return policy.matcher.secrets(request.text, "bash" if request.language == "command" else request.language)
 
 
-def _permitted(policy: Policy, request: Request, findings: list[Finding]) -> list[Finding]:
-    """What was found, without objecting to what the owner of the configuration permits in exactly this request."""
-    if not policy.permits or not findings:
+def _permitted(policy: Policy, request: Request, findings: list[Finding], live_input: bool) -> list[Finding]:
+    """What was found, without objecting to what the owner of the configuration permits in exactly this request: which
+    is all of it, so not where more will be said to it."""
+    if not policy.permits or not findings or live_input:
         return findings
     rules = {permit.rule for permit in policy.permits if permit.covers(request)}
     return [msgspec.structs.replace(each, decision=Decision.ALLOW) if each.rule in rules else each for each in findings]

@@ -97,6 +97,10 @@ def approve(state: State, id: str, reason: str, pin_until: datetime | None, as_j
     now = datetime.now(UTC)
     until = now + timedelta(seconds=state.config.approval.expires)
     if pin_until is not None:
+        from redoma.approval import LAST_YEAR
+
+        if pin_until.year >= LAST_YEAR:
+            raise click.BadParameter(f"a pin ends before {LAST_YEAR}: give an earlier date", param_hint="--pin-until")
         until = pin_until.replace(tzinfo=UTC) + timedelta(days=1)
     _answer(state, id, as_json, decision="approved", reason=reason, at=now, expires=until, pinned=pin_until is not None)
 

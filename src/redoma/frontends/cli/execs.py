@@ -20,8 +20,8 @@ from .common import State, TakesCommand, columns, given_command, print_json
 from .runs import follow, limits_and_context, run_options, show
 
 if TYPE_CHECKING:
-    from redoma.backends.base import Control
     from redoma.config import Config, Entry
+    from redoma.exec import Reins
     from redoma.intake import Options
     from redoma.sync import Executor
 
@@ -67,7 +67,7 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
 
 
 @contextmanager
-def _passed_on(executor: Executor, control: Control) -> Iterator[None]:
+def _passed_on(executor: Executor, control: Reins) -> Iterator[None]:
     """While the program runs, our input and our signals are its own."""
     # A handler may come while this very thread holds a lock of the executor's, so another one passes them on.
     caught: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -91,15 +91,17 @@ def _passed_on(executor: Executor, control: Control) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _pass_signals(executor: Executor, control: Control, caught: queue.SimpleQueue[int]) -> None:
+def _pass_signals(executor: Executor, control: Reins, caught: queue.SimpleQueue[int]) -> None:
     while True:
         number = caught.get()
         with suppress(RedomaError):  # the run has ended meanwhile
             executor.wait(_called(control.signal, number))
 
 
-def _pass_input(executor: Executor, control: Control) -> None:
+def _pass_input(executor: Executor, control: Reins) -> None:
     with suppress(RedomaError):  # the run has ended meanwhile
+        # Not before there is a program: until then what is typed may be the answer to whether there will be one.
+        executor.wait(control.settled.wait())
         # Read as it comes: `sys.stdin` would wait for more than there is.
         while data := _read(sys.stdin.fileno()):
             executor.wait(control.write(data))

@@ -1,0 +1,83 @@
+"""Input that comes while a program runs: a yes to the program alone is none to what it will be told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from approval_stage import START, case_of
+
+import redoma.exec
+from redoma import AsyncExecutor, Config, Refused
+from redoma.approval import Ask, Callback, describe
+from redoma.approval.ask import digest_of, stored
+from redoma.config import ApprovalConfig, AuditConfig, NativeEntry, PolicyConfig
+from redoma.models import Approval, Decision
+from redoma.policy import Permit
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    listed = NativeEntry(name="listed", default_work_dir=tmp_path, command_whitelist=("bash",))
+    entries = {"app:shell": NativeEntry(name="shell", default_work_dir=tmp_path), "app:listed": listed}
+    audit = AuditConfig(directory=tmp_path / "audit")
+    return Config(audit=audit, state=tmp_path / "state", approval=ApprovalConfig(approver="queue"), entries=entries)
+
+
+class Person:
+    """Pins what they are asked for, once."""
+
+    def __init__(self) -> None:
+        self.asked: list[Ask] = []
+
+    def decide(self, ask: Ask) -> Approval:
+        self.asked.append(ask)
+        if len(self.asked) > 1:
+            return ask.answer("denied", approver="bob", reason="who knows", at=datetime.now(UTC))
+        now = datetime.now(UTC)
+        until = now + timedelta(hours=1)
+        return ask.answer("approved", approver="bob", reason="fine", at=now, expires=until, pinned=True)
+
+
+@pytest.mark.parametrize("entry", ["app:shell", "app:listed"])
+async def test_a_pin_of_an_interpreter_is_not_good_for_input_that_nobody_has_read(config: Config, entry: str) -> None:
+    person = Person()
+    async with AsyncExecutor(config, approver=Callback(person.decide)) as executor:
+        for _ in range(2):
+            assert (await executor.command(["bash"], entry=entry, label="nightly")).ok
+        async with redoma.exec.aget(entry, executor) as processes:
+            with pytest.raises(Refused, match="who knows"):
+                await processes.exec(["bash"], label="nightly").start()
+    assert [ask.live_input for ask in person.asked] == [False, True]
+    assert person.asked[0].content == person.asked[1].content
+    told = "input:    whatever it is given while it runs"
+    assert [told in describe(ask).text.splitlines() for ask in person.asked] == [False, True]
+
+
+def test_a_digest_binds_that_there_will_be_input() -> None:
+    case = case_of()
+    live = case._replace(live_input=True)
+    assert digest_of(case, b"")[0] == digest_of(live, b"")[0]
+    assert digest_of(case, b"")[1] != digest_of(live, b"")[1]
+    assert stored(live, b"", id="1" * 32, created=START, expires=START).live_input
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_a_permit_is_not_good_for_input_that_nobody_has_read(config: Config, live: bool) -> None:
+    """And a denial of such a run shows no lines, since none would permit it."""
+    async with AsyncExecutor(config) as executor:
+        asked = executor.ask(["bash"], "app:shell", {"backend": "native"})
+        rules = [finding.rule for finding in executor.judge(asked).findings]
+        digest = redoma.policy.fingerprint(asked.judged or asked.request)
+    permits = tuple(Permit(rule=rule, language="command", sha256=digest) for rule in rules)
+    permitting = msgspec.structs.replace(config, policy=PolicyConfig(permits=permits))
+    person = Person()
+    person.asked.append(None)  # type: ignore[arg-type] - says no at once
+    async with AsyncExecutor(permitting, approver=Callback(person.decide)) as executor:
+        asked, _ = redoma.exec._ask(executor, "app:shell", ["bash"], {}, live_input=live)
+        assert executor.judge(asked).decision is (Decision.PROMPT if live else Decision.ALLOW)
+        result = await executor.submit(asked)
+    assert result.ok is not live
+    assert (result.denial.narrowest if result.denial else "") == ""
