@@ -273,3 +273,45 @@ def test_a_reader_that_fails_makes_nothing_harmless(monkeypatch: pytest.MonkeyPa
     evaluation = evaluate(NONE, request)
     monkeypatch.setattr(shell, "facts_of_argv", fail)
     assert level_of(request, evaluation).level is Level.L3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "zstdcat -o b a.zst",
+        "zstdcat --rm a.zst",
+        "zstdcat --output-dir-flat d a.zst",
+        "file -z a",
+        "file -Zb a",
+        "file -m magic a",
+        "file --comp a",
+        "getconf -v ../../../x/evil PATH",
+        "sort -T -- -o b a",
+        "sort --buffer-size -- --output=b a",
+    ],
+)
+def test_what_looks_by_habit_is_not_l1_with_an_option_that_does_more(line: str) -> None:
+    assert of_command(line).level is not Level.L1
+    assert of_bash(line).level is not Level.L1
+
+
+@pytest.mark.parametrize(
+    "line", ["zstdcat a.zst", "file -b a", "getconf PAGE_SIZE", "sort -- -o", "sort --key=1 -- -o"]
+)
+def test_and_is_l1_without(line: str) -> None:
+    assert of_command(line).level is Level.L1
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "declare -n r=$1; r=/x/evilbin; ls",
+        "f() { local -gn r=x; ls; }; f",
+        "typeset -n r; r=x; ls",
+        "declare -i n; n=$x; ls",
+        'export "$x"; ls',
+        "f() { builtin local PATH; ls; }; f",
+    ],
+)
+def test_a_script_that_may_set_any_variable_is_not_l1(script: str) -> None:
+    assert of_bash(script).level >= Level.L3

@@ -299,3 +299,79 @@ def test_ordinary_work_is_allowed(script: str) -> None:
 )
 def test_what_only_looks_like_ordinary_work_is_asked_about(script: str) -> None:
     assert judged(script).decision > Decision.ALLOW
+
+
+# -- PATH, changed otherwise than by an assignment -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "for PATH in /x/evilbin; do ls; done",
+        "for PATH; do ls; done",
+        "select PATH in /x/evilbin; do ls; done",
+        "printf -v PATH /x/evilbin; ls",
+        "printf -vPATH /x/evilbin; ls",
+        'printf -v "$1" /x/evilbin; ls',
+        "read PATH <<< /x/evilbin; ls",
+        "read -r a PATH <<< 'b /x/evilbin'; ls",
+        "read -rp 'which? ' PATH; ls",
+        "read -a PATH <<< /x/evilbin; ls",
+        "read -aPATH <<< /x/evilbin; ls",
+        "read PAT? <<< /x/evilbin; ls",
+        "read PAT[H] <<< /x/evilbin; ls",
+        "builtin read PATH <<< /x/evilbin; ls",
+        'read "$x" <<< /x/evilbin; ls',
+        "mapfile -t PATH < f; ls",
+        "readarray PATH < f; ls",
+        "getopts ab PATH; ls",
+        "wait -p PATH; ls",
+        "unset PATH; ls",
+        "unset -v PATH; ls",
+        'unset "$x"; ls',
+        "f() { local PATH; ls; }; f",
+        "declare -n r=PATH; r=/x/evilbin; ls",
+        "typeset -gn r='PATH'; r=/x/evilbin; ls",
+        ": ${PATH:=/x/evilbin}; ls",
+        ': "${PATH=/x/evilbin}"; ls',
+        'x=${!y:="/x/evilbin"}; ls',
+        "cat <<EOF\n${PATH:=/x/evilbin}\nEOF\nls",
+        "let PATH=5; ls",
+        "((PATH=5)); ls",
+        "((PATH++)); ls",
+        "((1 ? PATH=5 : 0)); ls",
+        "echo $((PATH = 5)); ls",
+        "echo $[PATH=5]; ls",
+        "a[PATH=5]=1; ls",
+        "for ((PATH=5; ; )); do ls; done",
+        "exec {PATH}>/dev/null; ls",
+        "read LD_PRELOAD <<< /x/evil.so; ls",
+    ],
+)
+def test_a_hook_is_one_however_it_is_set(script: str) -> None:
+    assert "shell.environment-hook" in rules_of(script)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "for ENV in dev prod; do echo $ENV; done",
+        'while IFS= read -r -d "" line; do echo "$line"; done',
+        'read -rp "Delete $x? " answer',
+        'read -t 5 -n 1 "a[$i]"',
+        "printf '%s' PATH",
+        "printf -v line '%s' \"$x\"",
+        "unset IFS LD_PRELOAD PAGER x",
+        "unset -f PATH",
+        ': "${EDITOR:=vim}" "${TMPDIR:=/tmp}" "${n:=$x}"',
+        "n=$((n + 1)); ((n++)); let n=n+1",
+        'echo "${PATH}>x"; echo "PATH=5"',
+        '[[ ":$PATH:" == *":/usr/bin:"* ]] && echo yes',
+        "while getopts ab: PATHS; do :; done",
+        "f() { local -n out=$1; out=5; }",
+        "mapfile -t lines < f",
+        "local PATH=/usr/bin",
+    ],
+)
+def test_setting_other_variables_hooks_nothing(script: str) -> None:
+    assert not {"shell.environment-hook", "shell.dynamic-code"} & rules_of(script)

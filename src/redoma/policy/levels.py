@@ -62,8 +62,8 @@ _LOOKING = _names("""
     ls dir vdir cat tac head tail wc nl cut tr rev fold fmt paste join comm cmp diff stat du df pwd echo printf true
     false test [ : whoami id groups logname users who w uptime uname arch nproc free ps pgrep pidof lscpu lsblk
     lsmod basename dirname realpath readlink seq expr factor md5sum sha1sum sha224sum sha256sum sha384sum sha512sum
-    b2sum cksum sum od hexdump strings column expand unexpand pr which whereis type printenv locale getconf tty cal
-    grep egrep fgrep zcat bzcat xzcat zstdcat jq base64 base32 uniq sleep numfmt tsort cd pushd popd dirs export
+    b2sum cksum sum od hexdump strings column expand unexpand pr which whereis type printenv locale tty cal
+    grep egrep fgrep zcat bzcat xzcat jq base64 base32 uniq sleep numfmt tsort cd pushd popd dirs export
     declare typeset local readonly unset set shift exit return break continue read getopts let wait times umask
     shopt
 """)
@@ -78,11 +78,15 @@ _LOOKING_WITHOUT: dict[str, frozenset[str]] = {
     "shuf": _names("-o --output"),
     "tree": _names("-o -R"),
     "iconv": _names("-o --output"),
-    "file": _names("-C --compile"),
+    "file": _names("-C --compile -m --magic-file -z --uncompress -Z --uncompress-noreport"),
+    "getconf": _names("-v"),
+    "zstdcat": _names("-o --output-dir-flat --output-dir-mirror --rm --trace --train"),
     "find": _names("-delete -exec -execdir -ok -okdir -fprint -fprint0 -fprintf -fls"),
     "date": _names("-s --set"),
 }
 """The same, as long as they don't have these options."""
+
+_DECLARING = _names("declare typeset local export readonly")
 
 _WRITING: dict[str, frozenset[str]] = {
     **dict.fromkeys(_names("mkdir rmdir touch rm unlink tee truncate chmod dd gzip gunzip bzip2 bunzip2"), frozenset()),
@@ -139,6 +143,8 @@ def _of_command(command: Command) -> tuple[Level, str]:
         return Level.L3, "which command it runs can't be known beforehand"
     if command.path and posixpath.dirname(posixpath.normpath(command.path)) not in _SYSTEM_PROGRAMS:
         return Level.L3, f"{command.path} is no program of the system's"
+    if name in _DECLARING and (command.via or any(map(_is_unclear_declaration, args))):
+        return Level.L3, f"which variable {name} sets can't be known beforehand"
     if name in _LOOKING:
         return Level.L1, f"{name} only looks"
     if name in _AROUND and _is_plainly_around(args):
@@ -178,9 +184,15 @@ def _may_have(args: Sequence[str], options: frozenset[str], *, exact: bool = Fal
     return bool(options) and (has_flag(args, options) or _hides_options(args))
 
 
+def _is_unclear_declaration(arg: str) -> bool:
+    """A reference (-n) or a sum (-i) sets others than the variable that is named; so does a name that isn't known."""
+    return re.match(r"-[A-Za-z]*[in]", arg) is not None or UNKNOWN in arg.partition("=")[0] or arg.startswith(_GLOB)
+
+
 def _hides_options(args: Sequence[str]) -> bool:
-    before = args[: args.index("--")] if "--" in args else args
-    return any(arg.startswith((UNKNOWN, *_GLOB)) for arg in before)
+    from .match import options_end
+
+    return any(arg.startswith((UNKNOWN, *_GLOB)) for arg in args[: options_end(args)])
 
 
 def _is_plainly_around(args: Sequence[str]) -> bool:

@@ -197,9 +197,7 @@ def _argument_forms(args: Sequence[str]) -> list[str]:
 
 def has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
     """Whether one of the options is there: by itself, in a bundle, abbreviated, or where it can't be known."""
-    for arg in args:
-        if arg == "--":
-            return False
+    for arg in args[: options_end(args)]:
         if arg in spellings or arg.partition("=")[0] in spellings:
             return True
         if not arg.startswith("-"):
@@ -214,6 +212,17 @@ def has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
         elif any(len(spelling) == 2 and spelling[1] in arg for spelling in spellings):
             return True
     return False
+
+
+def options_end(args: Sequence[str]) -> int:
+    """Where the `--` stands that ends the options. After an option it may be its value: `sort -T -- -o x` writes."""
+    before = ""
+    for at, arg in enumerate(args):
+        takes_none = before == "--" or (before.startswith("--") and "=" in before)
+        if arg == "--" and (takes_none or not before.startswith(("-", UNKNOWN))):
+            return at
+        before = arg
+    return len(args)
 
 
 def _has_operand(args: Sequence[str]) -> bool:

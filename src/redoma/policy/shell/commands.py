@@ -32,6 +32,7 @@ from .programs import (
     takes_escapes,
     targets,
 )
+from .setting import sets_hook
 from .words import Value, Variables, Word, base
 from .wrappers import WRAPPERS, is_loader, unwrap
 
@@ -227,7 +228,7 @@ class Commands:
         elif name in _RUNS_HERE or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
             self.unsure = True
         elif name in _SETTERS:
-            self.setter(name, args)
+            self.setter(name, args, at)
 
     def particular(self, name: str, args: tuple[str, ...], at: Place) -> None:
         """Programs that run something because of an option, an argument or what they are fed."""
@@ -247,8 +248,10 @@ class Commands:
         else:
             self.set("PWD", [(Word(normal(target, self.cwd())),)])
 
-    def setter(self, name: str, args: tuple[str, ...]) -> None:
+    def setter(self, name: str, args: tuple[str, ...], at: Place) -> None:
         """Builtins that set variables by name: those have no known value any more."""
+        if name not in _DECLARES and sets_hook(name, args):
+            self.trait("shell.environment-hook", at)
         if name == "printf":
             found = re.match(r"-v(.*)", args[0] if args else "", re.DOTALL)
             args = ((found[1] or "".join(args[1:2])),) if found else ()

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..facts import Fact, Trait
+from ..facts import UNKNOWN, Fact, Trait
 from .commands import CHDIR, MAX_DEPTH, Feed, Place
+from .hooks import Hooks
 from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_hook
-from .redirects import LIVE, Redirects, redirections
+from .redirects import LIVE, redirections
+from .setting import EXPANSION, redirection_sets_hook, refers_to_hook, sum_sets_hook
 from .source import HEREDOC_PATH, Source, position, prepare
 from .text import MAX_FIELDS, expand_braces
 from .words import LINE, UNSURE, Expander, Value, Variables, Word, combinations, command_names, merge
@@ -79,11 +81,12 @@ _NOT_CODE = frozenset({"raw_string", "comment", "ansi_c_string", "string_content
 _WORDS = frozenset({"string", "simple_expansion", "concatenation", "command_name"})
 # Without one of these a word holds no substitution, and no operator of an arithmetic expression either.
 _LIVELY = re.compile(r"[(`<>\[{]")
-_RUNS_SOMETHING = re.compile(rf"[(`]|\[\$'|{re.escape(HEREDOC_PATH)}")
+_RUNS_SOMETHING = re.compile(rf"[(`]|\[\$'|\$\[|{EXPANSION.pattern}|{re.escape(HEREDOC_PATH)}")
+_REFERENCE = re.compile(r"-[A-Za-z]*n")
 _QUOTED_SUBSTITUTION = re.compile(r"'[^']*(?:\$\(|`)|\$'")
 
 
-class _Reader(Redirects):
+class _Reader(Hooks):
     """One walk over one script."""
 
     def __init__(
@@ -105,6 +108,8 @@ class _Reader(Redirects):
         for name, offset in self.source.problems:
             line, column = position(self.source.original, offset)
             self.trait(name, self.place or (line, column, self.source.original[offset : offset + 40]))
+        if redirection_sets_hook(self.source.text):
+            self.trait("shell.environment-hook", self.place or (1, 1, self.source.original[:40]))
         self.walk(parse(self.data))
 
     def walk(self, root: Node) -> None:
@@ -207,9 +212,12 @@ class _Reader(Redirects):
         def start() -> None:
             # The second round sees what the first one set.
             self.forget_mentioned(node)
+            given = [UNKNOWN]
             if variable is not None and values:
                 words = [word for value in values for word in Expander(self.variables).words(value)]
                 self.set(self.text(variable), [(word,) for word in words])
+                given = [word.text for word in words]
+            self.hook(variable is not None and any(is_hook(self.text(variable), v, v) for v in given), node)
 
         inside = self.scoped(*node.children, branch=True)
         return [start, *inside] if inside else ()
@@ -319,10 +327,9 @@ class _Reader(Redirects):
         name = self.text(name_node).partition("[")[0]
         raw = self.text(value_node) if value_node else ""
         values = self.values(value_node) if value_node else [(Word(""),)]
-        if any(is_hook(name, merge(value).text, raw, command) for value in values if value):
-            self.trait("shell.environment-hook", self.at(node))
-        if any(SUBSCRIPT.search(word.text) for value in values for word in value):
-            self.trait("shell.dynamic-code", self.at(node))
+        self.hook(any(is_hook(name, merge(value).text, raw, command) for value in values if value), node)
+        if any(SUBSCRIPT.search(word.text) or sum_sets_hook(word.text) for value in values for word in value):
+            self.trait("shell.dynamic-code", self.at(node))  # arithmetic does what the value of a variable says
         if command:
             return
         if name_node.type == "subscript":
@@ -362,11 +369,16 @@ class _Reader(Redirects):
                 parts += child.children
                 name = child.child_by_field_name("name")
                 words.append(Word(self.text(name) if name else ""))
+                value = child.child_by_field_name("value")
+                refers = any(_REFERENCE.match(word.text) for word in words)
+                self.hook(refers and value is not None and refers_to_hook(self.text(value)), child)
                 continue
             parts.append(child)
             if child.is_named and not child.type.endswith("_redirect"):
                 words += Expander(self.variables).words(child)
                 self.variables.forget(words[-1].text.partition("=")[0])
+                # In a function it has no value from here on, and programs are looked for in the current directory.
+                self.hook(words[-1].text == "PATH" and words[0].text in ("local", "declare", "typeset"), child)
         self.run(tuple(words), self.at(node), self.written(redirections(node)))
         return parts
 
@@ -433,7 +445,7 @@ class _Reader(Redirects):
         """`${a['$(rm x)']}`: a subscript is read as if in double quotes, so single ones in it protect nothing."""
         if _QUOTED_SUBSTITUTION.search(self.text(node)):
             self.trait("shell.dynamic-code", self.at(node))
-        return node.children
+        return self.sum(node)
 
     def failed(self, node: Node) -> Items:
         """The parser gave up here. Whatever looks like a command in it is reported as one."""
@@ -470,5 +482,9 @@ _HANDLERS: Mapping[str, Callable[[_Reader, Node], Items]] = {
     "file_redirect": _Reader.redirect,
     "test_command": _Reader.test,
     "subscript": _Reader.subscript,
+    "compound_statement": _Reader.compound,
+    "expansion": _Reader.expansion,
     "ERROR": _Reader.failed,
+    **dict.fromkeys(("arithmetic_expansion", "binary_expression", "unary_expression"), _Reader.sum),
+    **dict.fromkeys(("postfix_expression", "ternary_expression"), _Reader.sum),
 } | dict.fromkeys((";", "&&", "||", "|", "|&", "&", "`", "$("), _Reader.operator)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..facts import UNKNOWN
 from .commands import Commands, Feed, Place, normal
 from .programs import is_network_path
+from .setting import EXPANSION
 from .source import HEREDOC_PATH, Heredoc, Source, parseable
 from .words import LINE, Expander, Word, command_names, echoed
 from .wrappers import search_roots
@@ -157,7 +158,7 @@ class Redirects(Commands):
         destination = node.child_by_field_name("destination")
         path = self.text(destination) if destination is not None else ""
         document = self.document(path) if path.startswith(HEREDOC_PATH) else None
-        if document and document.expands and LIVE.search(document.body):
+        if document and document.expands and (LIVE.search(document.body) or EXPANSION.search(document.body)):
             self.nested("shell", document.as_string(), self.at(node), "<<")
         return node.children
 

@@ -1,0 +1,37 @@
+"""Parts of a script that set a variable on the way: arithmetic and expansions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .redirects import Redirects
+from .setting import expansion_sets_hook, sum_sets_hook
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+class Hooks(Redirects):
+    """Reports those that may make a later, innocent command run something else."""
+
+    summed = 0
+    """Where the last arithmetic that was looked at ends."""
+
+    def sum(self, node: Node) -> Sequence[Node]:
+        """Arithmetic. Its parts are parts of the text that was looked at already: a long sum is a deep tree."""
+        if node.end_byte > self.summed:
+            self.summed = node.end_byte
+            self.hook(sum_sets_hook(self.text(node)), node)
+        return node.children
+
+    def compound(self, node: Node) -> Sequence[Node]:
+        return self.sum(node) if self.data.startswith(b"((", node.start_byte) else node.children
+
+    def expansion(self, node: Node) -> Sequence[Node]:
+        self.hook(expansion_sets_hook(self.text(node)), node)
+        return node.children
+
+    def hook(self, found: bool, node: Node) -> None:
+        if found:
+            self.trait("shell.environment-hook", self.at(node))
