@@ -21,6 +21,7 @@ MOST_ENTRIES = 100_000
 DEEPEST = 256
 """Directories on the way to an entry: one descriptor is open for each."""
 LONGEST_PATH = 4000
+_EVERYTHING = "."  # `EVERYTHING` of backends.base, which is not loaded in a cell
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -35,8 +36,20 @@ Send = Callable[[bytes], object]
 
 
 def send(layer: int, tell: Send) -> None:
-    """Everything in the layer; a directory before what is in it."""
-    _Sender(tell).walk(layer, "", 0)
+    """Everything in the layer; a directory before what is in it.
+
+    What is not sent would look as if the run had not put it there, and what the project has in its place would go. So
+    a directory that can't be sent as a whole is refused in place of its entry, and too many entries refuse everything.
+    """
+    sender = _Sender(tell)
+    try:
+        sender.walk(layer, os.listdir(layer), "", 0)
+    except _TooMany:
+        sender.refuse(_EVERYTHING, f"more than {MOST_ENTRIES:,} files and directories were changed")
+
+
+class _TooMany(Exception):
+    pass
 
 
 class _Sender:
@@ -51,16 +64,12 @@ class _Sender:
     def refuse(self, path: str, why: str) -> None:
         self.entry(path, {"kind": "refused", "why": why})
 
-    def walk(self, directory: int, prefix: str, depth: int) -> None:
-        for name in sorted(os.listdir(directory)):
+    def walk(self, directory: int, names: list[str], prefix: str, depth: int) -> None:
+        for name in sorted(names):
             path = prefix + name
             self._left -= 1
             if self._left < 0:
-                self.refuse(path, f"more than {MOST_ENTRIES:,} files and directories were changed")
-                return
-            if len(os.fsencode(path)) > LONGEST_PATH:
-                self.refuse(path[: LONGEST_PATH // 4], f"a path of more than {LONGEST_PATH} bytes")
-                continue
+                raise _TooMany
             try:
                 self._one(directory, name, path, depth)
             except OSError as error:
@@ -86,13 +95,19 @@ class _Sender:
             self._file(directory, name, path, about)
 
     def _directory(self, above: int, name: str, path: str, mode: int, depth: int) -> None:
+        if depth >= DEEPEST:
+            self.refuse(path, f"nested deeper than {DEEPEST} directories")
+            return
         directory = _open(above, name, mode, os.O_DIRECTORY)
         try:
-            self.entry(path, {"kind": "directory", "mode": mode, "opaque": _is_opaque(directory)})
-            if depth >= DEEPEST:
-                self.refuse(f"{path}/*", f"nested deeper than {DEEPEST} directories")
-            else:
-                self.walk(directory, f"{path}/", depth + 1)
+            # All that can fail comes before its entry: a path is either sent or refused.
+            names, opaque = os.listdir(directory), _is_opaque(directory)
+            longest = max((len(os.fsencode(below)) for below in names), default=0)
+            if len(os.fsencode(path)) + 1 + longest > LONGEST_PATH:
+                self.refuse(path, f"it holds a path of more than {LONGEST_PATH} bytes")
+                return
+            self.entry(path, {"kind": "directory", "mode": mode, "opaque": opaque})
+            self.walk(directory, names, f"{path}/", depth + 1)
         finally:
             os.close(directory)
 

@@ -12,9 +12,9 @@ from typing import Literal
 import msgspec
 
 from ...models import Limits
-from ..base import Entry
+from ..base import EVERYTHING, Entry
 from . import protocol
-from .above import DEEPEST, LONGEST_PATH, MOST_ENTRIES
+from .above import LONGEST_PATH, MOST_ENTRIES
 
 _ZEROS = bytes(1 << 16)
 _SLACK = 1 << 20  # beyond the limit on the disk: the last page of every file counts there, and a copy may begin earlier
@@ -40,8 +40,9 @@ class Received:
         self._close()
         path, text = protocol.split_named(payload)
         about = msgspec.json.decode(text, type=_About)
-        _must_lead_down(path)
-        if path in self._entries or len(self._entries) > MOST_ENTRIES + DEEPEST:
+        if (path, about.kind) != (EVERYTHING, "refused"):
+            _must_lead_down(path)
+        if path in self._entries or len(self._entries) > MOST_ENTRIES:
             raise protocol.Malformed("an entry that was there before, or one too many")
         entry = Entry(
             path=path,

@@ -79,7 +79,7 @@ def attempt(
             status = show(result, as_json, given)
             if effect is not None and not as_json:
                 _say_refused(effect)
-                click.echo("It changed nothing.", err=True)
+                click.echo("Nothing of it can be applied." if effect.refused else "It changed nothing.", err=True)
             return status
         applied, refusal = _apply(executor, result, named) if apply_if_ok and result.ok else (None, None)
         status = show(result, as_json, given)
