@@ -113,3 +113,17 @@ def test_nothing_but_a_refusal_is_about_everything(layer: Path) -> None:
     received = Received(str(layer.parent / "stage"), Limits())
     with pytest.raises(protocol.Malformed):
         received.entry(protocol.named(".", b'{"kind": "removed"}'))
+
+
+def test_the_longest_targets_and_names_of_links_come_through_whatever_their_bytes(layer: Path) -> None:
+    target = os.fsdecode(b"\xff" * 4090)
+    names = [os.fsdecode(b"\xfe" * 250)] * 15
+    nested(layer, names, "file")
+    with inside(layer):
+        for name in names:
+            os.chdir(name)
+        os.symlink(target, "link")
+        os.link("file", "same")
+    entries = come_through(layer)
+    assert entries["/".join([*names, "link"])].target == target
+    assert entries["/".join([*names, "same"])].link_of == "/".join([*names, "file"])
