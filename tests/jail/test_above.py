@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,9 +36,10 @@ def come_through(layer: Path) -> dict[str, Entry]:
 
     number = os.open(layer, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        above.send(number, tell)
+        above.send(number, tell, Limits().disk)
     finally:
         os.close(number)
+    received.digest()
     return {entry.path: entry for entry in received.finish()}
 
 
@@ -127,3 +130,30 @@ def test_the_longest_targets_and_names_of_links_come_through_whatever_their_byte
     entries = come_through(layer)
     assert entries["/".join([*names, "link"])].target == target
     assert entries["/".join([*names, "same"])].link_of == "/".join([*names, "file"])
+
+
+def test_holes_beyond_what_a_cell_may_send_are_refused_and_those_within_come_through(layer: Path) -> None:
+    for name, size in (("a", 5 << 20), ("b", Limits().disk + above.HOLES), ("c", 1 << 40), ("d", 4096)):
+        with open(layer / name, "wb") as file:
+            file.write(b"x")
+            file.truncate(size)
+    entries = come_through(layer)
+    assert {path: entry.kind for path, entry in entries.items()} == {
+        "a": "file",
+        "b": "refused",
+        "c": "refused",
+        "d": "file",
+    }
+    assert entries["a"].sha256 == hashlib.sha256(b"x" + bytes((5 << 20) - 1)).hexdigest()
+
+
+def test_no_frame_makes_the_parent_read_holes(layer: Path) -> None:
+    received = Received(str(layer.parent / "stage"), Limits())
+    before = time.process_time()
+    size = Limits().disk + above.HOLES
+    received.entry(protocol.named("a", b'{"kind": "file", "size": %d}' % size))
+    received.data((size - 1).to_bytes(8, "big") + b"x")
+    received.entry(protocol.named("b", b'{"kind": "removed"}'))
+    assert time.process_time() - before < 0.2
+    with pytest.raises(protocol.Malformed):
+        received.entry(protocol.named("c", b'{"kind": "file", "size": 1}'))

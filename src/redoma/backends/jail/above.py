@@ -22,6 +22,8 @@ DEEPEST = 256
 """Directories on the way to an entry: one descriptor is open for each."""
 LONGEST_PATH = 4000
 _EVERYTHING = "."  # `EVERYTHING` of backends.base, which is not loaded in a cell
+HOLES = 1 << 30
+"""Beyond its limit on the disk: bytes that files may have together, holes included, which cost the guest nothing."""
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -35,13 +37,13 @@ _ODD = {
 Send = Callable[[bytes], object]
 
 
-def send(layer: int, tell: Send) -> None:
-    """Everything in the layer; a directory before what is in it.
+def send(layer: int, tell: Send, disk: int) -> None:
+    """Everything in the layer, which could hold so many bytes; a directory before what is in it.
 
     What is not sent would look as if the run had not put it there, and what the project has in its place would go. So
     a directory that can't be sent as a whole is refused in place of its entry, and too many entries refuse everything.
     """
-    sender = _Sender(tell)
+    sender = _Sender(tell, disk + HOLES)
     try:
         sender.walk(layer, os.listdir(layer), "", 0)
     except _TooMany:
@@ -53,8 +55,8 @@ class _TooMany(Exception):
 
 
 class _Sender:
-    def __init__(self, tell: Send) -> None:
-        self._tell = tell
+    def __init__(self, tell: Send, room: int) -> None:
+        self._tell, self._room = tell, room
         self._left = MOST_ENTRIES
         self._linked: dict[int, str] = {}
 
@@ -90,7 +92,10 @@ class _Sender:
         elif about.st_nlink > 1 and about.st_ino in self._linked:
             link_of = os.fsencode(self._linked[about.st_ino]).decode("latin-1")
             self.entry(path, {"kind": "file", "mode": mode, "size": about.st_size, "link_of": link_of})
+        elif about.st_size > self._room:
+            self.refuse(path, "too much of it is holes, of other files too, or it is too large")
         else:
+            self._room -= about.st_size
             self._linked[about.st_ino] = path
             self._file(directory, name, path, about)
 
