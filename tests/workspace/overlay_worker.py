@@ -206,6 +206,14 @@ async def its_limits_hold_for_what_it_writes_there(bench: Bench) -> None:
 
 
 @case
+async def a_file_that_is_all_holes_is_refused_and_holds_nobody_up(bench: Bench) -> None:
+    found = await bench.entries("truncate -s 1T huge; echo x > small")
+    assert found["huge"].kind == "refused"
+    assert "holes" in found["huge"].why
+    assert bench.stage[found["small"].blob] == b"x\n"
+
+
+@case
 async def a_run_that_is_ended_still_tells_what_it_has_changed(bench: Bench) -> None:
     outcome = await bench.run("echo partial > p; (while :; do echo x >> busy; done) & sleep 60", time=1.0)
     assert outcome.status.value == "timeout"

@@ -423,3 +423,12 @@ def test_the_digest_is_of_exactly_this_effect() -> None:
     one = Effect(project="/p", changes=(Change(path="a", after=Version(kind="file", sha256="1")),))
     other = Effect(project="/p", changes=(Change(path="a", after=Version(kind="file", sha256="2")),))
     assert one.digest != other.digest
+
+
+def test_what_holds_something_refused_does_not_go_either(stage: Stage) -> None:
+    stage.write("d/e/file", "x")
+    stage.write("d/other", "y")
+    entries = [Entry(path="d", kind="removed"), Entry(path="d/e", kind="refused", why="too deep")]
+    effect = stage.effect_of(entries, stage.new_stage())
+    assert effect.changes == ()
+    assert effect.refused == {"d": "it holds d/e: too deep", "d/e": "too deep"}

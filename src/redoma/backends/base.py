@@ -43,6 +43,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     workspaces: frozenset[WorkspaceKind] = frozenset({"scratch"})
 
 
+EVERYTHING = "."
+"""The path of the entry that refuses all that a run did: what came before it is only a part."""
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a run left in the layer above a project, as the backend found it when nothing was alive any more.
 
@@ -50,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     path: str
-    """Relative to the project; names that are no UTF-8 have their bytes as lone surrogates."""
+    """Relative to the project, or `EVERYTHING`; names that are no UTF-8 have their bytes as lone surrogates."""
     kind: Literal["file", "directory", "symlink", "removed", "refused"]
     """`removed`: what the project has there is hidden. `refused`: `why` it can't be carried over."""
     mode: int = 0

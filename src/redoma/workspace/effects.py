@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..backends.base import Entry
+from ..backends.base import EVERYTHING, Entry
 from ..errors import WorkspaceError
 from ..models import Change, Effect, Version
 from . import diffs
@@ -45,6 +45,8 @@ def effect_of(tree: Tree, entries: Sequence[Entry], stage: Path, began: float) -
     `began` is the wall-clock time at which the run began. Afterwards the content of each file that is new or changed
     lies in the stage under its SHA-256.
     """
+    if whole := next((entry for entry in entries if entry.path == EVERYTHING and entry.kind == "refused"), None):
+        return Effect(project=tree.path, refused={whole.path: whole.why})  # of a part nobody knows what is missing
     overlay = _Overlay(tree, began)
     overlay.take(entries)
     overlay.leave_what_cant_be_touched()
@@ -138,10 +140,10 @@ class _Overlay:
 
     def leave_what_cant_be_touched(self) -> None:
         """Take back, as a whole, what would remove or replace something that we can't restore."""
-        tops = set(self.refused)
-        for path, why in self._barred.items():
-            top = next(place for place in above(path) if place in self._barred or self._goes(place))
-            tops.add(top)
+        tops = set()
+        for path, why in {**self.refused, **self._barred}.items():
+            top = next((place for place in above(path) if place in self._barred or self._goes(place)), path)
+            tops |= {path, top}
             self.refused[path] = why
             if top != path:
                 self.refused[top] = f"it holds {shown(path)}: {why}"

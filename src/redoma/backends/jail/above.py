@@ -21,6 +21,9 @@ MOST_ENTRIES = 100_000
 DEEPEST = 256
 """Directories on the way to an entry: one descriptor is open for each."""
 LONGEST_PATH = 4000
+_EVERYTHING = "."  # `EVERYTHING` of backends.base, which is not loaded in a cell
+HOLES = 1 << 30
+"""Beyond its limit on the disk: bytes that files may have together, holes included, which cost the guest nothing."""
 _PIECE = 1 << 20
 _OPAQUE = "user.overlay.opaque"
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -34,14 +37,26 @@ _ODD = {
 Send = Callable[[bytes], object]
 
 
-def send(layer: int, tell: Send) -> None:
-    """Everything in the layer; a directory before what is in it."""
-    _Sender(tell).walk(layer, "", 0)
+def send(layer: int, tell: Send, disk: int) -> None:
+    """Everything in the layer, which could hold so many bytes; a directory before what is in it.
+
+    What is not sent would look as if the run had not put it there, and what the project has in its place would go. So
+    a directory that can't be sent as a whole is refused in place of its entry, and too many entries refuse everything.
+    """
+    sender = _Sender(tell, disk + HOLES)
+    try:
+        sender.walk(layer, os.listdir(layer), "", 0)
+    except _TooMany:
+        sender.refuse(_EVERYTHING, f"more than {MOST_ENTRIES:,} files and directories were changed")
+
+
+class _TooMany(Exception):
+    pass
 
 
 class _Sender:
-    def __init__(self, tell: Send) -> None:
-        self._tell = tell
+    def __init__(self, tell: Send, room: int) -> None:
+        self._tell, self._room = tell, room
         self._left = MOST_ENTRIES
         self._linked: dict[int, str] = {}
 
@@ -51,16 +66,12 @@ class _Sender:
     def refuse(self, path: str, why: str) -> None:
         self.entry(path, {"kind": "refused", "why": why})
 
-    def walk(self, directory: int, prefix: str, depth: int) -> None:
-        for name in sorted(os.listdir(directory)):
+    def walk(self, directory: int, names: list[str], prefix: str, depth: int) -> None:
+        for name in sorted(names):
             path = prefix + name
             self._left -= 1
             if self._left < 0:
-                self.refuse(path, f"more than {MOST_ENTRIES:,} files and directories were changed")
-                return
-            if len(os.fsencode(path)) > LONGEST_PATH:
-                self.refuse(path[: LONGEST_PATH // 4], f"a path of more than {LONGEST_PATH} bytes")
-                continue
+                raise _TooMany
             try:
                 self._one(directory, name, path, depth)
             except OSError as error:
@@ -81,18 +92,27 @@ class _Sender:
         elif about.st_nlink > 1 and about.st_ino in self._linked:
             link_of = os.fsencode(self._linked[about.st_ino]).decode("latin-1")
             self.entry(path, {"kind": "file", "mode": mode, "size": about.st_size, "link_of": link_of})
+        elif about.st_size > self._room:
+            self.refuse(path, "too much of it is holes, of other files too, or it is too large")
         else:
+            self._room -= about.st_size
             self._linked[about.st_ino] = path
             self._file(directory, name, path, about)
 
     def _directory(self, above: int, name: str, path: str, mode: int, depth: int) -> None:
+        if depth >= DEEPEST:
+            self.refuse(path, f"nested deeper than {DEEPEST} directories")
+            return
         directory = _open(above, name, mode, os.O_DIRECTORY)
         try:
-            self.entry(path, {"kind": "directory", "mode": mode, "opaque": _is_opaque(directory)})
-            if depth >= DEEPEST:
-                self.refuse(f"{path}/*", f"nested deeper than {DEEPEST} directories")
-            else:
-                self.walk(directory, f"{path}/", depth + 1)
+            # All that can fail comes before its entry: a path is either sent or refused.
+            names, opaque = os.listdir(directory), _is_opaque(directory)
+            longest = max((len(os.fsencode(below)) for below in names), default=0)
+            if len(os.fsencode(path)) + 1 + longest > LONGEST_PATH:
+                self.refuse(path, f"it holds a path of more than {LONGEST_PATH} bytes")
+                return
+            self.entry(path, {"kind": "directory", "mode": mode, "opaque": opaque})
+            self.walk(directory, names, f"{path}/", depth + 1)
         finally:
             os.close(directory)
 

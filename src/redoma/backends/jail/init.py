@@ -58,6 +58,7 @@ class Watch:
         self._pid, self._control, self._died = pid, control, died
         self._watched: bool = spec["watched"]
         self._above: int | None = spec.get("above")
+        self._disk: int = spec["disk"]
         self._status: int | None = None
         self._cause = ""
         self._peak = 0
@@ -158,7 +159,7 @@ class Watch:
         if told["outputs"]:
             self._send_files(told)
         if self._above is not None:
-            above.send(self._above, self._control.sendall)
+            above.send(self._above, self._control.sendall, self._disk)
         report = _report_of_the_guest(told["report"])
         claimed = protocol.frame(protocol.REPORT, report) if report else b""
         self._control.sendall(claimed + self._verdict())

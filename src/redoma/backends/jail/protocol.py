@@ -48,7 +48,7 @@ MOST = {
     REPORT: 8 << 20,
     FILE: 80 << 20,
     LEFT_OUT: 16 << 10,
-    ENTRY: 16 << 10,
+    ENTRY: 64 << 10,  # a path and the target of a link, each byte of which JSON may write with six
     DATA: (1 << 20) + 8,
     VERDICT: 4 << 10,
 }

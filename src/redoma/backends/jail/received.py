@@ -12,11 +12,10 @@ from typing import Literal
 import msgspec
 
 from ...models import Limits
-from ..base import Entry
+from ..base import EVERYTHING, Entry
 from . import protocol
-from .above import DEEPEST, LONGEST_PATH, MOST_ENTRIES
+from .above import HOLES, LONGEST_PATH, MOST_ENTRIES
 
-_ZEROS = bytes(1 << 16)
 _SLACK = 1 << 20  # beyond the limit on the disk: the last page of every file counts there, and a copy may begin earlier
 
 
@@ -33,6 +32,7 @@ class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Received:
     def __init__(self, stage: str, limits: Limits) -> None:
         self._stage, self._room = stage, limits.disk + _SLACK
+        self._sizes = limits.disk + HOLES  # with their holes, which have to be read, too
         self._entries: dict[str, Entry] = {}
         self._open: _File | None = None
 
@@ -40,8 +40,9 @@ class Received:
         self._close()
         path, text = protocol.split_named(payload)
         about = msgspec.json.decode(text, type=_About)
-        _must_lead_down(path)
-        if path in self._entries or len(self._entries) > MOST_ENTRIES + DEEPEST:
+        if (path, about.kind) != (EVERYTHING, "refused"):
+            _must_lead_down(path)
+        if path in self._entries or len(self._entries) > MOST_ENTRIES:
             raise protocol.Malformed("an entry that was there before, or one too many")
         entry = Entry(
             path=path,
@@ -60,11 +61,10 @@ class Received:
             first = self._entries.get(os.fsdecode(about.link_of.encode("latin-1")))
             if first is None or first.kind != "file":
                 raise protocol.Malformed("a link to a file that did not come")
-            return msgspec.structs.replace(
-                entry, size=first.size, sha256=first.sha256, blob=first.blob, link_of=first.path
-            )
-        if not 0 <= about.size < 1 << 62:
-            raise protocol.Malformed("a file of no size")
+            return msgspec.structs.replace(entry, size=first.size, blob=first.blob, link_of=first.path)
+        if not 0 <= about.size <= self._sizes:
+            raise protocol.Malformed("a file of no size, or larger than what a cell may send")
+        self._sizes -= about.size
         blob = str(len(self._entries))
         self._open = _File(os.path.join(self._stage, blob), about.size)
         return msgspec.structs.replace(entry, size=about.size, blob=blob)
@@ -79,12 +79,23 @@ class Received:
 
     def _close(self) -> None:
         if self._open is not None:
-            path, entry = next(reversed(self._entries.items()))
             file, self._open = self._open, None
-            self._entries[path] = msgspec.structs.replace(entry, sha256=file.finish())
+            file.finish()
+
+    def digest(self) -> None:
+        """Nothing more comes: read all contents, holes too. That takes its time, so it is not for an event loop."""
+        self._close()
+        digests: dict[str, str] = {}
+        for path, entry in self._entries.items():
+            if not entry.blob:
+                continue
+            if entry.blob not in digests:
+                with open(os.path.join(self._stage, entry.blob), "rb") as file:
+                    digests[entry.blob] = hashlib.file_digest(file, "sha256").hexdigest()
+            self._entries[path] = msgspec.structs.replace(entry, sha256=digests[entry.blob])
 
     def finish(self) -> tuple[Entry, ...]:
-        self._close()
+        """All entries, once their contents have been read."""
         return tuple(self._entries.values())
 
     def drop(self) -> None:
@@ -99,29 +110,19 @@ class _File:
 
     def __init__(self, path: str, size: int) -> None:
         self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        self._size, self._at, self._digest = size, 0, hashlib.sha256()
+        self._size, self._at = size, 0
 
     def add(self, place: int, piece: bytes) -> None:
         if not self._at <= place <= place + len(piece) <= self._size:
             raise protocol.Malformed("content beyond its file")
-        self._skip_to(place)
-        self._digest.update(piece)
-        self._at += len(piece)
+        self._at = place + len(piece)
         while piece:
             written = os.pwrite(self._number, piece, place)
             place, piece = place + written, piece[written:]
 
-    def _skip_to(self, place: int) -> None:
-        while self._at < place:
-            zeros = _ZEROS[: place - self._at]
-            self._digest.update(zeros)
-            self._at += len(zeros)
-
-    def finish(self) -> str:
-        self._skip_to(self._size)
+    def finish(self) -> None:
         os.ftruncate(self._number, self._size)
         self.close()
-        return self._digest.hexdigest()
 
     def close(self) -> None:
         os.close(self._number)

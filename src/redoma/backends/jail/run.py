@@ -102,7 +102,10 @@ class Run:
             self._cell.kill()
             await uncancellable(self._dead())
         self._drain()
-        return self._outcome(time.monotonic() - start)
+        wall = time.monotonic() - start
+        if self._received is not None and self._verdict is not None:
+            await uncancellable(asyncio.to_thread(self._received.digest))  # whoever goes on may remove the stage
+        return self._outcome(wall)
 
     # --- in ---
 

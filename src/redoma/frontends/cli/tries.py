@@ -78,7 +78,7 @@ def attempt(
             status = show(result, as_json, given)
             if effect is not None and not as_json:
                 _say_refused(effect)
-                click.echo("It changed nothing.", err=True)
+                click.echo("Nothing of it can be applied." if effect.refused else "It changed nothing.", err=True)
             elif effect is None and result.status.ending == "ran" and not as_json:
                 click.echo("What it changed was lost with it. Your project is as it was.", err=True)
             return status
