@@ -219,6 +219,20 @@ def test_a_repository_under_another_name_is_no_way_around(stage: Stage) -> None:
     assert (stage.project / "docs/index.html").exists()
 
 
+@pytest.mark.parametrize("top", ["hooks", "src/hooks/useAuth", "hooks/hooks"])
+def test_nor_is_one_below_a_directory_called_hooks(stage: Stage, top: str) -> None:
+    def run(ran: Path) -> None:
+        for name in ("objects", "refs", "hooks"):
+            (ran / top / name).mkdir(parents=True)
+        (ran / top / "HEAD").write_text("ref: refs/heads/main")
+        (ran / top / "config").write_text("[core]\nfsmonitor = evil")
+        (ran / top / "hooks/post-checkout").write_text("evil")
+
+    stage.kept(run, "it")
+    left = set(stage.changes.apply("it").left)
+    assert {f"{top}/{name}" for name in ("HEAD", "config", "hooks", "hooks/post-checkout", "objects", "refs")} <= left
+
+
 def test_a_repository_made_in_two_steps_is_none_either(stage: Stage) -> None:
     stage.write("docs/config", "[core]\nfsmonitor = evil")  # harmless, when it came
 

@@ -160,15 +160,18 @@ def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[st
     found = {}
     for path in paths:
         names = path.split("/")
-        depth = names.index("hooks") if "hooks" in names else len(names) - 1
-        if names[depth] not in (*_PARTS, "hooks", "config", "config.worktree"):
-            continue
-        top = "".join(f"{name}/" for name in names[:depth])
-        if top not in known:
-            heart = exists(f"{top}objects") and exists(f"{top}refs")
-            known[top] = exists(f"{top}HEAD") and (heart or exists(f"{top}commondir"))
-        if known[top] and (names[depth] not in _PARTS or names[depth] == "commondir" or exists(f"{top}config")):
-            found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
+        last = len(names) - 1
+        # Any directory on the way may be called `hooks`, also one that holds the repository.
+        depths = {depth for depth, name in enumerate(names) if name == "hooks"}
+        if names[last] in (*_PARTS, "config", "config.worktree"):
+            depths.add(last)
+        for depth in depths:
+            top = "".join(f"{name}/" for name in names[:depth])
+            if top not in known:
+                heart = exists(f"{top}objects") and exists(f"{top}refs")
+                known[top] = exists(f"{top}HEAD") and (heart or exists(f"{top}commondir"))
+            if known[top] and (names[depth] not in _PARTS or names[depth] == "commondir" or exists(f"{top}config")):
+                found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
     return found
 
 
