@@ -145,7 +145,7 @@ def test_what_is_protected_is_left_and_told_until_it_is_named(stage: Stage) -> N
     assert set(snapshot(stage.project)) == {".github", "file", "CLAUDE.md"}
     with pytest.raises(WorkspaceError, match="nothing to apply"):
         stage.changes.apply("it")
-    with pytest.raises(WorkspaceError, match=r"CLAUDE\.md is protected"):
+    with pytest.raises(WorkspaceError, match=r"CLAUDE\.md is protected.*--allow CLAUDE\.md"):
         stage.changes.apply("it", paths=["CLAUDE.md"])
     kept = stage.changes.apply("it", named=[".claude/settings.json"])
     assert (stage.project / ".claude/settings.json").exists()  # with the directory that it needs

@@ -108,7 +108,7 @@ def choose(
                 raise WorkspaceError(
                     f"{shown(path)} is protected",
                     why=change.protected,
-                    next=f"name it to apply it: --name {shown(path)}",
+                    next=f"name it to apply it: --allow {shown(path)}",
                 )
             wanted.remove(path)
             left[path] = change.protected
