@@ -262,11 +262,21 @@ def test_a_repository_made_in_two_steps_is_none_either(stage: Stage) -> None:
         "/var",
         "/var/lib/x",
         "/root",
+        "/run/user/1000/x",
+        "/sys/x",
+        "/workspace",
+        "/workspace/x",
+        *(f"/opt/{name}/x" for name in ("python", "venv", "redoma", "programs")),
     ],
 )
 def test_a_directory_of_the_system_is_no_project(path: str) -> None:
     with pytest.raises(WorkspaceError, match="can't be a project"):
         must_be_a_project(path)
+
+
+@pytest.mark.parametrize("path", ["/opt/pythons", "/opt/app", "/dev/shm/x", "/workspaces/x", "/srv/run"])
+def test_what_only_looks_like_one_is_a_project(path: str) -> None:
+    must_be_a_project(path)
 
 
 def test_nor_is_a_home_or_what_holds_it_or_our_own_state(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ _SYSTEM = (
     "/lib64",
     "/libx32",
     "/proc",
+    "/run",
     "/sbin",
     "/sys",
     "/usr",
@@ -79,10 +80,12 @@ _SYSTEM = (
 _BUT = ("/dev/shm", "/usr/src", "/usr/local/src")  # noqa: S108 - named, not written to
 """... except below these."""
 _SHARED = (
-    *("/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/run/user", "/srv"),
+    *("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv"),
     *("/tmp", "/var", "/var/cache", "/var/log", "/var/run", "/var/tmp"),  # noqa: S108 - as above
 )
 """These hold projects, but are none."""
+_CELLS = ("/.project", "/workspace", "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs")
+"""In a cell these are its own, and a project has its own path there."""
 _WORKTREES = re.compile(r"/\.(?:claude|cursor)/worktrees/[^/]+")
 """Where agents keep working copies: not configuration, in spite of its name."""
 
@@ -195,6 +198,8 @@ def _why_no_project(path: str, home: Path | None, private: list[str]) -> str:
         return "it is not an absolute path without links"
     if any(holds(place, path) for place in _SYSTEM) and not any(holds(b, path) and b != path for b in _BUT):
         return "it belongs to the system"
+    if any(holds(place, path) for place in _CELLS):
+        return "cells have something of their own under that name"
     if path in _SHARED:
         return "it holds much more than a project"
     if home is not None and holds(path, os.path.realpath(home)):
