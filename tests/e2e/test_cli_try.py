@@ -90,6 +90,14 @@ def test_chosen_files_are_applied_and_the_others_are_not(shop: Path) -> None:
     assert (shop / "data/orders.csv").exists()
 
 
+def test_what_was_declined_below_a_chosen_directory_is_not_applied(shop: Path) -> None:
+    script = "rm -r data; mkdir new; echo 1 > new/declined"
+    seen = at_a_terminal(shop, "try", "--", "sh", "-c", script, answers=["choose", "y", "n", "y", "n"])
+    assert "Applied 1 change." in seen
+    assert (shop / "data/orders.csv").exists()
+    assert os.listdir(shop / "new") == []
+
+
 def test_kept_changes_are_listed_shown_applied_and_undone(shop: Path, redoma_command: Redoma) -> None:
     before = every_byte(shop)
     tried = redoma_command("try", "--json", "--", "make", "clean", cwd=shop)

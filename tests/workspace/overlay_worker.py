@@ -207,7 +207,7 @@ async def its_limits_hold_for_what_it_writes_there(bench: Bench) -> None:
 
 @case
 async def a_file_that_is_all_holes_is_refused_and_holds_nobody_up(bench: Bench) -> None:
-    found = await bench.entries("truncate -s 1T huge; echo x > small")
+    found = await bench.entries("truncate -s 1T huge; echo x > small", file_size=2 << 40)
     assert found["huge"].kind == "refused"
     assert "holes" in found["huge"].why
     assert bench.stage[found["small"].blob] == b"x\n"

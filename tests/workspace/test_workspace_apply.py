@@ -232,6 +232,34 @@ def test_parts_can_be_applied_and_the_rest_stays(stage: Stage) -> None:
     assert set(snapshot(stage.project)) == {"x", "x/old"}
 
 
+def test_of_exact_paths_nothing_that_was_declined_is_applied(stage: Stage) -> None:
+    for name in ("gone/declined", "gone/chosen", "there/x"):
+        stage.write(name, name)
+    (stage.project / "there").chmod(0o755)
+
+    def run(ran: Path) -> None:
+        shutil.rmtree(ran / "gone")
+        (ran / "new/deep").mkdir(parents=True)
+        for name in ("new/declined", "new/deep/chosen", "there/x"):
+            (ran / name).write_text("changed")
+        (ran / "there").chmod(0o700)
+
+    stage.kept(run, "it")
+    with pytest.raises(WorkspaceError, match="nothing that waits"):
+        stage.changes.apply("it", paths=["nowhere"], exact=True)
+    kept = stage.changes.apply("it", paths=["gone", "gone/chosen", "new/deep/chosen", "there/x"], exact=True)
+    assert set(kept.applied) == {"gone/chosen", "new", "new/deep", "new/deep/chosen", "there/x"}
+    assert kept.left == {
+        "gone": "gone/declined is left, which was in it",
+        "gone/declined": "it was not chosen",
+        "new/declined": "it was not chosen",
+        "there": "it was not chosen",
+    }
+    assert (stage.project / "gone/declined").read_text() == "gone/declined"
+    assert not (stage.project / "new/declined").exists()
+    assert stage.project.joinpath("there").stat().st_mode & 0o777 == 0o755
+
+
 def test_the_rest_can_be_discarded_and_the_part_undone(stage: Stage) -> None:
     stage.kept(lambda ran: [(ran / name).write_text(name) for name in "ab"], "it")
     stage.changes.apply("it", paths=["a"])

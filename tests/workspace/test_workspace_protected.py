@@ -145,7 +145,7 @@ def test_what_is_protected_is_left_and_told_until_it_is_named(stage: Stage) -> N
     assert set(snapshot(stage.project)) == {".github", "file", "CLAUDE.md"}
     with pytest.raises(WorkspaceError, match="nothing to apply"):
         stage.changes.apply("it")
-    with pytest.raises(WorkspaceError, match=r"CLAUDE\.md is protected"):
+    with pytest.raises(WorkspaceError, match=r"CLAUDE\.md is protected.*--allow CLAUDE\.md"):
         stage.changes.apply("it", paths=["CLAUDE.md"])
     kept = stage.changes.apply("it", named=[".claude/settings.json"])
     assert (stage.project / ".claude/settings.json").exists()  # with the directory that it needs
@@ -219,6 +219,20 @@ def test_a_repository_under_another_name_is_no_way_around(stage: Stage) -> None:
     assert (stage.project / "docs/index.html").exists()
 
 
+@pytest.mark.parametrize("top", ["hooks", "src/hooks/useAuth", "hooks/hooks"])
+def test_nor_is_one_below_a_directory_called_hooks(stage: Stage, top: str) -> None:
+    def run(ran: Path) -> None:
+        for name in ("objects", "refs", "hooks"):
+            (ran / top / name).mkdir(parents=True)
+        (ran / top / "HEAD").write_text("ref: refs/heads/main")
+        (ran / top / "config").write_text("[core]\nfsmonitor = evil")
+        (ran / top / "hooks/post-checkout").write_text("evil")
+
+    stage.kept(run, "it")
+    left = set(stage.changes.apply("it").left)
+    assert {f"{top}/{name}" for name in ("HEAD", "config", "hooks", "hooks/post-checkout", "objects", "refs")} <= left
+
+
 def test_a_repository_made_in_two_steps_is_none_either(stage: Stage) -> None:
     stage.write("docs/config", "[core]\nfsmonitor = evil")  # harmless, when it came
 
@@ -248,11 +262,21 @@ def test_a_repository_made_in_two_steps_is_none_either(stage: Stage) -> None:
         "/var",
         "/var/lib/x",
         "/root",
+        "/run/user/1000/x",
+        "/sys/x",
+        "/workspace",
+        "/workspace/x",
+        *(f"/opt/{name}/x" for name in ("python", "venv", "redoma", "programs")),
     ],
 )
 def test_a_directory_of_the_system_is_no_project(path: str) -> None:
     with pytest.raises(WorkspaceError, match="can't be a project"):
         must_be_a_project(path)
+
+
+@pytest.mark.parametrize("path", ["/opt/pythons", "/opt/app", "/dev/shm/x", "/workspaces/x", "/srv/run"])
+def test_what_only_looks_like_one_is_a_project(path: str) -> None:
+    must_be_a_project(path)
 
 
 def test_nor_is_a_home_or_what_holds_it_or_our_own_state(tmp_path: Path) -> None:

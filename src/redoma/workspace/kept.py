@@ -122,9 +122,17 @@ class Changes:
             remove_tree(self.directory / kept.id / "new")
             return kept
 
-    def apply(self, id: str, paths: Iterable[str] | None = None, named: Sequence[str] = ()) -> Kept:  # noqa: A002
+    def apply(
+        self,
+        id: str,  # noqa: A002
+        paths: Iterable[str] | None = None,
+        named: Sequence[str] = (),
+        *,
+        exact: bool = False,
+    ) -> Kept:
         """Make the changes happen, all of them or none; with `paths`, those at or below them, and the directories that
-        they need. What is protected is left unless a pattern in `named` means it: see `left` and `state` of the answer.
+        they need; if `exact`, none that is only below. What is protected is left unless a pattern in `named` means it:
+        see `left` and `state` of the answer.
 
         Raises `Conflict`, with every path that is not as it was, before anything is touched.
         """
@@ -132,7 +140,7 @@ class Changes:
             kept = self._load(self._find(id), stuck)
             self._require(kept, "applied", "kept", "partly")
             asked = None if paths is None else tuple(paths)
-            numbers, left = choose(kept.effect.changes, kept.applied, asked, named)
+            numbers, left = choose(kept.effect.changes, kept.applied, asked, named, exact=exact)
             chosen = [(number, kept.effect.changes[number]) for number in numbers]
             if left and not chosen:
                 some = ", ".join(f"{shown(path)} ({why})" for path, why in sorted(left.items())[:20])

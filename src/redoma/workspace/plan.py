@@ -83,16 +83,23 @@ def _order(step: Step) -> tuple[int, int, str]:
 
 
 def choose(
-    changes: Sequence[Change], applied: Iterable[str], paths: Sequence[str] | None, names: Sequence[str]
+    changes: Sequence[Change],
+    applied: Iterable[str],
+    paths: Sequence[str] | None,
+    names: Sequence[str],
+    *,
+    exact: bool = False,
 ) -> tuple[list[int], dict[str, str]]:
     """The numbers of the changes to apply, and why each of the others is left.
 
     `paths` are paths of changes, or of directories with all that is below; None for all. What a chosen one can't do
-    without comes with it: the directories that it lies in, and whatever has to go with a directory that goes.
+    without comes with it: the directories that it lies in, and whatever has to go with a directory that goes. If it is
+    `exact`, a path means that change alone: somebody has been asked about each. New directories that a chosen one lies
+    in still come with it; a directory doesn't go while something in it was declined.
     """
     done = set(applied)
     waiting = {change.path: number for number, change in enumerate(changes) if change.path not in done}
-    wanted = _picked(changes, waiting, paths)
+    wanted = _picked(changes, waiting, paths, exact)
     left = {path: NOT_CHOSEN for path in waiting if path not in wanted}
     for path in list(wanted):
         change = changes[waiting[path]]
@@ -101,21 +108,21 @@ def choose(
                 raise WorkspaceError(
                     f"{shown(path)} is protected",
                     why=change.protected,
-                    next=f"name it to apply it: --name {shown(path)}",
+                    next=f"name it to apply it: --allow {shown(path)}",
                 )
             wanted.remove(path)
             left[path] = change.protected
-    _close(changes, waiting, wanted, left)
+    _close(changes, waiting, wanted, left, exact)
     return sorted(waiting[path] for path in wanted), {path: why for path, why in left.items() if path not in wanted}
 
 
-def _picked(changes: Sequence[Change], waiting: dict[str, int], paths: Iterable[str] | None) -> set[str]:
+def _picked(changes: Sequence[Change], waiting: dict[str, int], paths: Iterable[str] | None, exact: bool) -> set[str]:
     if paths is None:
         return set(waiting)
     asked = {path.rstrip("/") for path in paths}
     picked, met = set(), set()
     for path, number in waiting.items():
-        places = {*above(path), *above(changes[number].old_path)}
+        places = {path} if exact else {*above(path), *above(changes[number].old_path)}
         if places & asked:
             picked.add(path)
             met |= places
@@ -128,14 +135,17 @@ def _picked(changes: Sequence[Change], waiting: dict[str, int], paths: Iterable[
     return picked
 
 
-def _close(changes: Sequence[Change], waiting: dict[str, int], wanted: set[str], left: dict[str, str]) -> None:
+def _close(
+    changes: Sequence[Change], waiting: dict[str, int], wanted: set[str], left: dict[str, str], exact: bool
+) -> None:
     """Add the directories that chosen ones need; leave what can't be done without something that is left."""
     about = {path: changes[number] for path, number in waiting.items()}
     for path in list(wanted):
         for place in [place for place in above(path) if place in about and place not in wanted]:
             # A protected directory comes along only for what was itself protected, and named.
             needed = left[place] == NOT_CHOSEN or (about[path].protected and about[place].before is None)
-            if needed and is_directory(about[place].after):
+            declined = exact and is_directory(about[place].before)  # it is there: nothing needs its new mode
+            if needed and not declined and is_directory(about[place].after):
                 wanted.add(place)
     while True:
         leave = {}

@@ -69,6 +69,7 @@ _SYSTEM = (
     "/lib64",
     "/libx32",
     "/proc",
+    "/run",
     "/sbin",
     "/sys",
     "/usr",
@@ -79,10 +80,12 @@ _SYSTEM = (
 _BUT = ("/dev/shm", "/usr/src", "/usr/local/src")  # noqa: S108 - named, not written to
 """... except below these."""
 _SHARED = (
-    *("/", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/run/user", "/srv"),
+    *("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv"),
     *("/tmp", "/var", "/var/cache", "/var/log", "/var/run", "/var/tmp"),  # noqa: S108 - as above
 )
 """These hold projects, but are none."""
+_CELLS = ("/.project", "/workspace", "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs")
+"""In a cell these are its own, and a project has its own path there."""
 _WORKTREES = re.compile(r"/\.(?:claude|cursor)/worktrees/[^/]+")
 """Where agents keep working copies: not configuration, in spite of its name."""
 
@@ -160,15 +163,18 @@ def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[st
     found = {}
     for path in paths:
         names = path.split("/")
-        depth = names.index("hooks") if "hooks" in names else len(names) - 1
-        if names[depth] not in (*_PARTS, "hooks", "config", "config.worktree"):
-            continue
-        top = "".join(f"{name}/" for name in names[:depth])
-        if top not in known:
-            heart = exists(f"{top}objects") and exists(f"{top}refs")
-            known[top] = exists(f"{top}HEAD") and (heart or exists(f"{top}commondir"))
-        if known[top] and (names[depth] not in _PARTS or names[depth] == "commondir" or exists(f"{top}config")):
-            found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
+        last = len(names) - 1
+        # Any directory on the way may be called `hooks`, also one that holds the repository.
+        depths = {depth for depth, name in enumerate(names) if name == "hooks"}
+        if names[last] in (*_PARTS, "config", "config.worktree"):
+            depths.add(last)
+        for depth in depths:
+            top = "".join(f"{name}/" for name in names[:depth])
+            if top not in known:
+                heart = exists(f"{top}objects") and exists(f"{top}refs")
+                known[top] = exists(f"{top}HEAD") and (heart or exists(f"{top}commondir"))
+            if known[top] and (names[depth] not in _PARTS or names[depth] == "commondir" or exists(f"{top}config")):
+                found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
     return found
 
 
@@ -192,6 +198,8 @@ def _why_no_project(path: str, home: Path | None, private: list[str]) -> str:
         return "it is not an absolute path without links"
     if any(holds(place, path) for place in _SYSTEM) and not any(holds(b, path) and b != path for b in _BUT):
         return "it belongs to the system"
+    if any(holds(place, path) for place in _CELLS):
+        return "cells have something of their own under that name"
     if path in _SHARED:
         return "it holds much more than a project"
     if home is not None and holds(path, os.path.realpath(home)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ def look(spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         "environment": _environment,
         "proc": _proc,
         "init": _init,
-        "names": _names,
+        "names": lambda: _names(spec),
         **({"workspace": lambda: _workspace(spec)} if spec["project"] else {}),
     }
     for name, check in checks.items():
@@ -183,12 +183,26 @@ def _environment() -> str:
     return "none of the host's variables"
 
 
-def _names() -> str:
-    with open("/proc/self/mountinfo") as file:
-        for line in file:
-            fields = line.split()
-            if fields[4].startswith("/opt/") and fields[fields.index("-") + 1] not in ("overlay", "tmpfs"):
-                raise Missing(f"where {fields[4]} lies on the host shows in /proc/self/mountinfo")
+def _names(spec: Mapping[str, Any]) -> str:
+    with open("/proc/self/mountinfo", "rb") as file:
+        if shown := places_shown(file, spec["project"]):
+            raise Missing(f"where {shown[0]} lies on the host shows in /proc/self/mountinfo")
     if os.uname().nodename != "redoma" or os.getuid() != 1000 or os.getgid() != 1000:
         raise Missing("the name of the host or of its user shows")
     return "those of the host don't show"
+
+
+def places_shown(mounts: Iterable[bytes], project: str) -> list[str]:
+    """What is ours below /opt and tells where it lies on the host. A project has the path that it has there anyhow."""
+    found = []
+    for line in mounts:
+        fields = line.split()
+        place = os.fsdecode(_plain(fields[4]))
+        of_project = bool(project) and f"{place}/".startswith(f"{project}/")
+        if (
+            place.startswith("/opt/")
+            and not of_project
+            and fields[fields.index(b"-") + 1] not in (b"overlay", b"tmpfs")
+        ):
+            found.append(place)
+    return found

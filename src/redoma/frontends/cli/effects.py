@@ -81,14 +81,15 @@ def summary(effect: Effect) -> str:
 
 
 def diff_lines(effect: Effect) -> Iterator[str]:
-    from redoma.output import sanitise
+    from redoma.output import visible
 
     for change in effect.changes:
         if not change.diff:
             yield _line(change, 0, name(change.path)) + "\n"
-        for line in sanitise(change.diff).splitlines(keepends=True):
+        # Nothing is left out, and only a newline ends a line: what is shown is what will be applied.
+        for line in change.diff.removesuffix("\n").split("\n") if change.diff else ():
             colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-            yield click.style(line.rstrip("\n"), fg=colour) + "\n" if colour else line
+            yield (click.style(visible(line), fg=colour) if colour else visible(line)) + "\n"
 
 
 def show_diffs(effect: Effect) -> None:

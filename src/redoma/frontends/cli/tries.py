@@ -152,7 +152,7 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
             paths = [change.path for change in effect.changes if click.confirm(f"  {name(change.path)}?", err=True)]
             if not paths:
                 continue
-            applied = executor.apply(result.id, paths=paths, named=named, by_hand=True)
+            applied = executor.apply(result.id, paths=paths, named=named, by_hand=True, exact=True)
             _say_applied(len(applied.applied), applied.left)
         elif answer == "discard":
             executor.discard(result.id)
