@@ -297,12 +297,22 @@ class AsyncExecutor:
         if self.config.audit.enabled:
             self._audit.append(kind, run, data)
 
-    async def resume(self, id: str, *, secrets: Mapping[str, str] | None = None) -> Result:  # noqa: A002
-        """Run what was `pending`, if a person has said yes to it since. Its secrets were not kept: give them again."""
+    async def resume(
+        self,
+        id: str,  # noqa: A002 - under which somebody was asked
+        *,
+        secrets: Mapping[str, str] | None = None,
+        expect: Any = None,
+        writes: Iterable[str] | None = None,
+    ) -> Result:
+        """Run what was `pending`, if a person has said yes to it since. Its secrets were not kept: give them again. Nor
+        were `expect` and `writes`, which nobody has to approve."""
         if self._gate is None:
             raise ApprovalError("nothing waits here", why="the configuration names no state directory", next="give one")
+        options: Options = {"expect": expect, "writes": writes}
+        expected, within = _expectation(options), _writes(options)  # a mistake in these uses no approval up
         ask = await asyncio.to_thread(self._gate.recall, id, secrets or {})
-        return await self.submit(Asked(ask.request, ask.policy, redeems=id))
+        return await self.submit(Asked(ask.request, ask.policy, redeems=id, expectation=expected, writes=within))
 
     async def apply(
         self,
