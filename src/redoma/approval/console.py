@@ -56,7 +56,7 @@ class Console:
             shown = describe(ask)
             terminal.write(f"\n--- redoma: a person has to approve this ---\n{shown.text}\n\n")
             if not shown.whole:
-                return self._say(ask, False, "it is too long to be read at a prompt")
+                return self._say(ask, False, "not all of it can be shown at a prompt")
             typed = terminal.line("Type yes to let exactly this run; anything else is no: ")
             if typed is None:
                 return None
