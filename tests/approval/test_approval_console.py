@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import msgspec
 import pytest
 from approval_stage import START, case_of, effect_of
 
-from redoma.approval import describe
+from redoma.approval import Console, describe
 from redoma.approval.ask import stored
 from redoma.models import Change, Version
 from redoma.workspace.diffs import too_long
@@ -228,3 +230,17 @@ def test_an_effect_with_too_much_to_read_is_not_whole() -> None:
     changes = tuple(Change(path=f"a{n}", after=_file("1"), diff="+x\n" * 20_000) for n in range(2))
     shown = describe(stored(case_of(effect=effect_of(changes=changes)), b"", id="1" * 32, created=START, expires=START))
     assert not shown.whole
+
+
+async def test_a_question_that_waits_behind_another_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is asked first may take their time: the lock stands for them."""
+    turn = threading.Lock()
+    monkeypatch.setattr("redoma.approval.console._one_at_a_time", turn)
+    ask = stored(case_of(), b"", id="1" * 32, created=START, expires=START)
+    with turn:
+        second = asyncio.ensure_future(Console("bob").decide(ask))
+        await asyncio.sleep(0.2)
+        second.cancel()
+        done, _ = await asyncio.wait([second], timeout=10)
+    assert done
+    assert second.cancelled()
