@@ -29,7 +29,8 @@ from redoma import (
     denial,
 )
 from redoma.audit import AuditLog
-from redoma.config import check, load
+from redoma.config import DockerEntry, check, load
+from redoma.intake import Options
 from redoma.policy import Policy, evaluate
 from redoma.sensitive import Redactor
 
@@ -138,6 +139,30 @@ def test_a_permit_is_for_one_rule(config: Config, tmp_path: Path) -> None:
     assert lines.count("- rule") == 2
     one = permitting(lines[: lines.rindex("    - rule")], tmp_path / "file").load_policy()
     assert decided(one, request) is Decision.PROMPT
+
+
+@pytest.mark.parametrize("entry", ["app:near", "app:far", None])
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_permit_is_for_one_executor(config: Config, tmp_path: Path, entry: str | None, plain: bool) -> None:
+    """The same words do something else on an executor with another network, and on none."""
+    entries = {f"app:{name}": DockerEntry(name=name, image="x") for name in ("near", "far")}
+    options: Options = {"backend": "docker", "stdin": b"" if plain else b"x"}
+
+    def judged(config: Config, on: str | None) -> tuple[Decision, str]:
+        with Executor(msgspec.structs.replace(config, entries=entries)) as executor:
+            asked = executor.core.ask(["curl", "https://example.com"], on, options)
+            found, shown = executor.core.judge(asked), asked.judged or asked.request
+            rules = executor.core._policy(None)
+        if found.decision is Decision.ALLOW:
+            return found.decision, ""
+        no = denial.of_policy(found, shown, rules, BARE, Status.DENIED, entry=asked.entry)
+        return found.decision, no.narrowest
+
+    decision, lines = judged(config, entry)
+    assert (decision, ("text:" in lines), ("entry:" in lines)) == (Decision.PROMPT, plain, entry is not None)
+    permitted = msgspec.structs.replace(config, policy=permitting(lines, tmp_path / "file").policy)
+    for on in ("app:near", "app:far", None):
+        assert judged(permitted, on)[0] is (Decision.ALLOW if on == entry else Decision.PROMPT), on
 
 
 def test_a_permit_changes_the_digest_of_the_policy(config: Config, tmp_path: Path) -> None:

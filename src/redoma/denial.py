@@ -33,11 +33,12 @@ def of_policy(
     said: str = "",
     *,
     live_input: bool = False,
+    entry: str = "",
 ) -> Denial:
     """Policy refused it, or a person was to be asked: `said` is what they answered, if there was anybody.
 
     `request` is what policy was shown, and `policy` what it was judged by. With `live_input` no rule can be permitted:
-    see `evaluate`."""
+    see `evaluate`. `entry` is the configured executor that was to run it."""
     finding = evaluation.deciding[0]
     if status is Status.FORBIDDEN:
         retry = "the same request meets the same rule"
@@ -51,7 +52,7 @@ def of_policy(
             resource=finding.text or request.text[:_SHOWN],
             why=finding.reason,
             allowed=finding.suggestion,
-            narrowest=_permitting(evaluation, request, policy, redactor, live_input),
+            narrowest="" if live_input else _permitting(evaluation, request, policy, redactor, entry),
             retry=status is Status.EXPIRED,
             retry_why=retry,
         ),
@@ -138,19 +139,19 @@ def _shown(denial: Denial, redactor: Redactor) -> Denial:
 # --- the narrowest rule ---
 
 
-def _permitting(evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor, live_input: bool) -> str:
+def _permitting(evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor, entry: str) -> str:
     """Lines that permit this request; nothing if anything in the way can't be permitted."""
     against = [finding for finding in evaluation.findings if finding.decision is not Decision.ALLOW]
     own = {rule.id for rule in policy.rules}
     rules = list(dict.fromkeys(finding.rule for finding in against if finding.rule in own))
     others = list(dict.fromkeys(finding.permit for finding in against if finding.rule not in own))
-    if not all(others) or len(others) > 1 or (rules and (request.secrets or live_input)):
+    if not all(others) or len(others) > 1 or (rules and request.secrets):
         return ""
-    lines = "".join([*others, *(_permits(rules, request, redactor) if rules else ())])
+    lines = "".join([*others, *(_permits(rules, request, redactor, entry) if rules else ())])
     return lines if clean(lines, redactor)[0] == lines else ""
 
 
-def _permits(rules: list[str], request: Request, redactor: Redactor) -> list[str]:
+def _permits(rules: list[str], request: Request, redactor: Redactor, entry: str) -> list[str]:
     text = request.text
     if is_plain(request) and len(text) <= _LONGEST and text.isprintable() and clean(text, redactor)[0] == text:
         what: dict[str, Any] = {"text": text}
@@ -159,7 +160,9 @@ def _permits(rules: list[str], request: Request, redactor: Redactor) -> list[str
         if request.limits.time != Limits().time:
             what["time"] = float(request.limits.time)
     else:
-        what = {"sha256": fingerprint(request)}
+        what = {"sha256": fingerprint(request, entry)}
+    if entry:
+        what["entry"] = entry
     permits = [{"rule": rule, "language": request.language, **what} for rule in rules]
     return ["policy:\n", "  permits:\n", *(_item(permit, "    ") for permit in permits)]
 

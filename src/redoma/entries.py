@@ -2,7 +2,7 @@
 
 An entry with a `command_whitelist` runs exactly the commands on it, and they mean what they mean to whoever wrote the
 list. So nothing that the caller chooses may change that meaning: not one character of the command, no variable but
-those that only change how things look, no directory outside the entry's own, and no files beside it.
+those that only change how things look, no directory outside the entry's own, no project, and no files beside it.
 """
 
 from __future__ import annotations
@@ -180,6 +180,13 @@ def _objections(
                 ", ".join(given),
                 f"Leave {field} out, or use an executor without a command_whitelist",
             )
+    if request.workspace != "scratch":  # it would run among the files of the caller's project
+        yield _forbidden(
+            "workspace",
+            f"{address} has a list of commands, and they run where it says, not in a project of the caller",
+            f"{request.workspace} of {request.project}",
+            "Leave workspace and project out, or use an executor without a command_whitelist",
+        )
     # A listed command obeys what lies in its directory, as git does.
     if (root := _own_directory(entry)) is not None and directory is not None and not _is_below(entry, directory, root):
         yield _forbidden(

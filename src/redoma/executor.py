@@ -172,13 +172,16 @@ class AsyncExecutor:
             raise InvalidRequest("on_output was given to a stream", why="it would get nothing", next="leave it out")
         return self.follow(asked)
 
-    def check(self, request: Request, policy: str | None = None, *, live_input: bool = False) -> Evaluation:
+    def check(
+        self, request: Request, policy: str | None = None, *, live_input: bool = False, entry: str = ""
+    ) -> Evaluation:
         """What policy says of a request, without running it. See `evaluate`."""
-        return evaluate(self._policy(policy), request, live_input=live_input)
+        return evaluate(self._policy(policy), request, live_input=live_input, entry=entry)
 
     def judge(self, asked: Asked) -> Evaluation:
         """What speaks against it, in one list."""
-        evaluation = self.check(asked.judged or asked.request, asked.policy, live_input=asked.live_input)
+        shown = asked.judged or asked.request
+        evaluation = self.check(shown, asked.policy, live_input=asked.live_input, entry=asked.entry)
         return msgspec.structs.replace(evaluation, findings=asked.objections + evaluation.findings)
 
     def _policy(self, pack: str | None) -> Policy:
@@ -224,8 +227,8 @@ class AsyncExecutor:
                 result = msgspec.structs.replace(result, status=verdict.status, error=verdict.error)
             else:
                 said = "" if verdict.error == NOBODY else verdict.error
-                rules, live_input = self._policy(asked.policy), asked.live_input
-                no = denial.of_policy(evaluation, judged, rules, redactor, verdict.status, said, live_input=live_input)
+                by = evaluation, judged, self._policy(asked.policy), redactor, verdict.status, said
+                no = denial.of_policy(*by, live_input=asked.live_input, entry=asked.entry)
                 result = endings.refused(result, no, verdict.status, said)
         finally:  # also when we are cancelled: the record then says so
             try:
@@ -294,12 +297,22 @@ class AsyncExecutor:
         if self.config.audit.enabled:
             self._audit.append(kind, run, data)
 
-    async def resume(self, id: str, *, secrets: Mapping[str, str] | None = None) -> Result:  # noqa: A002
-        """Run what was `pending`, if a person has said yes to it since. Its secrets were not kept: give them again."""
+    async def resume(
+        self,
+        id: str,  # noqa: A002 - under which somebody was asked
+        *,
+        secrets: Mapping[str, str] | None = None,
+        expect: Any = None,
+        writes: Iterable[str] | None = None,
+    ) -> Result:
+        """Run what was `pending`, if a person has said yes to it since. Its secrets were not kept: give them again. Nor
+        were `expect` and `writes`, which nobody has to approve."""
         if self._gate is None:
             raise ApprovalError("nothing waits here", why="the configuration names no state directory", next="give one")
+        options: Options = {"expect": expect, "writes": writes}
+        expected, within = _expectation(options), _writes(options)  # a mistake in these uses no approval up
         ask = await asyncio.to_thread(self._gate.recall, id, secrets or {})
-        return await self.submit(Asked(ask.request, ask.policy, redeems=id))
+        return await self.submit(Asked(ask.request, ask.policy, redeems=id, expectation=expected, writes=within))
 
     async def apply(
         self,

@@ -65,9 +65,16 @@ class Executor:
         """Run an argument vector and follow its output."""
         return LiveRun(self, self.core.stream_command(argv, entry=entry, **options))
 
-    def resume(self, id: str, *, secrets: Mapping[str, str] | None = None) -> Result:  # noqa: A002
-        """Run what was `pending`, if a person has said yes to it since. Its secrets were not kept: give them again."""
-        return self.wait(self.core.resume(id, secrets=secrets))
+    def resume(
+        self,
+        id: str,  # noqa: A002 - under which somebody was asked
+        *,
+        secrets: Mapping[str, str] | None = None,
+        expect: Any = None,
+        writes: Iterable[str] | None = None,
+    ) -> Result:
+        """Run what was `pending`, if a person has said yes to it since; see `AsyncExecutor.resume`."""
+        return self.wait(self.core.resume(id, secrets=secrets, expect=expect, writes=writes))
 
     def apply(
         self,

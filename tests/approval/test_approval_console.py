@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pty
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from approval_stage import START, case_of, effect_of
 
-from redoma.approval import describe
+from redoma.approval import Console, describe
 from redoma.approval.ask import stored
+from redoma.models import Change, Version
+from redoma.workspace.diffs import too_long
 
 CHILD = Path(__file__).with_name("approval_child.py")
 QUESTION, WHY = b"anything else is no: ", b"Why, for the record: "
@@ -186,6 +191,56 @@ def test_what_is_too_long_to_be_read_is_denied_without_a_question(tmp_path: Path
     terminal = Terminal(tmp_path, "long")
     terminal.begin()
     terminal.until(b"too long to be shown here")
-    assert terminal.answer() == "denied|it is too long to be read at a prompt"
+    assert terminal.answer() == "denied|not all of it can be shown at a prompt"
     assert QUESTION not in terminal.shown
     terminal.close()
+
+
+def _file(content: str, size: int = 3) -> Version:
+    return Version(kind="file", mode=0o644, size=size, sha256=content * 64)
+
+
+SEEN = {
+    "text": Change(path="a", after=_file("1"), diff="+new\n+\\ Too long to show: this\n"),
+    "an empty file": Change(path="a", after=_file("1", 0)),
+    "a mode": Change(path="a", before=_file("1"), after=msgspec.structs.replace(_file("1"), mode=0o755)),
+    "a move": Change(path="a", old_path="b", before=_file("1"), after=_file("1")),
+    "a directory": Change(path="a", after=Version(kind="directory", mode=0o755)),
+    "a link": Change(path="a", after=Version(kind="symlink", target="b")),
+}
+UNSEEN = {
+    "no text": Change(path="a", before=_file("1"), after=_file("2")),
+    "a new file that is no text": Change(path="a", after=_file("2")),
+    "one that is gone": Change(path="a", before=_file("2")),
+    "too long": Change(path="a", after=_file("2"), diff=too_long("a", "a", True, False, "9 bytes")),
+}
+
+
+@pytest.mark.parametrize("name", [*SEEN, *UNSEEN])
+def test_an_effect_is_whole_where_every_content_is_shown(name: str) -> None:
+    """What is not shown has its digest, by which it can be looked for."""
+    change = {**SEEN, **UNSEEN}[name]
+    case = case_of(effect=effect_of(changes=(change,)))
+    shown = describe(stored(case, b"", id="1" * 32, created=START, expires=START))
+    assert shown.whole is (name in SEEN)
+    assert ("sha256 " + "2" * 64 in shown.text) is (name in UNSEEN)
+
+
+def test_an_effect_with_too_much_to_read_is_not_whole() -> None:
+    changes = tuple(Change(path=f"a{n}", after=_file("1"), diff="+x\n" * 20_000) for n in range(2))
+    shown = describe(stored(case_of(effect=effect_of(changes=changes)), b"", id="1" * 32, created=START, expires=START))
+    assert not shown.whole
+
+
+async def test_a_question_that_waits_behind_another_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is asked first may take their time: the lock stands for them."""
+    turn = threading.Lock()
+    monkeypatch.setattr("redoma.approval.console._one_at_a_time", turn)
+    ask = stored(case_of(), b"", id="1" * 32, created=START, expires=START)
+    with turn:
+        second = asyncio.ensure_future(Console("bob").decide(ask))
+        await asyncio.sleep(0.2)
+        second.cancel()
+        done, _ = await asyncio.wait([second], timeout=10)
+    assert done
+    assert second.cancelled()

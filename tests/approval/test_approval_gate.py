@@ -91,7 +91,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a time that is a number": (lambda ask: Stage.yes(_at, ask, expires=4e9), "`expires` is no time"),
     "a decision of its own": (lambda ask: ask.answer("yes", approver="b", reason="r", at=START), "neither `approved`"),
     "a reason that is none": (lambda ask: Stage.yes(_at, ask, reason=None), "its reason is no text"),
-    "a name that is none": (lambda ask: Stage.yes(_at, ask, approver=7), "its approver is no text"),
+    "a name that is none": (
+        lambda ask: msgspec.structs.replace(Stage.yes(_at, ask), approver=7),
+        "its approver is no text",
+    ),
     "a pin that is a word": (lambda ask: Stage.yes(_at, ask, pinned="no"), "`pinned`"),
 }
 

@@ -13,7 +13,7 @@ import redoma.exec
 from redoma import AsyncExecutor, Config, Refused
 from redoma.approval import Ask, Callback, describe
 from redoma.approval.ask import digest_of, stored
-from redoma.config import ApprovalConfig, AuditConfig, NativeEntry, PolicyConfig
+from redoma.config import ApprovalConfig, AuditConfig, Entry, NativeEntry, PolicyConfig
 from redoma.models import Approval, Decision
 from redoma.policy import Permit
 
@@ -21,20 +21,24 @@ from redoma.policy import Permit
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     listed = NativeEntry(name="listed", default_work_dir=tmp_path, command_whitelist=("bash",))
-    entries = {"app:shell": NativeEntry(name="shell", default_work_dir=tmp_path), "app:listed": listed}
+    entries: dict[str, Entry] = {
+        "app:shell": NativeEntry(name="shell", default_work_dir=tmp_path),
+        "app:listed": listed,
+    }
     audit = AuditConfig(directory=tmp_path / "audit")
     return Config(audit=audit, state=tmp_path / "state", approval=ApprovalConfig(approver="queue"), entries=entries)
 
 
 class Person:
-    """Pins what they are asked for, once."""
+    """Pins what they are asked for, so many times."""
 
-    def __init__(self) -> None:
+    def __init__(self, pins: int = 1) -> None:
         self.asked: list[Ask] = []
+        self._pins = pins
 
     def decide(self, ask: Ask) -> Approval:
         self.asked.append(ask)
-        if len(self.asked) > 1:
+        if len(self.asked) > self._pins:
             return ask.answer("denied", approver="bob", reason="who knows", at=datetime.now(UTC))
         now = datetime.now(UTC)
         until = now + timedelta(hours=1)
@@ -70,11 +74,10 @@ async def test_a_permit_is_not_good_for_input_that_nobody_has_read(config: Confi
     async with AsyncExecutor(config) as executor:
         asked = executor.ask(["bash"], "app:shell", {"backend": "native"})
         rules = [finding.rule for finding in executor.judge(asked).findings]
-        digest = redoma.policy.fingerprint(asked.judged or asked.request)
-    permits = tuple(Permit(rule=rule, language="command", sha256=digest) for rule in rules)
+        digest = redoma.policy.fingerprint(asked.judged or asked.request, "app:shell")
+    permits = tuple(Permit(rule=rule, language="command", sha256=digest, entry="app:shell") for rule in rules)
     permitting = msgspec.structs.replace(config, policy=PolicyConfig(permits=permits))
-    person = Person()
-    person.asked.append(None)  # type: ignore[arg-type] - says no at once
+    person = Person(pins=0)
     async with AsyncExecutor(permitting, approver=Callback(person.decide)) as executor:
         asked, _ = redoma.exec._ask(executor, "app:shell", ["bash"], {}, live_input=live)
         assert executor.judge(asked).decision is (Decision.PROMPT if live else Decision.ALLOW)

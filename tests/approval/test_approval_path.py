@@ -15,7 +15,7 @@ from redoma import AsyncExecutor, Config, FakeBackend, Refused, Result, Status
 from redoma.approval import Ask, Callback
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, AuditConfig, DockerConfig, DockerEntry, MontyEntry, NativeEntry, PolicyConfig
-from redoma.errors import ApprovalError
+from redoma.errors import ApprovalError, InvalidRequest
 from redoma.models import Approval, Decision
 
 
@@ -106,6 +106,16 @@ async def test_a_pinned_script_that_changed_says_alarm(way: Way) -> None:
         assert ran == 0
         assert (result.error or "").startswith("ALARM: the pinned script 'check' has changed"), code
         assert way.kinds[-3:] == ["alarm", "intent", "outcome"]
+
+
+@pytest.mark.parametrize(("expect", "mismatch"), [("regex:^$", False), ("json", True), (None, False)])
+async def test_what_is_expected_is_said_again_when_it_is_resumed(way: Way, expect: str | None, mismatch: bool) -> None:
+    waiting, _ = await way.run(wait=False)
+    await way.approve(waiting.approval_id)
+    with pytest.raises(InvalidRequest):
+        await way.run(id=waiting.approval_id, expect="regex:(")
+    result, ran = await way.run(id=waiting.approval_id, expect=expect, writes=["out/**"])
+    assert (result.ok, ran, result.mismatch is not None) == (not mismatch, 1, mismatch)
 
 
 async def test_what_needs_nobody_runs_also_where_it_holds_its_secret(way: Way) -> None:

@@ -16,6 +16,7 @@ import redoma
 from redoma import Executor, InvalidRequest, Refused
 from redoma.audit.read import tail
 from redoma.exec import ProcessExecutor
+from redoma.models import WorkspaceKind
 
 LISTED = "git status"
 
@@ -368,6 +369,16 @@ def test_files_of_the_caller_do_not_lie_beside_a_listed_command(executor: Execut
             refused = executor.command(["git", "status"], entry=entry, **options)
             assert refused.status is redoma.Status.FORBIDDEN
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("workspace", ["overlay", "direct"])
+def test_a_listed_command_does_not_run_in_a_project_of_the_caller(
+    executor: Executor, place: Path, workspace: WorkspaceKind
+) -> None:
+    for entry, command in (("app:cell", ["pwd"]), ("app:away", LISTED.split())):
+        result = executor.command(command, entry=entry, workspace=workspace, project=place / "elsewhere")
+        assert (result.status, result.denial and result.denial.rule) == ("forbidden", "entry.workspace")
+        assert "elsewhere" not in result.stdout
 
 
 def test_a_program_beside_it_is_not_taken_for_the_listed_one(git: ProcessExecutor, place: Path) -> None:

@@ -18,6 +18,7 @@ from .show import describe
 
 _TERMINAL = "/dev/tty"
 _one_at_a_time = threading.Lock()  # two questions at once, and a yes could be taken for the other one's
+_PAUSE = 0.1  # seconds: how soon a question that waits for its turn sees that it is not needed any more
 
 
 class Console:
@@ -52,11 +53,20 @@ class Console:
             os.close(stopped)
 
     def _ask(self, ask: Ask, stop: int) -> Approval | None:
-        with _one_at_a_time, _Terminal(stop, self._timeout) as terminal:
+        while not _one_at_a_time.acquire(timeout=_PAUSE):
+            if select.select([stop], [], [], 0)[0]:  # nobody waits for the answer any more
+                return None
+        try:
+            return self._at_terminal(ask, stop)
+        finally:
+            _one_at_a_time.release()
+
+    def _at_terminal(self, ask: Ask, stop: int) -> Approval | None:
+        with _Terminal(stop, self._timeout) as terminal:
             shown = describe(ask)
             terminal.write(f"\n--- redoma: a person has to approve this ---\n{shown.text}\n\n")
             if not shown.whole:
-                return self._say(ask, False, "it is too long to be read at a prompt")
+                return self._say(ask, False, "not all of it can be shown at a prompt")
             typed = terminal.line("Type yes to let exactly this run; anything else is no: ")
             if typed is None:
                 return None

@@ -22,7 +22,8 @@ _LONGEST_DIFFS = 100_000
 class Shown(NamedTuple):
     text: str
     whole: bool
-    """Whether nothing of the request was left out: what can't be shown must not be approved at a prompt."""
+    """Whether nothing was left out of the request or its effect: what can't be shown must not be approved at a
+    prompt."""
 
 
 def describe(ask: Ask) -> Shown:
@@ -49,6 +50,8 @@ def describe(ask: Ask) -> Shown:
     ]
     if ask.effect is not None:
         lines += ["", *_effect(ask.effect)]
+        diffs = sum(len(change.diff) for change in ask.effect.changes)
+        whole = whole and diffs <= _LONGEST_DIFFS and not any(map(_is_unseen, ask.effect.changes))
     return Shown("\n".join(lines), whole)
 
 
@@ -96,9 +99,20 @@ def _effect(effect: Effect) -> Iterator[str]:
         yield f"  ({unseen} diffs are not shown: there is too much to read)"
 
 
+def _is_unseen(change: Change) -> bool:
+    """Whether it changes what a file holds, and no diff says how."""
+    before, after = (version.sha256 if version and version.size else "" for version in (change.before, change.after))
+    # A line that begins so is none of a file's: theirs have a sign before them.
+    cut = any(line.startswith("\\ Too long to show") for line in change.diff.split("\n"))
+    return cut or (before != after and not change.diff)
+
+
 def _change(change: Change) -> str:
     moved = f"{_line(change.old_path)} -> " if change.old_path else ""
     size = f"{_version(change.before)} -> {_version(change.after)}"
+    if _is_unseen(change):
+        versions = (("before", change.before), ("after", change.after))
+        size += "".join(f"; {when} sha256 {each.sha256}" for when, each in versions if each and each.sha256)
     return f"{moved}{_line(change.path)}  {size}" + (f"  ({_line(change.protected)})" if change.protected else "")
 
 

@@ -19,10 +19,11 @@ UNREADABLE = "policy.unreadable"
 """The rule id of a finding about the checker itself; it is not in any pack, so it can't be switched off."""
 
 
-def evaluate(policy: Policy, request: Request, *, live_input: bool = False) -> Evaluation:
+def evaluate(policy: Policy, request: Request, *, live_input: bool = False, entry: str = "") -> Evaluation:
     """Everything the policy has to say of the request. Never raises, reads nothing but its arguments.
 
     `live_input`: it can be given input while it runs, beside that of the request, which nobody can read beforehand.
+    `entry`: the address of the configured executor that runs it.
     """
     if not policy.rules:
         return Evaluation(policy=policy.name, digest=policy.digest)
@@ -31,7 +32,8 @@ def evaluate(policy: Policy, request: Request, *, live_input: bool = False) -> E
         compiled = "python.syntax-error" in policy.matcher.traits
         facts = [*facts_of(request, live_input=live_input, compiled=compiled), *_secrets(policy, request)]
         findings = policy.matcher.findings(facts, request.text, language)
-        findings = _permitted(policy, request, findings, live_input)
+        if not live_input:  # a permit is of all of a request: not of what else will be said to it
+            findings = _permitted(policy, request, findings, entry)
     except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
         findings = [
             Finding(
@@ -53,12 +55,11 @@ def secrets_in(policy: Policy, request: Request) -> list[str]:
     return policy.matcher.secrets(request.text, "bash" if request.language == "command" else request.language)
 
 
-def _permitted(policy: Policy, request: Request, findings: list[Finding], live_input: bool) -> list[Finding]:
-    """What was found, without objecting to what the owner of the configuration permits in exactly this request: which
-    is all of it, so not where more will be said to it."""
-    if not policy.permits or not findings or live_input:
+def _permitted(policy: Policy, request: Request, findings: list[Finding], entry: str) -> list[Finding]:
+    """What was found, without objecting to what the owner of the configuration permits in exactly this request."""
+    if not policy.permits or not findings:
         return findings
-    rules = {permit.rule for permit in policy.permits if permit.covers(request)}
+    rules = {permit.rule for permit in policy.permits if permit.covers(request, entry)}
     return [msgspec.structs.replace(each, decision=Decision.ALLOW) if each.rule in rules else each for each in findings]
 
 

@@ -103,6 +103,8 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     time: float = Limits().time
     """Seconds that it may ask for at most."""
     sha256: str = ""
+    entry: str = ""
+    """The address of the configured executor that it may run on; empty for what runs on none."""
 
     @property
     def key(self) -> str:
@@ -111,12 +113,13 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
 
-    def covers(self, request: Request) -> bool:
-        """A request with secrets is covered by none: what a file says of them, others could guess them from."""
-        if self.language != request.language or request.secrets:
+    def covers(self, request: Request, entry: str = "") -> bool:
+        """A request with secrets is covered by none: what a file says of them, others could guess them from. One that
+        runs on an `entry` only by a permit for that one: elsewhere the same words do something else."""
+        if self.language != request.language or request.secrets or self.entry != entry:
             return False
         if self.sha256:
-            return self.sha256 == fingerprint(request)
+            return self.sha256 == fingerprint(request, entry)
         fits = self.text == request.text and self.backend == request.backend and request.limits.time <= self.time
         return fits and is_plain(request)
 
@@ -127,7 +130,7 @@ def is_plain(request: Request) -> bool:
     return not any(beside) and not (request.language == "lua" and request.argv)
 
 
-def fingerprint(request: Request) -> str:
+def fingerprint(request: Request, entry: str = "") -> str:
     """SHA-256 of what makes a request what it is: not its id, its reason or who asks, and no secret."""
     import hashlib
 
@@ -136,6 +139,7 @@ def fingerprint(request: Request) -> str:
         *(request.language, request.code, request.argv, request.backend, request.cwd, request.workspace),
         *(request.project, request.stdin, sorted(request.env.items()), sorted(request.files.items())),
         *(request.outputs, sorted(request.require), float(request.limits.time)),
+        *([entry] if entry else []),
     )
     return hashlib.sha256(ascii(parts).encode()).hexdigest()
 
