@@ -152,13 +152,19 @@ class Changes:
             return self._carry(kept, "apply", [change.path for _, change in chosen], plan, left)
 
     def undo(self, id: str) -> Kept:  # noqa: A002
-        """Put back exactly the paths that were applied. Raises `Conflict` if one of them has changed since."""
+        """Put back exactly the paths that were applied. Raises `Conflict` if one of them has changed since.
+
+        Of changes that were applied only partly all are `kept` again: the rest was not to be undone, and waits."""
         with self._held() as stuck:
             kept = self._load(self._find(id), stuck)
             self._require(kept, "undone", "partly", "applied")
             changes = [(n, change) for n, change in enumerate(kept.effect.changes) if change.path in set(kept.applied)]
             plan = steps(changes, back=True, owners=kept.owners)
             kept = self._carry(kept, "undo", kept.applied, plan, {})
+            if kept.state == "kept":
+                for backup in (self.directory / kept.id / "old").iterdir():
+                    backup.unlink()
+                return kept
             for name in ("new", "old"):
                 remove_tree(self.directory / kept.id / name)
             return kept
@@ -271,10 +277,12 @@ class Changes:
             if work.problems:
                 kept = self._save(kept, state="broken", notes=notes)
         elif plan.action == "undo":
-            kept = self._save(kept, state="undone", notes=notes, applied=(), left={})
+            # `kept` if this was written down already, before a crash.
+            state: State = "kept" if kept.state in ("partly", "kept") else "undone"
+            kept = self._save(kept, state=state, notes=notes, applied=(), left={})
         else:
             applied = tuple(sorted({*kept.applied, *plan.paths}))
-            state: State = "applied" if len(applied) == len(kept.effect.changes) else "partly"
+            state = "applied" if len(applied) == len(kept.effect.changes) else "partly"
             owners = {**kept.owners, **plan.owners}
             kept = self._save(kept, state=state, notes=notes, applied=applied, owners=owners, left=plan.left)
         journal.at("manifest written")
