@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 from checkpoint_stage import NOBODY, everything, in_a_fork, stage, take
 
+from redoma.backends import _linux
 from redoma.errors import BackendError, InvalidRequest
 from redoma.workspace import snapshot
 from redoma.workspace.checkpoint import Busy, Checkpoint
@@ -404,3 +407,43 @@ def test_a_directory_that_others_can_write_is_not_trusted_with_checkpoints(proje
     kept = [path for path in state.rglob("*") if path.is_file()]
     assert kept
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
+
+
+# --- a full disk ---
+
+
+@pytest.mark.parametrize("can_reserve", [True, False])
+def test_a_run_that_filled_the_disk_is_rolled_back(
+    place: Path, can_reserve: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid():
+        pytest.skip("only root can mount a small file system")
+
+    def refuse(number: int, offset: int, size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    if not can_reserve:
+        monkeypatch.setattr(os, "posix_fallocate", refuse)
+
+    def full() -> list[object]:
+        _linux.unshare(_linux.CLONE_NEWNS)
+        _linux.mount("none", "/", "", _linux.MS_REC | _linux.MS_PRIVATE)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "none", str(place / "project")], check=True)
+        project = place / "project" / "here"
+        project.mkdir()
+        (project / "file").write_text("before")
+        (project / "removed").write_text("removed")
+        before = everything(project)
+        checkpoint = take(project, place / "project" / "state")
+        (project / "removed").unlink()
+        (project / "file").write_text("after")
+        with open(project / "large", "wb", buffering=0) as file:
+            for _ in range(1024):
+                with suppress(OSError):
+                    file.write(bytes(4096))
+        assert os.statvfs(project).f_bfree == 0
+        restored = checkpoint.restore()
+        checkpoint.clear()
+        return [restored.failed, everything(project) == before]
+
+    assert in_a_fork(full) == [{}, True]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
 from pathlib import Path
 
 import pytest
-from workspace_stage import NOBODY, Layer, Stage, as_an_ordinary_user, snapshot
+from workspace_stage import NOBODY, Layer, Stage, as_an_ordinary_user, in_a_child, snapshot
 
 from redoma.backends import _linux
 from redoma.backends.base import Entry
@@ -268,6 +269,38 @@ def test_the_rest_can_be_discarded_and_the_part_undone(stage: Stage) -> None:
         stage.changes.apply("it")
     stage.changes.undo("it")
     assert os.listdir(stage.project) == []
+
+
+def test_what_was_never_applied_still_waits_after_the_part_is_undone(stage: Stage) -> None:
+    stage.write("a", "old")
+    before = snapshot(stage.project)
+    stage.kept(lambda ran: [(ran / name).write_text(name) for name in "ab"], "it")
+    for _ in range(2):
+        assert stage.changes.apply("it", paths=["a"]).state == "partly"
+        undone = stage.changes.undo("it")
+        assert (undone.state, undone.applied, undone.left) == ("kept", (), {})
+        assert snapshot(stage.project) == before
+    stage.changes.apply("it", paths=["b"])
+    assert stage.changes.apply("it").state == "applied"
+    assert {name: (stage.project / name).read_text() for name in "ab"} == {"a": "a", "b": "b"}
+    assert stage.changes.undo("it").state == "undone"
+    assert snapshot(stage.project) == before
+
+
+@pytest.mark.parametrize("point", ["manifest written", "journal removed"])
+def test_a_crash_at_the_end_of_undoing_a_part_loses_nothing_of_the_rest(stage: Stage, point: str) -> None:
+    stage.write("a", "old")
+    stage.kept(lambda ran: [(ran / name).write_text(name) for name in "ab"], "it")
+    stage.changes.apply("it", paths=["a"])
+
+    def die() -> None:
+        journal.at = lambda reached: os.kill(os.getpid(), signal.SIGKILL) if reached == point else None
+        stage.changes.undo("it")
+
+    assert in_a_child(die) == -signal.SIGKILL
+    assert stage.changes.get("it").state == "kept"
+    assert stage.changes.apply("it").state == "applied"
+    assert {name: (stage.project / name).read_text() for name in "ab"} == {"a": "a", "b": "b"}
 
 
 # --- what goes wrong ---

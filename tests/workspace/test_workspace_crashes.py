@@ -278,6 +278,7 @@ def test_keeping_that_is_killed_leaves_nothing(place: Path) -> None:
     (stage.changes.directory / ".new-it" / "new").mkdir(parents=True, mode=0o700)
     os.chmod(stage.changes.directory, 0o700)
     stage.changes.keep("it", effect, contents, {})
+    stage.changes.list()
     assert os.listdir(stage.changes.directory) in (["it", "lock"], ["lock", "it"])
 
 

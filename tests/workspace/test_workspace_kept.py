@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -191,6 +193,7 @@ def test_two_processes_apply_one_after_the_other(stage: Stage) -> None:
 
 def test_who_holds_the_lock_for_too_long_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.kept(add_a_file, "it")
+    stage.changes.list()
     monkeypatch.setattr(private, "LOCK_SECONDS", 0.0)
     lock = os.open(stage.changes.directory / "lock", os.O_RDWR)
     try:
@@ -199,6 +202,51 @@ def test_who_holds_the_lock_for_too_long_is_named(stage: Stage, monkeypatch: pyt
             stage.changes.apply("it")
     finally:
         os.close(lock)
+
+
+def test_keeping_waits_for_nobody_who_applies(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.kept(add_a_file, "it")
+    stage.changes.list()
+    monkeypatch.setattr(private, "LOCK_SECONDS", 0.0)
+    lock = os.open(stage.changes.directory / "lock", os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert stage.kept(add_a_file, "more").state == "kept"
+    finally:
+        os.close(lock)
+    assert stage.changes.apply("more").state == "applied"
+
+
+def test_what_is_being_kept_is_no_leftover(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others recover while a content is taken; and one that was claimed before its lock was held is made again."""
+    take, claimed, refused = Changes._take, private.claimed, []
+
+    def slow(self: Changes, source: Path, target: Path) -> None:
+        assert Changes(stage.changes.directory).recover() == {}
+        take(self, source, target)
+
+    @contextlib.contextmanager
+    def late(directory: Path) -> Iterator[bool]:
+        if not refused:
+            refused.append(directory)
+            assert Changes(stage.changes.directory).recover() == {}
+            assert not directory.exists()
+        with claimed(directory) as ours:
+            yield ours
+
+    monkeypatch.setattr(Changes, "_take", slow)
+    monkeypatch.setattr(private, "claimed", late)
+    stage.kept(add_a_file, "it")
+    assert refused
+    assert stage.changes.apply("it").state == "applied"
+    assert sorted(os.listdir(stage.changes.directory)) == ["it", "lock"]
+
+
+def test_an_id_is_kept_once(stage: Stage) -> None:
+    first = stage.kept(add_a_file, "it")
+    with pytest.raises(WorkspaceError, match="are kept already"):
+        stage.kept(lambda ran: (ran / "other").write_text("y"), "it")
+    assert stage.changes.list() == (first,)
 
 
 def test_the_lock_of_one_that_was_killed_is_free(stage: Stage) -> None:

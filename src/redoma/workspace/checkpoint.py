@@ -4,6 +4,7 @@
     <directory>/KEY/contents     what was in the files
     <directory>/KEY/manifest     what was there (see `snapshot`). Written last and removed first: without it, the rest
                                  is the rubbish of a checkpoint that was never finished, or is no longer needed
+    <directory>/KEY/spare        room on the disk for the plan: what is to be rolled back may be a run that filled it
     <directory>/KEY/plan         what a restore is about to do (see `restoring`), while it does
 
 Everything that differs from the checkpoint counts as done by the run: nobody can tell who wrote a file. So there is one
@@ -15,6 +16,7 @@ gone on working. If it is killed during a restore, `recover` finishes just that.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import hashlib
 import json
@@ -42,6 +44,8 @@ from .tree import Tree
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
+_SPARE = 1024 * 1024
+"""Bytes that are reserved for the plan of a restore, besides as many as the manifest has."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -138,6 +142,7 @@ class Checkpoint:
                 with Workshop(self.project, descriptor, self._snapshot) as ground:
                     comparison = Comparison(ground, self._snapshot, self._contents)
                     plan, so_far = make_plan(comparison)
+                    (self._place / "spare").unlink(missing_ok=True)
                     atomic_write(self._place / "plan", encode(plan), mode=0o600)
                     restored = self._carry_out(comparison, plan, so_far)
                 paths.update(restored.paths)
@@ -212,7 +217,9 @@ class Checkpoint:
             with Ground(tree.path, os.dup(tree.fd)) as ground:
                 self._snapshot = record(ground, self._contents, bounds, scope, skipped)
             os.fsync(self._contents.fd)
-            atomic_write(self._place / "manifest", encode(self._snapshot), mode=0o600)
+            manifest = encode(self._snapshot)
+            _reserve(self._place / "spare", _SPARE + len(manifest))
+            atomic_write(self._place / "manifest", manifest, mode=0o600)
         except BaseException:
             remove_tree(self._place)
             raise
@@ -442,6 +449,18 @@ def _skipped(project: str, own: Iterable[str | os.PathLike[str]]) -> tuple[str, 
     real = (os.path.realpath(path) for path in own)
     within = os.path.join(project, "")
     return tuple(sorted({path.removeprefix(within) for path in real if path.startswith(within)}))
+
+
+def _reserve(file: Path, size: int) -> None:
+    """A file that has its blocks already."""
+    number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(number, "wb") as stream:
+        try:
+            os.posix_fallocate(number, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+            stream.write(bytes(size))  # a file system that reserves nothing
 
 
 def _decode(file: Path, kind: type[S]) -> S:

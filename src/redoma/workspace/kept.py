@@ -5,14 +5,18 @@
     changes/<id>/old/        contents that were there before, once it is applied, by the number of the change
     changes/<id>/journal     while it is being applied or undone
 
-Whatever is asked for first finishes, or takes back, what a crash has left.
+    changes/.new-<id>.…/     while it is being kept; whoever does that holds its lock (flock)
+
+Whatever is asked for, but for keeping more, first finishes, or takes back, what a crash has left.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -75,24 +79,26 @@ class Changes:
         """Keep an effect, with the contents that `effect_of` has left in the stage.
 
         This waits for no disk, as every run in an overlay does it. A power cut may spoil what was kept lately; that is
-        found out when it is used, by its digests, and the project was not touched."""
+        found out when it is used, by its digests, and the project was not touched. Nor does it wait for anybody who
+        applies changes: that may take long, and the run's work would be lost."""
         if not _ID.match(id):
             raise WorkspaceError(
                 f"{id!r} can't name changes", why="a name has letters, digits, - and _", next="use the id of the run"
             )
         kept = Kept(id=id, effect=effect, about=about, time=self._now(), since=self._now(), digest=effect.digest)
-        with self._held():
-            if (self.directory / id).exists():
-                raise WorkspaceError(f"changes {id} are kept already", why="a run ends once", next=_LIST)
-            new = self.directory / f"{_UNFINISHED}{id}"
-            new.mkdir(0o700)
+        with self._opened(), self._unfinished(id) as new:
             (new / "new").mkdir(0o700)
             (new / "old").mkdir(0o700)
             versions = (change.after for change in effect.changes)
             for name in {version.sha256 for version in versions if version and version.kind == "file"}:
                 self._take(stage / name, new / "new" / name)
             private.write(new / _MANIFEST, kept, durable=False)
-            os.rename(new, self.directory / id)
+            try:
+                os.rename(new, self.directory / id)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+                raise WorkspaceError(f"changes {id} are kept already", why="a run ends once", next=_LIST) from error
         return kept
 
     def get(self, id: str) -> Kept:  # noqa: A002
@@ -154,13 +160,19 @@ class Changes:
             return self._carry(kept, "apply", [change.path for _, change in chosen], plan, left)
 
     def undo(self, id: str) -> Kept:  # noqa: A002
-        """Put back exactly the paths that were applied. Raises `Conflict` if one of them has changed since."""
+        """Put back exactly the paths that were applied. Raises `Conflict` if one of them has changed since.
+
+        Of changes that were applied only partly all are `kept` again: the rest was not to be undone, and waits."""
         with self._held() as stuck:
             kept = self._load(self._find(id), stuck)
             self._require(kept, "undone", "partly", "applied")
             changes = [(n, change) for n, change in enumerate(kept.effect.changes) if change.path in set(kept.applied)]
             plan = steps(changes, back=True, owners=kept.owners)
             kept = self._carry(kept, "undo", kept.applied, plan, {})
+            if kept.state == "kept":
+                for backup in (self.directory / kept.id / "old").iterdir():
+                    backup.unlink()
+                return kept
             for name in ("new", "old"):
                 remove_tree(self.directory / kept.id / name)
             return kept
@@ -190,23 +202,40 @@ class Changes:
     def _held(self, *, wait: bool = True, recover: bool = True) -> Iterator[dict[str, str]]:
         """With the lock, and nothing left of a crash but what can't be helped. Whoever only looks doesn't wait for
         somebody who is at work: it is no crash then."""
+        with self._opened() as directory, private.locked(directory, wait=wait) as held:
+            yield self._recover() if held and recover else {}
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
         try:
             directory = private.open_directory(self.directory)
         except OSError as error:
             raise private.failure(f"changes can't be kept in {self.directory}", error) from error
         try:
-            with private.locked(directory, wait=wait) as held:
-                yield self._recover() if held and recover else {}
+            yield directory
         except OSError as error:
             raise private.failure(f"the changes kept in {self.directory} can't be used", error) from error
         finally:
             os.close(directory)
 
+    @contextlib.contextmanager
+    def _unfinished(self, id: str) -> Iterator[Path]:  # noqa: A002
+        """A new directory for changes, which nobody sweeps as long as this lasts."""
+        while True:
+            new = self.directory / f"{_UNFINISHED}{id}.{secrets.token_hex(8)}"
+            new.mkdir(0o700)
+            with private.claimed(new) as ours:
+                if ours:  # else somebody took it for a leftover, before we had its lock
+                    yield new
+                    return
+
     def _recover(self) -> dict[str, str]:
         said = {}
         for name in os.listdir(self.directory):
             if name.startswith(_UNFINISHED):
-                remove_tree(self.directory / name)
+                with private.claimed(self.directory / name) as nobodys:
+                    if nobodys:
+                        remove_tree(self.directory / name)
             elif (self.directory / name / journal.NAME).exists():
                 try:
                     said[name] = self._recover_one(name)
@@ -256,10 +285,12 @@ class Changes:
             if work.problems:
                 kept = self._save(kept, state="broken", notes=notes)
         elif plan.action == "undo":
-            kept = self._save(kept, state="undone", notes=notes, applied=(), left={})
+            # `kept` if this was written down already, before a crash.
+            state: State = "kept" if kept.state in ("partly", "kept") else "undone"
+            kept = self._save(kept, state=state, notes=notes, applied=(), left={})
         else:
             applied = tuple(sorted({*kept.applied, *plan.paths}))
-            state: State = "applied" if len(applied) == len(kept.effect.changes) else "partly"
+            state = "applied" if len(applied) == len(kept.effect.changes) else "partly"
             owners = {**kept.owners, **plan.owners}
             kept = self._save(kept, state=state, notes=notes, applied=applied, owners=owners, left=plan.left)
         journal.at("manifest written")
