@@ -168,7 +168,7 @@ class Projects:
         paths = None if paths is None else tuple(paths)
         try:
             must_be_a_project(kept.effect.project, home=self._home, private=[self._state] if self._state else ())
-            approver = await self._approved(gate, kept, paths, named, by_hand, wait)
+            approver = await self._approved(gate, kept, paths, named, exact, by_hand, wait)
         except (ApprovalError, WorkspaceError) as error:
             self._record("apply.refused", kept.id, {"why": _plain(str(error))[:_LONGEST]})
             raise
@@ -188,6 +188,7 @@ class Projects:
         kept: Kept,
         paths: tuple[str, ...] | None,
         named: Sequence[str],
+        exact: bool,
         by_hand: bool,
         wait: bool,
     ) -> str:
@@ -200,7 +201,7 @@ class Projects:
                 why="the request that made them holds a secret, so it was not kept, and can't be judged now",
                 next="look at them, and apply them by hand",
             )
-        case = self._case(decode(kept.about["ask"]), kept.effect, paths, named)
+        case = self._case(decode(kept.about["ask"]), kept.effect, paths, named, exact)
         decision = case.evaluation.decision
         if decision is Decision.FORBID:
             finding = case.evaluation.deciding[0]
@@ -219,12 +220,13 @@ class Projects:
             )
         return verdict.approval.approver
 
-    def _case(self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str]) -> Case:
+    def _case(self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool) -> Case:
         """What is put to somebody: this effect, or so much of it, under the policy as it is now."""
-        parts = [f"only {', '.join(paths)}"] if paths is not None else []
+        below = "" if exact else " and what is below"
+        parts = [f"only {', '.join(paths)}{below}"] if paths is not None else []
         parts += [f"also the protected {', '.join(named)}"] if named else []
         reason = f"{ask.request.reason} (to apply: {'; '.join(parts)})".strip() if parts else ask.request.reason
-        setting = setting_of("apply", sorted(named), None if paths is None else sorted(paths))
+        setting = setting_of("apply", sorted(named), None if paths is None else sorted(paths), exact)
         request = msgspec.structs.replace(ask.request, reason=reason)
         return Case(request, self._judge(ask.request, ask.policy), ask.level, effect, ask.policy, setting=setting)
 
