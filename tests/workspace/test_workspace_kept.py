@@ -10,6 +10,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from workspace_stage import NOBODY, Stage, in_a_child, snapshot
@@ -219,7 +220,8 @@ def test_keeping_waits_for_nobody_who_applies(stage: Stage, monkeypatch: pytest.
 
 def test_what_is_being_kept_is_no_leftover(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others recover while a content is taken; and one that was claimed before its lock was held is made again."""
-    take, claimed, refused = Changes._take, private.claimed, []
+    take, claimed = Changes._take, private.claimed
+    refused: list[Any] = []
 
     def slow(self: Changes, source: Path, target: Path) -> None:
         assert Changes(stage.changes.directory).recover() == {}
