@@ -286,8 +286,8 @@ def test_a_reader_that_fails_makes_nothing_harmless(monkeypatch: pytest.MonkeyPa
         "file -m magic a",
         "file --comp a",
         "getconf -v ../../../x/evil PATH",
-        "sort -T -- -o b a",
-        "sort --buffer-size -- --output=b a",
+        "tree -P -- -o b a",
+        "file -F -- -C a",
     ],
 )
 def test_what_looks_by_habit_is_not_l1_with_an_option_that_does_more(line: str) -> None:
@@ -306,11 +306,11 @@ def test_and_is_l1_without(line: str) -> None:
     "script",
     [
         "declare -n r=$1; r=/x/evilbin; ls",
-        "f() { local -gn r=x; ls; }; f",
+        "f() { local -gn r=x; ls; }",
         "typeset -n r; r=x; ls",
         "declare -i n; n=$x; ls",
         'export "$x"; ls',
-        "f() { builtin local PATH; ls; }; f",
+        "f() { builtin local PATH; ls; }",
     ],
 )
 def test_a_script_that_may_set_any_variable_is_not_l1(script: str) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,39 @@ def test_what_is_old_can_be_forgotten(stage: Stage) -> None:
     (stage.changes.directory / "old/manifest").touch()
     assert stage.changes.prune(50) == ("old",)
     assert [kept.id for kept in stage.changes.list()] == ["young"]
+
+
+def test_keeping_forgets_what_has_stayed_for_long(stage: Stage) -> None:
+    late = [0.0]
+    stage.changes = Changes(stage.changes.directory, durable=False, now=lambda: time.time() + late[0] * 86400)
+    everything = {"undone", "discarded", "applied", "kept", "damaged", "interrupted"}
+    for name in sorted(everything):
+        stage.kept(lambda ran, name=name: (ran / name).write_text("x"), name)  # type: ignore[misc]
+    stage.changes.apply("undone")
+    stage.changes.undo("undone")
+    stage.changes.discard("discarded")
+    stage.changes.apply("applied")
+    (stage.changes.directory / "damaged/manifest").write_text("nonsense")
+    (stage.changes.directory / "interrupted/journal").write_text("nonsense")
+
+    def there_after(days: int) -> set[str]:
+        late[0] = days + 0.1
+        stage.kept(add_a_file, f"after-{days}")
+        return {name for name in os.listdir(stage.changes.directory) if not name.startswith("after-")} - {"lock"}
+
+    assert there_after(6) == everything
+    assert there_after(7) == everything - {"undone", "discarded"}
+    assert there_after(89) == everything - {"undone", "discarded"}
+    assert there_after(90) == {"interrupted"}
+
+
+def test_keeping_looks_at_a_few_only(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    for number in range(30):
+        stage.kept(add_a_file, f"it{number}")
+    monkeypatch.setattr(Changes, "_is_over", lambda self, name: looked.append(name))
+    stage.kept(add_a_file, "more")
+    assert len(looked) == len(set(looked)) == 20
 
 
 def test_two_processes_apply_one_after_the_other(stage: Stage) -> None:

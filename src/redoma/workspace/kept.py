@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import random
 import re
 import secrets
 import time
@@ -40,6 +41,11 @@ State = Literal["kept", "partly", "applied", "undone", "discarded", "broken"]
 _MANIFEST = "manifest"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _UNFINISHED = ".new-"
+_DAY = 86400.0
+DONE_DAYS, WAITING_DAYS = 7, 90
+"""How long changes stay that were discarded or undone, and all others."""
+_LOOKED_AT = 20
+"""Of how many it is found out, whenever more are kept, whether they have stayed that long."""
 _LIST = "see `redoma changes list`"
 
 
@@ -99,6 +105,7 @@ class Changes:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
                 raise WorkspaceError(f"changes {id} are kept already", why="a run ends once", next=_LIST) from error
+        self._forget_some()
         return kept
 
     def get(self, id: str) -> Kept:  # noqa: A002
@@ -192,9 +199,42 @@ class Changes:
                 except WorkspaceError:  # nothing can be done with it but this
                     since = (self.directory / name).stat().st_mtime
                 if name not in stuck and since < self._now() - older_than:
-                    remove_tree(self.directory / name)
+                    self._forget(name)
                     old.append(name)
             return tuple(old)
+
+    def _forget_some(self) -> None:
+        """Drop what has stayed for long. A few by chance, so that it takes no time however many there are, and in the
+        end each has its turn; and only if nobody is at work."""
+        # What was just kept is safe: that something else can't be removed is no failure of the run. It stays.
+        with contextlib.suppress(OSError, WorkspaceError), self._opened() as directory:
+            with private.locked(directory, wait=False) as held:
+                names = self._ids() if held else ()
+                for name in random.sample(names, min(_LOOKED_AT, len(names))):
+                    if self._is_over(name):
+                        self._forget(name)
+
+    def _is_over(self, name: str) -> bool:
+        place = self.directory / name
+        try:
+            written = (place / _MANIFEST).stat().st_mtime
+        except FileNotFoundError:
+            written = place.stat().st_mtime
+        # The time of the file is asked first, as most are young, and a record with many diffs is slow to read.
+        if written > self._now() - DONE_DAYS * _DAY or (place / journal.NAME).exists():
+            return False
+        try:
+            kept = self._load(name)
+        except WorkspaceError:  # damaged, and so of no use; but somebody may want to look at it
+            return written < self._now() - WAITING_DAYS * _DAY
+        days = DONE_DAYS if kept.state in ("discarded", "undone") else WAITING_DAYS
+        return kept.since < self._now() - days * _DAY
+
+    def _forget(self, name: str) -> None:
+        """At once: what a crash leaves of it is swept."""
+        gone = self.directory / f"{_UNFINISHED}{name}.{secrets.token_hex(8)}"
+        os.rename(self.directory / name, gone)
+        remove_tree(gone)
 
     # --- what they share ---
 
