@@ -112,7 +112,10 @@ class Store:
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA synchronous = FULL")
-        if self._version(db) < len(MIGRATIONS):
+        db.execute("BEGIN")  # one moment: of another's first migration we see all or nothing
+        version = self._version(db)
+        db.execute("COMMIT")
+        if version < len(MIGRATIONS):
             self._migrate(db)
         if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             self._switch_to_wal(db)
