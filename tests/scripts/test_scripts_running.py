@@ -311,7 +311,7 @@ async def test_nothing_runs_if_validation_fails(bench: Bench, script: str, kind:
     ("script", "kind", "secret"),
     [
         ("api_key = 'sk-1234'\nprint('sk-1234')", "python", "sk-1234"),
-        ("password = 'a1'", "python", "a1'"),
+        ("password = 'zq7'", "python", "zq7"),
         ("export TOKEN=abc123", "bash", "abc123"),
         ("aws configure set aws_access_key_id AKIAIOSFODNN7EXAMPLE", "bash", "AKIA"),
     ],
@@ -324,7 +324,8 @@ async def test_a_secret_that_was_recognised_is_not_put_on_record(
     assert (result.validation_failed, "secret" in (result.error or "")) == (True, True)
     records = bench.records()[before:]
     assert [record["kind"] for record in records] == ["intent", "outcome"]
-    assert secret not in f"{records} {result}"
+    told = [record["data"] for record in records]  # the hashes beside it may hold anything
+    assert secret not in f"{[{**data, 'policy_digest': ''} for data in told]} {result}"
     assert "[redacted:" in records[0]["data"]["code"]
 
 
