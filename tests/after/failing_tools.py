@@ -263,7 +263,7 @@ PRINTED: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     ),
     "mysql": ("ERROR 1146 (42S02) at line 1: Table 'x.t' doesn't exist\n", {"sql.error": {"line": 1}}),
     "npm": (
-        "npm error code E404\nnpm error 404 Not Found - GET https://registry.npmjs.org/nope - Not found\n",
+        "npm error code E404\nnpm error 404 Not Found - GET https://registry.example/nope - Not found\n",
         {"tool.npm": {"message": "code E404"}},
     ),
     "docker": (
