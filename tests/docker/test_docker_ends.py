@@ -175,6 +175,12 @@ async def other(engine: str) -> AsyncIterator[subprocess.Popen[bytes]]:
         await sweeping.aclose()
 
 
+def _kill(pid: int) -> None:
+    """Dead, but not reaped: its number is still its own, so no other test's Redoma sweeps what it has left yet."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
 async def test_what_a_redoma_that_was_killed_has_left_is_gone_at_the_next_start(
     other: subprocess.Popen[bytes], engine: str
 ) -> None:
@@ -182,9 +188,7 @@ async def test_what_a_redoma_that_was_killed_has_left_is_gone_at_the_next_start(
     await run(living, "1")
     await living.aclose()
     assert len(ours(other.pid)) == 2, "another Redoma's containers were touched"
-    os.kill(other.pid, signal.SIGKILL)
-    # Dead, but not reaped: its number is still its own, so no other test's Redoma takes what it left for an orphan's yet.
-    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    _kill(other.pid)
     assert [name for name in ours(other.pid) if inspect(name)["State"]["Running"]] != []  # it would run on
     other.wait()
     later = DockerBackend(host=engine)
