@@ -21,6 +21,7 @@ _SENDING_CPU = 2.0  # seconds of processor time that it may take for all that, w
 _FIRST_LOOK, _LOOK = 0.3, 0.5  # seconds until the first look at what is used, and between two looks
 _SECOND = 1_000_000_000  # the engine counts in ns
 _QUIET = 0.5  # seconds without output after which a container that has ended has said everything
+_APART = 0.25  # seconds between two signals that have waited
 _LONGEST_WORD = 4096
 _LONG_ORDER = 1 << 20  # bytes
 _NEWS = (0.0, 0.05, 0.1, 0.2, 0.4)  # seconds between two questions after what the kernel did
@@ -223,7 +224,10 @@ class Run:
             if self._container.frozen:
                 await self._container.freeze(False)
             held, self._held = self._held if number == signal.SIGCONT else [], []
-            for each in (number, *held):
+            await self._container.signal(number)
+            for each in held:
+                # Bash can miss one that comes in the moment in which it goes back to waiting, after the one before.
+                await asyncio.sleep(_APART)
                 await self._container.signal(each)
 
     # --- out ---
