@@ -311,7 +311,7 @@ async def test_nothing_runs_if_validation_fails(bench: Bench, script: str, kind:
     ("script", "kind", "secret"),
     [
         ("api_key = 'sk-1234'\nprint('sk-1234')", "python", "sk-1234"),
-        ("password = 'zq7'", "python", "zq7"),
+        ("password = 'a1'", "python", "a1'"),
         ("export TOKEN=abc123", "bash", "abc123"),
         ("aws configure set aws_access_key_id AKIAIOSFODNN7EXAMPLE", "bash", "AKIA"),
     ],
