@@ -1,0 +1,97 @@
+"""The data of a check, from a file to a report. Frozen; who reads files, asks the machine or keeps a history is
+elsewhere in this room."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+Facts = dict[str, Any]
+"""By the name of the collector; plain data, as JSON has it."""
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")]
+"""Of a collector or a check: also a variable in a rule."""
+
+
+class State(enum.IntEnum):
+    """How it stands, by the numbers that monitoring plugins exit with."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+    @property
+    def urgency(self) -> int:
+        """For sorting, and for the state of the whole: what is not known is worse than a warning, and no emergency."""
+        return (State.OK, State.WARNING, State.UNKNOWN, State.CRITICAL).index(self)
+
+
+class Remedy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command that may mend it: judged by policy and, where that asks, by a person. A pinned approval lets it run
+    unattended."""
+
+    run: str
+    """The executor that runs it, as `namespace:name`."""
+    command: str
+    after: float = 0.0
+    """Seconds that the state has to last first."""
+    again: float = 3600.0
+    """Seconds until it may be tried again."""
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rule, and what follows from it."""
+
+    name: Name
+    rule: str
+    """Python over the facts; the value of its last expression is the answer: false is ok, true is `severity`, a text
+    is `severity` with that message, and `{"state": …, "message": …}` says both."""
+    severity: Literal["warning", "critical"] = "warning"
+    message: str = ""
+    """What to say when it is not ok, as the text of an f-string over the facts; made in the sandbox, too."""
+    lasting: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Seconds that the rule must have found it before the state changes (`for` in the file)."""
+    notify: tuple[str, ...] | None = None
+    """Whom to tell, by name; None is everybody."""
+    remedy: Remedy | None = None
+    about: str = ""
+    """A line for people: what it looks at, and why."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one check."""
+
+    check: str
+    state: State
+    message: str = ""
+    sandbox: str = ""
+    """The backend that evaluated the rule: `monty`, `jail`; empty if none did."""
+    seconds: float = 0.0
+    run: str = ""
+    """The id of that run in the audit log."""
+    found: State = State.OK
+    """What the rule found, where `state` still waits for it to last."""
+    since: float = 0.0
+    """Unix time since when the state is this, as far as the history knows; 0 if there is none."""
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was found at one time."""
+
+    time: float
+    """Unix time."""
+    host: str
+    facts: Facts
+    problems: dict[str, str] = {}
+    """Collectors that could not do their part, and why. Their facts are None."""
+    verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def state(self) -> State:
+        return max((verdict.state for verdict in self.verdicts), key=lambda state: state.urgency, default=State.UNKNOWN)
