@@ -106,7 +106,8 @@ class AsyncProcessExecutor:
         given = {"work_dir": work_dir, "env": env, **(options or {})}
         must_be_known("option", given, ("work_dir", "env"))
         must_be_known("option", more, More.__annotations__)
-        chosen = cast("Options", {**more, "cwd": given["work_dir"], "env": given["env"] or {}})
+        # Whoever started it may also end it, after hours: that is no failure, and others have worked there meanwhile.
+        chosen = cast("Options", {"checkpoint": False, **more, "cwd": given["work_dir"], "env": given["env"] or {}})
         asked, control = _ask(self._executor, self.address, command, chosen)
         if asked.objections:
             raise self._refused(asked)
