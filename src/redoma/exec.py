@@ -106,9 +106,10 @@ class AsyncProcessExecutor:
         given = {"work_dir": work_dir, "env": env, **(options or {})}
         must_be_known("option", given, ("work_dir", "env"))
         must_be_known("option", more, More.__annotations__)
-        # Whoever started it may also end it, after hours: that is no failure, and others have worked there meanwhile.
-        chosen = cast("Options", {"checkpoint": False, **more, "cwd": given["work_dir"], "env": given["env"] or {}})
+        chosen = cast("Options", {**more, "cwd": given["work_dir"], "env": given["env"] or {}})
         asked, control = _ask(self._executor, self.address, command, chosen)
+        if control is not None:
+            control.lasts = True
         if asked.objections:
             raise self._refused(asked)
         process = AsyncProcess(self.address, self._executor, asked, control)

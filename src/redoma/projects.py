@@ -40,6 +40,7 @@ Record = Callable[[str, str, Mapping[str, Any]], None]
 Judge = Callable[[Request, str | None], Evaluation]
 _MOST_PATHS, _LONGEST = 1000, 2000  # paths, and characters of a reason, in one record
 _STAGE = "stage-"
+_LASTS = "a process goes on for as long as whoever started it likes, so it has one only if that is asked for"
 
 
 def changes_in(state: Path | None) -> Changes:
@@ -152,6 +153,8 @@ class Projects:
         Whatever somebody can mend (another run works there, an earlier one was cut short, the disk is full) ends both.
         """
         wanted = request.checkpoint or request.workspace == "direct"
+        if control is not None and control.lasts and not wanted:
+            return await backend.run(request, sink, control), {"no_checkpoint": _LASTS}
         guard, why = None, ""
         try:
             async with AsyncExitStack() as stack:

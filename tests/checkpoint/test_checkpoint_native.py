@@ -270,7 +270,10 @@ def test_a_configured_executor_has_one_and_a_process_to_talk_to_only_if_asked_fo
                 with shell.exec(["sh", "-c", SPOIL.format(1)], **wanted) as process:
                     process.start()
                     assert process.wait() == 1
-                assert ((project / "ignored").exists(), process.result.rollback is not None) == (back, back)
+                told = process.result
+                assert ((project / "ignored").exists(), told.rollback is not None, not told.no_checkpoint) == (
+                    back,
+                ) * 3
 
 
 def test_what_was_chosen_is_shown_to_whoever_decides_and_holds_when_it_is_resumed(place: Path, project: Path) -> None:
