@@ -29,6 +29,7 @@ from redoma.config import ApprovalConfig, AuditConfig, NativeEntry, PolicyConfig
 from redoma.models import Approval, Decision
 from redoma.store import NAME, Store
 from redoma.workspace import checkpoint
+from redoma.workspace.checkpoint import Checkpoint
 from redoma.workspace.snapshot import Bounds
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -244,19 +245,39 @@ def test_another_risky_run_there_or_below_does_not_begin_meanwhile(place: Path, 
         assert spoil(executor, project, 0).status is Status.OK
 
 
-def test_what_we_write_ourselves_in_the_directory_stays(place: Path, project: Path) -> None:
+def test_what_we_write_ourselves_in_the_directory_meanwhile_stays(place: Path, project: Path) -> None:
+    waits = ["sh", "-c", "rm a; echo; exec sleep 60"]
     with approved(place, audit=project / "log") as executor:
-        result = spoil(executor, project)
-    assert (result.rollback, (project / "ignored").exists()) == ({}, True)
-    kinds = [record.kind for record in AuditLog(project / "log").records()]
-    assert kinds[-2:] == ["rollback", "outcome"]
+        with executor.stream_command(waits, backend="native", cwd=str(project)) as run:
+            for _ in run:
+                assert executor.command(["true"], backend="native").ok
+                break  # which ends the run
+        assert (project / "a").exists()
+    log = AuditLog(project / "log")
+    assert [record.kind for record in log.records()][-4:] == ["intent", "outcome", "rollback", "outcome"]
+    assert log.verify().ok
 
 
-def test_a_link_to_the_directory_means_what_it_leads_to(place: Path, project: Path) -> None:
-    (place / "link").symlink_to(project)
+def test_a_link_to_the_directory_means_what_it_led_to_when_that_was_kept(
+    place: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, elsewhere = place / "link", place / "elsewhere"
+    link.symlink_to(project)
+    elsewhere.mkdir()
+    take = Checkpoint.take
+
+    def led_elsewhere(*arguments: Any, **options: Any) -> Checkpoint:
+        taken = take(*arguments, **options)
+        link.unlink()
+        link.symlink_to(elsewhere)
+        return taken
+
+    monkeypatch.setattr(Checkpoint, "take", led_elsewhere)
     with approved(place) as executor:
-        result = spoil(executor, place / "link")
-    assert (result.rollback, (project / "ignored").exists()) == ({}, True)
+        result = spoil(executor, link)
+    assert (result.rollback, (project / "ignored").exists(), os.listdir(elsewhere)) == ({}, True, [])
+    assert result.effect is not None
+    assert result.effect.changes
 
 
 def test_a_configured_executor_has_one_and_a_process_to_talk_to_only_if_asked_for(place: Path, project: Path) -> None:
