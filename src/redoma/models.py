@@ -293,16 +293,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             why, step = "it is wanted or not", "write True or False"
         elif not self.checkpoint:
             if self.workspace == "direct":
-                why, step = "the workspace direct is the one with a checkpoint", "leave the workspace out, and set cwd"
+                why, step = "the workspace direct always has one", "leave the workspace out, and use cwd"
         elif self.touches is None:
             if self.workspace != "scratch":
                 why = f"nothing that it writes gets into its project with the workspace {self.workspace}"
             elif self.backend != "native":
                 why = f"on {self.backend} it works in a directory of its own, and never in one of the host"
             else:
-                why, step = "it works in an empty directory of its own", "name one of the host as cwd"
+                why, step = "it works in an empty directory of its own", "name one of the host with cwd"
         if why:
-            raise InvalidRequest(f"checkpoint can't be {self.checkpoint!r}", why=why, next=step)
+            what = "there is nothing to checkpoint" if self.checkpoint is True else f"checkpoint is {self.checkpoint!r}"
+            raise InvalidRequest(what, why=why, next=step)
 
     @property
     def touches(self) -> str | None:

@@ -164,9 +164,12 @@ class Projects:
                     guarding = guarded(tree, state / "checkpoints", exclude=[state, *self._own])
                     guard = await stack.enter_async_context(guarding)
                 except (WorkspaceError, TooLarge) as error:
-                    if wanted:
+                    if request.workspace == "direct":
                         raise
                     why = redactor.redact(f"{error.what}: {error.why}")[0]
+                    if wanted:
+                        step = "run it in the directory of one project, or leave `checkpoint` out"
+                        raise WorkspaceError("there is no checkpoint, so nothing ran", why=why, next=step) from error
                 if guard is None:
                     return await backend.run(request, sink, control), {"no_checkpoint": why}
                 if request.workspace == "scratch":  # where it was looked at, whatever a link on the way says by now
