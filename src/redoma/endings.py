@@ -148,6 +148,7 @@ def intent(
         "level": level.level.value,
         "limits": msgspec.to_builtins(request.limits),
         "stdin": len(request.stdin),
+        **({} if request.checkpoint is None else {"checkpoint": request.checkpoint}),
     }
     if request.language == "lua":
         theirs["argv"] = words

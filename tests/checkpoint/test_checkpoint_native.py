@@ -138,6 +138,7 @@ def test_what_is_asked_for_counts_and_else_whether_it_is_risky(
     assert (result.status, result.rollback) == (Status.ERROR, {} if back else None)
     assert (project / "ignored").exists() is back
     assert result.no_checkpoint == ""
+    assert recorded(place, "intent")[0].get("checkpoint") is wanted
 
 
 def test_a_rollback_is_on_record_with_its_paths_and_no_secret(place: Path, project: Path) -> None:
@@ -282,8 +283,14 @@ def test_a_link_to_the_directory_means_what_it_led_to_when_that_was_kept(
 
 
 def test_a_configured_executor_has_one_and_a_process_to_talk_to_only_if_asked_for(place: Path, project: Path) -> None:
+    shown: list[str] = []
+
+    def look(ask: Ask) -> Approval:
+        shown.append(describe(ask).text)
+        return yes(ask)
+
     entry = NativeEntry(name="shell", default_work_dir=project)
-    with approved(place, entries={"app:shell": entry}) as executor:
+    with Executor(settings(place, entries={"app:shell": entry}), approver=Callback(look)) as executor:
         result = executor.command(["sh", "-c", SPOIL.format(1)], entry="app:shell")
         assert (result.rollback, (project / "ignored").exists()) == ({}, True)
         with redoma.exec.get("app:shell", executor) as shell:

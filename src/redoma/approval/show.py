@@ -18,6 +18,7 @@ from .ask import Ask
 _LONGEST = 100_000  # characters of a request that somebody can be expected to read
 _LONGEST_DIFFS = 100_000
 _CHECKPOINT = "that directory is put back if the run fails, where it can be kept; nothing outside of it is"
+_UNLESS = " (and not if a program started it by redoma.exec, to end it when it likes)"
 _NO_CHECKPOINT = "none: what the run changes stays changed, also if it fails"
 
 
@@ -67,7 +68,8 @@ def _request(ask: Ask) -> Iterator[str]:
         if value:
             yield f"{name}: {_line(value)}" + (f" ({request.workspace})" if name == "project" else "")
     if request.touches is not None:
-        yield f"checkpoint: {_NO_CHECKPOINT if request.checkpoint is False else _CHECKPOINT}"
+        unless = _UNLESS if request.checkpoint is None and ask.live_input else ""
+        yield f"checkpoint: {_NO_CHECKPOINT if request.checkpoint is False else _CHECKPOINT + unless}"
     for name, value in request.env.items():
         yield f"variable: {name}={_line(value)}"
     if ask.secrets:
