@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "errors": set(),
     "learned": {"errors"},
     "effect": set(),
+    "notation": set(),
     "models": {"effect", "errors", "learned"},
     "sensitive": {"errors", "models"},
     "policy": {"errors", "models", "sensitive"},
@@ -30,9 +31,9 @@ MAY_IMPORT = {
     "audit": {"errors", "models"},
     "store": {"errors"},
     "approval": {"errors", "models", "sensitive", "output", "store"},
-    "backends": {"errors", "models"},
+    "backends": {"errors", "models", "notation"},
     "workspace": {"errors", "models", "backends"},
-    "config": {"errors", "models", "policy"},
+    "config": {"errors", "models", "notation", "policy"},
     "intake": {"errors", "models", "config"},
     "denial": {"errors", "models", "backends", "output", "policy", "sensitive"},
     "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect", "workspace"},
@@ -52,7 +53,7 @@ MAY_IMPORT = {
     "scripts": {"facades"},
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", "artifacts", "expect", "approval", "store", "projects", "workspace", ""),
+        *("facades", "artifacts", "expect", "approval", "notation", "store", "projects", "workspace", ""),
     },
 }
 

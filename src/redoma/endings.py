@@ -148,6 +148,7 @@ def intent(
         "level": level.level.value,
         "limits": msgspec.to_builtins(request.limits),
         "stdin": len(request.stdin),
+        **({} if request.checkpoint is None else {"checkpoint": request.checkpoint}),
     }
     if request.language == "lua":
         theirs["argv"] = words
@@ -175,6 +176,8 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
     if result.effect is not None:
         record["effect"] = {"digest": result.effect.digest, "changes": len(result.effect.changes)}
         record |= {"unexpected": list(result.unexpected)[:100], "rolled_back": result.rollback is not None}
+    if result.no_checkpoint:
+        record["no_checkpoint"] = result.no_checkpoint
     if result.mismatch:
         record["mismatch"] = result.mismatch
     if result.diagnoses:

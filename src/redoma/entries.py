@@ -71,6 +71,7 @@ class Entries:
             permit = _permitting(address, entry, command, objections)
             objections = tuple(msgspec.structs.replace(each, permit=permit) for each in objections)
         request = msgspec.structs.replace(request, backend=own, cwd=None if apart else directory)
+        request = msgspec.structs.replace(request, checkpoint=options.get("checkpoint"))  # of where it works by now
         whole = msgspec.structs.replace(request, env={**entry.default_env, **request.env})
         if request.limits.time <= entry.limits.get("time", 0):  # its owner has said that it may take that long
             usual = msgspec.structs.replace(request.limits, time=min(request.limits.time, Limits().time))
@@ -84,7 +85,7 @@ class Entries:
             # What a container sees to as a whole, from its beginning on, is asked of no run.
             kept = {name: getattr(Limits(), name) for name in _OF_THE_CONTAINER if isinstance(entry, DockerEntry)}
             limits = {**entry.limits, **kept, **(limits or {})}
-        changed: Options = {**options, "backend": "auto", "limits": limits, "cwd": None}
+        changed: Options = {**options, "backend": "auto", "limits": limits, "cwd": None, "checkpoint": None}
         if isinstance(entry, MontyEntry):
             return intake.build(self._config, self._backends, changed, code=_source(command), language="python")
         argv = _argv(entry, command)

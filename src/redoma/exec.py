@@ -108,6 +108,8 @@ class AsyncProcessExecutor:
         must_be_known("option", more, More.__annotations__)
         chosen = cast("Options", {**more, "cwd": given["work_dir"], "env": given["env"] or {}})
         asked, control = _ask(self._executor, self.address, command, chosen)
+        if control is not None:
+            control.lasts = True
         if asked.objections:
             raise self._refused(asked)
         process = AsyncProcess(self.address, self._executor, asked, control)

@@ -28,6 +28,9 @@ class More(TypedDict, total=False):
     files: Mapping[str, bytes | str]
     outputs: Iterable[str]
     """Which files of the run's directory to bring back, by glob; `**` for all that are new or changed."""
+    checkpoint: bool | None
+    """Whether the directory of the host that it works in is kept before, and put back unless the run ends well. None:
+    if a person had to say yes to it; of a process that is talked to, only with True."""
     require: Iterable[str]
     expect: Any
     """What it has to print: `"json"`, `"regex:…"`, a JSON Schema or a type; see `expect`."""
@@ -74,6 +77,7 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
                 "files": {_plain(name): _bytes(content) for name, content in options.get("files", {}).items()},
                 "outputs": words("outputs", options.get("outputs", ())),
                 **_place(options, what["language"] == "command" and backend == "native"),
+                "checkpoint": options.get("checkpoint"),
                 "require": words("require", options.get("require", ())),
                 "reason": _plain(options.get("reason", "")),
                 "requester": _plain(options.get("requester")) or user(),

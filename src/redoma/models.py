@@ -24,37 +24,6 @@ from .learned import Artifact, Diagnosis
 KiB = 1024
 MiB = 1024 * KiB
 
-_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]?)(i?)B?\Z")
-
-
-def parse_size(text: str) -> int | None:
-    """Bytes of a size as people write it: `1048576`, `512KB`, `256MiB`, `1.5 GB`. None if it is none."""
-    if not (size := _SIZE.match(text)):
-        return None
-    amount, unit, binary = size.groups()
-    return int(float(amount) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
-
-
-ENGINES = ("unix://", "tcp://", "http://", "https://")
-"""How the URL of a Docker engine begins."""
-
-
-def engine_problem(url: str) -> str | None:
-    """What is wrong with the URL of an engine, as far as can be seen without asking there."""
-    if not url.startswith(ENGINES):
-        return "it begins with no protocol that is spoken here"
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(url)
-        parts.port  # noqa: B018 - which is read now, and may be no port
-    except ValueError as error:
-        return str(error)
-    if url.startswith("unix://"):
-        return None if url != "unix://" else "it names no socket"
-    return None if parts.hostname else "it names no host"
-
-
 Language = Literal["python", "bash", "lua", "command"]
 Stream = Literal["stdout", "stderr"]
 WorkspaceKind = Literal["scratch", "read-only", "overlay", "direct"]
@@ -217,6 +186,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     workspace: WorkspaceKind = "scratch"
     project: str | None = None
     """The directory of the host that a workspace other than `scratch` is made of: absolute, and without links."""
+    checkpoint: bool | None = None
+    """Whether what it works in is kept before, and put back unless it ends well: a directory of the host that it can
+    change itself (see `touches`). None: if a person had to say yes to it, and always with the workspace `direct`."""
     require: tuple[str, ...] = ()
     """Isolation layers that must be in force; if one is missing, nothing runs."""
     reason: str = ""
@@ -265,6 +237,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         if self.cwd is not None:
             self._check_cwd(self.cwd)
         self._check_project()
+        if self.checkpoint is not None:
+            self._check_checkpoint()
         for path in self.files:
             if not _is_plain(path):
                 raise InvalidRequest(
@@ -312,6 +286,31 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                 why="what a run leaves in a project is told as its changes",
                 next="leave files and outputs out, or use the workspace scratch",
             )
+
+    def _check_checkpoint(self) -> None:
+        why, step = "", "leave `checkpoint` out"
+        if not isinstance(self.checkpoint, bool):
+            why, step = "it is wanted or not", "write True or False"
+        elif not self.checkpoint:
+            if self.workspace == "direct":
+                why, step = "the workspace direct always has one", "leave the workspace out, and use cwd"
+        elif self.touches is None:
+            if self.workspace != "scratch":
+                why = f"nothing that it writes gets into its project with the workspace {self.workspace}"
+            elif self.backend != "native":
+                why = f"on {self.backend} it works in a directory of its own, and never in one of the host"
+            else:
+                why, step = "it works in an empty directory of its own", "name one of the host with cwd"
+        if why:
+            what = "there is nothing to checkpoint" if self.checkpoint is True else f"checkpoint is {self.checkpoint!r}"
+            raise InvalidRequest(what, why=why, next=step)
+
+    @property
+    def touches(self) -> str | None:
+        """The directory of the host that it works in itself, and so changes; None if there is none."""
+        if self.workspace == "direct":
+            return self.project
+        return self.cwd if self.workspace == "scratch" and self.backend == "native" else None
 
     @property
     def text(self) -> str:
@@ -466,7 +465,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     unexpected: tuple[str, ...] = ()
     """Paths that it changed outside of where it was to write."""
     rollback: dict[str, str] | None = None
-    """Of a run in the project itself that did not end well: path → why it could not be put back. None: nothing was."""
+    """Of a run with a checkpoint that did not end well: path → why it could not be put back. None: nothing was."""
+    no_checkpoint: str = ""
+    """Why there was none of a run that a person had to say yes to, though it worked in a directory of the host."""
     approval: Approval | None = None
     """What a person said, where one had to be asked."""
     approval_id: str = ""

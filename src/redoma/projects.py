@@ -1,8 +1,8 @@
 """Runs in a project: a stage or a checkpoint before, an effect after; and what is decided of it later.
 
 An effect is what a run would do. It is kept, with its contents, until somebody applies or discards it. Whether a person
-has to say yes was decided by policy, on the request; what they say yes to is the effect. A run in the project itself
-has a checkpoint instead, which puts everything back unless the run ends well.
+has to say yes was decided by policy, on the request; what they say yes to is the effect. A run in the project itself,
+or a risky one in any directory of the host, has a checkpoint instead: everything is put back unless it ends well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,12 +32,15 @@ from .workspace.checkpoint import guarded
 from .workspace.effects import effect_of
 from .workspace.kept import Changes, Kept
 from .workspace.protected import must_be_a_project
+from .workspace.restoring import Restored
+from .workspace.snapshot import TooLarge
 from .workspace.tree import Tree
 
 Record = Callable[[str, str, Mapping[str, Any]], None]
 Judge = Callable[[Request, str | None], Evaluation]
 _MOST_PATHS, _LONGEST = 1000, 2000  # paths, and characters of a reason, in one record
 _STAGE = "stage-"
+_LASTS = "a process goes on for as long as whoever started it likes, so it has one only if that is asked for"
 
 
 def changes_in(state: Path | None) -> Changes:
@@ -82,7 +85,7 @@ class Projects:
     ) -> tuple[Outcome, dict[str, Any]]:
         """Run it where its workspace is; and what the result has to say of that, beside the outcome."""
         if request.workspace != "scratch":
-            must_be_a_project(request.project or "", home=self._home, private=[self._state] if self._state else ())
+            self._must_be_a_project(request.project or "")
         match request.workspace:
             case "overlay":
                 # Opened before anything runs, and looked at by what is open: whatever has its path afterwards.
@@ -91,8 +94,8 @@ class Projects:
                     outcome = await cast("OverlayBackend", backend).run_over(request, sink, control, str(stage))
                     look = partial(self._effect, tree, request, outcome, stage, began, case, redactor)
                     return outcome, {"effect": await asyncio.to_thread(look)}
-            case "direct":
-                return await self._directly(backend, request, sink, control, redactor)
+            case "scratch" | "direct" if request.touches is not None and _is_guarded(request, case.evaluation):
+                return await self._guarded(backend, request, sink, control, redactor)
         return await backend.run(request, sink, control), {}
 
     @contextmanager
@@ -140,18 +143,57 @@ class Projects:
             self.changes.keep(request.id, effect, stage, about)
         return effect
 
-    async def _directly(
+    async def _guarded(
         self, backend: Backend, request: Request, sink: Sink, control: Control | None, redactor: Redactor
     ) -> tuple[Outcome, dict[str, Any]]:
-        """In the project itself, which is put back as it was unless the run ends well."""
-        state = self.changes.directory.parent
-        with Tree(request.project or "") as tree:
-            async with guarded(tree, state / "checkpoints", exclude=[state, *self._own]) as guard:
+        """In a directory of the host itself, which is put back as it was unless the run ends well.
+
+        Where that is no project, or too large, there can be no checkpoint of it. A run that was to have one does not
+        begin; one that would only have had one by default does, as a person has said yes to it, and the result says so.
+        Whatever somebody can mend (another run works there, an earlier one was cut short, the disk is full) ends both.
+        """
+        wanted = request.checkpoint or request.workspace == "direct"
+        if control is not None and control.lasts and not wanted:
+            return await backend.run(request, sink, control), {"no_checkpoint": _LASTS}
+        guard, why = None, ""
+        try:
+            async with AsyncExitStack() as stack:
+                try:
+                    tree = stack.enter_context(self._project(request.touches or ""))
+                    state = self.changes.directory.parent
+                    guarding = guarded(tree, state / "checkpoints", exclude=[state, *self._own])
+                    guard = await stack.enter_async_context(guarding)
+                except (WorkspaceError, TooLarge) as error:
+                    if request.workspace == "direct":
+                        raise
+                    why = redactor.redact(f"{error.what}: {error.why}")[0]
+                    if wanted:
+                        step = "run it in the directory of one project, or leave `checkpoint` out"
+                        raise WorkspaceError("there is no checkpoint, so nothing ran", why=why, next=step) from error
+                if guard is None:
+                    return await backend.run(request, sink, control), {"no_checkpoint": why}
+                if request.workspace == "scratch":  # where it was looked at, whatever a link on the way says by now
+                    request = msgspec.structs.replace(request, cwd=tree.path)
                 outcome = await backend.run(request, sink, control)
                 guard.succeeded = outcome.status is Status.OK
+        finally:
+            if guard is not None and guard.restored is not None:  # also of a run that nobody hears of: it was cancelled
+                self._record("rollback", request.id, _told(guard.restored, guard.checkpoint.project, redactor))
         back = guard.restored
         rollback = None if back is None else {**back.left, **back.failed}
         return outcome, {"effect": guard.effect and _redacted(guard.effect, redactor), "rollback": rollback}
+
+    def _project(self, place: str) -> Tree:
+        tree = Tree(place)
+        try:
+            self._must_be_a_project(tree.path)
+        except BaseException:
+            tree.close()
+            raise
+        return tree
+
+    def _must_be_a_project(self, path: str) -> None:
+        must_be_a_project(path, home=self._home, private=[self._state] if self._state else ())
 
     async def apply(
         self,
@@ -167,7 +209,7 @@ class Projects:
         kept = await asyncio.to_thread(self.changes.get, id)
         paths = None if paths is None else tuple(paths)
         try:
-            must_be_a_project(kept.effect.project, home=self._home, private=[self._state] if self._state else ())
+            self._must_be_a_project(kept.effect.project)
             approver = await self._approved(gate, kept, paths, named, exact, by_hand, wait)
         except (ApprovalError, WorkspaceError) as error:
             self._record("apply.refused", kept.id, {"why": _plain(str(error))[:_LONGEST]})
@@ -265,6 +307,21 @@ def _sweep(place: Path) -> None:
                 remove_tree(stage)
             finally:
                 os.close(lock)
+
+
+def _is_guarded(request: Request, evaluation: Evaluation) -> bool:
+    """Whether there is to be a checkpoint: as was asked for, and else of what is risky. That is what policy wants a
+    person's yes for, and everything in a project itself."""
+    if request.checkpoint is not None:
+        return request.checkpoint
+    return request.workspace == "direct" or evaluation.decision is Decision.PROMPT
+
+
+def _told(restored: Restored, project: str, redactor: Redactor) -> dict[str, Any]:
+    """For the record. The run chose the names, so they may hold anything."""
+    left = {_plain(path): why for path, why in sorted({**restored.left, **restored.failed}.items())[:_MOST_PATHS]}
+    told: dict[str, Any] = redactor.redact_data({"paths": _paths(restored.paths), "left": left})[0]
+    return {"project": _plain(project), **told}
 
 
 def _is_still(tree: Tree) -> bool:

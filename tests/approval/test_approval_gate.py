@@ -275,7 +275,7 @@ def test_a_digest_binds_every_field_of_a_request_but_its_id_and_its_reason() -> 
         **{"argv": ("x",), "cwd": "/tmp", "project": "/q", "workspace": "direct", "id": "x", "reason": "x"},
         **{"files": {"a": b""}, "outputs": ("**",), "secrets": {"TOKEN": "first-value"}, "env": {"A": "1"}},
         **{"code": "x", "language": "python", "limits": Limits(time=31), "stdin": b"y", "backend": "native"},
-        **{"require": ("network",), "requester": "eve", "label": "nightly"},
+        **{"require": ("network",), "requester": "eve", "label": "nightly", "checkpoint": False},
     }
     assert set(changed) == set(Request.__struct_fields__)
     for name, value in changed.items():

@@ -146,17 +146,6 @@ def test_an_effect_without_changes_can_be_applied(stage: Stage) -> None:
     assert stage.changes.apply("it").state == "applied"
 
 
-def test_what_is_old_can_be_forgotten(stage: Stage) -> None:
-    now = [1000.0]
-    stage.changes = Changes(stage.changes.directory, durable=False, now=lambda: now[0])
-    stage.kept(add_a_file, "old")
-    now[0] += 100
-    stage.kept(add_a_file, "young")
-    (stage.changes.directory / "old/manifest").touch()
-    assert stage.changes.prune(50) == ("old",)
-    assert [kept.id for kept in stage.changes.list()] == ["young"]
-
-
 def test_keeping_forgets_what_has_stayed_for_long(stage: Stage) -> None:
     late = [0.0]
     stage.changes = Changes(stage.changes.directory, durable=False, now=lambda: time.time() + late[0] * 86400)

@@ -17,6 +17,9 @@ from .ask import Ask
 
 _LONGEST = 100_000  # characters of a request that somebody can be expected to read
 _LONGEST_DIFFS = 100_000
+_CHECKPOINT = "that directory is put back if the run fails, where it can be kept; nothing outside of it is"
+_UNLESS = " (and not if a program started it by redoma.exec, to end it when it likes)"
+_NO_CHECKPOINT = "none: what the run changes stays changed, also if it fails"
 
 
 class Shown(NamedTuple):
@@ -64,6 +67,9 @@ def _request(ask: Ask) -> Iterator[str]:
     for name, value in (("directory", request.cwd), ("project", request.project)):
         if value:
             yield f"{name}: {_line(value)}" + (f" ({request.workspace})" if name == "project" else "")
+    if request.touches is not None:
+        unless = _UNLESS if request.checkpoint is None and ask.live_input else ""
+        yield f"checkpoint: {_NO_CHECKPOINT if request.checkpoint is False else _CHECKPOINT + unless}"
     for name, value in request.env.items():
         yield f"variable: {name}={_line(value)}"
     if ask.secrets:

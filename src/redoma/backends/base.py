@@ -102,6 +102,8 @@ class Control:
         self._ended = self._closed = False
         self._early: list[int] = []
         self._deliver: Callable[[int], None] | None = None
+        self.lasts = False
+        """Whether it may go on for as long as the caller likes, who also ends it: that is then no failure."""
 
     async def write(self, data: bytes) -> None:
         """Give it input; waits while the run has plenty that it has not read."""

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import msgspec
 
 from ..errors import InvalidRequest
-from ..models import ENGINES, Limits, Request, engine_problem
+from ..models import Limits, Request
+from ..notation import ENGINES, engine_problem
 from .model import DockerEntry, Entry, JailEntry, MontyEntry
 from .reader import Reader, nearest
 

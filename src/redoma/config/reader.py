@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import UNSET, inspect
 
-from ..models import parse_size
+from ..notation import parse_size
 from . import document
 from .document import Node, Scalar
 from .model import Problem

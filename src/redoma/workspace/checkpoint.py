@@ -201,7 +201,7 @@ class Checkpoint:
             raise BackendError(
                 f"there is an earlier checkpoint of {self.project}",
                 why="a run that was to be rolled back was cut short, or could not be rolled back completely",
-                next="look at what it changed, then restore that checkpoint or clear it",
+                next="look at what it changed, then `redoma checkpoints restore` or `redoma checkpoints drop` it",
             )
         os.close(self._contents.fd)
         del self._contents

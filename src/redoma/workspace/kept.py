@@ -189,20 +189,6 @@ class Changes:
         with self._held(recover=False):
             return self._recover()
 
-    def prune(self, older_than: float) -> tuple[str, ...]:
-        """Forget everything that has been in its state for more seconds than this, also what could still be undone."""
-        with self._held() as stuck:
-            old = []
-            for name in self._ids():
-                try:
-                    since = self._load(name).since
-                except WorkspaceError:  # nothing can be done with it but this
-                    since = (self.directory / name).stat().st_mtime
-                if name not in stuck and since < self._now() - older_than:
-                    self._forget(name)
-                    old.append(name)
-            return tuple(old)
-
     def _forget_some(self) -> None:
         """Drop what has stayed for long. A few by chance, so that it takes no time however many there are, and in the
         end each has its turn; and only if nobody is at work."""

@@ -342,8 +342,12 @@ def _weight(about: os.stat_result) -> int:
     return min(about.st_size, about.st_blocks * 512)
 
 
-def _too_large(ground: Ground, amount: str) -> BackendError:
-    return BackendError(
+class TooLarge(BackendError):
+    """It can't be kept within the bounds."""
+
+
+def _too_large(ground: Ground, amount: str) -> TooLarge:
+    return TooLarge(
         f"{ground.path} is too large to checkpoint: {amount}",
         why="a copy of all of it would have to be made before the run",
         next="run it in an overlay, name the paths that it may write, or raise the bounds of checkpoints",

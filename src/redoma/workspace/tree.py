@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..backends import _linux
-from ..errors import BackendError
+from ..errors import WorkspaceError
 from ..models import Version
 
 BENEATH = _linux.RESOLVE_BENEATH | _linux.RESOLVE_NO_SYMLINKS | _linux.RESOLVE_NO_MAGICLINKS
@@ -35,7 +35,7 @@ class Tree:
         try:
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise BackendError(
+            raise WorkspaceError(
                 f"the project {self.path} can't be opened", why=error.strerror or str(error), next="name a directory"
             ) from error
 

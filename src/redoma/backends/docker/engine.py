@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import BackendError, BackendUnavailable
-from ...models import engine_problem
+from ...notation import engine_problem
 from ..base import uncancellable
 from . import words
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from ...errors import BackendError, BackendUnavailable
-from ...models import ENGINES
+from ...notation import ENGINES
 
 
 class CannotStart(BackendError):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def checkpoints() -> None:
     """Projects that a run on the host was cut short in.
 
-    A run with --workspace direct that fails is rolled back at once. If Redoma itself was killed meanwhile, its
-    checkpoint waits until you say whether the project goes back or stays as it is.
+    A run with a checkpoint that fails is rolled back at once. If Redoma itself was killed meanwhile, the checkpoint
+    waits until you say whether the project goes back or stays as it is.
     """
 
 

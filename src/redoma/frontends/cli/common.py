@@ -154,7 +154,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from redoma.models import parse_size
+        from redoma.notation import parse_size
 
         size = value if isinstance(value, int) else parse_size(value)
         if size is None:

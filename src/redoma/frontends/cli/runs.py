@@ -38,6 +38,8 @@ _VERDICTS = {Decision.ALLOW: 0, Decision.PROMPT: 1, Decision.FORBID: 2}
 
 _MAX_FILE = 256 * 1024 * 1024
 _MAX_SCHEMA = 256 * 1024
+_SHOWN = 20
+"""Paths that are named of what was rolled back."""
 
 _policy = click.option(
     "--policy", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]"
@@ -68,6 +70,11 @@ _FILES = (
         "-o", "--output", "outputs", multiple=True, metavar="PATTERN", help="Bring new files back, such as '*.png'."
     ),
     click.option("-f", "--file", "files", multiple=True, metavar="LOCAL[:GUEST]", help="Put a file beside it."),
+    click.option(
+        "--checkpoint/--no-checkpoint",
+        default=None,
+        help="On native: put its directory back if it fails.  [default: if a person had to say yes]",
+    ),
     click.option(
         "--workspace",
         type=click.Choice(["scratch", "read-only", "direct"]),
@@ -109,6 +116,7 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
         "stdin": standard_input() if given["pass_stdin"] else b"",
         "workspace": given.get("workspace", "scratch"),
         "project": given.get("project"),
+        "checkpoint": given.get("checkpoint"),
         "require": given["require"],
         "reason": given["reason"],
         "expect": _expected(given["expect"]),
@@ -142,8 +150,9 @@ def _file(text: str) -> tuple[str, bytes]:
 @click.argument("source")
 @click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
 @limits_and_context
+@click.option("--cwd", metavar="DIR", help="A directory of the host to work in, on native.")
 @click.pass_obj
-def run(state: State, /, source: str, lang: Language | None, as_json: bool, **given: Any) -> int:
+def run(state: State, /, source: str, lang: Language | None, cwd: str | None, as_json: bool, **given: Any) -> int:
     """Run code: a FILE, `-` for standard input, or the code itself.
 
     \b
@@ -162,7 +171,7 @@ def run(state: State, /, source: str, lang: Language | None, as_json: bool, **gi
     if given["label"] is None and not inline and source != "-":
         given["label"] = os.path.realpath(source)
     with Executor(state.config) as executor:
-        live = executor.stream(code, language, **run_options(given))
+        live = executor.stream(code, language, **run_options(given), cwd=cwd)
         return show(follow(live, as_json), as_json, given, with_value=inline)
 
 
@@ -325,12 +334,18 @@ def _print_denial(denial: Denial, said: str) -> None:
 
 
 def _print_rollback(result: Result) -> None:
-    """Of a run in the project itself."""
-    for path, why in (result.rollback or {}).items():
+    """Of a run in a directory of the host itself."""
+    if result.no_checkpoint:
+        click.echo(f"{click.style('redoma: no checkpoint:', fg='yellow')} {_name(result.no_checkpoint)}", err=True)
+    if result.rollback is None:
+        return
+    for path, why in result.rollback.items():
         click.echo(f"{click.style('redoma: not put back:', fg='red')} {_name(path)}: {why}", err=True)
-    if result.rollback is not None and result.effect is not None:
-        count = len(result.effect.changes) - len(result.rollback)
-        click.echo(f"{click.style('redoma: rolled back:', fg='yellow')} {count} changes to the project", err=True)
+    if result.effect is not None:
+        back = [change.path for change in result.effect.changes if change.path not in result.rollback]
+        some = ", ".join(map(_name, back[:_SHOWN])) + (", ..." if len(back) > _SHOWN else "")
+        what = f"{len(back)} changes in {_name(result.effect.project)}" + (f": {some}" if some else "")
+        click.echo(f"{click.style('redoma: rolled back:', fg='yellow')} {what}", err=True)
 
 
 def _write(result: Result, given: dict[str, Any]) -> int:

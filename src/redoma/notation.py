@@ -1,0 +1,35 @@
+"""How people write sizes, and the addresses of engines. Pure: nothing is asked or opened."""
+
+from __future__ import annotations
+
+import re
+
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]?)(i?)B?\Z")
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of a size as people write it: `1048576`, `512KB`, `256MiB`, `1.5 GB`. None if it is none."""
+    if not (size := _SIZE.match(text)):
+        return None
+    amount, unit, binary = size.groups()
+    return int(float(amount) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
+
+
+ENGINES = ("unix://", "tcp://", "http://", "https://")
+"""How the URL of a Docker engine begins."""
+
+
+def engine_problem(url: str) -> str | None:
+    """What is wrong with the URL of an engine, as far as can be seen without asking there."""
+    if not url.startswith(ENGINES):
+        return "it begins with no protocol that is spoken here"
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - which is read now, and may be no port
+    except ValueError as error:
+        return str(error)
+    if url.startswith("unix://"):
+        return None if url != "unix://" else "it names no socket"
+    return None if parts.hostname else "it names no host"
