@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "audit": {"errors", "models"},
     "store": {"errors"},
     "approval": {"errors", "models", "sensitive", "output", "store"},
+    "bound": {"models", "policy"},
     "backends": {"errors", "models"},
     "workspace": {"errors", "models", "backends"},
     "config": {"errors", "models", "policy"},
@@ -41,7 +42,7 @@ MAY_IMPORT = {
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
         *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
-        *("projects", "workspace"),
+        *("bound", "projects", "workspace"),
     },
     "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},

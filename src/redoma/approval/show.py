@@ -17,6 +17,7 @@ from .ask import Ask
 
 _LONGEST = 100_000  # characters of a request that somebody can be expected to read
 _LONGEST_DIFFS = 100_000
+_SHA256 = 64  # digits
 
 
 class Shown(NamedTuple):
@@ -72,11 +73,26 @@ def _request(ask: Ask) -> Iterator[str]:
         yield f"file:     {_line(name)}, {len(content):,} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
         if (text := _as_text(content)) is not None:
             yield from _barred(text)
+    yield from _scripts(ask)
     if ask.live_input:
         yield "input:    whatever it is given while it runs"
     if request.outputs:
         yield f"brings back: {_line(' '.join(request.outputs))}"
     yield ""
+
+
+def _scripts(ask: Ask) -> Iterator[str]:
+    """The files that it would execute: an approval is of what they hold now."""
+    if ask.scripts:
+        yield "executes, bound as they are now:"
+    for path, held in ask.scripts.items():
+        yield f"  {_line(path)}  {f'sha256 {held}' if len(held) == _SHA256 else _line(held)}"
+    if ask.computed:
+        yield "executes files that nobody can name beforehand, so it can't be pinned:"
+        yield from (f"  {_line(why)}" for why in ask.computed)
+    if ask.unread:
+        yield "may execute others that are NOT bound:"
+        yield from (f"  {_line(why)}" for why in ask.unread)
 
 
 def _risk(finding: Finding) -> str:
