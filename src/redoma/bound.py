@@ -17,7 +17,8 @@ import posixpath
 import pwd
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from io import FileIO
 from typing import NamedTuple
 
 from .models import Request
@@ -163,8 +164,11 @@ class _Binder:
 
     def _bind(self, path: str, fact: Executed, cwd: str | None, depth: int) -> None:
         host = self._view.on_host(path)
+        plain = posixpath.normpath(path)
         if host is None:
             return
+        if plain != path and os.path.realpath(self._view.on_host(plain) or "") == os.path.realpath(host):
+            path, host = plain, self._view.on_host(plain) or host  # no link is on the way up
         if path in self._contents:
             self._follow(path, self._contents[path], fact, cwd, depth + 1)
             return
@@ -185,31 +189,32 @@ class _Binder:
         self.scripts[path], self._contents[path] = state, content
         if state == NO_FILE and fact.how == "script" and os.path.isdir(host):  # Python runs a directory so
             self._bind(f"{path}/__main__.py", fact, cwd, depth)
-        if state == TOO_LARGE or (state == UNREADABLE and os.access(host, os.X_OK)):
-            self.computed.append(f"{path} can be run but not be bound: it is {state}")
+        if state in (TOO_LARGE, UNREADABLE):
+            self.computed.append(f"what {path} holds can't be told: it is {state}")
         self._follow(path, content, fact, cwd, depth + 1)
 
     def _content(self, path: str) -> tuple[str, bytes | None]:
         """The SHA-256, and the whole of it if it is short enough to be a script's."""
         try:
-            looked = os.open(path, os.O_PATH | os.O_CLOEXEC)  # opens nothing yet: no pipe waits, no device moves
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return NO_FILE, None
+            # Whatever is put there meanwhile: nothing is waited for, and no terminal becomes ours.
+            opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return MISSING, None
         except OSError:
             return UNREADABLE, None
-        try:
-            about = os.fstat(looked)
+        with open(opened, "rb", buffering=0) as file:
+            about = os.fstat(opened)
             if not stat.S_ISREG(about.st_mode):
                 return NO_FILE, None
             if about.st_size > min(_LARGEST, self._left):
                 return TOO_LARGE, None
             self._left -= about.st_size
-            with open(f"/proc/self/fd/{looked}", "rb", buffering=0) as file:
-                return _hashed(file.read(_LONGEST_SCRIPT + 1), iter(lambda: file.read(1 << 20), b""), self._left)
-        except OSError:
-            return UNREADABLE, None
-        finally:
-            os.close(looked)
+            try:
+                return _hashed(file)
+            except OSError:
+                return UNREADABLE, None
 
     def _follow(self, path: str, content: bytes | None, fact: Executed, cwd: str | None, depth: int) -> None:
         """What a script runs itself, in the directory where it runs."""
@@ -227,16 +232,16 @@ class _Binder:
             self.all_of(executed_by(text, language), cwd, depth, path)
 
 
-def _hashed(head: bytes, rest: Iterator[bytes], most: int) -> tuple[str, bytes | None]:
+def _hashed(file: FileIO) -> tuple[str, bytes | None]:
+    head = file.read(_LONGEST_SCRIPT + 1)
     digest, size = hashlib.sha256(head), len(head)
-    whole = size <= _LONGEST_SCRIPT
-    for chunk in rest:
-        whole, size = False, size + len(chunk)
-        if size > most + _LARGEST:  # it grows while it is read
-            return TOO_LARGE, None
+    while chunk := file.read(1 << 20):
         digest.update(chunk)
-    is_text = whole and b"\0" not in head
-    return digest.hexdigest(), head if is_text else None
+        size += len(chunk)
+        if size > _LARGEST:  # it grows while it is read
+            return TOO_LARGE, None
+    is_script = size <= _LONGEST_SCRIPT and b"\0" not in head
+    return digest.hexdigest(), head if is_script else None
 
 
 def _language(path: str, first: bytes, fact: Executed) -> str:

@@ -109,7 +109,7 @@ def _of(facts: Iterable[Fact], *, bare: bool) -> Executes:
             case Command(name=name, via=via, path="") if not _is_elsewhere(via):
                 if name in RUNNERS:
                     unread[f"{name} runs what its files say, and what those include or run is not bound"] = None
-                builtin = name in _BUILTINS and bare and not via
+                builtin = name in _BUILTINS and (via[-1].endswith(" -c") if via else bare)
                 if UNKNOWN not in name and not builtin and not (via and via[-1].endswith(" -m")):
                     names[name] = None
             case Searched(path=path):
