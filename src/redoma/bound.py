@@ -22,7 +22,7 @@ from io import FileIO
 from typing import NamedTuple
 
 from .models import Request
-from .policy import Executes, candidates, executed_by, executed_by_words, executes, placed
+from .policy import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
 from .policy.facts import Executed
 
 MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
@@ -58,6 +58,8 @@ class View(NamedTuple):
     """Inside; None if it begins in a directory of its own, where nothing is the host's."""
     search: str = _SEARCH
     home: str = ""
+    modules: tuple[str, ...] = ()
+    """Where Python looks, too."""
 
     def on_host(self, path: str) -> str | None:
         """Where a path leads, or None where that is no file of the host's."""
@@ -74,14 +76,16 @@ class View(NamedTuple):
 
 def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
     """What of the host's files a request sees beside the system's own; None: nothing."""
-    search, home = request.environment.get("PATH", _SEARCH), request.environment.get("HOME", "")
+    given = request.environment
+    search, home = given.get("PATH", _SEARCH), given.get("HOME", "")
+    libraries = tuple(place for place in given.get("PYTHONPATH", "").split(":") if place.startswith("/"))
     if request.backend == "native":
-        return View((("/", "/"),), request.cwd, search, home or _home())
+        return View((("/", "/"),), request.cwd, search, home or _home(), libraries)
     mounted = sorted((each.split(":")[:2][::-1] for each in volumes), key=lambda pair: -len(pair[0]))
     roots = [(posixpath.normpath(inside), host) for inside, host in mounted]
     if request.project is not None:
         roots.append((request.project, request.project))
-    return View(tuple(roots), request.cwd or request.project, search, home) if roots else None
+    return View(tuple(roots), request.cwd or request.project, search, home, libraries) if roots else None
 
 
 def bind(request: Request, view: View | None) -> Bound:
@@ -118,6 +122,8 @@ class _Binder:
         for fact in found.files:
             for path in candidates(fact):
                 self._file(fact, placed(fact, path), cwd, depth, beside)
+        for name in found.imported:
+            self._module(name, [cwd, posixpath.dirname(beside), *self._view.modules], cwd, depth)
         search = [*found.searched, self._view.search]
         for name in found.names:
             self._name(name, search, cwd, depth)
@@ -135,6 +141,18 @@ class _Binder:
             self._name(posixpath.basename(path), [self._view.search], cwd, depth)
         for each in there:
             self._bind(each, fact, where, depth)
+
+    def _module(self, name: str, places: Sequence[str | None], cwd: str | None, depth: int) -> None:
+        """A module of Python's, where it is one of the project's: any other is not there, or the system's. One that
+        appears there and comes before another is bound from then on, and that is a change."""
+        for place in filter(None, places):
+            for path in modules(name):
+                whole = _tidy(f"{place}/{path}")
+                if len(self.scripts) >= _MOST and whole not in self.scripts:
+                    self.unread.append(f"it imports more than {_MOST} files: not all are bound")
+                    return
+                if self._is_there(whole):
+                    self._bind(whole, Executed(path=path, how="module"), cwd, depth)
 
     def _is_there(self, path: str) -> bool:
         host = self._view.on_host(path)

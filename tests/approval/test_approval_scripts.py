@@ -78,6 +78,8 @@ def job(tmp_path: Path) -> Job:
     made.write("sub/lib.sh", "echo good\n")
     made.write("outer.sh", '#!/bin/bash\n. "$(dirname "$0")/lib.sh"\n')
     made.write("report.py", "print('good')\n")
+    made.write("daily.py", "import helper\n")
+    made.write("helper.py", "import json; print('good')\n")
     made.write("Makefile", "all:\n\t@/bin/echo good\n")
     made.write("bin/tool", "#!/bin/sh\necho good\n")
     return made
@@ -93,6 +95,8 @@ ATTACKS = [
     (("xargs", "./x.sh"), "x.sh", EVIL),
     (("python3", "report.py"), "report.py", "print( 'evil' )\n"),
     (("python3", "-m", "report"), "report.py", "print( 'evil' )\n"),
+    (("python3", "-B", "daily.py"), "helper.py", "print( 'evil' )\n"),
+    (("python3", "-B", "daily.py"), "json.py", "print('evil')\n"),
     (("make", "-s"), "Makefile", "all:\n\t@/bin/echo evil\n"),
     (("./outer.sh",), "lib.sh", EVIL),
     (("env", "PATH=bin-of-the-job:/usr/bin:/bin", "tool"), "bin/tool", EVIL),
@@ -112,6 +116,9 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
     command = placed(job, command)
     assert (await job.pin(*command)).stdout == "good\n"
     assert (await job.run(*command, label="job")).stdout == "good\n"
+    with monkeypatch.context() as unbound:
+        unbound.setattr("redoma.bound.bind", lambda *_: Bound({}))
+        await job.pin(*command, requester="eve")
     job.write(file, evil)
     result = await job.run(*command, label="job")
     assert (result.status, result.stdout) == (Status.DENIED, "")
@@ -119,10 +126,9 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
     (alarm,) = job.records("alarm")
     assert alarm["changed"] == [str(job.place / file)]
     assert alarm["scripts"][str(job.place / file)]
-    # Without what binds them, it would have run.
+    # Without what binds them, it runs.
     monkeypatch.setattr("redoma.bound.bind", lambda *_: Bound({}))
-    await job.pin(*command, requester="eve")
-    assert (await job.run(*command, label="job", requester="eve")).stdout == "evil\n"
+    assert "evil\n" in (await job.run(*command, label="job", requester="eve")).stdout
 
 
 async def test_an_approval_is_void_once_the_script_has_changed(job: Job) -> None:

@@ -10,7 +10,7 @@ packs are loaded when first needed: judging Python doesn't load the Bash parser,
 from __future__ import annotations
 
 from .evaluate import evaluate, secrets_in
-from .executed import Executes, candidates, executed_by, executed_by_words, executes, placed
+from .executed import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
 from .levels import Leveled, level_of
 from .rules import PACKS, Permit, Policy, Rule, fingerprint, is_plain, load
 
@@ -30,6 +30,7 @@ __all__ = [
     "is_plain",
     "level_of",
     "load",
+    "modules",
     "placed",
     "secrets_in",
 ]

@@ -10,7 +10,7 @@ import msgspec
 
 from ..models import Request
 from .evaluate import facts_of
-from .facts import MAX_SOURCE, UNKNOWN, Command, Executed, Fact, Searched, Trait
+from .facts import MAX_SOURCE, UNKNOWN, Command, Executed, Fact, Import, Searched, Trait
 
 
 def _names(text: str) -> frozenset[str]:
@@ -51,6 +51,8 @@ class Executes(msgspec.Struct, frozen=True, kw_only=True):
     """Programs that are looked for."""
     searched: tuple[str, ...] = ()
     """Where else than usual: values of PATH."""
+    imported: tuple[str, ...] = ()
+    """Modules of Python, by their dotted names."""
     computed: tuple[str, ...] = ()
     """What makes it run files that nobody can name beforehand."""
     unread: tuple[str, ...] = ()
@@ -94,6 +96,7 @@ def _of(facts: Iterable[Fact], *, bare: bool) -> Executes:
     computed: dict[str, None] = {}
     unread: dict[str, None] = {}
     searched: dict[str, None] = {}
+    imported: dict[str, None] = {}
     facts = list(facts)
     # A script that sources another is read twice, the second time without trusting `cd`: once known is known.
     known = {_written(fact) for fact in facts if isinstance(fact, Executed) and fact.directory is not None}
@@ -117,6 +120,8 @@ def _of(facts: Iterable[Fact], *, bare: bool) -> Executes:
                     computed[f"where programs are looked for is only known when it runs: {_shown(fact)}"] = None
                 else:
                     searched[path] = None
+            case Import(name=name) if UNKNOWN not in name and name.strip("."):
+                imported[name.strip(".")] = None
             case Trait(name=name) if name in _COMPUTED:
                 computed[f"{_COMPUTED[name]}: {_shown(fact)}"] = None
             case Trait(name=name) if name in _UNREAD:
@@ -125,6 +130,7 @@ def _of(facts: Iterable[Fact], *, bare: bool) -> Executes:
         files=tuple(files),
         names=tuple(names),
         searched=tuple(searched),
+        imported=tuple(imported),
         computed=tuple(computed),
         unread=tuple(unread),
     )
@@ -159,8 +165,14 @@ def candidates(fact: Executed) -> list[str]:
     """The paths that may be run, from its directory."""
     if fact.how != "module":
         return [fact.path]
-    module = fact.path.replace(".", "/")
-    return [f"{module}.py", f"{module}/__init__.py", f"{module}/__main__.py"]
+    return [*modules(fact.path), f"{fact.path.replace('.', '/')}/__main__.py"]
+
+
+def modules(name: str) -> list[str]:
+    """The files that a module may be, and the packages around it."""
+    parts = name.split(".")
+    paths = ["/".join(parts[: at + 1]) for at in range(len(parts))]
+    return [f"{path}{end}" for path in paths for end in (".py", "/__init__.py")]
 
 
 def placed(fact: Executed, path: str) -> str:
