@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "store": {"errors"},
     "approval": {"errors", "models", "sensitive", "output", "store"},
     "backends": {"errors", "models", "notation"},
+    "bound": {"models", "policy"},
     "workspace": {"errors", "models", "backends"},
     "config": {"errors", "models", "notation", "policy"},
     "intake": {"errors", "models", "config"},
@@ -42,7 +43,7 @@ MAY_IMPORT = {
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
         *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
-        *("projects", "workspace"),
+        *("bound", "projects", "workspace"),
     },
     "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},

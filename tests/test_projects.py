@@ -13,11 +13,13 @@ import msgspec
 import pytest
 
 from redoma import AsyncExecutor, Config, Executor, InvalidRequest, RedomaError, Rule, Status
-from redoma.approval import Ask, Book, Callback
+from redoma.approval import Ask, Book, Callback, Case
+from redoma.approval.ask import decode
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, PolicyConfig
 from redoma.errors import ApprovalError, Conflict, WorkspaceError
-from redoma.models import Approval, Decision
+from redoma.models import Approval, Decision, Effect, Request
+from redoma.projects import to_ask
 from redoma.store import NAME, Store
 
 ASKS = ["sh", "-c", "sudo true; echo changed > a.txt"]
@@ -309,3 +311,47 @@ def test_errors_of_changes_are_redomas(settings: Config) -> None:
         for work in (executor.apply, executor.discard, executor.undo):
             with pytest.raises(RedomaError, match="nothing is kept"):
                 work("0123456789ab")
+
+
+def test_a_pinned_command_over_a_project_whose_script_has_changed_is_an_alarm(settings: Config, project: Path) -> None:
+    """In an overlay the effect is what is approved; but what is pinned has to be what made it."""
+    script = project / "x.sh"
+    script.write_text("#!/bin/sh\nsudo true\necho changed >> a.txt\n")
+    script.chmod(0o755)
+    asked: list[Ask] = []
+
+    def pin(ask: Ask) -> Approval:
+        asked.append(ask)
+        until = datetime.now(UTC).replace(year=datetime.now(UTC).year + 1)
+        return msgspec.structs.replace(answer(ask, "approved"), pinned=bool(ask.label), expires=until)
+
+    options: dict[str, Any] = {"workspace": "overlay", "project": project, "cwd": str(project), "label": "nightly"}
+    words = ["sh", "-c", "sudo true; ./x.sh"]
+    with Executor(settings, approver=Callback(pin)) as executor:
+        first = executor.command(words, **options)
+        assert first.status is Status.OK
+        assert executor.apply(first.id).state == "applied"
+        assert list(asked[0].scripts) == [str(script)]
+        assert executor.command(words, **options).status is Status.OK
+        script.write_text("#!/bin/sh\necho evil >> a.txt\n")
+        result = executor.command(words, **options)
+        assert (result.status, (result.error or "")[:5], result.effect) == (Status.DENIED, "ALARM", None)
+        # Read-only there is no effect, so the script is all that somebody can say yes to.
+        seen = executor.command(words, **{**options, "workspace": "read-only", "label": ""})
+        assert (seen.status, len(asked)) == (Status.ERROR, 2)
+        assert list(asked[1].scripts) == [str(script)]
+    assert kinds(settings).count("alarm") == 1
+
+
+def test_input_that_nobody_has_read_is_asked_about_when_its_effect_is_applied_too(
+    settings: Config, project: Path
+) -> None:
+    """What was judged with it must not be judged without it later: `psql` alone asks nobody."""
+    with Executor(settings) as executor:
+        request = Request(argv=("psql",), language="command", workspace="overlay", project=str(project))
+        for live in (False, True):
+            case = Case(request, executor.core.check(request, live_input=live), live_input=live, entry="app:db")
+            kept = decode(to_ask(case))
+            again = executor.core.projects._case(kept, Effect(project=str(project)), None, (), False)
+            assert again.evaluation.decision is (Decision.PROMPT if live else Decision.ALLOW)
+            assert (again.live_input, again.entry) == (live, "app:db")

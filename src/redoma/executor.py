@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Unpack
 
 import msgspec
 
+from . import bound, denial, endings, intake
 from . import config as configuration
-from . import denial, endings, intake
 from .approval import NOBODY, Approver, Case, Gate, Verdict, setting_of
 from .artifacts import Store as Artifacts
 from .audit import AuditLog
 from .backends.base import Backend, Capabilities, Control
-from .config import Config
+from .config import Config, DockerEntry
 from .entries import Entries
 from .errors import (
     ApprovalError,
@@ -212,6 +212,7 @@ class AsyncExecutor:
         result = msgspec.structs.replace(result, level=level.level, level_why=level.why)
         try:
             try:
+                case = await self._bound(asked, case)
                 verdict = await self._decided(asked, case)
             except ApprovalError as error:  # it can't be known whether it may run, so it may not
                 verdict = Verdict(status=Status.DENIED, error=str(error))
@@ -242,6 +243,25 @@ class AsyncExecutor:
         embedded = secrets_in(self._policy(asked.policy), asked.judged or asked.request)
         return Redactor([*asked.request.secrets.values(), *embedded]) if embedded else redactor
 
+    async def _bound(self, asked: Asked, case: Case) -> Case:
+        """With the files that it would execute, where somebody's yes counts: to read them takes time."""
+        if self._gate is None:
+            return case
+        if asked.redeems or case.evaluation.decision is Decision.PROMPT:
+            found = await asyncio.to_thread(self._executes, asked)
+        elif self._gate.watches(case.request):
+            found = self._executes(asked)  # see `Gate.watch`
+        else:
+            return case
+        return case._replace(**found._asdict())
+
+    def _executes(self, asked: Asked) -> bound.Bound:
+        entry = self.config.entries.get(asked.entry)
+        # Those of another machine's engine are that machine's.
+        here = isinstance(entry, DockerEntry) and (entry.host is None or entry.host.startswith("unix:"))
+        volumes = entry.volumes if isinstance(entry, DockerEntry) and here else ()
+        return bound.bind(asked.request, bound.seen_by(asked.request, volumes))
+
     async def _decided(self, asked: Asked, case: Case) -> Verdict:
         """Whether it may run: by policy, or by a person. In an overlay nothing happens: there a person decides on the
         effect, when it is to be applied."""
@@ -255,6 +275,16 @@ class AsyncExecutor:
             return Verdict(status=Status.DENIED)
         return await self._gate.ask(case, wait=asked.wait)
 
+    async def _changed(self, asked: Asked, case: Case, id: str) -> Verdict | None:  # noqa: A002 - of the approval
+        """The refusal of what executes other files than when it was decided on. In an overlay it matters only where it
+        has to be what is pinned: there the effect is what is decided on."""
+        if case.scripts is None or self._gate is None:
+            return None
+        if case.request.workspace == "overlay" and not self._gate.watches(case.request):
+            return None
+        now = case._replace(**(await asyncio.to_thread(self._executes, asked))._asdict())
+        return None if now.scripts == case.scripts else self._gate.refuse_changed(now, id)
+
     async def _execute(self, asked: Asked, case: Case, result: Result, redactor: Redactor, live: Live | None) -> Result:
         """On the first backend that can. One that raises `Unsupported` has run nothing, so the next may be tried."""
         request, control = asked.request, asked.control
@@ -264,6 +294,9 @@ class AsyncExecutor:
             capture = Capture(request.limits, redactor, live.feed if live else None, self._keep(request, redactor))
             try:
                 _require(backend.name, backend.capabilities(), asked)
+                if (changed := await self._changed(asked, case, result.approval_id)) is not None:
+                    status = changed.status or Status.DENIED
+                    return msgspec.structs.replace(result, status=status, error=changed.error)
                 run = self.projects.run(backend, request, capture.feed, control, case, redactor)
                 outcome, more = await run
             except (Unsupported, BackendUnavailable) as error:

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -37,10 +37,17 @@ from .workspace.snapshot import TooLarge
 from .workspace.tree import Tree
 
 Record = Callable[[str, str, Mapping[str, Any]], None]
-Judge = Callable[[Request, str | None], Evaluation]
 _MOST_PATHS, _LONGEST = 1000, 2000  # paths, and characters of a reason, in one record
 _STAGE = "stage-"
 _LASTS = "a process goes on for as long as whoever started it likes, so it has one only if that is asked for"
+
+
+class Judge(Protocol):
+    """What policy says of a request: `AsyncExecutor.check`."""
+
+    def __call__(
+        self, request: Request, policy: str | None = None, *, live_input: bool = False, entry: str = ""
+    ) -> Evaluation: ...
 
 
 def changes_in(state: Path | None) -> Changes:
@@ -269,8 +276,13 @@ class Projects:
         parts += [f"also the protected {', '.join(named)}"] if named else []
         reason = f"{ask.request.reason} (to apply: {'; '.join(parts)})".strip() if parts else ask.request.reason
         setting = setting_of("apply", sorted(named), None if paths is None else sorted(paths), exact)
-        request = msgspec.structs.replace(ask.request, reason=reason)
-        return Case(request, self._judge(ask.request, ask.policy), ask.level, effect, ask.policy, setting=setting)
+        request = judged = msgspec.structs.replace(ask.request, reason=reason)
+        if ask.judged_env is not None:
+            judged = msgspec.structs.replace(request, env=ask.judged_env)
+        evaluation = self._judge(judged, ask.policy, live_input=ask.live_input, entry=ask.entry)
+        case = Case(request, evaluation, ask.level, effect, ask.policy, ask.entry, ask.judged_env, setting)
+        # The files as they were when it ran: that run has made the effect.
+        return case._replace(live_input=ask.live_input, scripts=ask.scripts, computed=ask.computed, unread=ask.unread)
 
     async def discard(self, id: str) -> Kept:  # noqa: A002
         kept = await asyncio.to_thread(self.changes.get, id)

@@ -40,6 +40,13 @@ class Case(NamedTuple):
     """See `setting_of`."""
     live_input: bool = False
     """Whether it can be given input while it runs, which nobody has read when they decide."""
+    scripts: dict[str, str] | None = None
+    """The files of the host that it would execute, and what they hold: path → SHA-256, or why there is none. None: it
+    was not looked, since nobody's yes is needed."""
+    computed: tuple[str, ...] = ()
+    """Why some of them can't be named beforehand."""
+    unread: tuple[str, ...] = ()
+    """What else may make it run others than these."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +55,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     digest: str
     content: str
-    """Of the request alone: another one under the same label is a script that has changed."""
+    """Of the request and of the files it executes: another one under the same label is a script that has changed."""
     request: Request
     """Without its secrets."""
     secrets: tuple[str, ...] = ()
@@ -60,6 +67,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     entry: str = ""
     judged_env: dict[str, str] | None = None
     live_input: bool = False
+    scripts: dict[str, str] = {}
+    computed: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     created: datetime
     expires: datetime
     """Until when it can be answered."""
@@ -103,7 +113,8 @@ def digest_of(case: Case, key: bytes) -> tuple[str, str]:
     """SHA-256 of the request's content, and of the whole case. `key` keeps secrets from being guessed by their seal."""
     request = case.request
     bound = [(name, getattr(request, name)) for name in request.__struct_fields__ if name not in _NOT_BOUND]
-    content = _sha256(["redoma request 1", bound, sorted(request.secrets)])
+    files = [case.scripts] if case.scripts else []
+    content = _sha256(["redoma request 1", bound, sorted(request.secrets), *files])
     # An effect has happened already: which secrets the run had can't change it any more.
     sealed = "" if case.effect else _seal(request.secrets, key)
     evaluation = case.evaluation
@@ -206,6 +217,9 @@ def unchecked(case: Case, key: bytes, *, id: str, created: datetime, expires: da
         entry=case.entry,
         judged_env=case.judged_env,
         live_input=case.live_input,
+        scripts=case.scripts or {},
+        computed=case.computed,
+        unread=case.unread,
         created=created,
         expires=expires,
     )

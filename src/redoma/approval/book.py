@@ -174,6 +174,9 @@ class Book:
         if given.pinned and not ask.label:
             why = "it has no label, by which a changed version would be known"
             return "this can't be pinned", why, "have it asked with a label: redoma run --label NAME"
+        if given.pinned and ask.computed:
+            hint = "approve it once, or have it asked with the path of every script written out"
+            return "this can't be pinned", f"that a file it runs has changed would not be seen: {ask.computed[0]}", hint
         return None
 
     # --- using ---
@@ -230,7 +233,7 @@ class Book:
 
     def alarm(self, ask: Ask, pin: Entry, secrets: Iterable[str] = ()) -> None:
         """Put on record that something else wants to run under the label of a pin. It may hold its `secrets`."""
-        contents = {"pinned_content": pin.ask.content, "content": ask.content}
+        contents = {"pinned_content": pin.ask.content, "content": ask.content, "changed": changed_files(pin.ask, ask)}
         self._record("alarm", ask, Redactor(secrets), pin=pin.ask.id, **contents, **_about(ask))
 
     def refuse(self, ask: Ask, why: str) -> None:
@@ -364,13 +367,21 @@ def _about(ask: Ask) -> dict[str, Any]:
         "policy_digest": ask.evaluation.digest,
         "rules": [finding.rule for finding in ask.evaluation.deciding],
         "effect": ask.effect.digest if ask.effect else None,
+        "scripts": {_text(path): held for path, held in ask.scripts.items()},
     }
+
+
+def changed_files(before: Ask, now: Ask) -> list[str]:
+    """The paths of executed files that are not what they were."""
+    paths = {**before.scripts, **now.scripts}
+    return [_text(path) for path in paths if before.scripts.get(path) != now.scripts.get(path)]
 
 
 def _altered(ask: Ask) -> ApprovalError:
     return ApprovalError(
         "what would run now is not what was asked about",
-        why=f"the request, a secret, the policy, the configuration or the effect has changed since {ask.id} was asked",
+        why="the request, a file it executes, a secret, the policy, the configuration or the effect has changed since "
+        f"{ask.id} was asked",
         next="run it again: that asks for what it is now",
     )
 

@@ -11,11 +11,11 @@ from datetime import timedelta
 import msgspec
 
 from ..errors import Absent, ApprovalError, InvalidRequest, RedomaError
-from ..models import Approval, Status
+from ..models import Approval, Request, Status
 from ..store import Store
 from .approvers import NOBODY, Approver, Deny, Queue
 from .ask import Ask, Case, digest_of, stored, unchecked
-from .book import Audit, Book, Entry, unusable
+from .book import Audit, Book, Entry, changed_files, unusable
 from .console import Console
 
 
@@ -78,12 +78,14 @@ class Gate:
             notify = posting(webhook)
         return cls(book, chosen, timeout=timeout, expires=expires, notify=notify)
 
+    def watches(self, request: Request) -> bool:
+        """Whether something is pinned under its label: then it is looked at whether this is that."""
+        return bool(request.label) and self.book.pin_of(request.requester, request.label) is not None
+
     async def watch(self, case: Case) -> Verdict | None:
         """For what needs nobody's yes: the refusal of a script that is pinned and was changed, if it is one."""
-        if not case.request.label or not self.book.store.exists:
-            return None
         # Not in a thread: nobody who writes holds up a reader, and a request that is refused needs no event loop.
-        if self.book.pin_of(case.request.requester, case.request.label) is None:
+        if not self.watches(case.request):
             return None
         now = self.book.now()
         ask = unchecked(case, self.book.key(), id=random.token_hex(16), created=now, expires=now)
@@ -126,11 +128,23 @@ class Gate:
         if pin is None or pin.ask.content == ask.content:
             return None
         self.book.alarm(ask, pin, secrets)
+        files = changed_files(pin.ask, ask)
+        named = f" (changed: {', '.join(map(ascii, files[:5]))})" if files else ""
         return Verdict(
             status=Status.DENIED,
-            error=f"ALARM: the pinned script {ask.label!a} has changed: this is not what was approved for good. "
+            error=f"ALARM: the pinned script {ask.label!a} has changed{named}: this is not what was approved for good. "
             f"Next: find out who changed it; if it is right, `redoma approvals unpin {pin.ask.id}` and ask again",
         )
+
+    def refuse_changed(self, case: Case, id: str) -> Verdict:  # noqa: A002 - as everywhere
+        """For what may go on by somebody's yes, or as what is pinned, and has other files to execute by now."""
+        now = self.book.now()
+        ask = unchecked(case, self.book.key(), id=id, created=now, expires=now)
+        if (alarm := self._alarm(ask, case.request.secrets.values())) is not None:
+            return alarm
+        why = "a file that it executes has changed since it was approved, and nothing was run"
+        self.book.refuse(ask, why)
+        return Verdict(status=Status.DENIED, id=id, error=f"{why}. Next: run it again: that asks for what it is now")
 
     async def _deferred(self, ask: Ask) -> Verdict:
         """Nobody waits: it is in the book, and `redeem` finds it there, whenever and in whatever process."""

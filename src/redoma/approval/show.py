@@ -20,6 +20,7 @@ _LONGEST_DIFFS = 100_000
 _CHECKPOINT = "that directory is put back if the run fails, where it can be kept; nothing outside of it is"
 _UNLESS = " (and not if a program started it by redoma.exec, to end it when it likes)"
 _NO_CHECKPOINT = "none: what the run changes stays changed, also if it fails"
+_SHA256 = 64  # digits
 
 
 class Shown(NamedTuple):
@@ -78,11 +79,26 @@ def _request(ask: Ask) -> Iterator[str]:
         yield f"file:     {_line(name)}, {len(content):,} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
         if (text := _as_text(content)) is not None:
             yield from _barred(text)
+    yield from _scripts(ask)
     if ask.live_input:
         yield "input:    whatever it is given while it runs"
     if request.outputs:
         yield f"brings back: {_line(' '.join(request.outputs))}"
     yield ""
+
+
+def _scripts(ask: Ask) -> Iterator[str]:
+    """The files that it would execute: an approval is of what they hold now."""
+    if ask.scripts:
+        yield "executes, bound as they are now:"
+    for path, held in ask.scripts.items():
+        yield f"  {_line(path)}  {f'sha256 {held}' if len(held) == _SHA256 else _line(held)}"
+    if ask.computed:
+        yield "executes files that nobody can name beforehand, so it can't be pinned:"
+        yield from (f"  {_line(why)}" for why in ask.computed)
+    if ask.unread:
+        yield "may execute others that are NOT bound:"
+        yield from (f"  {_line(why)}" for why in ask.unread)
 
 
 def _risk(finding: Finding) -> str:

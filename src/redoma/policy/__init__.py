@@ -10,19 +10,27 @@ packs are loaded when first needed: judging Python doesn't load the Bash parser,
 from __future__ import annotations
 
 from .evaluate import evaluate, secrets_in
+from .executed import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
 from .levels import Leveled, level_of
 from .rules import PACKS, Permit, Policy, Rule, fingerprint, is_plain, load
 
 __all__ = [
     "PACKS",
+    "Executes",
     "Leveled",
     "Permit",
     "Policy",
     "Rule",
+    "candidates",
     "evaluate",
+    "executed_by",
+    "executed_by_words",
+    "executes",
     "fingerprint",
     "is_plain",
     "level_of",
     "load",
+    "modules",
+    "placed",
     "secrets_in",
 ]

@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 
 from ..models import Decision, Evaluation, Finding, Request
-from .facts import MAX_SOURCE, Command, Fact, Span, Trait
+from .facts import MAX_SOURCE, Command, Executed, Fact, Span, Trait
 from .rules import Policy
 
 MAX_FINDINGS = 200
@@ -104,7 +104,7 @@ def _stdin_facts(request: Request) -> Iterator[Fact]:
     while mark in text:
         mark += "_"
     for fact in shell.facts_of_script(f"{shlex.join(request.argv)} <<'{mark}'\n{text}\n{mark}\n"):
-        if isinstance(fact, Command):
+        if isinstance(fact, (Command, Executed)):
             yield msgspec.structs.replace(fact, line=0, column=0)
 
 

@@ -51,6 +51,29 @@ class Command(Fact, frozen=True, kw_only=True):
     """The name as it was written, where that is a path: whose program `./ls` is, its base name doesn't say."""
 
 
+class Executed(Fact, frozen=True, kw_only=True):
+    """A file that is run: it does what it holds by then, whatever the source says. No rule is about these: an approval
+    is bound to what they hold."""
+
+    path: str
+    """As it is written, with UNKNOWN for what can't be known."""
+    directory: str | None = "."
+    """Where a relative path leads from: "." where it all begins, None if that can't be known."""
+    how: str = "program"
+    """"program"; "script", read by an interpreter; "library", also looked for where programs are; "module", of Python;
+    or "plan", of a program such as make."""
+    language: str = ""
+    """What an interpreter takes it for."""
+    via: tuple[str, ...] = ()
+    """As of a command."""
+
+
+class Searched(Fact, frozen=True, kw_only=True):
+    """Where programs are looked for from here on: a value of PATH."""
+
+    path: str
+
+
 class Trait(Fact, frozen=True, kw_only=True):
     """A structural property that is not one command: "shell.pipe-to-interpreter", "python.encoding"."""
 

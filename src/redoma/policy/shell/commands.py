@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ..facts import UNKNOWN, Command, Fact, Trait
+from ..facts import UNKNOWN, Command, Executed, Fact, Searched, Trait
 from .clients import DATABASES, takes_statements
 from .interpreters import Code, Run, Script, interpreter
 from .programs import (
@@ -32,6 +32,7 @@ from .programs import (
     takes_escapes,
     targets,
 )
+from .runners import RUNNERS, plans
 from .setting import sets_hook
 from .words import Value, Variables, Word, base
 from .wrappers import WRAPPERS, is_loader, unwrap
@@ -52,7 +53,7 @@ _SETS_VARIABLES = _DECLARES | {"env", "sudo", "doas"}
 _RUNS_HERE = frozenset({"eval", "source", "."})
 _KNOWN = frozenset(
     {*_SETTERS, *_SETS_VARIABLES, *_RUNS_HERE, *CHDIR, "alias", "trap", "tee", *FETCHERS, *DATABASES}
-    | {*PARTICULAR, *WRITERS, *WRAPPERS}
+    | {*PARTICULAR, *WRITERS, *WRAPPERS, *RUNNERS}
 )
 """Every name that makes a command more than a name and arguments, but for interpreters, which come with versions."""
 _STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
@@ -66,6 +67,8 @@ class Feed(msgspec.Struct, frozen=True, gc=False):
     """The text itself, with UNKNOWN in it where it isn't all known; None when nothing is known."""
     makers: frozenset[str] = frozenset()
     """The programs that made it, empty for text that stands in the script (see `words.command_names`)."""
+    file: Executed | None = None
+    """The file that it is read from, as it would be run."""
 
 
 class Layer(NamedTuple):
@@ -114,6 +117,13 @@ class Commands:
         self.facts.append(
             Command(name=name, args=args, writes=tuple(paths), via=via, path=path, line=line, column=column, text=text)
         )
+
+    def file(self, path: Word, how: str, via: tuple[str, ...], at: Place) -> Executed:
+        """One that would be run, in the directory of this point."""
+        # What a search finds, or a glob stands for, is one file now and another tomorrow.
+        known = UNKNOWN if path.found or path.glob else path.text
+        line, column, text = at
+        return Executed(path=known, directory=self.cwd(), how=how, via=via, line=line, column=column, text=text)
 
     def set(self, name: str, values: Sequence[Value]) -> None:
         if self.constants and name not in self.volatile:
@@ -164,6 +174,8 @@ class Commands:
         """Report one layer; return the commands inside it."""
         name, args = base(words[0]), tuple([word.text for word in words[1:]])
         inside = [Layer(guess, via) for guess in self.name(name, words, at)]
+        if "/" in words[0].text:
+            self.facts.append(self.file(words[0], "program", via, at))
         if self.copies and (source := self.copies.get(normal(words[0].text, self.cwd()))) and "/" in words[0].text:
             inside.append(Layer((Word(source), *words[1:]), (*via, "copy")))
         if name not in _KNOWN and interpreter(name) is None and not is_loader(name):
@@ -184,6 +196,9 @@ class Commands:
                 self.copies[place] = source if "/" in source else f"./{source}"
         fed = (self.feed.text or UNKNOWN,) if self.feed and takes_statements(name, args) else ()
         self.emit(name, args + fed, [*writes, *paths], via, at, words[0].text)
+        for plan, place in plans(name, words[1:]):
+            fact = self.file(plan, "plan", via, at)
+            self.facts.append(replace(fact, directory=moved(fact.directory, place)))
         steps = unwrap(name, words[1:], self.feed.text if self.feed else None)
         for step in steps:
             inner = (*via, step.via)
@@ -220,9 +235,10 @@ class Commands:
         if name == "alias" and any(arg.partition("=")[0] in KNOWN_COMMANDS for arg in args if "=" in arg):
             self.trait("shell.shadowed-command", at)
         if name in _SETS_VARIABLES:
-            settings = (arg.partition("=") for arg in args if "=" in arg)
-            if any(is_hook(variable, value, value) for variable, _, value in settings):
+            settings = [(variable, value) for variable, equals, value in (arg.partition("=") for arg in args) if equals]
+            if any(is_hook(variable, value, value) for variable, value in settings):
                 self.trait("shell.environment-hook", at)
+            self.facts += (Searched(path=value, text=at[2]) for variable, value in settings if variable == "PATH")
         if name in CHDIR:
             self.chdir(name, args)
         elif name in _RUNS_HERE or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
@@ -281,17 +297,26 @@ class Commands:
     def script(self, step: Script, at: Place, via: tuple[str, ...]) -> None:
         """A script from a file, or from standard input."""
         path = step.path
-        if path is None or path.text in _STDIN_PATHS:
+        if step.how == "module" and path is not None:
+            self.facts.append(self.file(path, step.how, via, at))
+        elif path is None or path.text in _STDIN_PATHS:
             self.fed(self.feed or Feed(None), step.language, at, via)
         elif path.makers:
             self.fed(Feed(path.content, path.makers), step.language, at, via)
-        elif UNKNOWN in base(path) or (path.loose and UNKNOWN in path.text):
-            self.trait("shell.dynamic-code", at)
         else:
-            self.executed(path, at, via, step.language)
+            # A shell also looks for a name without a slash where programs are.
+            library = step.language == "shell" and "/" not in path.text
+            fact = self.file(path, "library" if library else step.how, via, at)
+            self.facts.append(replace(fact, language=step.language))
+            if UNKNOWN in base(path) or (path.loose and UNKNOWN in path.text):
+                self.trait("shell.dynamic-code", at)
+            else:
+                self.executed(path, at, via, step.language)
 
     def fed(self, feed: Feed, language: str, at: Place, via: tuple[str, ...]) -> None:
         """An interpreter that reads its program from a pipe, a here-document or a process substitution."""
+        if feed.file is not None:
+            self.facts.append(replace(feed.file, via=via, language=language))
         if feed.makers & FETCHERS:
             self.trait("shell.pipe-to-interpreter", at)
         elif feed.makers or feed.text is None or UNKNOWN in feed.text:
@@ -346,10 +371,12 @@ class Commands:
             facts = read(text.replace(UNKNOWN, "${_}"), self.depth + 1, params, at, self.constants, shared, feed)
         line, column, place = at
         for fact in facts:
-            moved = replace(fact, line=line, column=column, text=fact.text or place)
-            if isinstance(moved, Command):
-                moved = replace(moved, via=(*via, *moved.via))
-            self.facts.append(moved)
+            found = replace(fact, line=line, column=column, text=fact.text or place)
+            if isinstance(found, (Command, Executed)):
+                found = replace(found, via=(*via, *found.via))
+            if isinstance(found, Executed) and shared is None:  # it has begun where we are
+                found = replace(found, directory=moved(self.cwd(), found.directory))
+            self.facts.append(found)
 
 
 def normal(path: str, cwd: str | None) -> str:
@@ -358,3 +385,10 @@ def normal(path: str, cwd: str | None) -> str:
         path = f"{cwd}/{path}"
     plain = posixpath.normpath(path) if path else ""
     return plain[1:] if plain.startswith("//") else plain
+
+
+def moved(here: str | None, there: str | None) -> str | None:
+    """The directory `there`, seen from `here`; None if either isn't known."""
+    if there is None or (here is None and there[:1] not in ("/", "~")):
+        return None
+    return normal(there, here)

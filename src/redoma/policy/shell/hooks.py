@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..facts import UNKNOWN, Searched
 from .redirects import Redirects
 from .setting import expansion_sets_hook, sum_sets_hook
+from .words import Value, merge
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -35,3 +38,11 @@ class Hooks(Redirects):
     def hook(self, found: bool, node: Node) -> None:
         if found:
             self.trait("shell.environment-hook", self.at(node))
+
+    def searched(self, values: Sequence[Value], raw: str, node: Node) -> None:
+        """Programs are looked for elsewhere: beside where they are anyway, if `$PATH` is all that isn't known of it."""
+        own = not re.search(r"[$`]", re.sub(r"\$\{?(?:PATH|HOME|PWD)\b\}?", "", raw))
+        for value in values:
+            parts = merge(value).text.split(":")
+            path = ":".join(part for part in parts if not own or part != UNKNOWN)
+            self.facts.append(Searched(path=path, text=self.at(node)[2]))

@@ -41,6 +41,8 @@ class Script(NamedTuple):
     language: str
     path: Word | None
     via: str
+    how: str = "script"
+    """See `facts.Executed`."""
 
 
 Step = Run | Code | Script
@@ -158,6 +160,7 @@ def _python(name: str, rest: list[Word]) -> Iterator[Step]:
                 yield Code("python", operands[0], f"{name} -c")
             elif operands:
                 yield Run(tuple(operands), f"{name} -m")
+                yield Script("python", operands[0], f"{name} -m", "module")  # looked for in the current directory first
                 yield from _python_module(operands[0].text, operands[1:])
             return
         if text in ("-V", "-VV", "--version", "-h", "--help"):

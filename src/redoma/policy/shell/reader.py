@@ -233,7 +233,10 @@ class _Reader(Hooks):
     def lasting(self) -> Variables:
         # What runs later can count on a value only if it is set once, and before this.
         known = self.variables.values.items()
-        return Variables({name: values for name, values in known if self.mention_counts[name] == 1})
+        once = {name: values for name, values in known if self.mention_counts[name] == 1}
+        if "PWD" in self.variables.values and not CHDIR & self.mention_counts.keys():
+            once["PWD"] = self.variables.values["PWD"]  # nothing goes elsewhere
+        return Variables(once)
 
     @functools.cached_property
     def mention_counts(self) -> Counter[str]:
@@ -330,6 +333,8 @@ class _Reader(Hooks):
         self.hook(any(is_hook(name, merge(value).text, raw, command) for value in values if value), node)
         if any(SUBSCRIPT.search(word.text) or sum_sets_hook(word.text) for value in values for word in value):
             self.trait("shell.dynamic-code", self.at(node))  # arithmetic does what the value of a variable says
+        if name == "PATH":
+            self.searched(values, raw, node)
         if command:
             return
         if name_node.type == "subscript":

@@ -110,7 +110,8 @@ class Redirects(Commands):
             return Feed(word.content, word.makers)
         # Like the same file as an operand: only what this script itself wrote there is known, or suspect.
         path = normal(word.text, self.cwd())
-        return Feed(self.files.get(path, "" if UNKNOWN not in path else None))
+        text = self.files.get(path, "" if UNKNOWN not in path else None)
+        return Feed(text, file=self.file(word, "script", (), self.at(redirect)))
 
     def heredoc(self, path: str) -> Feed:
         """The text of a here-document, with UNKNOWN for what it expands."""

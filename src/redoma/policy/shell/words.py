@@ -46,6 +46,8 @@ class Word(msgspec.Struct, frozen=True, gc=False):
     """Names of the commands whose output it holds."""
     content: str | None = None
     """For `<(echo …)`: what reading from it gives, when that is known."""
+    found: bool = False
+    """It stands for whatever a search finds, so for any number of files."""
 
 
 Value = tuple[Word, ...]

@@ -174,7 +174,11 @@ def _find(rest: list[Word], fed: str | None) -> Iterator[Step]:
             continue
         end = next((i for i in range(at + 1, len(texts)) if texts[i] in (";", "+")), len(texts))
         for target in _results(texts[:at]):
-            yield Run(tuple(replace(w, text=w.text.replace("{}", target)) for w in rest[at + 1 : end]), f"find {text}")
+            words = (
+                replace(word, text=word.text.replace("{}", target), found="{}" in word.text)
+                for word in rest[at + 1 : end]
+            )
+            yield Run(tuple(words), f"find {text}")
 
 
 def _results(args: Sequence[str]) -> list[str]:

@@ -1,0 +1,332 @@
+"""What the files hold that a request would execute: an approval is of that, too.
+
+`policy.executed` says which files they are, from the request's words; here they are found, as a run would, and hashed.
+A script is also read for the files that it runs itself. Only what is executed is looked at: the data
+that a program reads may change every day. What the system's own directories hold, and only root can change, is not
+bound by its content: an upgrade is no alarm.
+
+Nothing here opens anything but a regular file, and nothing waits: no pipe, no device. What isn't there is bound as
+missing, so that its appearing is a change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import pwd
+import re
+import stat
+from collections.abc import Sequence
+from io import FileIO
+from typing import NamedTuple
+
+from .models import Request
+from .policy import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
+from .policy.facts import Executed
+
+MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives")
+_OWN = "/usr/local"
+"""Of the system's directories the one whose files are no distribution's: a script that is named there is bound."""
+_SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where shells look without PATH
+_LARGEST = 256 << 20  # bytes of one file, and
+_LARGEST_TOGETHER = 1 << 30
+_LONGEST_SCRIPT = 256 << 10  # that is read for what it runs
+_MOST, _DEEPEST = 500, 8  # files; scripts that are run by scripts
+_MOST_LINKS = 40  # as the kernel's
+_MOST_NOTES = 50
+
+
+class Bound(NamedTuple):
+    """What was found."""
+
+    scripts: dict[str, str]
+    """Path → SHA-256 of the content, or a word of ours that says why there is none."""
+    computed: tuple[str, ...] = ()
+    """Why some can't be named: what is approved for good must be known whole."""
+    unread: tuple[str, ...] = ()
+    """What else may be run."""
+
+
+class View(NamedTuple):
+    """The files of the host as a run sees them."""
+
+    roots: tuple[tuple[str, str], ...]
+    """Path inside, and on the host."""
+    cwd: str | None
+    """Inside; None if it begins in a directory of its own, where nothing is the host's."""
+    search: str = _SEARCH
+    home: str = ""
+    modules: tuple[str, ...] = ()
+    """Where Python looks, too."""
+
+    def on_host(self, path: str) -> str | None:
+        """Where a path leads, or None where that is no file of the host's."""
+        for inside, host in self.roots:
+            if inside == "/" or path == inside or path.startswith(f"{inside}/"):
+                return path if inside == host else host + path[len(inside) :]
+        return None
+
+    @property
+    def moved(self) -> bool:
+        """Whether a link would lead elsewhere in there."""
+        return any(inside != host for inside, host in self.roots)
+
+
+def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
+    """What of the host's files a request sees beside the system's own; None: nothing."""
+    given = request.environment
+    search, home = given.get("PATH", _SEARCH), given.get("HOME", "")
+    libraries = tuple(place for place in given.get("PYTHONPATH", "").split(":") if place.startswith("/"))
+    if request.backend == "native":
+        return View((("/", "/"),), request.cwd, search, home or _home(), libraries)
+    mounted = sorted((each.split(":")[:2][::-1] for each in volumes), key=lambda pair: -len(pair[0]))
+    roots = [(posixpath.normpath(inside), host) for inside, host in mounted]
+    if request.project is not None:
+        roots.append((request.project, request.project))
+    return View(tuple(roots), request.cwd or request.project, search, home, libraries) if roots else None
+
+
+def bind(request: Request, view: View | None) -> Bound:
+    """Everything that it would execute, as it is now."""
+    if view is None or request.language == "lua":  # of which each command is asked for by itself
+        return Bound({})
+    binder = _Binder(view)
+    binder.all_of(executes(request), view.cwd, 0)
+    return Bound(
+        dict(sorted(binder.scripts.items())),
+        tuple(dict.fromkeys(binder.computed))[:_MOST_NOTES],
+        tuple(dict.fromkeys(binder.unread))[:_MOST_NOTES],
+    )
+
+
+class _Binder:
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.scripts: dict[str, str] = {}
+        self.computed: list[str] = []
+        self.unread: list[str] = []
+        self._left = _LARGEST_TOGETHER
+        self._contents: dict[str, bytes | None] = {}
+        """Of those that may be scripts."""
+        self._followed: set[tuple[str, str | None]] = set()
+
+    def all_of(self, found: Executes, cwd: str | None, depth: int, beside: str = "") -> None:
+        """What a request, or a script, runs in a directory. `beside`: the script, which may look there."""
+        if depth:  # its text is bound; whoever approves it can read in it what it runs
+            self.unread += [f"{beside}: {each}" for each in (*found.computed, *found.unread)]
+        else:
+            self.computed += found.computed
+            self.unread += found.unread
+        for fact in found.files:
+            for path in candidates(fact):
+                self._file(fact, placed(fact, path), cwd, depth, beside)
+        for name in found.imported:
+            self._module(name, [cwd, posixpath.dirname(beside), *self._view.modules], cwd, depth)
+        search = [*found.searched, self._view.search]
+        for name in found.names:
+            self._name(name, search, cwd, depth)
+
+    def _file(self, fact: Executed, path: str, cwd: str | None, depth: int, beside: str) -> None:
+        where = None if fact.directory is None else _joined(cwd, fact.directory, self._view.home)
+        whole = _joined(cwd, path, self._view.home)
+        tries = [whole] if whole is not None else []
+        if whole is None and self._view.moved:
+            self.computed.append(f"from where {path} leads inside can't be told")
+        if beside and path[:1] not in ("/", "~"):  # `$(dirname "$0")/lib.sh` reads as ./lib.sh
+            tries.append(_tidy(f"{posixpath.dirname(beside)}/{path}"))
+        there = [each for each in tries if self._is_there(each)] or tries
+        if fact.how == "library":
+            self._name(posixpath.basename(path), [self._view.search], cwd, depth)
+        for each in there:
+            self._bind(each, fact, where, depth)
+
+    def _module(self, name: str, places: Sequence[str | None], cwd: str | None, depth: int) -> None:
+        """A module of Python's, where it is one of the project's: any other is not there, or the system's. One that
+        appears there and comes before another is bound from then on, and that is a change."""
+        for place in filter(None, places):
+            for path in modules(name):
+                whole = _tidy(f"{place}/{path}")
+                if len(self.scripts) >= _MOST and whole not in self.scripts:
+                    self.unread.append(f"it imports more than {_MOST} files: not all are bound")
+                    return
+                if self._is_there(whole):
+                    self._bind(whole, Executed(path=path, how="module"), cwd, depth)
+
+    def _is_there(self, path: str) -> bool:
+        host = self._view.on_host(path)
+        return host is not None and os.path.lexists(host)
+
+    def _name(self, name: str, search: Sequence[str], cwd: str | None, depth: int) -> None:
+        """A program that is looked for. Where others than root may put one, it is bound, there or not."""
+        for directories in search:
+            for directory in directories.split(":"):
+                if not directory.startswith(("/", "~")):
+                    where = directory or "the current directory"
+                    self.computed.append(f"programs are looked for in {where}, wherever that is by then")
+                    continue
+                path = _joined(None, f"{directory}/{name}", self._view.home)
+                host = None if path is None else self._view.on_host(path)
+                if path is None or host is None:
+                    continue
+                if _is_systems_directory(posixpath.dirname(host)):
+                    if not os.path.lexists(host):
+                        continue
+                    if not is_systems(host, searched=True):
+                        self._bind(path, Executed(path=name), cwd, depth)
+                else:
+                    self._bind(path, Executed(path=name), cwd, depth)
+                if self.scripts.get(path) != MISSING:
+                    break
+
+    def _bind(self, path: str, fact: Executed, cwd: str | None, depth: int) -> None:
+        host = self._view.on_host(path)
+        plain = posixpath.normpath(path)
+        if host is None:
+            return
+        if plain != path and os.path.realpath(self._view.on_host(plain) or "") == os.path.realpath(host):
+            path, host = plain, self._view.on_host(plain) or host  # no link is on the way up
+        if path in self._contents:
+            self._follow(path, self._contents[path], fact, cwd, depth + 1)
+            return
+        if len(self.scripts) >= _MOST:
+            self.computed.append(f"it runs more than {_MOST} files")
+            return
+        real = os.path.realpath(host)
+        if self._view.moved and real != host:
+            self.computed.append(f"{path} is a link, or behind one, and where it leads inside can't be told")
+        if is_systems(real) or is_systems(host):
+            if real != host and not is_systems(host):
+                self.scripts[path] = f"leads to {real}"  # a program of the system's, by whatever way: to that one
+            return
+        if not any(real == root or real.startswith(f"{root.rstrip('/')}/") for _, root in self._view.roots):
+            self.scripts[path] = MISSING  # it leads out of what can be seen
+            return
+        state, content = self._content(host)
+        self.scripts[path], self._contents[path] = state, content
+        if state == NO_FILE and fact.how == "script" and os.path.isdir(host):  # Python runs a directory so
+            self._bind(f"{path}/__main__.py", fact, cwd, depth)
+        if state in (TOO_LARGE, UNREADABLE):
+            self.computed.append(f"what {path} holds can't be told: it is {state}")
+        self._follow(path, content, fact, cwd, depth + 1)
+
+    def _content(self, path: str) -> tuple[str, bytes | None]:
+        """The SHA-256, and the whole of it if it is short enough to be a script's."""
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return NO_FILE, None
+            # Whatever is put there meanwhile: nothing is waited for, and no terminal becomes ours.
+            opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return MISSING, None
+        except OSError:
+            return UNREADABLE, None
+        with open(opened, "rb", buffering=0) as file:
+            about = os.fstat(opened)
+            if not stat.S_ISREG(about.st_mode):
+                return NO_FILE, None
+            if about.st_size > min(_LARGEST, self._left):
+                return TOO_LARGE, None
+            self._left -= about.st_size
+            try:
+                return _hashed(file)
+            except OSError:
+                return UNREADABLE, None
+
+    def _follow(self, path: str, content: bytes | None, fact: Executed, cwd: str | None, depth: int) -> None:
+        """What a script runs itself, in the directory where it runs."""
+        if content is None or (path, cwd) in self._followed:
+            return
+        self._followed.add((path, cwd))
+        if depth > _DEEPEST:
+            self.unread.append(f"{path} is run by scripts of scripts: what it runs is not bound")
+            return
+        first, text = content.split(b"\n", 1)[0], content.decode("utf-8", "replace")
+        if first.startswith(b"#!") and fact.how == "program":
+            words = first[2:].decode("utf-8", "replace").strip().split(None, 1)
+            self.all_of(executed_by_words([*words, path]), cwd, depth, path)
+        if language := _language(path, first, fact):
+            self.all_of(executed_by(text, language), cwd, depth, path)
+
+
+def _hashed(file: FileIO) -> tuple[str, bytes | None]:
+    head = file.read(_LONGEST_SCRIPT + 1)
+    digest, size = hashlib.sha256(head), len(head)
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+        size += len(chunk)
+        if size > _LARGEST:  # it grows while it is read
+            return TOO_LARGE, None
+    is_script = size <= _LONGEST_SCRIPT and b"\0" not in head
+    return digest.hexdigest(), head if is_script else None
+
+
+def _language(path: str, first: bytes, fact: Executed) -> str:
+    """Of those that are read here. What has no first line of its own is a shell's, if anybody's."""
+    if fact.how == "plan" or fact.language:
+        return fact.language if fact.language in ("shell", "python") else ""
+    if fact.how == "module" or path.endswith(".py") or b"python" in first:
+        return "python"
+    if fact.how == "library" or path.endswith((".sh", ".bash")) or re.search(rb"\A#!.*sh\b", first):
+        return "shell"
+    return "shell" if fact.how == "program" and not first.startswith(b"#!") else ""
+
+
+def is_systems(path: str, *, searched: bool = False) -> bool:
+    """Whether a program is the distribution's, and nobody but root can put another one in its place. One that is
+    `searched` may also be where the administrator puts programs."""
+    for _ in range(_MOST_LINKS):
+        directory = posixpath.dirname(path)
+        if ".." in path.split("/") or not _is_systems_directory(directory):
+            return False
+        if not searched and (f"{os.path.realpath(directory)}/").startswith(f"{_OWN}/"):
+            return False
+        try:
+            about = os.lstat(path)
+            if stat.S_ISLNK(about.st_mode) and about.st_uid == 0:
+                path = posixpath.normpath(posixpath.join(os.path.realpath(directory), os.readlink(path)))
+                continue
+        except OSError:
+            return False
+        return stat.S_ISREG(about.st_mode) and _is_roots(about)
+    return False
+
+
+def _is_systems_directory(path: str) -> bool:
+    """With all that is above it."""
+    if not any(path == root or path.startswith(f"{root}/") for root in _SYSTEM):
+        return False
+    real = os.path.realpath(path)
+    try:
+        while real != "/":
+            if not _is_roots(os.stat(real)):
+                return False
+            real = posixpath.dirname(real)
+    except OSError:
+        return False
+    return True
+
+
+def _is_roots(about: os.stat_result) -> bool:
+    return about.st_uid == 0 and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _joined(cwd: str | None, path: str, home: str) -> str | None:
+    """Absolute, and as it is written otherwise: `..` behind a link is not what it looks like."""
+    if path == "~" or path.startswith("~/"):
+        return _tidy(home + path[1:]) if home else None
+    if path.startswith("/"):
+        return _tidy(path)
+    return None if cwd is None else _tidy(f"{cwd}/{path}")
+
+
+def _tidy(path: str) -> str:
+    return re.sub(r"(?:/\.(?=/|\Z)|/(?=/))+", "", path) or "/"
+
+
+def _home() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""

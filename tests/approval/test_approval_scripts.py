@@ -1,0 +1,334 @@
+"""Whoever approves `./backup.sh` has approved what that file holds: a changed one asks again, or is an alarm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redoma import AsyncExecutor, Config, Result, Status
+from redoma.approval import Ask, Callback, describe
+from redoma.approval.webhook import summary
+from redoma.audit import AuditLog
+from redoma.backends.native import NativeBackend
+from redoma.bound import Bound, View, bind, seen_by
+from redoma.config import ApprovalConfig, AuditConfig
+from redoma.errors import ApprovalError
+from redoma.models import Approval, Request
+from redoma.policy import executes
+
+ORDINARY = 65433
+EVIL = "#!/bin/sh\necho evil\n"
+
+
+def yes(ask: Ask, **said: Any) -> Approval:
+    now = datetime.now(UTC)
+    said = {"reason": "looked at it", "at": now, "expires": now + timedelta(hours=1), **said}
+    return ask.answer("approved", approver="bob", **said)
+
+
+class Job:
+    """A directory with scripts, and commands that run there on the host, for longer than anybody may unasked."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place / "job"
+        self.place.mkdir()
+        audit = AuditConfig(directory=place / "audit")
+        self.config = Config(audit=audit, state=place / "state", approval=ApprovalConfig(approver="queue", timeout=5))
+        self.log = AuditLog(audit.directory)
+
+    def write(self, path: str, text: str) -> None:
+        file = self.place / path
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text(text)
+        file.chmod(0o755)
+
+    async def run(self, *command: str, approver: Callable[[Ask], Approval | None] | None = None, **more: Any) -> Result:
+        options: dict[str, Any] = {"backend": "native", "cwd": str(self.place), "limits": {"time": 61}, **more}
+        with_approver = {"approver": Callback(approver)} if approver else {}
+        async with AsyncExecutor(self.config, backends=[NativeBackend()], **with_approver) as executor:
+            if "id" in options:
+                return await executor.resume(options["id"])
+            if command[0] == "bash text":
+                return await executor.run(command[1], "bash", **options)
+            return await executor.command(command, **options)
+
+    async def pin(self, *command: str, **more: Any) -> Result:
+        return await self.run(*command, label="job", approver=lambda ask: yes(ask, pinned=True), **more)
+
+    async def ask_of(self, *command: str, **more: Any) -> Ask:
+        asked: list[Ask] = []
+        await self.run(*command, approver=lambda ask: asked.append(ask), **more)
+        return asked[0]
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        return [record.data for record in self.log.records() if record.kind == kind]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    made = Job(tmp_path)
+    made.write("x.sh", "#!/bin/sh\necho good\n")
+    made.write("lib.sh", "echo good\n")
+    made.write("sub/lib.sh", "echo good\n")
+    made.write("outer.sh", '#!/bin/bash\n. "$(dirname "$0")/lib.sh"\n')
+    made.write("report.py", "print('good')\n")
+    made.write("daily.py", "import helper\n")
+    made.write("helper.py", "import json; print('good')\n")
+    made.write("Makefile", "all:\n\t@/bin/echo good\n")
+    made.write("bin/tool", "#!/bin/sh\necho good\n")
+    return made
+
+
+ATTACKS = [
+    (("./x.sh", "--all"), "x.sh", EVIL),
+    (("bash", "x.sh"), "x.sh", EVIL),
+    (("env", "FOO=1", "./x.sh"), "x.sh", EVIL),
+    (("sh", "-c", "nice -n 1 ./x.sh"), "x.sh", EVIL),
+    (("timeout", "9", "bash", "-c", "cd sub && ../x.sh"), "x.sh", EVIL),
+    (("find", ".", "-maxdepth", "0", "-exec", "./x.sh", "{}", ";"), "x.sh", EVIL),
+    (("xargs", "./x.sh"), "x.sh", EVIL),
+    (("python3", "report.py"), "report.py", "print( 'evil' )\n"),
+    (("python3", "-m", "report"), "report.py", "print( 'evil' )\n"),
+    (("python3", "-B", "daily.py"), "helper.py", "print( 'evil' )\n"),
+    (("python3", "-B", "daily.py"), "json.py", "print('evil')\n"),
+    (("make", "-s"), "Makefile", "all:\n\t@/bin/echo evil\n"),
+    (("./outer.sh",), "lib.sh", EVIL),
+    (("env", "PATH=bin-of-the-job:/usr/bin:/bin", "tool"), "bin/tool", EVIL),
+    (("bash text", "source sub/lib.sh"), "sub/lib.sh", EVIL),
+    (("bash text", "f() { bash < x.sh; }; f"), "x.sh", EVIL),
+]
+
+
+def placed(job: Job, command: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(word.replace("bin-of-the-job", str(job.place / "bin")) for word in command)
+
+
+@pytest.mark.parametrize(("command", "file", "evil"), ATTACKS, ids=lambda value: str(value)[:40])
+async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
+    job: Job, command: tuple[str, ...], file: str, evil: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = placed(job, command)
+    assert (await job.pin(*command)).stdout == "good\n"
+    assert (await job.run(*command, label="job")).stdout == "good\n"
+    with monkeypatch.context() as unbound:
+        unbound.setattr("redoma.bound.bind", lambda *_: Bound({}))
+        await job.pin(*command, requester="eve")
+    job.write(file, evil)
+    result = await job.run(*command, label="job")
+    assert (result.status, result.stdout) == (Status.DENIED, "")
+    assert (result.error or "").startswith("ALARM: the pinned script 'job' has changed (changed: ")
+    (alarm,) = job.records("alarm")
+    assert alarm["changed"] == [str(job.place / file)]
+    assert alarm["scripts"][str(job.place / file)]
+    # Without what binds them, it runs.
+    monkeypatch.setattr("redoma.bound.bind", lambda *_: Bound({}))
+    assert "evil\n" in (await job.run(*command, label="job", requester="eve")).stdout
+
+
+async def test_an_approval_is_void_once_the_script_has_changed(job: Job) -> None:
+    waiting = await job.run("./x.sh", wait=False)
+    async with AsyncExecutor(job.config, backends=[]) as executor:
+        assert executor._gate is not None
+        book = executor._gate.book
+        book.answer(yes(book.load(waiting.approval_id).ask))
+    job.write("x.sh", EVIL)
+    result = await job.run(id=waiting.approval_id)
+    assert (result.status, result.stdout) == (Status.DENIED, "")
+    assert "a file it executes" in (result.error or "")
+    job.write("x.sh", "#!/bin/sh\necho good\n")
+    assert (await job.run(id=waiting.approval_id)).stdout == "good\n"
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+async def test_a_script_that_changes_while_somebody_decides_is_not_run(job: Job, pinned: bool) -> None:
+    def approve_and_change(ask: Ask) -> Approval:
+        job.write("x.sh", EVIL)
+        return yes(ask, pinned=pinned)
+
+    result = await job.run("./x.sh", label="job", approver=approve_and_change)
+    assert (result.status, result.stdout) == (Status.DENIED, "")
+    assert ("ALARM" in (result.error or "")) is pinned
+    assert bool(job.records("alarm")) is pinned
+    assert pinned or "nothing was run" in job.records("approval.refused")[-1]["why"]
+
+
+async def test_a_script_that_is_replaced_by_a_link_is_an_alarm_only_if_other_code_would_run(job: Job) -> None:
+    await job.pin("./x.sh")
+    job.write("same.sh", "#!/bin/sh\necho good\n")
+    (job.place / "x.sh").unlink()
+    (job.place / "x.sh").symlink_to("same.sh")
+    assert (await job.run("./x.sh", label="job")).stdout == "good\n"
+    job.write("same.sh", EVIL)
+    assert "ALARM" in ((await job.run("./x.sh", label="job")).error or "")
+    (job.place / "x.sh").unlink()
+    (job.place / "x.sh").symlink_to("/bin/true")  # the system's, so by its path and not by its content
+    assert "ALARM" in ((await job.run("./x.sh", label="job")).error or "")
+
+
+async def test_a_script_that_appears_where_there_was_none_is_an_alarm(job: Job) -> None:
+    command = ("env", f"PATH={job.place}/early:{job.place}/bin:/usr/bin:/bin", "tool")
+    assert (await job.pin(*command)).stdout == "good\n"
+    job.write("early/tool", EVIL)
+    assert "ALARM" in ((await job.run(*command, label="job")).error or "")
+    shutil.rmtree(job.place / "early")
+    assert (await job.run(*command, label="job")).stdout == "good\n"
+    await job.pin("bash", "-c", ". ./new.sh || true", requester="ana")
+    job.write("new.sh", EVIL)
+    assert "ALARM" in ((await job.run("bash", "-c", ". ./new.sh || true", label="job", requester="ana")).error or "")
+
+
+async def test_data_may_change_every_day_and_so_may_the_systems_own_programs(job: Job) -> None:
+    job.write("app.log", "one\n")
+    command = ("sh", "-c", "wc -l app.log < app.log | tail -n 1; /usr/bin/env true; ./x.sh")
+    ask = await job.ask_of(*command)
+    assert list(ask.scripts) == [str(job.place / "x.sh")]
+    assert (await job.pin(*command)).ok
+    job.write("app.log", "one\ntwo\n")
+    assert (await job.run(*command, label="job")).ok
+    assert job.records("alarm") == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("bash text", 'bash "$1.sh"'), ("bash text", "for f in *.sh; do ./$f; done"), ("xargs", "bash")],
+    ids=str,
+)
+async def test_what_runs_files_that_nobody_can_name_is_approved_once_and_never_pinned(
+    job: Job, command: tuple[str, ...]
+) -> None:
+    ask = await job.ask_of(*command, label="job")
+    assert ask.computed
+    assert "so it can't be pinned" in describe(ask).text
+    result = await job.pin(*command)
+    assert (result.status, "would not be seen" in (result.error or "")) == (Status.DENIED, True)
+    assert (await job.run(*command, label="job", approver=yes)).status is not Status.DENIED
+
+
+async def test_the_approver_sees_exactly_which_files_are_bound_and_what_is_not(job: Job) -> None:
+    ask = await job.ask_of("bash", "-c", "./outer.sh; make; ./gone.sh")
+    shown, posted = describe(ask).text, summary(ask)
+    for path in ("outer.sh", "lib.sh", "Makefile"):
+        whole = str(job.place / path)
+        assert f"  {whole}  sha256 {ask.scripts[whole]}" in shown
+        assert posted["scripts"][whole] == ask.scripts[whole]
+    assert f"  {job.place}/gone.sh  missing" in shown
+    assert "may execute others that are NOT bound:\n  make runs what its files say" in shown
+    assert posted["unread"]
+
+
+async def test_nothing_is_read_where_nobody_s_yes_counts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> Bound:
+        raise AssertionError
+
+    monkeypatch.setattr("redoma.bound.bind", never)
+    for label in ("", "job"):
+        assert (await job.run("./x.sh", label=label, limits={})).stdout == "good\n"
+
+
+# --- what is found, without running it ---
+
+
+def found(place: Path, *command: str, **fields: Any) -> Bound:
+    fields = {"argv": command, "language": "command", "backend": "native", "cwd": str(place), **fields}
+    request = Request(**fields)
+    return bind(request, seen_by(request))
+
+
+def test_neither_a_pipe_nor_a_device_holds_anybody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "self").symlink_to("self")
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text("")
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(300 << 20)
+    bound = found(tmp_path, "sh", "-c", "./pipe; . ./zero; ./self; ./huge; python3 app; ./none/x")
+    told = {os.path.relpath(path, tmp_path): held for path, held in bound.scripts.items()}
+    assert told.pop("app/__main__.py")
+    assert told == {
+        **{"pipe": "no regular file", "zero": "no regular file", "app": "no regular file"},
+        **{"self": "unreadable", "huge": "too large", "none/x": "missing"},
+    }
+    assert len(bound.computed) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_binds_what_they_can_read_and_pins_nothing_else(tmp_path: Path) -> None:
+    for name, mode in (("mine.sh", 0o700), ("roots.sh", 0o711), ("bin/tool", 0o755)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("echo good\n")
+        (tmp_path / name).chmod(mode)
+    os.chown(tmp_path / "mine.sh", ORDINARY, ORDINARY)
+    for directory in (tmp_path, *tmp_path.parents):
+        if not directory.stat().st_mode & 0o001:
+            directory.chmod(directory.stat().st_mode | 0o011)
+    executes(Request(code="true", language="bash"))  # what is loaded for it may be root's alone
+    path = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    os.setegid(ORDINARY)
+    os.seteuid(ORDINARY)
+    try:
+        bound = found(tmp_path, "sh", "-c", "./mine.sh; ./roots.sh; tool; ls", env=path)
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+    told = {os.path.relpath(path, tmp_path): held for path, held in bound.scripts.items()}
+    assert {name: held for name, held in told.items() if len(held) < 64} == {
+        **{"roots.sh": "unreadable", "bin/sh": "missing", "bin/ls": "missing"},
+    }
+    assert len(told["mine.sh"]) == len(told["bin/tool"]) == 64
+    assert bound.computed == (f"what {tmp_path}/roots.sh holds can't be told: it is unreadable",)
+
+
+def test_only_what_a_run_sees_of_the_host_is_bound(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "x.sh").write_text("echo\n")
+    (project / "out.sh").symlink_to(tmp_path / "secret")
+    (tmp_path / "secret").write_text("hunter2")
+    words = ("sh", "-c", f"./x.sh; ./out.sh; {tmp_path}/secret")
+    over = {"backend": "auto", "workspace": "read-only", "project": str(project)}
+    assert {os.path.basename(path): len(held) for path, held in found(project, *words, **over).scripts.items()} == {
+        **{"x.sh": 64, "out.sh": len("missing")},
+    }
+    assert found(project, *words, backend="auto", cwd=None) == Bound({})
+    inside = View((("/data", str(project)),), "/data")
+    bound = bind(Request(argv=("sh", "-c", "./x.sh; /data/out.sh; /x.sh"), language="command"), inside)
+    assert set(bound.scripts) == {"/data/x.sh", "/data/out.sh"}
+    assert "where it leads inside can't be told" in bound.computed[0]
+
+
+def test_what_only_root_can_change_is_the_systems_unless_it_was_put_there_by_hand(tmp_path: Path) -> None:
+    assert found(tmp_path, "ls").scripts == found(tmp_path, "/bin/ls").scripts == {}
+    (tmp_path / "python").symlink_to("/usr/bin/env")
+    real = os.path.realpath("/usr/bin/env")
+    assert found(tmp_path, "./python", "-V").scripts == {f"{tmp_path}/python": f"leads to {real}"}
+    assert found(tmp_path, "/usr/local/bin/no-such.sh").scripts == {"/usr/local/bin/no-such.sh": "missing"}
+    assert found(tmp_path, "env", "PATH=.:/usr/bin", "tool").computed
+
+
+def test_a_hook_in_a_variable_is_a_file_that_is_executed(tmp_path: Path) -> None:
+    bound = found(tmp_path, "bash", "-c", "true", env={"BASH_ENV": "./start.sh"})
+    assert bound.scripts == {f"{tmp_path}/start.sh": "missing"}
+
+
+def test_scripts_that_run_one_another_come_to_an_end(tmp_path: Path) -> None:
+    for one, other in (("a.sh", "b.sh"), ("b.sh", "a.sh")):
+        (tmp_path / one).write_text(f"cd sub; ./{other}; bash {tmp_path}/{other}\n")
+    bound = found(tmp_path, "bash", "a.sh")
+    assert {f"{tmp_path}/a.sh", f"{tmp_path}/b.sh"} <= set(bound.scripts)
+
+
+async def test_a_pin_that_can_not_be_given_is_on_record(job: Job) -> None:
+    waiting = await job.run("bash text", 'bash "$1.sh"', wait=False, label="job")
+    async with AsyncExecutor(job.config, backends=[]) as executor:
+        assert executor._gate is not None
+        book = executor._gate.book
+        with pytest.raises(ApprovalError, match="can't be pinned"):
+            book.answer(yes(book.load(waiting.approval_id).ask, pinned=True))
+    assert "only known when it runs" in job.records("approval.refused")[-1]["why"]
