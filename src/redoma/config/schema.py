@@ -132,7 +132,7 @@ def _rules(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Rule, ...]:
 def _permits(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Permit, ...]:
     if not nodes:
         return ()
-    from ..policy import Permit
+    from ..policy import Permit, verify_permit
 
     kind, permits = inspect.type_info(Permit), []
     for number, node in enumerate(nodes):
@@ -148,6 +148,12 @@ def _permits(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Permit, ...]:
             reader.report_at(path, "it says both or neither of `text` and `sha256`", "copy it as a denial shows it")
         if permit.sha256 and {"backend", "time"} & values.keys():
             reader.report_at(path, "`sha256` stands for all of the request", "leave `backend` and `time` out")
+        if permit.up_to is Decision.ALLOW:
+            reader.report_at(path, "it takes nothing back", "write `up_to: prompt`, or leave it out")
+        try:
+            verify_permit(permit)
+        except PolicyError as error:
+            reader.report_at(path, f"{error.what}: {error.why}", error.next)
         permits.append(permit)
         reader.marks[f"policy.permits.{permit.key}"] = reader.marks[path]
     return tuple(permits)

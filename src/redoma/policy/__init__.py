@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from .evaluate import evaluate, secrets_in
 from .levels import Leveled, level_of
-from .rules import PACKS, Permit, Policy, Rule, fingerprint, is_plain, load
+from .rules import PACKS, Permit, Policy, Rule, fingerprint, is_plain, load, verify_permit
 
 __all__ = [
     "PACKS",
@@ -25,4 +25,5 @@ __all__ = [
     "level_of",
     "load",
     "secrets_in",
+    "verify_permit",
 ]

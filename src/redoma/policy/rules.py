@@ -105,6 +105,12 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sha256: str = ""
     entry: str = ""
     """The address of the configured executor that it may run on; empty for what runs on none."""
+    up_to: Decision = Decision.FORBID
+    """The strictest decision that it takes back: with `prompt` it spares a question, and never lifts a refusal."""
+    match: tuple[str, ...] = ()
+    """Texts that it covers; checked when it is loaded."""
+    not_match: tuple[str, ...] = ()
+    """Texts that it doesn't; checked when it is loaded."""
 
     @property
     def key(self) -> str:
@@ -165,6 +171,29 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
         return Matcher(self.rules)
 
+    @functools.cached_property
+    def _by_text(self) -> dict[str, list[Permit]]:
+        """There may be hundreds of permits, and one request needs a few of them."""
+        return _grouped((permit.text, permit) for permit in self.permits if not permit.sha256)
+
+    @functools.cached_property
+    def _by_digest(self) -> dict[str, list[Permit]]:
+        return _grouped((permit.sha256, permit) for permit in self.permits if permit.sha256)
+
+    def covering(self, request: Request, entry: str = "") -> list[Permit]:
+        """The permits of this request."""
+        named = self._by_text.get(request.text, [])
+        if self._by_digest:
+            named = [*named, *self._by_digest.get(fingerprint(request, entry), ())]
+        return [permit for permit in named if permit.covers(request, entry)]
+
+
+def _grouped(permits: Iterable[tuple[str, Permit]]) -> dict[str, list[Permit]]:
+    groups: dict[str, list[Permit]] = {}
+    for key, permit in permits:
+        groups.setdefault(key, []).append(permit)
+    return groups
+
 
 def load(
     pack: str = "standard",
@@ -204,6 +233,24 @@ def load(
             )
         chosen[rule_id] = msgspec.structs.replace(chosen[rule_id], decision=decision)
     return Policy(name=pack, rules=tuple(chosen.values()), permits=tuple(permits))
+
+
+def verify_permit(permit: Permit) -> None:
+    """Raise `PolicyError` for a permit whose own examples disagree with it."""
+    examples = [(True, text) for text in permit.match] + [(False, text) for text in permit.not_match]
+    if examples and permit.sha256:
+        raise PolicyError(
+            "a permit by `sha256` has examples",
+            why="an example is a text, and the digest is of all of a request",
+            next="leave `match` and `not_match` out",
+        )
+    for expected, text in examples:
+        if (text == permit.text) is not expected:
+            raise PolicyError(
+                f"the permit of {permit.text[:80]!r} disagrees with its own example {text[:80]!r}",
+                why="it is under `match`, but is another text" if expected else "it is under `not_match`, but is that",
+                next="correct the permit or the example",
+            )
 
 
 def verify(rules: Iterable[Rule], taken: Iterable[str] = ()) -> None:

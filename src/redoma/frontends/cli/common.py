@@ -65,6 +65,14 @@ def columns(rows: Iterable[Sequence[str]]) -> None:
         click.echo("  ".join([*padded, row[-1]]).rstrip())
 
 
+def shown(text: str, most: int = 80) -> str:
+    """On one line, bounded, and harmless for a terminal, whatever it holds."""
+    from redoma.output import visible
+
+    line = visible(text[: 4 * most]).replace("\n", "\\n").replace("\t", "\\t")
+    return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
+
+
 class TakesCommand(click.Command):
     """A command line that ends in `-- COMMAND...`. What follows the first `--` is the command's, word for word."""
 
