@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from .common import State, columns, json_option, print_json, shown
+from .common import State, audit_log, columns, json_option, print_json, shown
 
 if TYPE_CHECKING:
     from redoma.approval import Book, Entry
@@ -34,13 +34,10 @@ def approvals() -> None:
 
 def _book(state: State) -> Book:
     from redoma.approval import Book
-    from redoma.audit import AuditLog
     from redoma.config import state_directory
     from redoma.store import NAME, Store
 
-    settings = state.config.audit
-    log = AuditLog(settings.directory, retention_days=settings.retention_days, fsync=settings.fsync)
-    audit = log.append if settings.enabled else lambda kind, run, data: None
+    audit = audit_log(state).append if state.config.audit.enabled else lambda kind, run, data: None
     return Book(Store(state_directory() / NAME), audit, separate=state.config.approval.separate)
 
 

@@ -9,7 +9,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
@@ -17,6 +17,9 @@ from redoma.errors import InvalidRequest
 from redoma.models import Language
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from redoma.audit import AuditLog
     from redoma.config import Config
 
 FAILED = 125
@@ -41,6 +44,13 @@ class State:
         for notice in config.notices:
             click.echo(click.style("redoma: note: ", fg="yellow") + notice, err=True)
         return config
+
+
+def audit_log(state: State) -> AuditLog:
+    from redoma.audit import AuditLog
+
+    settings = state.config.audit
+    return AuditLog(settings.directory, retention_days=settings.retention_days, fsync=settings.fsync)
 
 
 def json_option(command: F) -> F:
@@ -154,6 +164,27 @@ def _decode(data: bytes, name: str) -> str:
         raise InvalidRequest(
             f"{name} is not UTF-8 text", why=f"byte {error.start} can't be read", next="save it as UTF-8"
         ) from None
+
+
+class Moment(click.ParamType["datetime"]):
+    """A time: so long ago (`90s`, `30m`, `2h`, `30d`, `4w`), or a date or time as ISO 8601 has it, of UTC if no zone is
+    given."""
+
+    name = "when"
+    _UNITS: ClassVar = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        from datetime import UTC, datetime, timedelta
+
+        if isinstance(value, datetime):
+            return value
+        try:
+            if value[-1:] in self._UNITS and value[:-1].isascii() and value[:-1].isdigit():
+                return datetime.now(UTC) - timedelta(seconds=int(value[:-1]) * self._UNITS[value[-1]])
+            time = datetime.fromisoformat(value)
+            return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time; write it like 2h, 30d, 2030-01-31 or 2030-01-31T12:00", param, ctx)
 
 
 class Size(click.ParamType[int]):
