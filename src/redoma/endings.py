@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from typing import Any
 
 import msgspec
@@ -12,9 +11,8 @@ from .backends.base import Outcome, exceeded
 from .diagnose import diagnose
 from .errors import RedomaError
 from .expect import Expectation, applied
-from .models import Denial, Evaluation, Limits, Request, Result, Status
+from .models import Denial, Limits, Result, Status
 from .output import Captured, clean
-from .policy import Leveled
 from .sensitive import Redactor
 from .workspace.declared import unexpected
 
@@ -115,46 +113,6 @@ def _explanation(status: Status, limits: Limits) -> str:
             return ""
 
 
-def intent(
-    request: Request,
-    evaluation: Evaluation,
-    level: Leveled,
-    redactor: Redactor,
-    expectation: Expectation | None = None,
-) -> dict[str, Any]:
-    """For the record, before: contents of input and files by size alone, secrets by name alone."""
-    # Word by word: quoting a command for reading may split a secret that holds a quote.
-    words = [redactor.redact(word)[0] for word in request.argv]
-    theirs = {
-        "code": shlex.join(words) if request.language == "command" else request.code,
-        "requester": request.requester,
-        "reason": request.reason,
-        "findings": [msgspec.to_builtins(finding) for finding in evaluation.findings],
-        "level_why": list(level.why),
-        "env": request.env,
-        "secrets": sorted(request.secrets),
-        "files": {name: len(content) for name, content in request.files.items()},
-        "outputs": list(request.outputs),
-        "cwd": request.cwd,
-        "require": list(request.require),
-        **({"expect": expectation.description} if expectation else {}),
-    }
-    ours = {  # nothing that anybody could have put a secret into: looking for one is the dearest part of a record
-        "language": request.language,
-        "backend": request.backend,
-        "policy": evaluation.policy,
-        "policy_digest": evaluation.digest,
-        "decision": evaluation.decision.value,
-        "level": level.level.value,
-        "limits": msgspec.to_builtins(request.limits),
-        "stdin": len(request.stdin),
-    }
-    if request.language == "lua":
-        theirs["argv"] = words
-    filled = {name: value for name, value in theirs.items() if value}
-    return _encodable({**theirs, **redactor.redact_data(filled)[0], **ours})  # type: ignore[no-any-return]
-
-
 def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
     """For the record, after: of files that were brought back the names, sizes and SHA-256, not the contents."""
     shown = result.stdout if result.value is None else repr(result.value)
@@ -183,7 +141,7 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
         record["artifacts"] = {stream: msgspec.to_builtins(one) for stream, one in result.artifacts.items()}
     if result.files or result.left_out:
         record |= _files(result, redactor)
-    return _encodable(record)  # type: ignore[no-any-return]
+    return encodable(record)  # type: ignore[no-any-return]
 
 
 def _files(result: Result, redactor: Redactor) -> dict[str, Any]:
@@ -200,14 +158,14 @@ def _files(result: Result, redactor: Redactor) -> dict[str, Any]:
     }
 
 
-def _encodable(value: Any) -> Any:
+def encodable(value: Any) -> Any:
     """Plain data whose text can be written as UTF-8: a file name that is none is recorded with escapes, not refused."""
     match value:
         case str():
             return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
         case dict():
-            return {_encodable(key): _encodable(item) for key, item in value.items()}
+            return {encodable(key): encodable(item) for key, item in value.items()}
         case list() | tuple():
-            return [_encodable(item) for item in value]
+            return [encodable(item) for item in value]
         case _:
             return value

@@ -162,8 +162,23 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """SHA-256 of everything that can change a verdict; examples can't, but are cheap to hold to."""
         import hashlib
 
-        everything = (self.name, self.rules, self.permits)
-        return hashlib.sha256(msgspec.json.encode(everything, order="deterministic")).hexdigest()
+        return hashlib.sha256(self.encoded).hexdigest()
+
+    @property
+    def encoded(self) -> bytes:
+        """All of it: what `decode` makes the same policy of."""
+        return msgspec.json.encode((self.name, self.rules, self.permits), order="deterministic")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Policy:
+        """A policy as it was. Raises `PolicyError` for what is none, or none that this version understands."""
+        try:
+            name, rules, permits = msgspec.json.decode(data, type=tuple[str, tuple[Rule, ...], tuple[Permit, ...]])
+        except msgspec.DecodeError as error:
+            raise PolicyError(
+                "a recorded policy can't be read", why=str(error), next="use the version of Redoma that recorded it"
+            ) from error
+        return cls(name=name, rules=rules, permits=permits)
 
     @functools.cached_property
     def matcher(self) -> Matcher:
