@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "scripts": {"facades"},
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", "artifacts", "expect", "approval", "store", "projects", "workspace", ""),
+        *("facades", "artifacts", "expect", "approval", "store", "projects", "workspace", "history", "inputs", ""),
     },
 }
 

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType, inspect
 
 from ..errors import InvalidRequest, PolicyError
 from ..models import Decision, Limits
-from .document import Node, parse
+from .document import Mapping, Node, Scalar, parse
 from .executors import check_engine, checked
 from .model import ApprovalConfig, AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, Name, Problem
 from .places import Source
@@ -64,10 +64,15 @@ class _File(msgspec.Struct):
     docker: DockerConfig
 
 
-def read_layer(source: Source, label: str, home: Path | None) -> Layer:
-    """What the file says. Raises `InvalidFile` with all that is wrong in it."""
+def read_layer(source: Source, label: str, home: Path | None, *, bare: bool = False) -> Layer:
+    """What the file says. Raises `InvalidFile` with all that is wrong in it. `bare`: it may also be what stands under
+    `policy` alone."""
     reader = Reader(source.path, home)
-    values = reader.value(parse(source), inspect.type_info(_File), "") or {}
+    root = parse(source)
+    if bare and isinstance(root, Mapping) and any(key.text in _Policy.__struct_fields__ for key, _ in root.pairs):
+        place = {"line": root.line, "column": root.column}
+        root = Mapping(**place, pairs=((Scalar(**place, text="policy", plain=True), root),))
+    values = reader.value(root, inspect.type_info(_File), "") or {}
     policy = values.get("policy", {})
     layer = Layer(
         label=label,

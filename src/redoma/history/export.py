@@ -46,8 +46,9 @@ def cell(value: object) -> object:
         value = " ".join(value)
     if not isinstance(value, str):
         return "" if value is None else value
-    text = _FORMULA.sub(r"\1\2'", _visible(value))
-    return f"'{text}" if text.startswith(_LEADING) else text
+    text = _visible(value)
+    harmless = _FORMULA.sub(r"\1\2'", text)
+    return f"'{harmless}" if text.startswith(_LEADING) else harmless
 
 
 def _visible(text: str) -> str:

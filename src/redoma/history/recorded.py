@@ -68,14 +68,22 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 def recorded(records: Iterable[Record], inputs: Inputs | None = None) -> Iterator[Recorded]:
     """Each run, when its end comes by; at last those that have none. Without `inputs` no contents are looked for."""
+    for intent, outcome in paired(records):
+        yield rebuilt(intent, outcome.data if outcome else None, inputs)
+
+
+def paired(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
+    """The beginning of each run with its end, in the order of the ends; at last those that have none."""
     begun: dict[str, Record] = {}
     for record in records:
         if record.kind == "intent":
+            if (before := begun.pop(record.id, None)) is not None:  # asked for anew, after it was cut short
+                yield before, None
             begun[record.id] = record
-        elif record.kind == "outcome" and (first := begun.pop(record.id, None)) is not None:
-            yield rebuilt(first, record.data, inputs)
-    for first in begun.values():
-        yield rebuilt(first, None, inputs)
+        elif record.kind == "outcome" and (intent := begun.pop(record.id, None)) is not None:
+            yield intent, record
+    for intent in begun.values():
+        yield intent, None
 
 
 def rebuilt(intent: Record, outcome: dict[str, Any] | None, inputs: Inputs | None = None) -> Recorded:

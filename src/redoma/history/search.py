@@ -14,6 +14,7 @@ import msgspec
 
 from ..audit import Record
 from ..errors import InvalidRequest
+from .recorded import paired
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,15 +113,8 @@ def search(records: Iterable[Record], query: Query) -> Iterator[Run]:
 
 def runs(records: Iterable[Record]) -> Iterator[Run]:
     """Every run whose beginning is among the records."""
-    begun: dict[str, Run] = {}
-    for record in records:
-        if record.kind == "intent":
-            if (before := begun.pop(record.id, None)) is not None:  # resumed, after a kill
-                yield before
-            begun[record.id] = _begun(record)
-        elif record.kind == "outcome" and (run := begun.pop(record.id, None)) is not None:
-            yield _ended(run, record)
-    yield from begun.values()
+    for intent, outcome in paired(records):
+        yield _ended(_begun(intent), outcome) if outcome else _begun(intent)
 
 
 def _begun(record: Record) -> Run:

@@ -199,3 +199,6 @@ class Size(click.ParamType[int]):
         if size is None:
             self.fail(f"{value!r} is not a size; write it like 256MiB", param, ctx)
         return size
+
+
+since_option = click.option("--since", type=Moment(), metavar="WHEN", help="From then on: 2h, 30d, or 2030-01-31.")

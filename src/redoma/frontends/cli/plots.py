@@ -41,14 +41,14 @@ def bars(
     top = max(1, *(count for _, count in rows))
     for name, (_, count) in zip(names, rows, strict=True):
         bar = click.style(_bar(count / top, room), fg=colour)
-        yield f"  {name:{longest}}  {bar} {count:>{_COUNT},}"
+        yield f"  {name:{longest}}  {bar} {count:,}"
 
 
 def _bar(share: float, room: int) -> str:
     if not _fine():
-        return ("#" * max(round(share * room), share > 0)).ljust(room)
+        return "#" * max(round(share * room), share > 0)
     eighths = max(round(share * room * 8), share > 0)
-    return (_EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")).ljust(room)
+    return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
 def columns_over_time(counts: Sequence[tuple[str, int]], *, height: int = 6, colour: str = "cyan") -> Iterator[str]:

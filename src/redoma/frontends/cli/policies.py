@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from redoma.errors import InvalidRequest
 from redoma.models import Decision, Finding, Language, Request
 
-from .common import State, TakesCommand, given_command, json_option, print_json, read_source, shown
+from .common import (
+    State,
+    TakesCommand,
+    audit_log,
+    given_command,
+    json_option,
+    print_json,
+    read_source,
+    shown,
+    since_option,
+)
 
 if TYPE_CHECKING:
+    from redoma.audit import Record
+    from redoma.history.policies import Example, Group, Tested
+    from redoma.inputs import Inputs
     from redoma.policy.explain import Explanation, Seen
 
 COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: "red"}
@@ -106,6 +124,133 @@ def _asked(source: str | None, lang: Language | None) -> dict[str, Any]:
             ) from None
     code, language, inline = read_source(source or "", lang)
     return {"code": code, "language": "bash" if inline and lang is None else language}
+
+
+@policy.command("test")
+@click.argument("file", type=click.Path(path_type=Path))
+@since_option
+@click.option("--add", is_flag=True, help="FILE on top of what is in force, instead of in place of the project's file.")
+@click.option("-n", "examples", type=click.IntRange(0, 100), default=3, show_default=True, help="Examples of each.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["forbidden", "prompt", "pass"]),
+    multiple=True,
+    help="Exit 1 if a request would newly be that.",
+)
+@json_option
+@click.pass_obj
+def test(
+    state: State,
+    file: Path,
+    since: datetime | None,
+    add: bool,
+    examples: int,
+    fail_on: tuple[Group, ...],
+    as_json: bool,
+) -> int:
+    """Evaluate a proposed policy over the recorded requests, without any effect.
+
+    FILE is a redoma.yaml, or what stands under `policy` in one. It is taken in place of the project's file, on top of
+    your own: as `redoma config check FILE` does.
+
+    \b
+    Examples:
+      redoma policy test proposed.yaml --since 30d
+      redoma policy test --add learned.yaml --fail-on forbidden
+    """
+    from redoma.config import proposed
+    from redoma.history.policies import Judge, compare
+
+    config = proposed(file, state.config if add else None)
+    judge, current = Judge(config.load_policy), Judge(state.config.load_policy)
+    judge.policy(None)  # what is wrong with it is told before anything is read
+    with intents(state, since) as records:
+        tested = compare(records, judge, current, inputs=kept_inputs(state), examples=examples)
+    if as_json:
+        print_json({**msgspec.to_builtins(tested), "policy": judge.policy(None).digest})
+    else:
+        for line in _tested_lines(tested, fail_on):
+            click.echo(line)
+    newly = {"forbidden": tested.forbidden, "prompt": tested.prompt, "pass": tested.passing}
+    return 1 if any(newly[group] for group in fail_on) else 0
+
+
+# --- history ---
+
+
+def kept_inputs(state: State) -> Inputs:
+    from redoma.inputs import Inputs
+
+    return Inputs(state.config.state / "inputs" if state.config.state else None)
+
+
+@contextlib.contextmanager
+def intents(state: State, since: datetime | None) -> Iterator[Iterable[Record]]:
+    """What was asked for, with a bar on a terminal that says how far we are."""
+    log = audit_log(state)
+    records = log.records(since, kinds=("intent",))
+    if not sys.stderr.isatty():
+        yield records
+        return
+    first, last = next(log.records(since), None), log.tail(1)
+    if first is None or not last:
+        yield ()
+        return
+    total = last[0].seq - first.seq + 1
+    with click.progressbar(length=total, label="evaluating", file=sys.stderr, update_min_steps=total // 200) as bar:
+        yield _counted(records, bar, first.seq)
+        bar.update(total - bar.pos)
+
+
+def _counted(records: Iterable[Record], bar: Any, at: int) -> Iterator[Record]:
+    for record in records:
+        yield record
+        bar.update(record.seq - at)
+        at = record.seq
+
+
+def _tested_lines(tested: Tested, fail_on: tuple[Group, ...]) -> Iterator[str]:
+    if not tested.requests and not tested.unjudged:
+        yield "no request is on record in this time"
+        return
+    yield _head("Requests", f"{tested.requests:,} evaluated, {tested.evaluated:,} of them different")
+    yield f"  unchanged        {tested.unchanged:>9,}"
+    groups: tuple[tuple[str, Group, int, Decision], ...] = (
+        ("newly forbidden", "forbidden", tested.forbidden, Decision.FORBID),
+        ("newly asked", "prompt", tested.prompt, Decision.PROMPT),
+        ("newly passing", "pass", tested.passing, Decision.ALLOW),
+    )
+    for title, group, count, decision in groups:
+        text = f"{title:16} {count:>9,}"
+        rules = ", ".join(f"{rule} {number:,}" for rule, number in [*tested.by_rule[group].items()][:4])
+        yield f"  {click.style(text, fg=COLOURS[decision]) if count else text}{f'   {rules}' if rules else ''}"
+        for each in tested.examples[group]:
+            yield from _example_lines(each)
+    if tested.left_out:
+        yield _head("Left out", f"{tested.left_out:,} that can't be evaluated, because the record doesn't have")
+        for what, count in [*tested.unjudged.items()][:_MOST_REASONS]:
+            yield f"  {count:>9,}  {shown(what)}"
+    if tested.differs_now:
+        yield _head(
+            "Note", f"of {tested.differs_now:,} the policy in force says something else already than was said then"
+        )
+    for group in fail_on:
+        if any(name == group and count for _, name, count, _ in groups):
+            yield click.style(f"failed: --fail-on {group}", fg="red")
+
+
+_MOST_REASONS = 10
+
+
+def _example_lines(each: Example) -> Iterator[str]:
+    when = each.time[:16].replace("T", " ")
+    yield f"      {when}  {each.id[:12]}  {shown(each.requester, 20)}  {click.style(shown(each.text), bold=True)}"
+    before = f"{each.before.value}{_ruled(each.before_rules)}"
+    yield click.style(f"        {before} → {each.after.value}{_ruled(each.after_rules)}", dim=True)
+
+
+def _ruled(rules: tuple[str, ...]) -> str:
+    return f" ({', '.join(shown(rule, 60) for rule in rules[:5])})" if rules else ""
 
 
 # --- an explanation, for reading ---

@@ -18,7 +18,7 @@ import msgspec
 
 from redoma.errors import InvalidRequest
 
-from .common import Moment, State, audit_log, columns, json_option, print_json, shown
+from .common import Moment, State, audit_log, columns, json_option, print_json, shown, since_option
 
 if TYPE_CHECKING:
     from redoma.audit import Record
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _COLOURS = {"ok": "green", "error": "red", "failed": "red", "forbidden": "yellow", "denied": "yellow"}
-
-since_option = click.option("--since", type=Moment(), metavar="WHEN", help="From then on: 2h, 30d, or 2030-01-31.")
 
 _FILTERS = (
     since_option,
@@ -258,7 +256,7 @@ def _plotted(counted: Overview) -> Iterator[str]:
     if stats.interrupted:
         yield f"{stats.interrupted:,} have no end on record: they still run, or were cut short"
     yield ""
-    yield click.style(f"Runs a {counted.per}", bold=True)
+    yield click.style(f"Runs {'an' if counted.per == 'hour' else 'a'} {counted.per}", bold=True)
     yield from plots.columns_over_time(counted.over_time)
     for title, counts in (
         ("Status", stats.by_status),
