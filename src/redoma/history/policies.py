@@ -27,6 +27,7 @@ GROUPS: dict[Decision, Group] = {Decision.FORBID: "forbidden", Decision.PROMPT: 
 _REMEMBERED = 100_000
 _UNREAD = frozenset({"requester", "reason", "label", "policy", "writes", "secrets"})
 """What no evaluation looks at; a permit covers nothing that has secrets."""
+_NOTHING: frozenset[str] = frozenset()
 _TEXT = 500
 
 
@@ -65,7 +66,7 @@ class Judge:
             policy = self.policy(run.pack)
         except PolicyError as error:
             raise Unjudged(f"its policy: {error.what}") from None
-        missing = {each.partition(": ")[0] for each in run.missing} - _UNREAD if run.missing else ()
+        missing = unknown(run)
         if run.missing:
             _must_be_readable(run, missing)
         key = (run.pack, run.live_input, tuple(run.judged.secrets), fingerprint(run.judged, run.entry))
@@ -82,6 +83,11 @@ class Judge:
         evaluation = evaluate(policy, run.judged, live_input=run.live_input, entry=run.entry)
         deciding = tuple(dict.fromkeys(finding.rule for finding in evaluation.deciding))
         return Judged(evaluation.decision, deciding, frozenset(finding.rule for finding in evaluation.findings))
+
+
+def unknown(run: Recorded) -> frozenset[str]:
+    """What is missing of a request that an evaluation, or a permit, may look at."""
+    return frozenset(each.partition(": ")[0] for each in run.missing) - _UNREAD if run.missing else _NOTHING
 
 
 def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:

@@ -114,7 +114,7 @@ def rebuilt(intent: Record, outcome: dict[str, Any] | None, inputs: Inputs | Non
             unread_input=data.get("unread_input", False),
             writes=None if data.get("writes") is None else tuple(data["writes"]),
             expects=data.get("expect", ""),
-            approver=data["approval"]["approver"] if "approval" in data else "",
+            approver=_approver(data.get("approval") or {}),
             outcome=outcome,
             missing=tuple([f"{what}: {why}" for what, why in missing.items()]),
         )
@@ -122,6 +122,11 @@ def rebuilt(intent: Record, outcome: dict[str, Any] | None, inputs: Inputs | Non
         raise AuditError(
             f"run {intent.id} can't be rebuilt", why=f"its record is not understood ({error})", next="see `audit show`"
         ) from error
+
+
+def _approver(approval: dict[str, Any]) -> str:
+    """Who said yes: somebody may also have said no, or their yes may have expired."""
+    return approval["approver"] if approval.get("decision") == "approved" else ""
 
 
 def _fields(data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]) -> dict[str, Any]:

@@ -11,7 +11,18 @@ from __future__ import annotations
 
 from .evaluate import evaluate, secrets_in
 from .levels import Leveled, level_of
-from .rules import PACKS, Permit, Policy, Rule, fingerprint, is_plain, load, verify_permit
+from .rules import (
+    PACKS,
+    Permit,
+    Policy,
+    Rule,
+    fingerprint,
+    is_plain,
+    load,
+    permit_lines,
+    permit_of,
+    verify_permit,
+)
 
 __all__ = [
     "PACKS",
@@ -24,6 +35,8 @@ __all__ = [
     "is_plain",
     "level_of",
     "load",
+    "permit_lines",
+    "permit_of",
     "secrets_in",
     "verify_permit",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -128,6 +128,30 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return self.sha256 == fingerprint(request, entry)
         fits = self.text == request.text and self.backend == request.backend and request.limits.time <= self.time
         return fits and is_plain(request)
+
+
+LONGEST_TEXT = 500
+"""Characters of a text that is written out in a permit; a longer one goes by its digest."""
+
+
+def permit_of(rule: str, request: Request, entry: str = "", *, by_digest: bool = False, **more: Any) -> Permit:
+    """What permits exactly this request: by its text, where that is all of it and fit to be read."""
+    if by_digest or not is_plain(request) or len(request.text) > LONGEST_TEXT or not request.text.isprintable():
+        what: dict[str, Any] = {"sha256": fingerprint(request, entry)}
+    else:
+        what = {"text": request.text, "backend": request.backend, "time": float(request.limits.time)}
+    return Permit(rule=rule, language=request.language, entry=entry, **what, **more)
+
+
+def permit_lines(permit: Permit, indent: str = "    ") -> str:
+    """It as an item under `permits` in a redoma.yaml."""
+    import json
+
+    # JSON is YAML, where all characters stand for themselves.
+    first, *rest = [
+        f"{name}: {json.dumps(each, ensure_ascii=False)}\n" for name, each in msgspec.to_builtins(permit).items()
+    ]
+    return f"{indent}- {first}" + "".join(f"{indent}  {line}" for line in rest)
 
 
 def is_plain(request: Request) -> bool:

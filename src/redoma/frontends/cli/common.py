@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
 
 import click
 
@@ -134,6 +135,30 @@ def read_file(path: Path, most: int, *, pipes: bool = False) -> bytes:
     if len(data) > most:
         raise InvalidRequest(f"{path} is too large", why=f"at most {most} bytes are taken", next="make it smaller")
     return data
+
+
+@contextlib.contextmanager
+def new_file(path: Path, *, force: bool) -> Iterator[TextIO]:
+    """A file for our eyes only, as the log is; there when it is whole, and not before."""
+    import secrets
+
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(part, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            yield file
+        if force:
+            os.replace(part, path)
+        else:
+            os.link(part, path)  # which, unlike renaming, never replaces anything
+    except FileExistsError:
+        raise InvalidRequest(f"{path} is there already", why="nothing was written", next="add --force") from None
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InvalidRequest(f"{path} can't be written", why=why, next="choose another place") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def is_a_dialogue() -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from .common import (
     audit_log,
     given_command,
     json_option,
+    new_file,
     print_json,
     read_source,
     shown,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from redoma.audit import Record
     from redoma.history.policies import Example, Group, Tested
     from redoma.inputs import Inputs
+    from redoma.policy import Permit, Policy
     from redoma.policy.explain import Explanation, Seen
 
 COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: "red"}
@@ -173,6 +175,57 @@ def test(
             click.echo(line)
     newly = {"forbidden": tested.forbidden, "prompt": tested.prompt, "pass": tested.passing}
     return 1 if any(newly[group] for group in fail_on) else 0
+
+
+@policy.command("learn")
+@since_option
+@click.option("--at-least", type=click.IntRange(1), default=1, show_default=True, help="Approvals of each request.")
+@click.option("-o", "--output", default="-", metavar="FILE", help="Where to.  [default: standard output]")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@json_option
+@click.pass_obj
+def learn(state: State, since: datetime | None, at_least: int, output: str, force: bool, as_json: bool) -> None:
+    """Propose the narrowest rules that would have allowed what people have approved.
+
+    Permits of exactly these requests, with who approved them, when and why. No refusal is ever loosened, and nothing is
+    learned from what was denied, expired, had secrets, or is not all on record. It is tried over the history first:
+    what was approved passes, and nothing else changes.
+
+    \b
+    Examples:
+      redoma policy learn --since 30d
+      redoma policy learn --since 30d --at-least 3 -o learned.yaml
+      redoma policy test --add learned.yaml
+    """
+    from redoma.history.learn import History, yaml
+    from redoma.history.learn import learn as learned_from
+
+    config, log = state.config, audit_log(state)
+
+    def load(pack: str | None, permits: tuple[Permit, ...]) -> Policy:
+        more = msgspec.structs.replace(config.policy, permits=(*config.policy.permits, *permits))
+        return more.load(pack, time=config.limits.time)
+
+    history = History(
+        lambda: log.records(since, kinds=("intent", "outcome")),
+        lambda: log.records(kinds=("approval.given", "approval.denied", "approval.unpinned")),
+        kept_inputs(state),
+    )
+    learned = learned_from(history, load, at_least=at_least)
+    if as_json:
+        print_json({**msgspec.to_builtins(learned), "permits": msgspec.to_builtins(learned.permits)})
+        return
+    period = f"{since:%Y-%m-%d %H:%M} UTC" if since else ""
+    text = yaml(learned, when=f"{datetime.now(UTC):%Y-%m-%d}", since=period)
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        with new_file(Path(output), force=force) as file:
+            file.write(text)
+    count = len(learned.permits)
+    what = f"{count} permit{'' if count == 1 else 's'} from {learned.approved:,} approved runs"
+    left = sum(map(len, learned.left_out.values()))
+    click.echo(f"{what}; {learned.passing:,} runs on record would pass, {left:,} approved ones were left out", err=True)
 
 
 # --- history ---

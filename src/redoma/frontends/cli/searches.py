@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from redoma.errors import InvalidRequest
 
-from .common import Moment, State, audit_log, columns, json_option, print_json, shown, since_option
+from .common import Moment, State, audit_log, columns, json_option, new_file, print_json, shown, since_option
 
 if TYPE_CHECKING:
     from redoma.audit import Record
@@ -212,31 +209,9 @@ def _write(runs: Iterable[Run], output: str, form: Format, *, force: bool) -> No
     if output == "-":
         write(runs, sys.stdout, form)
         return
-    with _new_file(Path(output), force) as file:
+    with new_file(Path(output), force=force) as file:
         count = write(runs, file, form)
     click.echo(f"{shown(output)}: {count:,} run{'' if count == 1 else 's'}", err=True)
-
-
-@contextlib.contextmanager
-def _new_file(path: Path, force: bool) -> Iterator[TextIO]:
-    """A file for our eyes only, as the log is; there when it is whole, and not before."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with open(os.open(part, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            yield file
-        if force:
-            os.replace(part, path)
-        else:
-            os.link(part, path)  # which, unlike renaming, never replaces anything
-    except FileExistsError:
-        raise InvalidRequest(f"{path} is there already", why="nothing was written", next="add --force") from None
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise InvalidRequest(f"{path} can't be written", why=why, next="choose another place") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
 # --- counting ---
