@@ -139,7 +139,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     """Those that decide."""
 
 
-class Tested(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """A policy against history."""
 
     requests: int
@@ -170,7 +170,7 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare(
     intents: Iterable[Record], judge: Judge, current: Judge | None = None, *, inputs: Inputs, examples: int = 3
-) -> Tested:
+) -> Comparison:
     """`intents` are the records of that kind. `current` is the policy in force."""
     changes, unjudged = Counter[str](), Counter[str]()
     totals = Counter[Group]()
@@ -197,7 +197,7 @@ def compare(
         changes[f"{run.decision} → {said.decision}"] += 1
         by_rule[group].update(said.deciding or tuple(dict.fromkeys(run.rules)))
         _show(shown[group], run, said, examples)
-    return Tested(
+    return Comparison(
         requests=requests,
         unchanged=requests - totals.total(),
         forbidden=totals["forbidden"],

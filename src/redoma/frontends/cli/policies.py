@@ -31,7 +31,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from redoma.audit import Record
-    from redoma.history.policies import Example, Group, Tested
+    from redoma.history.policies import Comparison, Example, Group
     from redoma.inputs import Inputs
     from redoma.policy import Permit, Policy
     from redoma.policy.explain import Explanation, Seen
@@ -171,7 +171,7 @@ def test(
     if as_json:
         print_json({**msgspec.to_builtins(tested), "policy": judge.policy(None).digest})
     else:
-        for line in _tested_lines(tested, fail_on):
+        for line in _comparison_lines(tested, fail_on):
             click.echo(line)
     newly = {"forbidden": tested.forbidden, "prompt": tested.prompt, "pass": tested.passing}
     return 1 if any(newly[group] for group in fail_on) else 0
@@ -262,7 +262,7 @@ def _counted(records: Iterable[Record], bar: Any, at: int) -> Iterator[Record]:
         at = record.seq
 
 
-def _tested_lines(tested: Tested, fail_on: tuple[Group, ...]) -> Iterator[str]:
+def _comparison_lines(tested: Comparison, fail_on: tuple[Group, ...]) -> Iterator[str]:
     if not tested.requests and not tested.unjudged:
         yield "no request is on record in this time"
         return
