@@ -68,14 +68,20 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 def recorded(records: Iterable[Record], inputs: Inputs | None = None) -> Iterator[Recorded]:
     """Each run, when its end comes by; at last those that have none. Without `inputs` no contents are looked for."""
+    for intent, outcome in pairs(records):
+        yield rebuilt(intent, outcome, inputs)
+
+
+def pairs(records: Iterable[Record]) -> Iterator[tuple[Record, dict[str, Any] | None]]:
+    """The beginning and the end of each run, in the same order, as the log has them."""
     begun: dict[str, Record] = {}
     for record in records:
         if record.kind == "intent":
             begun[record.id] = record
         elif record.kind == "outcome" and (first := begun.pop(record.id, None)) is not None:
-            yield rebuilt(first, record.data, inputs)
+            yield first, record.data
     for first in begun.values():
-        yield rebuilt(first, None, inputs)
+        yield first, None
 
 
 def rebuilt(intent: Record, outcome: dict[str, Any] | None, inputs: Inputs | None = None) -> Recorded:

@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from .common import State, columns, json_option, print_json
+from .replays import replay
 
 if TYPE_CHECKING:
     from redoma.audit import AuditLog, Record
@@ -23,6 +24,7 @@ def audit() -> None:
     Examples:
       redoma audit tail -n 5
       redoma audit show 3f2a
+      redoma audit replay 3f2a
       redoma audit verify
     """
 
@@ -105,6 +107,9 @@ def stats(state: State, as_json: bool) -> None:
         rows.append((f"duration {title}", "-" if seconds is None else f"{seconds * 1000:.1f} ms"))
     rows += [("first", counted.first or "-"), ("last", counted.last or "-")]
     columns(rows)
+
+
+audit.add_command(replay)
 
 
 def _gist(record: Record) -> str:
