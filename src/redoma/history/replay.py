@@ -234,6 +234,9 @@ class Replayer:
     async def _run(self, run: Recorded, asked: Asked, verdict: Field, notes: list[str]) -> Replayed:
         result, after = await self._once(asked)
         before = run.outcome or {}
+        if result.status is Status.FAILED and run.status != "failed":
+            why = f"the replay failed: {result.error}"
+            return Replayed(id=run.id, replay=asked.request.id, verdict="impossible", why=why, notes=tuple(notes))
         fields = (verdict, *compared(before, after))
         different = any(field.state == "different" for field in fields)
         reasons: list[str] = []
@@ -276,8 +279,6 @@ class Replayer:
             if each.get("status") in _ENDED_AT_A_LIMIT:
                 yield f"{whose} ended at a limit: how far it gets depends on the machine ({each.get('error') or ''})"
                 break
-        if after.get("status") == "failed":
-            yield f"the replay failed: {after.get('error')}"
         yield from sources(run.request, seeded=_seed(run) is not None)
         if run.request.project is not None and any(field.state == "different" for field in fields):
             yield f"it read {run.request.project}, which may have changed since"

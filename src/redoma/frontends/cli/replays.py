@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from redoma.errors import InvalidRequest
+from redoma.errors import AuditError, InvalidRequest
 from redoma.output import visible
 
 from .common import FAILED, State, columns, json_option, print_json
 
 if TYPE_CHECKING:
-    from redoma.history.recorded import Recorded
+    from redoma.audit import Record
     from redoma.history.replay import Replayed
-    from redoma.inputs import Inputs
 
 _LOOKS = {
     "same": ("=", "green"),
@@ -65,21 +64,29 @@ def replay(state: State, ids: tuple[str, ...], last: int | None, as_json: bool) 
 
 
 async def _replay(state: State, ids: tuple[str, ...], last: int | None, *, quiet: bool) -> list[Replayed]:
-    from redoma.history.replay import Replayer
+    from redoma.history.recorded import rebuilt
+    from redoma.history.replay import Replayed, Replayer
     from redoma.inputs import Inputs
 
-    inputs = Inputs.within(state.config.state)
-    runs = _found(state, inputs, ids, last)
-    hidden = quiet or len(runs) == 1 or not sys.stderr.isatty()
+    found, inputs = _found(state, ids, last), Inputs.within(state.config.state)
+    hidden = quiet or len(found) == 1 or not sys.stderr.isatty()
+    done: list[Replayed] = []
     async with Replayer(state.config, inputs) as replayer:
-        with click.progressbar(runs, label="replaying", file=sys.stderr, hidden=hidden) as bar:
-            return [await replayer.replay(run) for run in bar]
+        with click.progressbar(found, label="replaying", file=sys.stderr, hidden=hidden) as bar:
+            for intent, outcome in bar:
+                try:
+                    run = rebuilt(intent, outcome, inputs)
+                except AuditError as error:
+                    done.append(Replayed(id=intent.id, verdict="impossible", why=str(error)))
+                else:
+                    done.append(await replayer.replay(run))
+    return done
 
 
-def _found(state: State, inputs: Inputs, ids: tuple[str, ...], last: int | None) -> list[Recorded]:
+def _found(state: State, ids: tuple[str, ...], last: int | None) -> list[tuple[Record, dict[str, Any] | None]]:
     """All of them before anything runs, so that a mistake in one of several ids costs nothing."""
     from redoma.audit import AuditLog
-    from redoma.history.recorded import pairs, rebuilt
+    from redoma.history.recorded import pairs
 
     log = AuditLog(state.config.audit.directory)
     if last is not None:
@@ -88,7 +95,7 @@ def _found(state: State, inputs: Inputs, ids: tuple[str, ...], last: int | None)
         found = [pair for each in ids for pair in pairs(log.show(each))]
     if not found:
         raise InvalidRequest("there is nothing to replay", why="no run is on record", next="see `redoma audit tail`")
-    return [rebuilt(intent, outcome, inputs) for intent, outcome in found]
+    return found
 
 
 def _show(done: Replayed) -> None:
