@@ -38,7 +38,6 @@ MAY_IMPORT = {
     "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect", "workspace"},
     "inputs": {"errors", "models", "audit"},
     "asked": {"endings", "inputs"},
-    "history": {"errors", "models", "audit", "inputs", "output", "policy"},
     "entries": {"errors", "models", "backends", "config", "denial", "intake"},
     "projects": {"errors", "models", "approval", "backends", "sensitive", "workspace"},
     "executor": {
@@ -48,6 +47,10 @@ MAY_IMPORT = {
     },
     "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
+    "history": {
+        *("errors", "models", "sensitive", "policy", "audit", "backends", "config", "inputs", "asked", "endings"),
+        *("expect", "executor", "output", "projects", "workspace"),
+    },
     "facades": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config", "intake"),
         *("executor", "sync"),

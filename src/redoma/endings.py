@@ -11,12 +11,14 @@ from .backends.base import Outcome, exceeded
 from .diagnose import diagnose
 from .errors import RedomaError
 from .expect import Expectation, applied
-from .models import Denial, Limits, Result, Status
+from .models import Change, Denial, Limits, Result, Status, Version
 from .output import Captured, clean
 from .sensitive import Redactor
 from .workspace.declared import unexpected
 
 _LONGEST_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
+_MOST_PATHS = 200  # of an effect, in the audit log
+_KEPT_OF_A_STREAM = 2048  # characters likewise, of what is no result
 _KEPT_OF_A_RESULT = 8192  # characters in the audit log: enough to know a run by; the caller has the whole
 
 
@@ -60,6 +62,7 @@ def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Red
         error=error or None,
         isolation=outcome.isolation,
         usage=outcome.usage,
+        seed=outcome.seed,
         redacted=counts,
         files=outcome.files,
         left_out=outcome.left_out,
@@ -116,7 +119,7 @@ def _explanation(status: Status, limits: Limits) -> str:
 def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
     """For the record, after: of files that were brought back the names, sizes and SHA-256, not the contents."""
     shown = result.stdout if result.value is None else repr(result.value)
-    record = {
+    record: dict[str, Any] = {
         "status": result.status.value,
         "exit_code": result.exit_code,
         "result": shown[:_KEPT_OF_A_RESULT],
@@ -128,10 +131,24 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
         "isolation": msgspec.to_builtins(result.isolation),
         "redacted": result.redacted,
     }
+    if result.value is not None:
+        record["value"] = _sha256(spelt(result.value))
+    for stream, text in (("stdout", result.stdout), ("stderr", result.stderr)):
+        record[stream] = {"size": len(text)}
+        if text:
+            record[stream]["sha256"] = _sha256(text)
+        if text and text is not shown:  # of which `result` has the beginning
+            record[stream]["text"] = text[:_KEPT_OF_A_STREAM]
+    if result.exception:
+        record["exception"] = result.exception
+    if result.seed is not None:
+        record["seed"] = msgspec.to_builtins(result.seed)
     if result.denial is not None:
         record["denial"] = {"rule": result.denial.rule, "resource": result.denial.resource}
     if result.effect is not None:
+        paths = [_path(change) for change in result.effect.changes[:_MOST_PATHS]]
         record["effect"] = {"digest": result.effect.digest, "changes": len(result.effect.changes)}
+        record["effect"]["paths"] = redactor.redact_data(paths)[0]
         record |= {"unexpected": list(result.unexpected)[:100], "rolled_back": result.rollback is not None}
     if result.mismatch:
         record["mismatch"] = result.mismatch
@@ -142,6 +159,32 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
     if result.files or result.left_out:
         record |= _files(result, redactor)
     return encodable(record)  # type: ignore[no-any-return]
+
+
+def spelt(value: Any) -> str:
+    """A value as a text that is the same for equal values: a set has no order, and another in each process."""
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{spelt(key)}: {spelt(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return type(value).__name__ + "[" + ", ".join(map(spelt, value)) + "]"
+        case set() | frozenset():
+            return type(value).__name__ + "[" + ", ".join(sorted(map(spelt, value))) + "]"
+        case _:
+            return repr(value)
+
+
+def _path(change: Change) -> list[str]:
+    """A path, and what it was and is, in few letters."""
+
+    def version(one: Version | None) -> str:
+        return "" if one is None else f"{one.kind} {one.mode:o} {one.sha256[:16] or one.target}"
+
+    return [change.path, version(change.before), version(change.after)]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _files(result: Result, redactor: Redactor) -> dict[str, Any]:

@@ -71,8 +71,7 @@ class AsyncExecutor:
         audit, state, approval = self.config.audit, self.config.state, self.config.approval
         self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
         self._artifacts = Artifacts(state / "artifacts") if state else None
-        place = state / "inputs" if state else None
-        self.inputs = Inputs(place, days=audit.retention_days, fsync=audit.fsync)
+        self.inputs = Inputs.within(state, days=audit.retention_days, fsync=audit.fsync)
         user = intake.user()
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
         self._gate = Gate.configured(Store(state / DATABASE), self._record, user=user, **settings) if state else None

@@ -60,6 +60,11 @@ class Inputs:
         """Without a directory nothing is kept."""
         self._directory, self._days, self._total, self._most, self._fsync = directory, days, total, most, fsync
 
+    @classmethod
+    def within(cls, state: Path | None, *, days: float = 30, fsync: bool = False) -> Inputs:
+        """Those of a state directory."""
+        return cls(state / "inputs" if state else None, days=days, fsync=fsync)
+
     def keep(self, content: bytes) -> str:
         """Its name. Raises `NotKept`."""
         self._must_fit(len(content))

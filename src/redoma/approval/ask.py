@@ -103,6 +103,8 @@ def digest_of(case: Case, key: bytes) -> tuple[str, str]:
     """SHA-256 of the request's content, and of the whole case. `key` keeps secrets from being guessed by their seal."""
     request = case.request
     bound = [(name, getattr(request, name)) for name in request.__struct_fields__ if name not in _NOT_BOUND]
+    if request.seed is None:  # what has none has the digest that it had before there were seeds
+        bound.remove(("seed", None))
     content = _sha256(["redoma request 1", bound, sorted(request.secrets)])
     # An effect has happened already: which secrets the run had can't change it any more.
     sealed = "" if case.effect else _seal(request.secrets, key)

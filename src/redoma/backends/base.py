@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from ..errors import InvalidRequest
-from ..models import Isolation, Language, Limits, Request, Status, Stream, Usage, WorkspaceKind
+from ..models import Isolation, Language, Limits, Request, Seed, Status, Stream, Usage, WorkspaceKind
 
 Sink = Callable[[Stream, bytes], bool]
 """Takes output as it comes. Returns False once the run has printed all it may: end it with `Status.OUTPUT`."""
@@ -80,6 +80,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     isolation: Isolation
     usage: Usage = Usage()
+    seed: Seed | None = None
+    """What its random numbers came from, if that is known."""
     files: dict[str, bytes] = {}
     left_out: dict[str, str] = {}
     entries: tuple[Entry, ...] | None = None

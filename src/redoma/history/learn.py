@@ -22,7 +22,7 @@ from ..models import Decision, Request
 from ..output import visible
 from ..policy import Permit, Policy, fingerprint, permit_lines, permit_of
 from .policies import Judge, Judged, Unjudged, unknown
-from .recorded import Recorded, paired, rebuilt
+from .recorded import Recorded, pairs, rebuilt
 
 MOST = 200
 """Permits that are proposed at once: who would read more?"""
@@ -107,7 +107,7 @@ class History:
         self._runs, self.answers, self._inputs = runs, answers, inputs
 
     def __iter__(self) -> Iterator[tuple[Record, Recorded]]:
-        for intent, outcome in paired(self._runs()):
+        for intent, outcome in pairs(self._runs()):
             try:
                 yield intent, rebuilt(intent, outcome.data if outcome else None, self._inputs)
             except AuditError:

@@ -68,11 +68,11 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 def recorded(records: Iterable[Record], inputs: Inputs | None = None) -> Iterator[Recorded]:
     """Each run, when its end comes by; at last those that have none. Without `inputs` no contents are looked for."""
-    for intent, outcome in paired(records):
+    for intent, outcome in pairs(records):
         yield rebuilt(intent, outcome.data if outcome else None, inputs)
 
 
-def paired(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
+def pairs(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
     """The beginning of each run with its end, in the order of the ends; at last those that have none."""
     begun: dict[str, Record] = {}
     for record in records:

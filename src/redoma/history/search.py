@@ -14,7 +14,7 @@ import msgspec
 
 from ..audit import Record
 from ..errors import InvalidRequest
-from .recorded import paired
+from .recorded import pairs
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ def search(records: Iterable[Record], query: Query) -> Iterator[Run]:
 
 def runs(records: Iterable[Record]) -> Iterator[Run]:
     """Every run whose beginning is among the records."""
-    for intent, outcome in paired(records):
+    for intent, outcome in pairs(records):
         yield _ended(_begun(intent), outcome) if outcome else _begun(intent)
 
 
