@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from .common import State, columns, json_option, print_json
+from .common import State, audit_log, columns, json_option, print_json
 from .replays import replay
 from .searches import export, search, stats
 
@@ -42,7 +42,7 @@ for _command in (search, export, stats, replay):
 @click.pass_obj
 def tail(state: State, count: int, as_json: bool) -> None:
     """The newest records, oldest of them first."""
-    found = auditaudit_log(state).tail(count)
+    found = audit_log(state).tail(count)
     if as_json:
         print_json(found)
     elif not found:
@@ -57,7 +57,7 @@ def tail(state: State, count: int, as_json: bool) -> None:
 @click.pass_obj
 def show(state: State, id: str, as_json: bool) -> None:  # noqa: A002 - the argument's name on the command line
     """Everything on record of one run; the beginning of its ID will do."""
-    found = auditaudit_log(state).show(id)
+    found = audit_log(state).show(id)
     if as_json:
         print_json(found)
         return
@@ -73,7 +73,7 @@ def show(state: State, id: str, as_json: bool) -> None:  # noqa: A002 - the argu
 @click.pass_obj
 def verify(state: State, head: str | None, as_json: bool) -> int:
     """Check every record; names the first that was altered, removed or reordered. Exit 1 if one was."""
-    report = auditaudit_log(state).verify(expected_head=head)
+    report = audit_log(state).verify(expected_head=head)
     torn = report.problem is not None and report.problem.kind == "torn"  # by a crash: the next record mends it
     if as_json:
         print_json({"ok": report.ok, **msgspec.to_builtins(report)})
