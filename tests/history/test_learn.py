@@ -231,7 +231,7 @@ async def test_the_way_people_do_it_from_asking_to_a_file_that_is_tried(
     file = tmp_path / "learned.yaml"
     status, _, told = redoma("policy", "learn", "--since", "1d", "-o", str(file))
     assert status == 0
-    assert "2 permits from 3 approved runs; 3 runs on record would pass, 0 approved ones were left out" in told
+    assert "2 permits from 3 approved runs; 3 runs on record would pass; approved and left out: 0" in told
     assert "approved 2 times by ann (2)" in file.read_text()
     assert redoma("config", "check", str(file))[0] == 0
     shape = json.loads(redoma("policy", "test", "--add", str(file), "--json")[1])

@@ -139,7 +139,11 @@ def permit_of(rule: str, request: Request, entry: str = "", *, by_digest: bool =
     if by_digest or not is_plain(request) or len(request.text) > LONGEST_TEXT or not request.text.isprintable():
         what: dict[str, Any] = {"sha256": fingerprint(request, entry)}
     else:
-        what = {"text": request.text, "backend": request.backend, "time": float(request.limits.time)}
+        what = {"text": request.text}
+        if request.backend != "auto":
+            what["backend"] = request.backend
+        if request.limits.time != Limits().time:
+            what["time"] = float(request.limits.time)
     return Permit(rule=rule, language=request.language, entry=entry, **what, **more)
 
 

@@ -225,7 +225,7 @@ def learn(state: State, since: datetime | None, at_least: int, output: str, forc
     count = len(learned.permits)
     what = f"{count} permit{'' if count == 1 else 's'} from {learned.approved:,} approved runs"
     left = sum(map(len, learned.left_out.values()))
-    click.echo(f"{what}; {learned.passing:,} runs on record would pass, {left:,} approved ones were left out", err=True)
+    click.echo(f"{what}; {learned.passing:,} runs on record would pass; approved and left out: {left:,}", err=True)
 
 
 # --- history ---
