@@ -189,6 +189,22 @@ def test_the_evidence_and_the_examples_are_with_each_permit(tmp_path: Path) -> N
     assert learned_from(stage, at_least=4).proposals == ()
 
 
+def test_nothing_is_learned_from_a_pin_whose_beginning_is_not_on_record_or_that_was_taken_back(tmp_path: Path) -> None:
+    """A pinned run names its approval; who gave it, and why, is another record, which may be past the retention."""
+    stage = Stage(tmp_path)
+    forgotten = stage.approve(bash("curl a.io"), "ann")
+    back = stage.approve(bash("curl b.io"), "ann")
+    answers = [record for record in stage.log.records() if record.kind == "approval.given" and record.id == back]
+    stage.log.append("approval.unpinned", back, {"approval": answers[0].data["approval"], "approver": "bob"})
+    kept = [*answers, *(record for record in stage.log.records() if record.kind == "approval.unpinned")]
+    runs = ("intent", "outcome")
+    past = History(lambda: stage.log.records(kinds=runs), lambda: kept, stage.inputs)
+    assert learn(past, with_permits).left_out == {
+        "the approval itself is no longer on record": (forgotten,),
+        "the approval was taken back": (back,),
+    }
+
+
 def test_no_more_is_proposed_than_somebody_would_read(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     for number in (1, 2, 2, 3):

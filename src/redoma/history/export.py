@@ -9,6 +9,7 @@ from typing import Literal, TextIO
 
 import msgspec
 
+from ..output import visible
 from .search import Run
 
 Format = Literal["csv", "json", "jsonl"]
@@ -46,13 +47,6 @@ def cell(value: object) -> object:
         value = " ".join(value)
     if not isinstance(value, str):
         return "" if value is None else value
-    text = _visible(value)
+    text = visible(value)  # some spreadsheets drop what has no shape, and what is behind it then begins the cell
     harmless = _FORMULA.sub(r"\1\2'", text)
     return f"'{harmless}" if text.startswith(_LEADING) else harmless
-
-
-def _visible(text: str) -> str:
-    """With an escape for what can't be seen: some spreadsheets drop it, and what is behind it then begins the cell."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)

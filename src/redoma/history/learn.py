@@ -128,10 +128,12 @@ def learn(
         if intent.id in refused:
             said_no.setdefault(key.fingerprint, intent.id)
         approval = (intent.data.get("approval") or {}).get("id")
-        if not run.approver or run.status in _REFUSED or approval not in given:
+        if not run.approver or run.status in _REFUSED:
             continue
         count += 1
-        if approval in taken_back:
+        if approval not in given:  # a pin outlives the record of who has set it
+            left_out.setdefault("the approval itself is no longer on record", []).append(run.id)
+        elif approval in taken_back:
             left_out.setdefault("the approval was taken back", []).append(run.id)
         elif why := _unfit(run):
             left_out.setdefault(why, []).append(run.id)
