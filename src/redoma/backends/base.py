@@ -8,6 +8,7 @@ code) failed. Whatever way `run` ends, returned, raised or cancelled, nothing of
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections import deque
 from collections.abc import Callable
@@ -201,6 +202,11 @@ class OverlayBackend(Backend, Protocol):
     async def run_over(self, request: Request, sink: Sink, control: Control | None, stage: str) -> Outcome:
         """Run it above the project of the request. What it left there is in `Outcome.entries`, and the contents of its
         files in the directory `stage`, which is private and empty."""
+
+
+def new_seed() -> int:
+    """For random numbers that nobody has drawn yet: as much as JSON carries everywhere."""
+    return int.from_bytes(os.urandom(6))
 
 
 def exceeded(limit: str, limits: Limits) -> str:

@@ -193,9 +193,7 @@ class Replayer:
         where, why = self._backend(ran_on, run)
         if why:
             notes.append(why)
-        changes: dict[str, Any] = {"backend": where, "id": Request().id}
-        if where == "jail":
-            changes["seed"] = _seed(run)
+        changes: dict[str, Any] = {"backend": where, "id": Request().id, "seed": _seed(run)}
         if request.workspace == "direct":
             changes["workspace"] = "overlay"
             notes.append("it worked in the project itself; this is an overlay of it, and what it does there is dropped")

@@ -13,6 +13,7 @@ import msgspec
 
 from ...errors import BackendError
 from ...models import Seed, WorkspaceKind
+from ..base import new_seed
 from . import protocol
 from .cgroup import Cell as Group
 from .launch import Zygote
@@ -74,7 +75,7 @@ class Cell:
             self.stdin, self.stdout, self.stderr = held[2:]
             for near in held:
                 os.set_blocking(near, False)
-            drawn = spec.seed if spec.seed is not None else int.from_bytes(os.urandom(6))
+            drawn = spec.seed if spec.seed is not None else new_seed()
             self.seed = Seed(random=drawn, hashes=zygote.hashes)
             told: dict[str, Any] = {**msgspec.structs.asdict(spec), "seed": drawn}
             zygote.order({**told, "without": sorted(without), "cgroup": group is not None}, far)
