@@ -124,6 +124,7 @@ def intent(
         **({"writes": list(asked.writes)} if asked.writes is not None else {}),
         **({"expect": asked.expectation.description} if asked.expectation else {}),
         **({"approval": _approval(approval)} if approval else {}),
+        **({"judged": {"env": sorted(judged.env), "time": judged.limits.time}} if (judged := asked.judged) else {}),
     }
     ours = {  # nothing that anybody could have put a secret into: looking for one is the dearest part of a record
         "language": request.language,
@@ -162,10 +163,7 @@ def _beside(asked: Asked) -> dict[str, Any]:
         "no_wait": not asked.wait,
         "objections": len(asked.objections),
     }
-    told: dict[str, Any] = {name: value for name, value in beside.items() if value}
-    if (judged := asked.judged) is not None:
-        told["judged"] = {"env": sorted(judged.env), "time": judged.limits.time}
-    return told
+    return {name: value for name, value in beside.items() if value}
 
 
 def _missing(asked: Asked, theirs: dict[str, Any], told: dict[str, Any]) -> dict[str, str]:
@@ -178,6 +176,8 @@ def _missing(asked: Asked, theirs: dict[str, Any], told: dict[str, Any]) -> dict
     if request.language == "lua":
         _note(missing, "argv", given["argv"], told.get("argv", []))
     for field, what in (("env", "variable"), ("files", "the name of a file")):
+        if len(given[field]) != len(told[field]):
+            missing[field] = "the record has no room for all of them"
         for pair, shown in zip(given[field].items(), told[field].items(), strict=False):
             _note(missing, f"{what} {shown[0]}", list(pair), list(shown))
     if request.secrets:

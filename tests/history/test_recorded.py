@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from redoma import AsyncExecutor, Config, FakeBackend
-from redoma.approval import Approver
+from redoma.approval import Approver, Ask
 from redoma.audit import AuditLog
-from redoma.config import AuditConfig
+from redoma.config import AuditConfig, NativeEntry
 from redoma.history.recorded import Recorded, recorded
 from redoma.inputs import Inputs
-from redoma.models import Decision, Limits, Request
+from redoma.models import Approval, Decision, Limits, Request
 from redoma.policy import Policy, evaluate
 
 
@@ -97,6 +97,33 @@ async def test_the_policy_that_judged_it_is_rebuilt_to_the_digest(kept: Config) 
     evaluation = evaluate(policy, again.judged)
     assert evaluation.decision is again.decision is Decision.FORBID
     assert tuple(finding.rule for finding in evaluation.findings) == again.rules
+
+
+async def test_of_a_configured_executor_what_was_judged_and_what_objected_are_rebuilt(kept: Config) -> None:
+    entry = NativeEntry(name="shell", default_env={"OURS": "1"}, command_whitelist=("echo hi",), limits={"time": 50})
+    config = msgspec.structs.replace(kept, entries={"app:shell": entry})
+    backend = FakeBackend(name="native")
+    async with AsyncExecutor(config, backends=[backend]) as executor:
+        await executor.command(["echo", "hi"], entry="app:shell", env={"LANG": "C"})
+        await executor.command(["rm", "x"], entry="app:shell")
+        asked = executor.ask(["echo", "hi"], "app:shell", {"env": {"LANG": "C"}})
+    allowed, refused = recorded(AuditLog(config.audit.directory).records(), inputs_of(config))
+    assert allowed.request == backend.requests[0]
+    assert allowed.request.env == {"OURS": "1", "LANG": "C"}
+    assert asked.judged is not None
+    assert allowed.judged == msgspec.structs.replace(asked.judged, id=allowed.id)
+    assert (allowed.entry, allowed.objections) == ("app:shell", ())
+    assert [finding.rule for finding in refused.objections] == ["entry.whitelist"]
+    assert (refused.status, refused.decision) == ("forbidden", Decision.FORBID)
+
+
+async def test_who_approved_it_is_on_record(kept: Config) -> None:
+    class Yes:
+        async def decide(self, ask: Ask) -> Approval:
+            return ask.answer("approved", approver="ana", reason="fine", at=ask.created)
+
+    _, again = await one(kept, "git push origin main", language="bash", approver=Yes())
+    assert (again.approver, again.approved, again.decision) == ("ana", True, Decision.PROMPT)
 
 
 async def test_a_run_without_input_writes_no_file_after_the_first(kept: Config) -> None:

@@ -238,6 +238,14 @@ async def test_nobody_is_asked_and_no_approval_is_used(config: Config) -> None:
     assert [record.kind for record in log(config)[before:]] == ["replay", "replay.outcome"]
 
 
+async def test_what_was_too_long_for_its_record_is_compared_and_shown_from_what_was_kept(config: Config) -> None:
+    code = "import time\nfor n in range(500): print(n, time.time_ns() if n == 200 else '')"
+    (done,) = await replay_all(config, await run_all(config, [python(code, limits={"output_lines": 20})]))
+    (stdout,) = (field for field in done.fields if field.name == "stdout")
+    assert stdout.state == "different"
+    assert "\n 199 \n-200 " in stdout.diff
+
+
 async def test_what_is_forbidden_by_now_is_not_run(config: Config) -> None:
     runs = await run_all(config, [python("print('marker')")], pretended=True)
     rule = Rule(id="no.marker", decision=Decision.FORBID, reason="not any more", pattern="marker")

@@ -179,7 +179,7 @@ def _contents(fields: dict[str, Any], data: dict[str, Any], inputs: Inputs | Non
         fields["stdin"] = content("stdin", names.get("stdin", ""))
     if data["files"]:
         kept = names.get("files") or [""] * len(data["files"])
-        fields["files"] = {file: content(f"file {file}", name) for file, name in zip(data["files"], kept, strict=True)}
+        fields["files"] = {file: content(f"file {file}", name) for file, name in zip(data["files"], kept, strict=False)}
 
 
 @functools.lru_cache(256)

@@ -10,13 +10,14 @@ then or now, is not run again either, and nor is what a person did not allow.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from ..artifacts import Store as Artifacts
 from ..asked import Asked
 from ..audit import AuditLog
 from ..backends.base import Backend
@@ -26,7 +27,7 @@ from ..errors import BackendUnavailable, InvalidRequest, PolicyError, RedomaErro
 from ..executor import AsyncExecutor
 from ..expect import Expectation, expectation
 from ..inputs import Inputs
-from ..models import Decision, Evaluation, Request, Result, Seed, Status
+from ..models import Decision, Evaluation, KiB, Request, Result, Seed, Status
 from ..policy import Policy, evaluate
 from ..projects import staged
 from ..sensitive import Redactor
@@ -37,6 +38,7 @@ from .sources import sources
 
 _SANDBOXES = ("jail", "docker", "monty")
 _ENDED_AT_A_LIMIT = ("timeout", "memory", "output")
+_DIFFED = 32 * KiB  # of what was printed, where all of it was kept
 _PATIENCE = 10.0  # seconds of a replay up to which it is run twice, to see whether it differs from itself
 _OF_NO_ACCOUNT = ("policy", "requester", "reason", "label", "secrets")
 """What may be missing without any difference to what it does; secrets have something in their place."""
@@ -239,9 +241,12 @@ class Replayer:
         different = any(field.state == "different" for field in fields)
         reasons: list[str] = []
         if different:
+            before = self._with_texts(run.id, before, self._config)
+            fields = (verdict, *compared(before, self._with_texts(result.id, after, self._executor.config)))
             reasons = [*self._reasons(run, before, after, fields)]
             if result.usage.wall <= _PATIENCE and result.status.ending == "ran":
-                _, twice = await self._once(asked)
+                other = msgspec.structs.replace(asked.request, id=Request().id)
+                _, twice = await self._once(asked._replace(request=other))
                 itself = [field.name for field in compared(after, twice) if field.state == "different"]
                 if itself:
                     differs = f"it is not deterministic: run twice, it differs from itself in {', '.join(itself)}"
@@ -258,9 +263,22 @@ class Replayer:
         )
 
     async def _once(self, asked: Asked) -> tuple[Result, dict[str, Any]]:
-        again = msgspec.structs.replace(asked.request, id=Request().id)
-        result = await self._executor.submit(asked._replace(request=again))
-        return result, outcome(result, Redactor(again.secrets.values()))
+        result = await self._executor.submit(asked)
+        return result, outcome(result, Redactor(asked.request.secrets.values()))
+
+    def _with_texts(self, run: str, outcome: dict[str, Any], config: Config) -> dict[str, Any]:
+        """With more of what it printed than its record has, where all of it was kept."""
+        for stream in outcome.get("artifacts", {}):
+            if config.state is not None and stream in outcome:
+                with suppress(RedomaError):  # it is kept for a few days only
+                    text = (
+                        Artifacts(config.state / "artifacts")
+                        .find(run, stream)
+                        .read(0, _DIFFED)
+                        .decode(errors="replace")
+                    )
+                    outcome = {**outcome, stream: {**outcome[stream], "text": text}}
+        return outcome
 
     def _reasons(
         self, run: Recorded, before: dict[str, Any], after: dict[str, Any], fields: tuple[Field, ...]
