@@ -260,7 +260,7 @@ class Bench:
                 await self.asked(lambda executor=executor: executor.run(PYTHON_CODE))  # type: ignore[misc]
                 await rest([jail])
                 await asyncio.sleep(0.2)  # whoever made the last cell has ended by then
-                zygote = jail._pools[None].zygote_pid
+                zygote = jail._pools[None, None].zygote_pid
                 assert zygote is not None
                 tree = children()
                 found = [megabytes(below(cell, tree), "Private_") for cell in tree.get(zygote, ())]
@@ -288,7 +288,7 @@ class Bench:
 def at_rest(jail: JailBackend) -> bool:
     if not jail._pools:
         return True  # it has not been used yet, and does nothing
-    pool = jail._pools[None]
+    pool = jail._pools[None, None]
     counts = pool.counts()
     return pool._lacking() <= 0 and not counts["arming"] and not counts["running"] and not pool._dying
 

@@ -67,6 +67,24 @@ def redoma_command() -> Callable[..., subprocess.CompletedProcess[str]]:
     return call
 
 
+@pytest.fixture
+def redoma(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The command line, in this process: starting one for each call is most of what a call costs."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        from redoma.frontends.cli.app import run
+
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+        try:
+            status = run([*arguments])
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return status, *capsys.readouterr()
+
+    return call
+
+
 def descendants() -> set[int]:
     """Every live process below this one."""
     found: set[int] = set()

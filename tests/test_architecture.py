@@ -38,15 +38,21 @@ MAY_IMPORT = {
     "intake": {"errors", "models", "config"},
     "denial": {"errors", "models", "backends", "output", "policy", "sensitive"},
     "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect", "workspace"},
+    "inputs": {"errors", "models", "audit"},
+    "asked": {"endings", "inputs"},
     "entries": {"errors", "models", "backends", "config", "denial", "intake"},
     "projects": {"errors", "models", "approval", "backends", "sensitive", "workspace"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
         *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
-        *("bound", "projects", "workspace"),
+        *("asked", "bound", "inputs", "projects", "workspace"),
     },
     "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
+    "history": {
+        *("errors", "models", "sensitive", "policy", "audit", "backends", "config", "inputs", "asked", "endings"),
+        *("artifacts", "expect", "executor", "output", "projects", "workspace"),
+    },
     "facades": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config", "intake"),
         *("executor", "sync"),
@@ -54,7 +60,8 @@ MAY_IMPORT = {
     "scripts": {"facades"},
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", "artifacts", "expect", "approval", "notation", "store", "projects", "workspace", ""),
+        *("facades", "artifacts", "expect", "approval", "notation", "store", "projects", "workspace", "history"),
+        *("inputs", ""),
     },
 }
 

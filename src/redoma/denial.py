@@ -16,10 +16,9 @@ from .backends.base import Outcome, exceeded
 from .errors import BackendError, BackendUnavailable, Unsupported
 from .models import Decision, Denial, Evaluation, Limits, Request, Status
 from .output import clean
-from .policy import Policy, fingerprint, is_plain
+from .policy import Policy, permit_lines, permit_of
 from .sensitive import Redactor
 
-_LONGEST = 500  # characters of a text that is written out in a permit; a longer one goes by its digest
 _SHOWN = 200
 _OPTIONS = {"time": "--time", "cpu": "--cpu", "memory": "--memory", "disk": "--disk"}
 
@@ -152,19 +151,9 @@ def _permitting(evaluation: Evaluation, request: Request, policy: Policy, redact
 
 
 def _permits(rules: list[str], request: Request, redactor: Redactor, entry: str) -> list[str]:
-    text = request.text
-    if is_plain(request) and len(text) <= _LONGEST and text.isprintable() and clean(text, redactor)[0] == text:
-        what: dict[str, Any] = {"text": text}
-        if request.backend != "auto":
-            what["backend"] = request.backend
-        if request.limits.time != Limits().time:
-            what["time"] = float(request.limits.time)
-    else:
-        what = {"sha256": fingerprint(request, entry)}
-    if entry:
-        what["entry"] = entry
-    permits = [{"rule": rule, "language": request.language, **what} for rule in rules]
-    return ["policy:\n", "  permits:\n", *(_item(permit, "    ") for permit in permits)]
+    by_digest = clean(request.text, redactor)[0] != request.text
+    permits = [permit_of(rule, request, entry, by_digest=by_digest) for rule in rules]
+    return ["policy:\n", "  permits:\n", *map(permit_lines, permits)]
 
 
 def of_entry(address: str, kind: str, fields: dict[str, Any]) -> str:

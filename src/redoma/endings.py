@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from typing import Any
 
 import msgspec
@@ -12,13 +11,14 @@ from .backends.base import Outcome, exceeded
 from .diagnose import diagnose
 from .errors import RedomaError
 from .expect import Expectation, applied
-from .models import Denial, Evaluation, Limits, Request, Result, Status
+from .models import Change, Denial, Limits, Result, Status, Version
 from .output import Captured, clean
-from .policy import Leveled
 from .sensitive import Redactor
 from .workspace.declared import unexpected
 
 _LONGEST_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
+_MOST_PATHS = 200  # of an effect, in the audit log
+_KEPT_OF_A_STREAM = 2048  # characters likewise, of what is no result
 _KEPT_OF_A_RESULT = 8192  # characters in the audit log: enough to know a run by; the caller has the whole
 
 
@@ -62,6 +62,7 @@ def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Red
         error=error or None,
         isolation=outcome.isolation,
         usage=outcome.usage,
+        seed=outcome.seed,
         redacted=counts,
         files=outcome.files,
         left_out=outcome.left_out,
@@ -115,51 +116,10 @@ def _explanation(status: Status, limits: Limits) -> str:
             return ""
 
 
-def intent(
-    request: Request,
-    evaluation: Evaluation,
-    level: Leveled,
-    redactor: Redactor,
-    expectation: Expectation | None = None,
-) -> dict[str, Any]:
-    """For the record, before: contents of input and files by size alone, secrets by name alone."""
-    # Word by word: quoting a command for reading may split a secret that holds a quote.
-    words = [redactor.redact(word)[0] for word in request.argv]
-    theirs = {
-        "code": shlex.join(words) if request.language == "command" else request.code,
-        "requester": request.requester,
-        "reason": request.reason,
-        "findings": [msgspec.to_builtins(finding) for finding in evaluation.findings],
-        "level_why": list(level.why),
-        "env": request.env,
-        "secrets": sorted(request.secrets),
-        "files": {name: len(content) for name, content in request.files.items()},
-        "outputs": list(request.outputs),
-        "cwd": request.cwd,
-        "require": list(request.require),
-        **({"expect": expectation.description} if expectation else {}),
-    }
-    ours = {  # nothing that anybody could have put a secret into: looking for one is the dearest part of a record
-        "language": request.language,
-        "backend": request.backend,
-        "policy": evaluation.policy,
-        "policy_digest": evaluation.digest,
-        "decision": evaluation.decision.value,
-        "level": level.level.value,
-        "limits": msgspec.to_builtins(request.limits),
-        "stdin": len(request.stdin),
-        **({} if request.checkpoint is None else {"checkpoint": request.checkpoint}),
-    }
-    if request.language == "lua":
-        theirs["argv"] = words
-    filled = {name: value for name, value in theirs.items() if value}
-    return _encodable({**theirs, **redactor.redact_data(filled)[0], **ours})  # type: ignore[no-any-return]
-
-
 def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
     """For the record, after: of files that were brought back the names, sizes and SHA-256, not the contents."""
     shown = result.stdout if result.value is None else repr(result.value)
-    record = {
+    record: dict[str, Any] = {
         "status": result.status.value,
         "exit_code": result.exit_code,
         "result": shown[:_KEPT_OF_A_RESULT],
@@ -171,10 +131,24 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
         "isolation": msgspec.to_builtins(result.isolation),
         "redacted": result.redacted,
     }
+    if result.value is not None:
+        record["value"] = _sha256(spelt(result.value))
+    for stream, text in (("stdout", result.stdout), ("stderr", result.stderr)):
+        record[stream] = {"size": len(text)}
+        if text:
+            record[stream]["sha256"] = _sha256(text)
+        if text and text is not shown:  # of which `result` has the beginning
+            record[stream]["text"] = text[:_KEPT_OF_A_STREAM]
+    if result.exception:
+        record["exception"] = result.exception
+    if result.seed is not None:
+        record["seed"] = msgspec.to_builtins(result.seed)
     if result.denial is not None:
         record["denial"] = {"rule": result.denial.rule, "resource": result.denial.resource}
     if result.effect is not None:
+        paths = [_path(change) for change in result.effect.changes[:_MOST_PATHS]]
         record["effect"] = {"digest": result.effect.digest, "changes": len(result.effect.changes)}
+        record["effect"]["paths"] = redactor.redact_data(paths)[0]
         record |= {"unexpected": list(result.unexpected)[:100], "rolled_back": result.rollback is not None}
     if result.no_checkpoint:
         record["no_checkpoint"] = result.no_checkpoint
@@ -186,7 +160,33 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
         record["artifacts"] = {stream: msgspec.to_builtins(one) for stream, one in result.artifacts.items()}
     if result.files or result.left_out:
         record |= _files(result, redactor)
-    return _encodable(record)  # type: ignore[no-any-return]
+    return encodable(record)  # type: ignore[no-any-return]
+
+
+def spelt(value: Any) -> str:
+    """A value as a text that is the same for equal values: a set has no order, and another in each process."""
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{spelt(key)}: {spelt(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return type(value).__name__ + "[" + ", ".join(map(spelt, value)) + "]"
+        case set() | frozenset():
+            return type(value).__name__ + "[" + ", ".join(sorted(map(spelt, value))) + "]"
+        case _:
+            return repr(value)
+
+
+def _path(change: Change) -> list[str]:
+    """A path, and what it was and is, in few letters."""
+
+    def version(one: Version | None) -> str:
+        return "" if one is None else f"{one.kind} {one.mode:o} {one.sha256[:16] or one.target}"
+
+    return [change.path, version(change.before), version(change.after)]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _files(result: Result, redactor: Redactor) -> dict[str, Any]:
@@ -203,14 +203,14 @@ def _files(result: Result, redactor: Redactor) -> dict[str, Any]:
     }
 
 
-def _encodable(value: Any) -> Any:
+def encodable(value: Any) -> Any:
     """Plain data whose text can be written as UTF-8: a file name that is none is recorded with escapes, not refused."""
     match value:
         case str():
             return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
         case dict():
-            return {_encodable(key): _encodable(item) for key, item in value.items()}
+            return {encodable(key): encodable(item) for key, item in value.items()}
         case list() | tuple():
-            return [_encodable(item) for item in value]
+            return [encodable(item) for item in value]
         case _:
             return value

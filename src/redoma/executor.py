@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import msgspec
 
@@ -18,6 +18,8 @@ from . import bound, denial, endings, intake
 from . import config as configuration
 from .approval import NOBODY, Approver, Case, Gate, Verdict, setting_of
 from .artifacts import Store as Artifacts
+from .asked import Asked as Asked
+from .asked import intent, keep
 from .audit import AuditLog
 from .backends.base import Backend, Capabilities, Control
 from .config import Config, DockerEntry
@@ -32,9 +34,10 @@ from .errors import (
     Unsupported,
 )
 from .expect import Expectation, expectation
+from .inputs import Inputs
 from .intake import Options
 from .live import Live
-from .models import Decision, Evaluation, Finding, Language, Limits, Request, Result, Status, Stream
+from .models import Decision, Evaluation, Language, Limits, MiB, Request, Result, Status, Stream
 from .output import Capture, Spool
 from .policy import Policy, evaluate, level_of, secrets_in
 from .projects import Projects
@@ -43,36 +46,6 @@ from .store import NAME as DATABASE
 from .store import Store
 from .streaming import AsyncLiveRun
 from .workspace.kept import Kept
-
-
-class Asked(NamedTuple):
-    """A request, and what only its caller could know of it."""
-
-    request: Request
-    policy: str | None = None
-    objections: tuple[Finding, ...] = ()
-    """What speaks against it whatever the policy says."""
-    on: Backend | None = None
-    """The backend to run it on, where it is none of the executor's own."""
-    control: Control | None = None
-    """What the caller holds on to while it runs."""
-    judged: Request | None = None
-    """What policy looks at, where it is less than what runs: the variables of a configured executor are its owner's."""
-    expectation: Expectation | None = None
-    """What it has to print."""
-    wait: bool = True
-    """Whether the caller waits for a person who has to say yes; else the result is `pending` until then."""
-    entry: str = ""
-    """The address of the configured executor that runs it."""
-    writes: tuple[str, ...] | None = None
-    """Where in its project it is expected to write; None: nothing was said."""
-    redeems: str = ""
-    """The id under which a person was asked for this before."""
-    live_input: bool = False
-    """Whether it can be given input that policy has not read, and that no list of commands allows it to be given."""
-    unread_input: bool = False
-    """Whether it can be given input that nobody has read, also where there is such a list: an approval is of that."""
-
 
 AUTO = ("jail", "docker", "monty")
 """What `backend="auto"` tries, in this order: never one without a boundary."""
@@ -98,6 +71,7 @@ class AsyncExecutor:
         audit, state, approval = self.config.audit, self.config.state, self.config.approval
         self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
         self._artifacts = Artifacts(state / "artifacts") if state else None
+        self.inputs = Inputs.within(state, days=audit.retention_days, fsync=audit.fsync)
         user = intake.user()
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
         self._gate = Gate.configured(Store(state / DATABASE), self._record, user=user, **settings) if state else None
@@ -217,8 +191,13 @@ class AsyncExecutor:
             except ApprovalError as error:  # it can't be known whether it may run, so it may not
                 verdict = Verdict(status=Status.DENIED, error=str(error))
             result = msgspec.structs.replace(result, approval=verdict.approval, approval_id=verdict.id)
-            told = endings.intent(request, evaluation, level, self._for_record(asked, redactor), asked.expectation)
-            self._record("intent", request.id, told)
+            if self.config.audit.enabled:
+                without, policy = self._for_record(asked, redactor), self._policy(asked.policy)
+                given = (asked, policy, without, self.inputs)
+                large = verdict.status is None and asked.size > MiB  # what is refused needs no event loop
+                kept = await asyncio.to_thread(keep, *given) if large else keep(*given)
+                told = intent(asked, evaluation, level, without, verdict.approval, kept)
+                self._record("intent", request.id, told)
         except (AuditError, StoreError) as error:
             return endings.failed(result, error, redactor)  # what can't be recorded doesn't run
         try:

@@ -1,4 +1,4 @@
-"""What is learned from what a run printed: the failures in it, and where all of it can be read."""
+"""What is learned of a run: what it used and drew, the failures in what it printed, and where that can be read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,24 @@ from typing import Literal
 import msgspec
 
 from .errors import RedomaError
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run used. None means the backend can't tell: never a made-up zero."""
+
+    wall: float = 0.0
+    cpu: float | None = None
+    memory: int | None = None
+
+
+class Seed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the random numbers of a Python run came from, so that they can be drawn again. Nothing that must not be
+    guessed comes from it: `secrets`, `os.urandom` and `uuid4` ask the kernel."""
+
+    random: int
+    """Of `random`, and of `numpy.random` where that is preloaded."""
+    hashes: int
+    """Of the hashes of text, and so of the order of sets: what PYTHONHASHSEED is to an interpreter."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -20,6 +20,8 @@ from .effect import Effect as Effect
 from .effect import Version as Version
 from .errors import InvalidRequest
 from .learned import Artifact, Diagnosis
+from .learned import Seed as Seed
+from .learned import Usage as Usage
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -195,6 +197,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     requester: str = ""
     label: str = ""
     """What its requester calls it each time: the path of a script, or a name. A pinned approval goes by it."""
+    seed: Seed | None = None
+    """To draw the same random numbers as another run, where the backend can; None for new ones."""
     id: str = msgspec.field(default_factory=_new_id)
 
     def __post_init__(self) -> None:
@@ -385,14 +389,6 @@ class Chunk(NamedTuple):
     text: str
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run used. None means the backend can't tell: never a made-up zero."""
-
-    wall: float = 0.0
-    cpu: float | None = None
-    memory: int | None = None
-
-
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
     """What stood between the run and the host, layer by layer, and what did not."""
 
@@ -444,6 +440,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """Where we refused, could not, or ended it at a limit: what said no, and what would be allowed."""
     isolation: Isolation = Isolation()
     usage: Usage = Usage()
+    seed: Seed | None = None
+    """What its random numbers came from, where the backend can tell."""
     redacted: dict[str, int] = {}
     """How many secrets of each kind were taken out of what you read here."""
     omitted: dict[Stream, int] = {}

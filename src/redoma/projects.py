@@ -96,7 +96,7 @@ class Projects:
         match request.workspace:
             case "overlay":
                 # Opened before anything runs, and looked at by what is open: whatever has its path afterwards.
-                with self._stage() as stage, Tree(request.project or "") as tree:
+                with staged(self.changes.directory.parent) as stage, Tree(request.project or "") as tree:
                     began = time.time()
                     outcome = await cast("OverlayBackend", backend).run_over(request, sink, control, str(stage))
                     look = partial(self._effect, tree, request, outcome, stage, began, case, redactor)
@@ -104,26 +104,6 @@ class Projects:
             case "scratch" | "direct" if request.touches is not None and _is_guarded(request, case.evaluation):
                 return await self._guarded(backend, request, sink, control, redactor)
         return await backend.run(request, sink, control), {}
-
-    @contextmanager
-    def _stage(self) -> Iterator[Path]:
-        """For the contents of what a run writes. What is not kept in the end is gone; what a killed Redoma has left,
-        too, with the next run."""
-        place = self.changes.directory.parent
-        try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            stage = Path(tempfile.mkdtemp(prefix=_STAGE, dir=place))
-            lock = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _sweep(place)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise BackendError("there is no place for what it writes", why=why, next="free space there") from error
-        try:
-            yield stage
-        finally:
-            remove_tree(stage)
-            os.close(lock)
 
     def _effect(
         self,
@@ -297,6 +277,26 @@ class Projects:
         done = await asyncio.to_thread(self.changes.undo, kept.id)
         self._record("undone", kept.id, {"paths": _paths(kept.applied)})
         return done
+
+
+@contextmanager
+def staged(place: Path) -> Iterator[Path]:
+    """A directory for what a run leaves. What is not kept in the end is gone; what a killed Redoma has left, too, with
+    the next that is made there."""
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=_STAGE, dir=place))
+        lock = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _sweep(place)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise BackendError("there is no place for what it writes", why=why, next="free space there") from error
+    try:
+        yield stage
+    finally:
+        remove_tree(stage)
+        os.close(lock)
 
 
 def to_ask(case: Case) -> str:

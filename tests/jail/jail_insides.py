@@ -38,7 +38,7 @@ async def run(executor: AsyncExecutor, code: str = "1 + 1", language: Any = "pyt
 
 def pool_of(backend: JailBackend) -> Pool:
     """The pool of this process, which appears with the first run."""
-    return backend._pools[None]
+    return backend._pools[None, None]
 
 
 def zygote_of(backend: JailBackend) -> int:

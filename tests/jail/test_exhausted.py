@@ -149,7 +149,7 @@ async def main():
     assert first.value == 42, first
     failed = [cold.error]
     for _ in range(3):
-        while backend._pools[None].counts()["armed"] < 2:
+        while backend._pools[None, None].counts()["armed"] < 2:
             await asyncio.sleep(0.01)
         results = []
         try:

@@ -20,6 +20,8 @@ from ..output import sanitise
 _NOT_BOUND = frozenset({"id", "reason", "secrets"})
 """Of a request, what decides nothing of what happens: each run has its own id, and a reason is words. The values of
 secrets are bound by their seal. Every other field is bound, also one that is added to `Request` one day."""
+_LATER = ("checkpoint", "seed")
+"""Fields that were added to `Request` when there were pins already."""
 
 
 class Case(NamedTuple):
@@ -113,6 +115,9 @@ def digest_of(case: Case, key: bytes) -> tuple[str, str]:
     """SHA-256 of the request's content, and of the whole case. `key` keeps secrets from being guessed by their seal."""
     request = case.request
     bound = [(name, getattr(request, name)) for name in request.__struct_fields__ if name not in _NOT_BOUND]
+    for name in _LATER:  # who says nothing of it has the digest that there was before it could be said
+        if getattr(request, name) is None:
+            bound.remove((name, None))
     files = [case.scripts] if case.scripts else []
     content = _sha256(["redoma request 1", bound, sorted(request.secrets), *files])
     # An effect has happened already: which secrets the run had can't change it any more.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,9 @@ class AuditLog:
         """Check every record; `expected_head` is a hash from an earlier verification, kept where nobody rewrites it."""
         return verify.verify(self.directory, expected_head)
 
-    def records(self, since: datetime | None = None) -> Iterator[Record]:
-        """Every record, oldest first."""
-        return read.records(self.directory, since)
+    def records(self, since: datetime | None = None, *, kinds: Container[str] | None = None) -> Iterator[Record]:
+        """Every record, or those of some kinds, oldest first."""
+        return read.records(self.directory, since, kinds)
 
     def tail(self, count: int) -> list[Record]:
         """The newest records, oldest of them first."""

@@ -6,7 +6,7 @@ import math
 import os
 from array import array
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,14 +37,14 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     last: str | None
 
 
-def records(path: Path, since: datetime | None = None) -> Iterator[Record]:
+def records(path: Path, since: datetime | None = None, kinds: Container[str] | None = None) -> Iterator[Record]:
     # A record is never in a file older than its own date, so older files need not be opened.
     start = since.astimezone(UTC).isoformat(timespec="microseconds") if since else ""
     for name in _names(path):
         if name >= f"audit-{start[:10]}":
             for number, raw in _lines(path, name):
-                record = _decode(name, number, raw)
-                if record.time >= start:
+                record = _decode(name, number, raw, kinds)
+                if record is not None and record.time >= start:
                     yield record
 
 
@@ -54,7 +54,7 @@ def tail(path: Path, count: int) -> list[Record]:
         if len(found) >= count:
             break
         newest = deque(_lines(path, name), maxlen=count - len(found))
-        found[:0] = [_decode(name, number, raw) for number, raw in newest]
+        found[:0] = filter(None, [_decode(name, number, raw) for number, raw in newest])
     return found
 
 
@@ -130,9 +130,11 @@ def _lines(path: Path, name: str) -> Iterator[tuple[int, bytes]]:
                     yield number, raw
 
 
-def _decode(name: str, number: int, raw: bytes) -> Record:
+def _decode(name: str, number: int, raw: bytes, kinds: Container[str] | None = None) -> Record | None:
+    """None for one of another kind, of which only the hash is looked at: to decode it is most of what it costs."""
     try:
-        return read_frame(raw).record()
+        frame = read_frame(raw)
+        return frame.record() if kinds is None or frame.kind in kinds else None
     except (ValueError, RecursionError) as error:
         raise AuditError(
             f"line {number} of {name} can't be read", why=str(error), next="see `redoma audit verify`"

@@ -8,6 +8,7 @@ code) failed. Whatever way `run` ends, returned, raised or cancelled, nothing of
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from ..errors import InvalidRequest
-from ..models import Isolation, Language, Limits, Request, Status, Stream, Usage, WorkspaceKind
+from ..models import Isolation, Language, Limits, Request, Seed, Status, Stream, Usage, WorkspaceKind
 
 Sink = Callable[[Stream, bytes], bool]
 """Takes output as it comes. Returns False once the run has printed all it may: end it with `Status.OUTPUT`."""
@@ -80,6 +81,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     isolation: Isolation
     usage: Usage = Usage()
+    seed: Seed | None = None
+    """What its random numbers came from, if that is known."""
     files: dict[str, bytes] = {}
     left_out: dict[str, str] = {}
     entries: tuple[Entry, ...] | None = None
@@ -201,6 +204,11 @@ class OverlayBackend(Backend, Protocol):
     async def run_over(self, request: Request, sink: Sink, control: Control | None, stage: str) -> Outcome:
         """Run it above the project of the request. What it left there is in `Outcome.entries`, and the contents of its
         files in the directory `stage`, which is private and empty."""
+
+
+def new_seed() -> int:
+    """For random numbers that nobody has drawn yet: as much as JSON carries everywhere."""
+    return int.from_bytes(os.urandom(6))
 
 
 def exceeded(limit: str, limits: Limits) -> str:

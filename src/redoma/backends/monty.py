@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import BackendError, BackendUnavailable, Unsupported
-from ..models import Isolation, KiB, Limits, MiB, Request, Status, Stream, Usage
+from ..models import Isolation, KiB, Limits, MiB, Request, Seed, Status, Stream, Usage
 from . import monty_session
-from .base import Capabilities, Control, Outcome, Sink, exceeded
+from .base import Capabilities, Control, Outcome, Sink, exceeded, new_seed
 from .inside import is_seen_in_cells
 from .scratch import scratch
 
@@ -86,6 +86,11 @@ class MontyBackend:
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         self.capabilities()
+        seed = request.seed or Seed(random=new_seed(), hashes=0)  # its hashes are the same each time
+        outcome = await self._run(msgspec.structs.replace(request, seed=seed), sink)
+        return msgspec.structs.replace(outcome, seed=seed)
+
+    async def _run(self, request: Request, sink: Sink) -> Outcome:
         if (cells := self._jail()) is not None:
             try:
                 return await self._run_in_cell(cells, request, sink)
@@ -209,6 +214,7 @@ def _told(request: Request) -> monty_session.Told:
         "recursion": limits.recursion,
         "writes": min(limits.file_size, limits.disk),
         "value": limits.output_bytes,
+        "seed": request.seed.random if request.seed else new_seed(),
     }
 
 

@@ -50,6 +50,8 @@ class Told(TypedDict):
     """Bytes that it may write, to all files together."""
     value: int
     """Bytes of its value that are returned."""
+    seed: int
+    """Of its random numbers."""
 
 
 class Ended(TypedDict):
@@ -85,7 +87,9 @@ def checkout(pool: pydantic_monty.Monty, told: Told) -> pydantic_monty.MontySess
             "max_recursion_depth": told["recursion"],
             "max_suspensions": _HOST_CALLS,
         },
-        os_policy={"sleep": "call_host"},  # a sleep that can be interrupted, and that counts as time
+        # A sleep that can be interrupted, and that counts as time; and random numbers that can be drawn again, from a
+        # seed of one length, since it counts as memory.
+        os_policy={"sleep": "call_host", "random_start": {"seed": f"{told['seed']:016x}"}},
     )
 
 
@@ -241,7 +245,9 @@ def arm() -> dict[str, Any]:
     # Of its two sessions the first is ours: it brings in the pages that the second would have to wait for.
     pool = start(1, binary=f"{PROGRAMS}/{PROGRAM}", checkouts=2)
     _kept.append(pool)
-    told = Told(code="", env={}, files=False, time=9.0, cpu=9.0, memory=1 << 26, recursion=100, writes=0, value=1000)
+    told = Told(
+        code="", env={}, files=False, time=9.0, cpu=9.0, memory=1 << 26, recursion=100, writes=0, value=1000, seed=0
+    )
     with checkout(pool, told) as session:
         for code in ("print('x', 1.5)\n[str(i) for i in range(3)]", "1 / 0"):
             Feed({**told, "code": code}, say=lambda *_: None, wait=time.sleep, read=bytes).run(session, None)

@@ -8,7 +8,7 @@ what the user has allowed. Without a file only `places` has work to do.
 
 from __future__ import annotations
 
-from .layers import check, describe, load, loosenings, trust
+from .layers import check, describe, load, loosenings, proposed, trust
 from .model import (
     ApprovalConfig,
     AuditConfig,
@@ -49,6 +49,7 @@ __all__ = [
     "loosenings",
     "printable",
     "project_file",
+    "proposed",
     "state_directory",
     "trust",
     "trusted_files",

@@ -69,6 +69,15 @@ def check(path: Path, *, env: Mapping[str, str] | None = None) -> list[Problem]:
     return []
 
 
+def proposed(path: Path, on: Config | None = None, *, env: Mapping[str, str] | None = None) -> Config:
+    """What would be in force if a file were the project's, and trusted; or, with `on`, on top of that configuration.
+    It may also be what stands under `policy` alone. Nothing of it has any effect."""
+    env = os.environ if env is None else env
+    source = places.read(path)
+    layer = _layer(source, "file", env, bare=True)
+    return _merge(on or _with_user_file(_defaults(env), source, env), layer)
+
+
 def trust(path: Path, *, digest: str | None = None, env: Mapping[str, str] | None = None) -> Source:
     """Trust what a project file says now. `digest`: what the user was shown, which must still be its content."""
     env = os.environ if env is None else env
@@ -115,10 +124,10 @@ def _defaults(env: Mapping[str, str]) -> Config:
     return msgspec.structs.replace(config, origins={key: "default" for key, _ in _values(config)})
 
 
-def _layer(source: Source, label: str, env: Mapping[str, str]) -> Layer:
+def _layer(source: Source, label: str, env: Mapping[str, str], *, bare: bool = False) -> Layer:
     from .schema import read_layer
 
-    return read_layer(source, label, places.home(env))
+    return read_layer(source, label, places.home(env), bare=bare)
 
 
 def _same(path: Path, source: Source | None) -> bool:

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType, inspect
 
 from ..errors import InvalidRequest, PolicyError
 from ..models import Decision, Limits
-from .document import Node, parse
+from .document import Mapping, Node, Scalar, parse
 from .executors import check_engine, checked
 from .model import ApprovalConfig, AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, Name, Problem
 from .places import Source
@@ -64,10 +64,15 @@ class _File(msgspec.Struct):
     docker: DockerConfig
 
 
-def read_layer(source: Source, label: str, home: Path | None) -> Layer:
-    """What the file says. Raises `InvalidFile` with all that is wrong in it."""
+def read_layer(source: Source, label: str, home: Path | None, *, bare: bool = False) -> Layer:
+    """What the file says. Raises `InvalidFile` with all that is wrong in it. `bare`: it may also be what stands under
+    `policy` alone."""
     reader = Reader(source.path, home)
-    values = reader.value(parse(source), inspect.type_info(_File), "") or {}
+    root = parse(source)
+    if bare and isinstance(root, Mapping) and any(key.text in _Policy.__struct_fields__ for key, _ in root.pairs):
+        place = {"line": root.line, "column": root.column}
+        root = Mapping(**place, pairs=((Scalar(**place, text="policy", plain=True), root),))
+    values = reader.value(root, inspect.type_info(_File), "") or {}
     policy = values.get("policy", {})
     layer = Layer(
         label=label,
@@ -132,7 +137,7 @@ def _rules(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Rule, ...]:
 def _permits(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Permit, ...]:
     if not nodes:
         return ()
-    from ..policy import Permit
+    from ..policy import Permit, verify_permit
 
     kind, permits = inspect.type_info(Permit), []
     for number, node in enumerate(nodes):
@@ -148,6 +153,12 @@ def _permits(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Permit, ...]:
             reader.report_at(path, "it says both or neither of `text` and `sha256`", "copy it as a denial shows it")
         if permit.sha256 and {"backend", "time"} & values.keys():
             reader.report_at(path, "`sha256` stands for all of the request", "leave `backend` and `time` out")
+        if permit.up_to is Decision.ALLOW:
+            reader.report_at(path, "it takes nothing back", "write `up_to: prompt`, or leave it out")
+        try:
+            verify_permit(permit)
+        except PolicyError as error:
+            reader.report_at(path, f"{error.what}: {error.why}", error.next)
         permits.append(permit)
         reader.marks[f"policy.permits.{permit.key}"] = reader.marks[path]
     return tuple(permits)

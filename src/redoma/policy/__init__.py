@@ -12,7 +12,18 @@ from __future__ import annotations
 from .evaluate import evaluate, secrets_in
 from .executed import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
 from .levels import Leveled, level_of
-from .rules import PACKS, Permit, Policy, Rule, fingerprint, is_plain, load
+from .rules import (
+    PACKS,
+    Permit,
+    Policy,
+    Rule,
+    fingerprint,
+    is_plain,
+    load,
+    permit_lines,
+    permit_of,
+    verify_permit,
+)
 
 __all__ = [
     "PACKS",
@@ -31,6 +42,9 @@ __all__ = [
     "level_of",
     "load",
     "modules",
+    "permit_lines",
+    "permit_of",
     "placed",
     "secrets_in",
+    "verify_permit",
 ]

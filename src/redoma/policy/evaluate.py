@@ -29,11 +29,10 @@ def evaluate(policy: Policy, request: Request, *, live_input: bool = False, entr
         return Evaluation(policy=policy.name, digest=policy.digest)
     language = "bash" if request.language == "command" else request.language
     try:
-        compiled = "python.syntax-error" in policy.matcher.traits
-        facts = [*facts_of(request, live_input=live_input, compiled=compiled), *_secrets(policy, request)]
+        facts = facts_for(policy, request, live_input=live_input)
         findings = policy.matcher.findings(facts, request.text, language)
         if not live_input:  # a permit is of all of a request: not of what else will be said to it
-            findings = _permitted(policy, request, findings, entry)
+            findings = permitted(policy, request, findings, entry)
     except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
         findings = [
             Finding(
@@ -55,12 +54,23 @@ def secrets_in(policy: Policy, request: Request) -> list[str]:
     return policy.matcher.secrets(request.text, "bash" if request.language == "command" else request.language)
 
 
-def _permitted(policy: Policy, request: Request, findings: list[Finding], entry: str) -> list[Finding]:
+def permitted(policy: Policy, request: Request, findings: list[Finding], entry: str) -> list[Finding]:
     """What was found, without objecting to what the owner of the configuration permits in exactly this request."""
     if not policy.permits or not findings:
         return findings
-    rules = {permit.rule for permit in policy.permits if permit.covers(request, entry)}
-    return [msgspec.structs.replace(each, decision=Decision.ALLOW) if each.rule in rules else each for each in findings]
+    permits = policy.covering(request, entry)
+    return [
+        msgspec.structs.replace(each, decision=Decision.ALLOW)
+        if any(permit.rule == each.rule and each.decision <= permit.up_to for permit in permits)
+        else each
+        for each in findings
+    ]
+
+
+def facts_for(policy: Policy, request: Request, *, live_input: bool = False) -> list[Fact]:
+    """What can be said of a request, as far as a rule of the policy asks."""
+    compiled = "python.syntax-error" in policy.matcher.traits
+    return [*facts_of(request, live_input=live_input, compiled=compiled), *_secrets(policy, request)]
 
 
 def facts_of(request: Request, *, live_input: bool = False, compiled: bool = False) -> list[Fact]:

@@ -279,20 +279,21 @@ class _CommandRule:
         """Whether it can match a command that writes nothing, or has no slash in its arguments."""
         return (writes or not self.rule.writes) and (slashes or not self.needs_slash)
 
-    def match(self, command: Command, entries: Sequence[_Words], arguments: list[str], writes: list[str]) -> bool:
-        """`entries` are those of which one must fit the command's words; `arguments` and `writes` are path forms."""
+    def miss(self, command: Command, entries: Sequence[_Words], arguments: list[str], writes: list[str]) -> str:
+        """The field that doesn't hold; empty where the rule matches. `entries` are those of which one must fit the
+        command's words; `arguments` and `writes` are path forms."""
         if entries and not any(words.match(command) for words in entries):
-            return False
+            return "command"
         for spellings in self.flags:
             if not has_flag(command.args, spellings):
-                return False
+                return "flags"
         if self.rule.args and not (
             (self.bare and not _has_operand(command.args)) or any(map(self.fits_arg, arguments))
         ):
-            return False
+            return "args"
         if self.rule.writes and not any(map(self.fits_write, writes)):
-            return False
-        return not _excused(self.rule, " ".join(command.args))
+            return "writes"
+        return "unless" if _excused(self.rule, " ".join(command.args)) else ""
 
 
 def _excused(rule: Rule, text: str) -> bool:
@@ -367,15 +368,39 @@ class Matcher:
 
     def findings(self, facts: Iterable[Fact], text: str, language: str) -> list[Finding]:
         """Every rule that matches a fact or the text, in the order of the source."""
-        found: dict[Finding, None] = {}
-        for fact in facts:
-            for rule in self._matching(fact):
-                if rule.language in (None, language):
-                    found[_finding(rule, fact)] = None
+        found = dict.fromkeys(finding for fact in facts for finding in self.of_fact(fact, language))
+        found.update(dict.fromkeys(self.of_text(text, language)))
+        return sorted(found, key=lambda finding: (finding.line, finding.column))
+
+    def of_fact(self, fact: Fact, language: str) -> Iterator[Finding]:
+        """What the rules find in one fact."""
+        for rule in self._matching(fact):
+            if rule.language in (None, language):
+                yield _finding(rule, fact)
+
+    def of_text(self, text: str, language: str) -> Iterator[Finding]:
+        """What the rules find in the text as such."""
         for rule in self._of_text:
             if rule.language in (None, language):
-                found.update(dict.fromkeys(_findings_in_text(rule, text)))
-        return sorted(found, key=lambda finding: (finding.line, finding.column))
+                yield from _findings_in_text(rule, text)
+
+    def silent(self, fact: Fact, language: str) -> Iterator[tuple[Rule, str]]:
+        """The rules that name this very command, call or import and yet find nothing, with the field that says so."""
+        match fact:
+            case Command():
+                arguments, writes = _argument_forms(fact.args), _path_forms(fact.writes)
+                for prepared in self._commands:
+                    entries = [words for words in prepared.words if words.fits_name(fact.name)]
+                    if prepared.rule.command and entries and prepared.rule.language in (None, language):
+                        entries = entries if all(words.fits_word for words in entries) else []
+                        if missed := prepared.miss(fact, entries, arguments, writes):
+                            yield prepared.rule, missed
+            case Import() | Call() | Attribute():
+                index = {Import: self._imports, Call: self._calls, Attribute: self._attributes}[type(fact)]
+                matching = list(self._matching(fact))
+                for rule in index.matching(fact.name):
+                    if rule not in matching and rule.language in (None, language):
+                        yield rule, "unless" if _excused(rule, fact.name) else "literal"
 
     def secrets(self, text: str, language: str) -> list[str]:
         """What the group `secret` of a pattern holds; if that is too short to be found again, all that was matched."""
@@ -394,7 +419,7 @@ class Matcher:
                 if about := self._about_command(fact):
                     arguments, writes = _argument_forms(fact.args), _path_forms(fact.writes) if fact.writes else []
                     for prepared, entries in about:
-                        if prepared.match(fact, entries, arguments, writes):
+                        if not prepared.miss(fact, entries, arguments, writes):
                             yield prepared.rule
             case Trait():
                 yield from self.traits.get(fact.name, ())

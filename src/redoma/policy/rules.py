@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -105,6 +105,12 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sha256: str = ""
     entry: str = ""
     """The address of the configured executor that it may run on; empty for what runs on none."""
+    up_to: Decision = Decision.FORBID
+    """The strictest decision that it takes back: with `prompt` it spares a question, and never lifts a refusal."""
+    match: tuple[str, ...] = ()
+    """Texts that it covers; checked when it is loaded."""
+    not_match: tuple[str, ...] = ()
+    """Texts that it doesn't; checked when it is loaded."""
 
     @property
     def key(self) -> str:
@@ -122,6 +128,34 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return self.sha256 == fingerprint(request, entry)
         fits = self.text == request.text and self.backend == request.backend and request.limits.time <= self.time
         return fits and is_plain(request)
+
+
+LONGEST_TEXT = 500
+"""Characters of a text that is written out in a permit; a longer one goes by its digest."""
+
+
+def permit_of(rule: str, request: Request, entry: str = "", *, by_digest: bool = False, **more: Any) -> Permit:
+    """What permits exactly this request: by its text, where that is all of it and fit to be read."""
+    if by_digest or not is_plain(request) or len(request.text) > LONGEST_TEXT or not request.text.isprintable():
+        what: dict[str, Any] = {"sha256": fingerprint(request, entry)}
+    else:
+        what = {"text": request.text}
+        if request.backend != "auto":
+            what["backend"] = request.backend
+        if request.limits.time != Limits().time:
+            what["time"] = float(request.limits.time)
+    return Permit(rule=rule, language=request.language, entry=entry, **what, **more)
+
+
+def permit_lines(permit: Permit, indent: str = "    ") -> str:
+    """It as an item under `permits` in a redoma.yaml."""
+    import json
+
+    # JSON is YAML, where all characters stand for themselves.
+    first, *rest = [
+        f"{name}: {json.dumps(each, ensure_ascii=False)}\n" for name, each in msgspec.to_builtins(permit).items()
+    ]
+    return f"{indent}- {first}" + "".join(f"{indent}  {line}" for line in rest)
 
 
 def is_plain(request: Request) -> bool:
@@ -156,14 +190,52 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """SHA-256 of everything that can change a verdict; examples can't, but are cheap to hold to."""
         import hashlib
 
-        everything = (self.name, self.rules, self.permits)
-        return hashlib.sha256(msgspec.json.encode(everything, order="deterministic")).hexdigest()
+        return hashlib.sha256(self.encoded).hexdigest()
+
+    @property
+    def encoded(self) -> bytes:
+        """All of it: what `decode` makes the same policy of."""
+        return msgspec.json.encode((self.name, self.rules, self.permits), order="deterministic")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Policy:
+        """A policy as it was. Raises `PolicyError` for what is none, or none that this version understands."""
+        try:
+            name, rules, permits = msgspec.json.decode(data, type=tuple[str, tuple[Rule, ...], tuple[Permit, ...]])
+        except msgspec.DecodeError as error:
+            raise PolicyError(
+                "a recorded policy can't be read", why=str(error), next="use the version of Redoma that recorded it"
+            ) from error
+        return cls(name=name, rules=rules, permits=permits)
 
     @functools.cached_property
     def matcher(self) -> Matcher:
         from .match import Matcher
 
         return Matcher(self.rules)
+
+    @functools.cached_property
+    def _by_text(self) -> dict[str, list[Permit]]:
+        """There may be hundreds of permits, and one request needs a few of them."""
+        return _grouped((permit.text, permit) for permit in self.permits if not permit.sha256)
+
+    @functools.cached_property
+    def _by_digest(self) -> dict[str, list[Permit]]:
+        return _grouped((permit.sha256, permit) for permit in self.permits if permit.sha256)
+
+    def covering(self, request: Request, entry: str = "") -> list[Permit]:
+        """The permits of this request."""
+        named = self._by_text.get(request.text, [])
+        if self._by_digest:
+            named = [*named, *self._by_digest.get(fingerprint(request, entry), ())]
+        return [permit for permit in named if permit.covers(request, entry)]
+
+
+def _grouped(permits: Iterable[tuple[str, Permit]]) -> dict[str, list[Permit]]:
+    groups: dict[str, list[Permit]] = {}
+    for key, permit in permits:
+        groups.setdefault(key, []).append(permit)
+    return groups
 
 
 def load(
@@ -204,6 +276,24 @@ def load(
             )
         chosen[rule_id] = msgspec.structs.replace(chosen[rule_id], decision=decision)
     return Policy(name=pack, rules=tuple(chosen.values()), permits=tuple(permits))
+
+
+def verify_permit(permit: Permit) -> None:
+    """Raise `PolicyError` for a permit whose own examples disagree with it."""
+    examples = [(True, text) for text in permit.match] + [(False, text) for text in permit.not_match]
+    if examples and permit.sha256:
+        raise PolicyError(
+            "a permit by `sha256` has examples",
+            why="an example is a text, and the digest is of all of a request",
+            next="leave `match` and `not_match` out",
+        )
+    for expected, text in examples:
+        if (text == permit.text) is not expected:
+            raise PolicyError(
+                f"the permit of {permit.text[:80]!r} disagrees with its own example {text[:80]!r}",
+                why="it is under `match`, but is another text" if expected else "it is under `not_match`, but is that",
+                next="correct the permit or the example",
+            )
 
 
 def verify(rules: Iterable[Rule], taken: Iterable[str] = ()) -> None:

@@ -8,7 +8,9 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from ...errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
 from ...models import Isolation, Limits, Request
@@ -88,7 +90,7 @@ class JailBackend:
                 why=f"known: {', '.join(setup.LAYERS)}",
                 next="use those",
             )
-        self._owner, self._pools = os.getpid(), dict[_Place | None, Pool]()
+        self._owner, self._pools = os.getpid(), dict[tuple[_Place | None, int | None], Pool]()
         self._leaving: list[Pool] = []
         self._groups: cgroup.Cgroups | Unavailable | None = None
         self._env: dict[str, str] = {}
@@ -147,7 +149,9 @@ class JailBackend:
                 next="raise the limits `disk` and `files`",
             )
         spec = Spec(limits.disk, limits.files, request.workspace, request.project or "")
-        pool = self._ready(spec)
+        if (seed := request.seed) is not None:
+            spec = msgspec.structs.replace(spec, seed=seed.random)
+        pool = self._ready(spec, seed.hashes if seed else None)
         try:
             return await self._run(pool, spec, request, sink, control, stage)
         finally:
@@ -167,46 +171,46 @@ class JailBackend:
         finally:
             pool.give_back(cell)
 
-    def _ready(self, spec: Spec) -> Pool:
+    def _ready(self, spec: Spec, hashes: int | None) -> Pool:
         """The pool of this process, for one run more: a forked child makes its own. One for each project, since a
-        zygote has one in its root; if another directory is there by now, that is another project."""
+        zygote has one in its root; if another directory is there by now, that is another project. And one for each seed
+        of hashes that was asked for, which an interpreter has from its beginning: without cells ahead of time."""
         usual = Limits()
-        place = _place(spec.project) if spec.project else None
+        place = (_place(spec.project) if spec.project else None, hashes)
         with _making:
             if self._owner != os.getpid():
                 self._owner, self._pools = os.getpid(), {}
             if place not in self._pools:
                 self._forget_projects()
                 self._pools[place] = Pool(
-                    minimum=self._minimum if place is None else min(self._minimum, 1),
+                    minimum=self._minimum if place == _USUAL else min(self._minimum, 1) if hashes is None else 0,
                     maximum=self._maximum,
                     queue=self._queue,
                     idle=self._idle,
                     usual=Spec(usual.disk, usual.files, spec.workspace, spec.project),
                     without=self._without,
-                    start=partial(self._start, spec.project),
+                    start=partial(self._start, spec.project, hashes),
                 )
             pool = self._pools[place] = self._pools.pop(place)  # the last used is the last
             pool.runs += 1
             return pool
 
     def _forget_projects(self) -> None:
-        """Those that were not used for longest, and are not in use."""
+        """Those pools that were not used for longest, and are not in use."""
         self._leaving = [pool for pool in self._leaving if not pool._ended]
-        for place in [place for place in self._pools if place is not None][: -_MOST_PROJECTS + 1]:
+        for place in [place for place in self._pools if place != _USUAL][: -_MOST_PROJECTS + 1]:
             if not self._pools[place].runs and self._pools[place].leave():
                 self._leaving.append(self._pools.pop(place))
 
-    def _start(self, project: str) -> tuple[Zygote, cgroup.Cgroups | None]:
+    def _start(self, project: str, hashes: int | None) -> tuple[Zygote, cgroup.Cgroups | None]:
         """On the pool's thread."""
         if self._groups is None:
             self._groups = cgroup.find()
             if isinstance(self._groups, cgroup.Cgroups):
                 self._groups.sweep()
         groups = self._groups if isinstance(self._groups, cgroup.Cgroups) and "memory" not in self._without else None
-        zygote = Zygote(
-            self._preload, watched=groups is None, prelude=self._prelude, programs=self._programs, project=project
-        )
+        inside: dict[str, Any] = {"prelude": self._prelude, "programs": self._programs, "project": project}
+        zygote = Zygote(self._preload, watched=groups is None, hashes=hashes, **inside)
         self._env = zygote.env
         self._memory = groups.describe() if groups else ""
         return zygote, groups
@@ -253,6 +257,7 @@ class JailBackend:
 
 
 _Place = tuple[str, int, int]
+_USUAL = (None, None)  # no project, and any hashes
 
 
 def _place(project: str) -> _Place:

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from ...errors import BackendError
-from ...models import WorkspaceKind
+from ...models import Seed, WorkspaceKind
+from ..base import new_seed
 from . import protocol
 from .cgroup import Cell as Group
 from .launch import Zygote
@@ -34,6 +35,8 @@ class Spec(msgspec.Struct, frozen=True):
     workspace: WorkspaceKind = "scratch"
     project: str = ""
     """Its path, if it is none of the cell's own."""
+    seed: int | None = None
+    """Of its random numbers, where they are to be those of another run; else each cell has its own."""
 
 
 def readable(number: int) -> bool:
@@ -72,7 +75,9 @@ class Cell:
             self.stdin, self.stdout, self.stderr = held[2:]
             for near in held:
                 os.set_blocking(near, False)
-            told: dict[str, Any] = msgspec.structs.asdict(spec)
+            drawn = spec.seed if spec.seed is not None else new_seed()
+            self.seed = Seed(random=drawn, hashes=zygote.hashes)
+            told: dict[str, Any] = {**msgspec.structs.asdict(spec), "seed": drawn}
             zygote.order({**told, "without": sorted(without), "cgroup": group is not None}, far)
         except OSError as error:
             for near in held:

@@ -33,11 +33,12 @@ _MOST_SOURCE = 2 << 20  # bytes of code kept as a file, for tracebacks and for p
 
 
 def load() -> None:
-    """In the zygote: what the end of a run needs beyond this file."""
+    """In the zygote: what a run, or its end, needs beyond this file."""
     import linecache
+    import random
     import tokenize
 
-    _ = (linecache, tokenize)
+    _ = (linecache, random, tokenize)
 
 
 def start(spec: dict[str, Any], control: socket.socket) -> NoReturn:
@@ -71,7 +72,7 @@ def arm(spec: dict[str, Any], order: socket.socket) -> None:
     found = probe.look(spec)
     warm()
     names = spec["prelude"].arm() if spec["prelude"] is not None else {}
-    settle()
+    settle(spec["seed"])
     sys.modules["__main__"].__dict__.update(names)
     order.sendall(protocol.frame(protocol.ARMED, json.dumps(found).encode()))
 
@@ -119,12 +120,14 @@ def warm() -> None:
     environment(dict(os.environ))
 
 
-def settle() -> None:
-    """Everything that is the same for all Python code."""
+def settle(seed: int) -> None:
+    """Everything that is the same for all Python code. Each cell has a seed of its own: preloaded modules have the
+    state of the zygote, and every cell would draw the same numbers."""
     sys.argv[:] = [MAIN]
     sys.path.insert(0, "/workspace")
+    sys.modules["random"].seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()  # preloaded: every cell would draw the same numbers
+        numpy.random.seed([seed >> 32, seed & 0xFFFFFFFF])
     gc.freeze()
     gc.enable()
     # After the freeze, and held by nobody else: at the end it is collected, with all that only it held.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -24,12 +25,14 @@ _BOOT = (
     "from redoma.backends.jail.root import main; main()"
 )
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+MOST_HASHES = 2**32 - 1
+"""The largest PYTHONHASHSEED; 0 would switch the randomness off."""
 _ANSWER = 5.0
 _SECONDS = 60.0  # for the interpreter and whatever it preloads
 
 
 def plan(
-    preload: Iterable[str], watched: bool, prelude: str, programs: Mapping[str, str], project: str
+    preload: Iterable[str], watched: bool, prelude: str, programs: Mapping[str, str], project: str, hashes: int
 ) -> dict[str, Any]:
     """Where everything is on the host, and what it is called inside."""
     base = os.path.realpath(sys.base_prefix)
@@ -60,6 +63,7 @@ def plan(
         "base_executable": base_executable,
         "executable": executable,
         "env": env,
+        "hashes": hashes,
         "programs": {name: os.path.realpath(path) for name, path in programs.items()},
         "project": project,
         "zygote": {"preload": [*preload, *([prelude] if prelude else [])], "watched": watched, "prelude": prelude},
@@ -96,8 +100,11 @@ class Zygote:
         prelude: str = "",
         programs: Mapping[str, str] | None = None,
         project: str = "",
+        hashes: int | None = None,
     ) -> None:
-        told = plan(preload, watched, prelude, programs or {}, project)
+        # Chosen at random, but by us: a run can be repeated only where the order of its sets can be had again.
+        self.hashes = hashes if hashes is not None else 1 + secrets.randbelow(MOST_HASHES)
+        told = plan(preload, watched, prelude, programs or {}, project, self.hashes)
         self.env: dict[str, str] = told["env"]
         self.socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         us = os.pidfd_open(os.getpid())

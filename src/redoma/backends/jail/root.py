@@ -348,7 +348,9 @@ def enter(plan: dict[str, Any]) -> NoReturn:
         f"import sys; sys.path.append({PACKAGE!r}); from redoma.backends.jail import zygote; "
         f"sys.path.remove({PACKAGE!r}); zygote.main(sys.argv.pop())"
     )
-    arguments = [plan["executable"], "-I", "-B", "-X", "utf8", "-c", boot, json.dumps(plan["zygote"])]
+    # As `-I`, but that it reads its environment, of which all is here: nothing else can be told a seed of the hashes.
+    arguments = [plan["executable"], "-P", "-s", "-B", "-X", "utf8", "-c", boot, json.dumps(plan["zygote"])]
+    env = {**plan["env"], "PYTHONHASHSEED": str(plan["hashes"])}
     with step(f"start the interpreter as user {os.geteuid()}"):
-        os.execve(plan["executable"], arguments, plan["env"])  # noqa: S606 - without a shell is the point
+        os.execve(plan["executable"], arguments, env)  # noqa: S606 - without a shell is the point
     raise AssertionError

@@ -339,6 +339,7 @@ class Run:
             error=error,
             isolation=self._isolation,
             usage=Usage(wall=wall, cpu=self._cpu(), memory=memory),
+            seed=self._cell.seed if self._request.language == "python" else None,
             files=self._files,
             left_out=self._left_out,
             entries=self._received.finish() if self._received is not None and verdict is not None else None,

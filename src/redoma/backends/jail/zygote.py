@@ -43,6 +43,7 @@ def main(arguments: str) -> NoReturn:
 def prepare(told: dict[str, Any]) -> dict[str, Any]:
     """Load everything now, so that a cell finds it in memory."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the keepers
+    del os.environ["PYTHONHASHSEED"]  # it has done its part; else every run had variables to take away
     guest.load()
     for name in told["preload"]:
         try:

@@ -30,6 +30,7 @@ _COMMANDS = {
     "exec": "execs",
     "lua": "lua",
     "output": "artifacts",
+    "policy": "policies",
     "run": "runs",
     "try": "tries",
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from .common import State, columns, json_option, print_json
+from .common import State, audit_log, columns, json_option, print_json, shown
 
 if TYPE_CHECKING:
     from redoma.approval import Book, Entry
@@ -34,13 +34,10 @@ def approvals() -> None:
 
 def _book(state: State) -> Book:
     from redoma.approval import Book
-    from redoma.audit import AuditLog
     from redoma.config import state_directory
     from redoma.store import NAME, Store
 
-    settings = state.config.audit
-    log = AuditLog(settings.directory, retention_days=settings.retention_days, fsync=settings.fsync)
-    audit = log.append if settings.enabled else lambda kind, run, data: None
+    audit = audit_log(state).append if state.config.audit.enabled else lambda kind, run, data: None
     return Book(Store(state_directory() / NAME), audit, separate=state.config.approval.separate)
 
 
@@ -74,9 +71,9 @@ def show(state: State, id: str, as_json: bool) -> None:  # noqa: A002 - the argu
     if as_json:
         print_json(_shape(entry))
         return
-    shown = describe(entry.ask)
-    click.echo(shown.text)
-    if not shown.whole:
+    described = describe(entry.ask)
+    click.echo(described.text)
+    if not described.whole:
         click.echo(f"\nAll of it: redoma approvals show --json {entry.ask.id}")
     click.echo(f"\n{_verdict(entry)}")
 
@@ -164,9 +161,9 @@ def _say(entry: Entry, as_json: bool) -> None:
 def _row(entry: Entry) -> tuple[str, ...]:
     ask = entry.ask
     state = click.style(entry.state, fg=_COLOURS.get(entry.state, "red"))
-    what = _short(ask.label or ask.request.text, 60)
+    what = shown(ask.label or ask.request.text, 60)
     until = entry.approval.expires if entry.approval and entry.state == "approved" else ask.expires
-    return ask.id, state, ask.level.value, f"{until:%Y-%m-%d %H:%M}", _short(ask.requester, 24), what
+    return ask.id, state, ask.level.value, f"{until:%Y-%m-%d %H:%M}", shown(ask.requester, 24), what
 
 
 def _verdict(entry: Entry) -> str:
@@ -177,15 +174,8 @@ def _verdict(entry: Entry) -> str:
         )
     until = f" until {said.expires:%Y-%m-%d %H:%M} UTC" if said.decision == "approved" else ""
     pinned = f", pinned (used {entry.uses} times)" if said.pinned else ""
-    who = f"{_short(said.approver, 60)} at {said.at:%Y-%m-%d %H:%M} UTC: {_short(said.reason, 200)}"
+    who = f"{shown(said.approver, 60)} at {said.at:%Y-%m-%d %H:%M} UTC: {shown(said.reason, 200)}"
     return f"{entry.state}{until}{pinned}, by {who}"
-
-
-def _short(text: str, most: int) -> str:
-    from redoma.output import visible
-
-    line = visible(text).replace("\n", "\\n").replace("\t", "\\t")
-    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _shape(entry: Entry) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
 
 import click
 
@@ -17,6 +18,9 @@ from redoma.errors import InvalidRequest
 from redoma.models import Language
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from redoma.audit import AuditLog
     from redoma.config import Config
 
 FAILED = 125
@@ -43,6 +47,13 @@ class State:
         return config
 
 
+def audit_log(state: State) -> AuditLog:
+    from redoma.audit import AuditLog
+
+    settings = state.config.audit
+    return AuditLog(settings.directory, retention_days=settings.retention_days, fsync=settings.fsync)
+
+
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
@@ -63,6 +74,14 @@ def columns(rows: Iterable[Sequence[str]]) -> None:
     for row in table:
         padded = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
         click.echo("  ".join([*padded, row[-1]]).rstrip())
+
+
+def shown(text: str, most: int = 80) -> str:
+    """On one line, bounded, and harmless for a terminal, whatever it holds."""
+    from redoma.output import visible
+
+    line = visible(text[: 4 * most]).replace("\n", "\\n").replace("\t", "\\t")
+    return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
 
 
 class TakesCommand(click.Command):
@@ -118,6 +137,30 @@ def read_file(path: Path, most: int, *, pipes: bool = False) -> bytes:
     return data
 
 
+@contextlib.contextmanager
+def new_file(path: Path, *, force: bool) -> Iterator[TextIO]:
+    """A file for our eyes only, as the log is; there when it is whole, and not before."""
+    import secrets
+
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(part, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            yield file
+        if force:
+            os.replace(part, path)
+        else:
+            os.link(part, path)  # which, unlike renaming, never replaces anything
+    except FileExistsError:
+        raise InvalidRequest(f"{path} is there already", why="nothing was written", next="add --force") from None
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InvalidRequest(f"{path} can't be written", why=why, next="choose another place") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
 def is_a_dialogue() -> bool:
     """Whether a person sits there, who sees what we say and can answer."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
@@ -148,6 +191,27 @@ def _decode(data: bytes, name: str) -> str:
         ) from None
 
 
+class Moment(click.ParamType["datetime"]):
+    """A time: so long ago (`90s`, `30m`, `2h`, `30d`, `4w`), or a date or time as ISO 8601 has it, of UTC if no zone is
+    given."""
+
+    name = "when"
+    _UNITS: ClassVar = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        from datetime import UTC, datetime, timedelta
+
+        if isinstance(value, datetime):
+            return value
+        try:
+            if value[-1:] in self._UNITS and value[:-1].isascii() and value[:-1].isdigit():
+                return datetime.now(UTC) - timedelta(seconds=int(value[:-1]) * self._UNITS[value[-1]])
+            time = datetime.fromisoformat(value)
+            return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time; write it like 2h, 30d, 2030-01-31 or 2030-01-31T12:00", param, ctx)
+
+
 class Size(click.ParamType[int]):
     """A number of bytes, such as 256MiB."""
 
@@ -160,3 +224,6 @@ class Size(click.ParamType[int]):
         if size is None:
             self.fail(f"{value!r} is not a size; write it like 256MiB", param, ctx)
         return size
+
+
+since_option = click.option("--since", type=Moment(), metavar="WHEN", help="From then on: 2h, 30d, or 2030-01-31.")

@@ -34,6 +34,7 @@ Commands:
   exec         Run a command, without a shell.
   lua          Run a Lua script: a FILE, or `-` for standard input.
   output       Print what a run with a long output printed; the beginning...
+  policy       Why a verdict is what it is, and what another policy would say.
   run          Run code: a FILE, `-` for standard input, or the code itself.
   try          See what a command would do to the current project, then let...
 

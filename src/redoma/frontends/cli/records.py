@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from .common import State, columns, json_option, print_json
+from .common import State, audit_log, columns, json_option, print_json
+from .replays import replay
+from .searches import export, search, stats
 
 if TYPE_CHECKING:
-    from redoma.audit import AuditLog, Record
+    from redoma.audit import Record
 
 _TAMPERED = 1
 
@@ -23,15 +25,15 @@ def audit() -> None:
     Examples:
       redoma audit tail -n 5
       redoma audit show 3f2a
+      redoma audit search 'git push' --since 30d
+      redoma audit export --since 30d -o runs.csv
+      redoma audit replay 3f2a
       redoma audit verify
     """
 
 
-def _log(state: State) -> AuditLog:
-    from redoma.audit import AuditLog
-
-    settings = state.config.audit
-    return AuditLog(settings.directory, retention_days=settings.retention_days)
+for _command in (search, export, stats, replay):
+    audit.add_command(_command)
 
 
 @audit.command("tail")
@@ -40,7 +42,7 @@ def _log(state: State) -> AuditLog:
 @click.pass_obj
 def tail(state: State, count: int, as_json: bool) -> None:
     """The newest records, oldest of them first."""
-    found = _log(state).tail(count)
+    found = audit_log(state).tail(count)
     if as_json:
         print_json(found)
     elif not found:
@@ -55,7 +57,7 @@ def tail(state: State, count: int, as_json: bool) -> None:
 @click.pass_obj
 def show(state: State, id: str, as_json: bool) -> None:  # noqa: A002 - the argument's name on the command line
     """Everything on record of one run; the beginning of its ID will do."""
-    found = _log(state).show(id)
+    found = audit_log(state).show(id)
     if as_json:
         print_json(found)
         return
@@ -71,7 +73,7 @@ def show(state: State, id: str, as_json: bool) -> None:  # noqa: A002 - the argu
 @click.pass_obj
 def verify(state: State, head: str | None, as_json: bool) -> int:
     """Check every record; names the first that was altered, removed or reordered. Exit 1 if one was."""
-    report = _log(state).verify(expected_head=head)
+    report = audit_log(state).verify(expected_head=head)
     torn = report.problem is not None and report.problem.kind == "torn"  # by a crash: the next record mends it
     if as_json:
         print_json({"ok": report.ok, **msgspec.to_builtins(report)})
@@ -83,28 +85,6 @@ def verify(state: State, head: str | None, as_json: bool) -> int:
         click.echo(f"{click.style(problem.kind, fg='yellow' if torn else 'red')}: {where}: {problem.message}")
         click.echo(f"  {report.records} records before it are intact")
     return 0 if report.ok or torn else _TAMPERED
-
-
-@audit.command("stats")
-@json_option
-@click.pass_obj
-def stats(state: State, as_json: bool) -> None:
-    """Runs by status, backend and requester, and how long they took."""
-    counted = _log(state).stats()
-    if as_json:
-        print_json(counted)
-        return
-    rows = [("runs", str(counted.runs)), ("interrupted", str(counted.interrupted))]
-    for title, counts in (
-        ("status", counted.by_status),
-        ("backend", counted.by_backend),
-        ("requester", counted.by_requester),
-    ):
-        rows += [(f"{title} {name}", str(number)) for name, number in sorted(counts.items())]
-    for title, seconds in (("p50", counted.duration_p50), ("p95", counted.duration_p95)):
-        rows.append((f"duration {title}", "-" if seconds is None else f"{seconds * 1000:.1f} ms"))
-    rows += [("first", counted.first or "-"), ("last", counted.last or "-")]
-    columns(rows)
 
 
 def _gist(record: Record) -> str:

@@ -47,12 +47,17 @@ _TAME_PATH = re.compile(
 )
 
 
+def may_be_hook(name: str) -> bool:
+    """Whether some value of this variable makes innocent commands run something else."""
+    return _HOOKS.match(name) is not None
+
+
 def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
     """Whether setting this variable makes later, innocent commands run something else.
 
     `raw` is the value as written, to see that `$PATH` itself comes first; `reader` is the command it is set for.
     """
-    if not _HOOKS.match(name):
+    if not may_be_hook(name):
         return False
     if name == "IFS":
         # White space only splits in fewer places than we assume, and `IFS= read` is how lines are read.

@@ -1,0 +1,397 @@
+"""policy: why a verdict is what it is, and what another policy would have said of what ran."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from redoma.errors import InvalidRequest
+from redoma.models import Decision, Finding, Language, Request
+
+from .common import (
+    State,
+    TakesCommand,
+    audit_log,
+    given_command,
+    json_option,
+    new_file,
+    print_json,
+    read_source,
+    shown,
+    since_option,
+)
+
+if TYPE_CHECKING:
+    from redoma.audit import Record
+    from redoma.history.policies import Comparison, Example, Group
+    from redoma.inputs import Inputs
+    from redoma.policy import Permit, Policy
+    from redoma.policy.explain import Explanation, Seen
+
+COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: "red"}
+
+_INDENT = " " * 19
+
+
+@click.group("policy")
+def policy() -> None:
+    """Why a verdict is what it is, and what another policy would say.
+
+    \b
+    Examples:
+      redoma policy explain 'curl example.com/x | sh'
+      redoma policy test proposed.yaml --since 30d
+      redoma policy learn --since 30d -o learned.yaml
+    """
+
+
+@policy.command("explain", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
+@click.option(
+    "--lang",
+    type=click.Choice(["bash", "python", "command"]),
+    help="`command` splits it into words, without a shell.  [default: by the file's name, else bash]",
+)
+@click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
+@click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native.")
+@click.option("--policy", "pack", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]")
+@json_option
+@click.argument("source", required=False, metavar="")
+@click.pass_obj
+def explain(
+    state: State,
+    /,
+    source: str | None,
+    lang: Language | None,
+    seconds: float | None,
+    backend: str,
+    pack: str | None,
+    as_json: bool,
+) -> None:
+    """Show every fact and rule behind a verdict, without running anything.
+
+    SOURCE is a file, `-`, or the text itself. The exit status is 0 whatever the verdict is: see `redoma check` for one
+    that is not.
+
+    \b
+    Examples:
+      redoma policy explain 'find . -name "*.log" | xargs rm -rf'
+      redoma policy explain --lang python 'import os; os.system("ls")'
+      redoma policy explain script.py
+      redoma policy explain -- git push --force origin main
+    """
+    from redoma.executor import Asked, AsyncExecutor
+    from redoma.intake import build
+    from redoma.policy.explain import explain as explained
+
+    executor = AsyncExecutor(state.config)  # it starts nothing before something runs
+    limits = {} if seconds is None else {"time": seconds}
+    what = _asked(source, lang)
+    request = build(state.config, executor.backends, {"backend": backend, "limits": limits}, **what)
+    explanation = explained(state.config.load_policy(pack), request)
+    place = executor.place(Asked(request))
+    if as_json:
+        shape = explanation.plain()
+        evaluation, level = shape.pop("evaluation"), shape.pop("leveled")
+        decision = explanation.evaluation.decision.value
+        print_json({"decision": decision, **evaluation, **shape, **level, "backend": place})
+    else:
+        for line in _lines(explanation, request, place):
+            click.echo(line)
+
+
+def _asked(source: str | None, lang: Language | None) -> dict[str, Any]:
+    command = given_command()
+    if (source is None) == (not command) or (command and lang not in (None, "command")):
+        raise InvalidRequest(
+            "there is nothing to explain, or too much",
+            why="it takes a SOURCE, or a command after `--`",
+            next="write it like: redoma policy explain 'ls | wc -l', or redoma policy explain -- rm -rf build",
+        )
+    if command:
+        return {"argv": command, "language": "command"}
+    if lang == "command":
+        try:
+            return {"argv": tuple(shlex.split(source or "")), "language": "command"}
+        except ValueError as error:
+            raise InvalidRequest(
+                "the command can't be split into words", why=str(error), next="close every quote"
+            ) from None
+    code, language, inline = read_source(source or "", lang)
+    return {"code": code, "language": "bash" if inline and lang is None else language}
+
+
+@policy.command("test")
+@click.argument("file", type=click.Path(path_type=Path))
+@since_option
+@click.option("--add", is_flag=True, help="FILE on top of what is in force, instead of in place of the project's file.")
+@click.option("-n", "examples", type=click.IntRange(0, 100), default=3, show_default=True, help="Examples of each.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["forbidden", "prompt", "pass"]),
+    multiple=True,
+    help="Exit 1 if a request would newly be that.",
+)
+@json_option
+@click.pass_obj
+def test(
+    state: State,
+    file: Path,
+    since: datetime | None,
+    add: bool,
+    examples: int,
+    fail_on: tuple[Group, ...],
+    as_json: bool,
+) -> int:
+    """Evaluate a proposed policy over the recorded requests, without any effect.
+
+    FILE is a redoma.yaml, or what stands under `policy` in one. It is taken in place of the project's file, on top of
+    your own: as `redoma config check FILE` does.
+
+    \b
+    Examples:
+      redoma policy test proposed.yaml --since 30d
+      redoma policy test --add learned.yaml --fail-on forbidden
+    """
+    from redoma.config import proposed
+    from redoma.history.policies import Judge, compare
+
+    config = proposed(file, state.config if add else None)
+    judge, current = Judge(config.load_policy), Judge(state.config.load_policy)
+    judge.policy(None)  # what is wrong with it is told before anything is read
+    with intents(state, since) as records:
+        tested = compare(records, judge, current, inputs=kept_inputs(state), examples=examples)
+    if as_json:
+        print_json({**msgspec.to_builtins(tested), "policy": judge.policy(None).digest})
+    else:
+        for line in _comparison_lines(tested, fail_on):
+            click.echo(line)
+    newly = {"forbidden": tested.forbidden, "prompt": tested.prompt, "pass": tested.passing}
+    return 1 if any(newly[group] for group in fail_on) else 0
+
+
+@policy.command("learn")
+@since_option
+@click.option("--at-least", type=click.IntRange(1), default=1, show_default=True, help="Approvals of each request.")
+@click.option("-o", "--output", default="-", metavar="FILE", help="Where to.  [default: standard output]")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@json_option
+@click.pass_obj
+def learn(state: State, since: datetime | None, at_least: int, output: str, force: bool, as_json: bool) -> None:
+    """Propose the narrowest rules that would have allowed what people have approved.
+
+    Permits of exactly these requests, with who approved them, when and why. No refusal is ever loosened, and nothing is
+    learned from what was denied, expired, had secrets, or is not all on record. It is tried over the history first:
+    what was approved passes, and nothing else changes.
+
+    \b
+    Examples:
+      redoma policy learn --since 30d
+      redoma policy learn --since 30d --at-least 3 -o learned.yaml
+      redoma policy test --add learned.yaml
+    """
+    from redoma.history.learn import History, yaml
+    from redoma.history.learn import learn as learned_from
+
+    config, log = state.config, audit_log(state)
+
+    def load(pack: str | None, permits: tuple[Permit, ...]) -> Policy:
+        more = msgspec.structs.replace(config.policy, permits=(*config.policy.permits, *permits))
+        return more.load(pack, time=config.limits.time)
+
+    history = History(
+        lambda: log.records(since, kinds=("intent", "outcome")),
+        lambda: log.records(kinds=("approval.given", "approval.denied", "approval.unpinned")),
+        kept_inputs(state),
+    )
+    learned = learned_from(history, load, at_least=at_least)
+    if as_json:
+        print_json({**msgspec.to_builtins(learned), "permits": msgspec.to_builtins(learned.permits)})
+        return
+    period = f"{since:%Y-%m-%d %H:%M} UTC" if since else ""
+    text = yaml(learned, when=f"{datetime.now(UTC):%Y-%m-%d}", since=period)
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        with new_file(Path(output), force=force) as file:
+            file.write(text)
+    count = len(learned.permits)
+    what = f"{count} permit{'' if count == 1 else 's'} from {learned.approved:,} approved runs"
+    left = sum(map(len, learned.left_out.values()))
+    click.echo(f"{what}; {learned.passing:,} runs on record would pass; approved and left out: {left:,}", err=True)
+
+
+# --- history ---
+
+
+def kept_inputs(state: State) -> Inputs:
+    from redoma.inputs import Inputs
+
+    return Inputs(state.config.state / "inputs" if state.config.state else None)
+
+
+@contextlib.contextmanager
+def intents(state: State, since: datetime | None) -> Iterator[Iterable[Record]]:
+    """What was asked for, with a bar on a terminal that says how far we are."""
+    log = audit_log(state)
+    records = log.records(since, kinds=("intent",))
+    if not sys.stderr.isatty():
+        yield records
+        return
+    first, last = next(log.records(since), None), log.tail(1)
+    if first is None or not last:
+        yield ()
+        return
+    total = last[0].seq - first.seq + 1
+    with click.progressbar(length=total, label="evaluating", file=sys.stderr, update_min_steps=total // 200) as bar:
+        yield _counted(records, bar, first.seq)
+        bar.update(total - bar.pos)
+
+
+def _counted(records: Iterable[Record], bar: Any, at: int) -> Iterator[Record]:
+    for record in records:
+        yield record
+        bar.update(record.seq - at)
+        at = record.seq
+
+
+def _comparison_lines(tested: Comparison, fail_on: tuple[Group, ...]) -> Iterator[str]:
+    if not tested.requests and not tested.unjudged:
+        yield "no request is on record in this time"
+        return
+    yield _head("Requests", f"{tested.requests:,} evaluated, {tested.evaluated:,} of them different")
+    yield f"  unchanged        {tested.unchanged:>9,}"
+    groups: tuple[tuple[str, Group, int, Decision], ...] = (
+        ("newly forbidden", "forbidden", tested.forbidden, Decision.FORBID),
+        ("newly asked", "prompt", tested.prompt, Decision.PROMPT),
+        ("newly passing", "pass", tested.passing, Decision.ALLOW),
+    )
+    for title, group, count, decision in groups:
+        text = f"{title:16} {count:>9,}"
+        rules = ", ".join(f"{rule} {number:,}" for rule, number in [*tested.by_rule[group].items()][:4])
+        yield f"  {click.style(text, fg=COLOURS[decision]) if count else text}{f'   {rules}' if rules else ''}"
+        for each in tested.examples[group]:
+            yield from _example_lines(each)
+    if tested.left_out:
+        yield _head("Left out", f"{tested.left_out:,} that can't be evaluated, because the record doesn't have")
+        for what, count in [*tested.unjudged.items()][:_MOST_REASONS]:
+            yield f"  {count:>9,}  {shown(what)}"
+    if tested.differs_now:
+        yield _head(
+            "Note", f"of {tested.differs_now:,} the policy in force says something else already than was said then"
+        )
+    for group in fail_on:
+        if any(name == group and count for _, name, count, _ in groups):
+            yield click.style(f"failed: --fail-on {group}", fg="red")
+
+
+_MOST_REASONS = 10
+
+
+def _example_lines(each: Example) -> Iterator[str]:
+    when = each.time[:16].replace("T", " ")
+    yield f"      {when}  {each.id[:12]}  {shown(each.requester, 20)}  {click.style(shown(each.text), bold=True)}"
+    before = f"{each.before.value}{_ruled(each.before_rules)}"
+    yield click.style(f"        {before} → {each.after.value}{_ruled(each.after_rules)}", dim=True)
+
+
+def _ruled(rules: tuple[str, ...]) -> str:
+    return f" ({', '.join(shown(rule, 60) for rule in rules[:5])})" if rules else ""
+
+
+# --- an explanation, for reading ---
+
+
+def _lines(explanation: Explanation, request: Request, place: str) -> Iterator[str]:
+    evaluation, level = explanation.evaluation, explanation.leveled
+    count = len(explanation.seen)
+    yield _head("Facts", f"{count} in this {_NAMES[request.language]}, looked at by {explanation.rules} rules")
+    for seen in explanation.seen:
+        yield from _of_fact(seen)
+    if explanation.in_text:
+        yield _head("Text", "as such, by its characters")
+        for finding in explanation.in_text:
+            yield f"  {_place(finding.line, finding.column)}{'':9}{shown(finding.text)}".rstrip()
+            yield from _of_finding(finding)
+    if explanation.permits or explanation.others:
+        yield _head("Permits", f"{len(explanation.permits)} of this request")
+        for permit in explanation.permits:
+            yield f"  {click.style('covers', fg='green')}  {permit.rule}  {shown(permit.text or permit.sha256)}"
+        for permit in explanation.others:
+            yield click.style(f"  another request  {permit.rule}  {shown(permit.text or permit.sha256)}", dim=True)
+    yield _head("Level", level.level.value)
+    yield from (f"  {shown(reason, 200)}" for reason in level.why)
+    yield _head("Backend", _backend(place, request.backend))
+    decision = click.style(evaluation.decision.value, fg=COLOURS[evaluation.decision], bold=True)
+    rules = ", ".join(dict.fromkeys(finding.rule for finding in evaluation.deciding))
+    yield f"{_head('Verdict', decision)}, by {rules or 'no rule: nothing speaks against it'}"
+    yield f"  policy {evaluation.policy}, {evaluation.digest[:12]}"
+
+
+_NAMES = {"python": "Python code", "bash": "Bash script", "command": "command", "lua": "Lua script"}
+_FIELDS = {
+    "command": "its words don't fit",
+    "flags": "an option it needs is not there",
+    "args": "no argument fits",
+    "writes": "it writes to no such place",
+    "unless": "its `unless` excuses it",
+    "literal": "its arguments are of the other kind",
+}
+
+
+def _head(title: str, rest: str) -> str:
+    return f"{click.style(f'{title:8}', bold=True)} {rest}"
+
+
+def _place(line: int, column: int) -> str:
+    return f"{f'{line}:{column}' if line else '':8}"
+
+
+def _backend(place: str, asked: str) -> str:
+    return (place or "none that can run it: see `redoma doctor`") + (" (auto)" if asked == "auto" else "")
+
+
+def _of_fact(seen: Seen) -> Iterator[str]:
+    colour = COLOURS[max((finding.decision for finding in seen.findings), default=Decision.ALLOW)]
+    what = click.style(_what(seen), fg=colour) if seen.findings else _what(seen)
+    yield f"  {_place(seen.fact.line, seen.fact.column)}{seen.kind:9}{what}"
+    for finding in seen.findings:
+        yield from _of_finding(finding)
+    for field in dict.fromkeys(silent.because for silent in seen.silent):
+        rules = ", ".join(silent.rule for silent in seen.silent if silent.because == field)
+        yield click.style(f"{_INDENT}silent   {rules}: {_FIELDS[field]}", dim=True)
+
+
+def _what(seen: Seen) -> str:
+    """A fact on one line; `?` stands for what can't be known before it runs."""
+    from redoma.policy.facts import UNKNOWN, Call, Command, Span, Trait
+
+    fact = seen.fact
+    match fact:
+        case Command():
+            words = " ".join([fact.path or fact.name, *(shlex.quote(arg) if " " in arg else arg for arg in fact.args)])
+            via = f"  (inside {', '.join(fact.via)})" if fact.via else ""
+            text = words + via + (f"  writes {', '.join(fact.writes)}" if fact.writes else "")
+        case Trait():
+            text = f"{fact.name}: {seen.meaning}" + (f"  {fact.text}" if fact.text else "")
+        case Span():
+            text = f"it may take {fact.text}"
+        case Call():
+            text = f"{fact.name}({'constants' if fact.literal else '…'})"
+        case _:
+            text = getattr(fact, "name", fact.text)
+    return shown(text.replace(UNKNOWN, "?"), 160)
+
+
+def _of_finding(finding: Finding) -> Iterator[str]:
+    decision = click.style(f"{finding.decision.value:8}", fg=COLOURS[finding.decision])
+    yield f"{_INDENT}{decision} {finding.rule}: {shown(finding.reason, 200)}"
+    if finding.suggestion:
+        yield f"{_INDENT}{'':8} → {shown(finding.suggestion, 200)}"

@@ -1,0 +1,52 @@
+"""Runs as CSV and as JSON, written one by one."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable
+from typing import Literal, TextIO
+
+import msgspec
+
+from ..output import visible
+from .search import Run
+
+Format = Literal["csv", "json", "jsonl"]
+
+# A spreadsheet takes what begins so for a formula, and the end of a line or what separates cells somewhere (`;` where
+# the comma is a decimal point) for the beginning of a cell, whatever the quotes around it say.
+_FORMULA = re.compile(r"""(\A|[,;|\t\r\n])([\s"']*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])""")
+_LEADING = ("\t", "\r", "\n", "'")
+
+
+def write(runs: Iterable[Run], file: TextIO, form: Format) -> int:
+    """How many were written. `json` is one array, `jsonl` one object a line; both have every text as it is on record.
+    In CSV a text is made harmless for spreadsheets and terminals first."""
+    count = 0
+    if form == "csv":
+        table = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        table.writerow(Run.__struct_fields__)
+        for run in runs:
+            table.writerow([cell(value) for value in msgspec.structs.astuple(run)])
+            count += 1
+        return count
+    before, between, after = ("[\n", ",\n", "\n]\n") if form == "json" else ("", "\n", "")
+    file.write(before)
+    for count, run in enumerate(runs, 1):
+        if count > 1:
+            file.write(between)
+        file.write(msgspec.json.encode(run).decode())
+    file.write(after if form == "json" or not count else "\n")
+    return count
+
+
+def cell(value: object) -> object:
+    """A value of a row as a cell. Numbers are ours; whatever is text may be anybody's."""
+    if isinstance(value, tuple):
+        value = " ".join(value)
+    if not isinstance(value, str):
+        return "" if value is None else value
+    text = visible(value)  # some spreadsheets drop what has no shape, and what is behind it then begins the cell
+    harmless = _FORMULA.sub(r"\1\2'", text)
+    return f"'{harmless}" if text.startswith(_LEADING) else harmless

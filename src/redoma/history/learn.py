@@ -1,0 +1,366 @@
+"""From what people have approved to the permits that would have spared them the question.
+
+Nothing is generalised. A permit is of one exact request, so what is proposed is the narrowest there is; it takes back a
+question, never a refusal (`up_to: prompt`); and it is tried over the whole history before it is proposed: what was
+approved passes, and nothing else changes. What was approved and is not proposed is told, with why.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from ..audit import Record
+from ..errors import AuditError
+from ..inputs import Inputs
+from ..models import Decision, Request
+from ..output import visible
+from ..policy import Permit, Policy, fingerprint, permit_lines, permit_of
+from .policies import Judge, Judged, Unjudged, unknown
+from .recorded import Recorded, pairs, rebuilt
+
+MOST = 200
+"""Permits that are proposed at once: who would read more?"""
+_REFUSED = ("", "denied", "expired", "forbidden", "pending")
+"""Endings of what was not run after all, whatever somebody has said of it; or that are not on record."""
+_NEAR, _LONGEST_NEAR = 500, 200
+_SHOWN = 3
+
+
+class Approved(msgspec.Struct, frozen=True, kw_only=True):
+    """One run that somebody has said yes to."""
+
+    id: str
+    time: str
+    requester: str
+    approver: str
+    reason: str
+    pinned: bool
+    status: str
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """The permits of one request, and why."""
+
+    permits: tuple[Permit, ...]
+    """One for each rule that asks about it."""
+    text: str
+    approved: tuple[Approved, ...]
+    unanswered: int
+    """How often the same was asked for and nobody said anything; that would pass as well."""
+
+
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What is proposed, and what is not."""
+
+    proposals: tuple[Proposal, ...]
+    left_out: dict[str, tuple[str, ...]]
+    """Why → the runs that were approved and yet lead to nothing."""
+    approved: int
+    """Runs that somebody had approved."""
+    passing: int
+    """Runs on record that ask under the policy in force, and would not with what is proposed: no other changes."""
+
+    @property
+    def permits(self) -> tuple[Permit, ...]:
+        return tuple(permit for proposal in self.proposals for permit in proposal.permits)
+
+
+class _Key(NamedTuple):
+    """What a permit tells apart, and what it doesn't: the same request may be judged by another pack."""
+
+    fingerprint: str
+    pack: str | None
+
+
+class _Candidate:
+    """One request that was approved, as often as it was."""
+
+    def __init__(self, run: Recorded) -> None:
+        self.run = run
+        self.approved: list[Approved] = []
+        self.rules: tuple[str, ...] = ()
+        self.by_digest = False
+        self.unanswered = 0
+
+    def permits(self, not_match: tuple[str, ...] = ()) -> tuple[Permit, ...]:
+        request, entry = self.run.judged, self.run.entry
+        made = [permit_of(rule, request, entry, by_digest=self.by_digest, up_to=Decision.PROMPT) for rule in self.rules]
+        return tuple(
+            permit if permit.sha256 else msgspec.structs.replace(permit, match=(permit.text,), not_match=not_match)
+            for permit in made
+        )
+
+
+class History:
+    """What is on record, read as often as need be: it is never held as a whole. `since` bounds the runs alone."""
+
+    def __init__(
+        self, runs: Callable[[], Iterable[Record]], answers: Callable[[], Iterable[Record]], inputs: Inputs
+    ) -> None:
+        """`runs`: the records of kind `intent` and `outcome`. `answers`: those about approvals, of all time."""
+        self._runs, self.answers, self._inputs = runs, answers, inputs
+
+    def __iter__(self) -> Iterator[tuple[Record, Recorded]]:
+        for intent, outcome in pairs(self._runs()):
+            try:
+                yield intent, rebuilt(intent, outcome.data if outcome else None, self._inputs)
+            except AuditError:
+                continue  # nothing was approved that can't be read: at worst something is not proposed
+
+
+def learn(
+    history: History, load: Callable[[str | None, tuple[Permit, ...]], Policy], *, at_least: int = 1, most: int = MOST
+) -> Learned:
+    """`load` gives the policy in force with further permits. `at_least` so many approvals are wanted of each."""
+    given, taken_back, refused = _answers(history.answers())
+    left_out: dict[str, list[str]] = {}
+    candidates: dict[_Key, _Candidate] = {}
+    said_no: dict[str, str] = {}
+    count = 0
+    for intent, run in history:
+        key = _key(run)
+        if intent.id in refused:
+            said_no.setdefault(key.fingerprint, intent.id)
+        approval = (intent.data.get("approval") or {}).get("id")
+        if not run.approver or run.status in _REFUSED:
+            continue
+        count += 1
+        if approval not in given:  # a pin outlives the record of who has set it
+            left_out.setdefault("the approval itself is no longer on record", []).append(run.id)
+        elif approval in taken_back:
+            left_out.setdefault("the approval was taken back", []).append(run.id)
+        elif why := _unfit(run):
+            left_out.setdefault(why, []).append(run.id)
+        else:
+            candidate = candidates.setdefault(key, _Candidate(run))
+            candidate.approved.append(_evidence(run, *given[approval]))
+    judge = Judge(lambda pack: load(pack, ()))
+    for key, candidate in [*candidates.items()]:
+        if why := _objection(candidate, judge, said_no.get(key.fingerprint), at_least):
+            left_out.setdefault(why, []).extend(each.id for each in candidate.approved)
+            del candidates[key]
+    _try(history, candidates, judge, left_out)
+    ordered = sorted(candidates.items(), key=lambda item: (-len(item[1].approved), item[1].run.time, item[0]))
+    for key, candidate in _beyond(ordered, most):
+        left_out.setdefault(f"more than {most} would be proposed", []).extend(each.id for each in candidate.approved)
+        del candidates[key]
+    passing, near = _kept_promise(history, candidates, load, judge)
+    return Learned(
+        proposals=tuple(
+            Proposal(
+                permits=candidate.permits(_nearest(candidate, near)),
+                text=candidate.run.judged.text,
+                approved=tuple(candidate.approved),
+                unanswered=candidate.unanswered,
+            )
+            for key, candidate in ordered
+            if key in candidates
+        ),
+        left_out={why: tuple(runs) for why, runs in left_out.items()},
+        approved=count,
+        passing=passing,
+    )
+
+
+def _answers(records: Iterable[Record]) -> tuple[dict[str, tuple[str, str, bool]], set[str], set[str]]:
+    """Who has approved what, by the id of the question; what of it was taken back; and the runs that were denied."""
+    given: dict[str, tuple[str, str, bool]] = {}
+    taken_back: set[str] = set()
+    refused: set[str] = set()
+    for record in records:
+        data, question = record.data, str(record.data.get("approval"))
+        if record.kind == "approval.given":
+            given[question] = str(data.get("approver")), str(data.get("reason")), bool(data.get("pinned"))
+        elif record.kind == "approval.unpinned":
+            taken_back.add(question)
+        elif record.kind == "approval.denied" and data.get("approver") not in (None, "redoma"):
+            refused.add(record.id)  # `redoma` says no where an approver fails; that is nobody's word
+    return given, taken_back, refused
+
+
+def _key(run: Recorded) -> _Key:
+    return _Key(fingerprint(run.judged, run.entry), run.pack)
+
+
+def _unfit(run: Recorded) -> str:
+    """Why no permit can be made of it."""
+    if run.request.secrets:
+        return "it had secrets: no file may say which request they went with"
+    if run.live_input:
+        return "it could be given input while it ran, which no permit covers"
+    if unknown(run):
+        return "the record doesn't have all of it"
+    return ""
+
+
+def _evidence(run: Recorded, approver: str, reason: str, pinned: bool) -> Approved:
+    return Approved(
+        id=run.id,
+        time=run.time,
+        requester=run.judged.requester,
+        approver=approver,
+        reason=reason,
+        pinned=pinned,
+        status=run.status,
+    )
+
+
+def _objection(candidate: _Candidate, judge: Judge, denied: str | None, at_least: int) -> str:
+    """Why it is not proposed, by what is known of it alone."""
+    if denied is not None:
+        return f"a person has also said no to the same (run {denied[:12]})"
+    if len(candidate.approved) < at_least:
+        return f"it was approved fewer than {at_least} times"
+    try:
+        said = judge.judge(candidate.run)
+    except Unjudged as error:
+        return f"the record doesn't have {error}"
+    if said.decision is Decision.FORBID:
+        return f"it is forbidden now ({', '.join(said.deciding)}), and a block is never loosened"
+    if said.decision is Decision.ALLOW:
+        return "it passes already"
+    candidate.rules = said.deciding
+    return ""
+
+
+def _try(history: History, candidates: dict[_Key, _Candidate], judge: Judge, left_out: dict[str, list[str]]) -> None:
+    """Narrow what would cover more of the history than was approved.
+
+    A permit by text is also of the same text in less time, or with other files to bring back; where such a request was
+    made, and not approved, the permit goes by digest. One that was made of another pack can't be told apart at all."""
+    permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
+    learned = Policy(name="learned", rules=(), permits=permits)
+    prints = {key.fingerprint for key in candidates}
+    dropped: set[_Key] = set()
+    for _, run in history:
+        key = _key(run)
+        if key in candidates or run.live_input or not learned.covering(run.judged, run.entry):
+            continue
+        if key.fingerprint not in prints:
+            for candidate in candidates.values():
+                candidate.by_digest = candidate.by_digest or candidate.run.judged.text == run.judged.text
+        elif _asks(judge, run):
+            dropped |= {each for each in candidates if each.fingerprint == key.fingerprint}
+    for key in dropped:
+        why = "the same was asked for under another policy, and not approved there"
+        left_out.setdefault(why, []).extend(each.id for each in candidates.pop(key).approved)
+
+
+def _asks(judge: Judge, run: Recorded) -> bool:
+    try:
+        return judge.judge(run).decision is Decision.PROMPT
+    except Unjudged:
+        return True
+
+
+def _beyond(ordered: list[tuple[_Key, _Candidate]], most: int) -> Iterator[tuple[_Key, _Candidate]]:
+    room = most
+    for key, candidate in ordered:
+        room -= len(candidate.rules)
+        if room < 0:
+            yield key, candidate
+
+
+def _kept_promise(
+    history: History,
+    candidates: dict[_Key, _Candidate],
+    load: Callable[[str | None, tuple[Permit, ...]], Policy],
+    judge: Judge,
+) -> tuple[int, dict[str, dict[str, None]]]:
+    """How many runs would pass; and for each rule, texts that it would still ask about. Raises `AuditError` if what
+    is proposed does anything but what is promised."""
+    permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
+    learned = Judge(lambda pack: load(pack, permits))
+    passing, near = 0, dict[str, dict[str, None]]()
+    wanted = {rule for candidate in candidates.values() for rule in candidate.rules}
+    for _, run in history:
+        try:
+            before, after = judge.judge(run), learned.judge(run)
+        except Unjudged:
+            continue  # and no permit was made of one that can't be
+        candidate = None if _unfit(run) else candidates.get(_key(run))
+        if candidate is None and before.decision is after.decision:
+            _remember(near, wanted, run, before)
+        elif candidate is not None and after.decision is Decision.ALLOW:
+            passing += 1
+            candidate.unanswered += not run.approver
+        else:
+            raise AuditError(
+                f"what was learned would not do what it promises (run {run.id})",
+                why=f"it is {before.decision} now, and would be {after.decision}",
+                next="this is a bug in Redoma: please report it",
+            )
+    return passing, near
+
+
+def _remember(near: dict[str, dict[str, None]], wanted: set[str], run: Recorded, said: Judged) -> None:
+    text = run.judged.text
+    if said.decision is Decision.ALLOW or not text.isprintable() or len(text) > _LONGEST_NEAR or unknown(run):
+        return
+    for rule in wanted.intersection(said.deciding):
+        texts = near.setdefault(f"{run.judged.language} {rule}", {})
+        if len(texts) < _NEAR:
+            texts[text] = None
+
+
+def _nearest(candidate: _Candidate, near: dict[str, dict[str, None]]) -> tuple[str, ...]:
+    """Of what is still asked about, what looks most like it; and it with one more word."""
+    request: Request = candidate.run.judged
+    others = {text for rule in candidate.rules for text in near.get(f"{request.language} {rule}", ())} - {request.text}
+    close = difflib.get_close_matches(request.text[:_LONGEST_NEAR], sorted(others), n=2, cutoff=0.5)
+    return (*close, f"{request.text} more")
+
+
+# --- as a file ---
+
+
+def yaml(learned: Learned, *, when: str, since: str = "") -> str:
+    """A redoma.yaml with what is proposed; the evidence is in comments."""
+    runs = f"{learned.approved:,} approved run{'' if learned.approved == 1 else 's'}"
+    lines = [
+        f"# Learned on {when} from {runs}{f' since {since}' if since else ''}.",
+        f"# {learned.passing:,} runs on record that ask would pass; nothing else on record would change.",
+        "# Each permit is of one exact request, and takes back a question only, never a refusal.",
+        "# Read it, try it with `redoma policy test --add FILE`, then move what you want into your redoma.yaml.",
+        'version: "1.0"',
+        "policy:",
+        "  permits:" if learned.proposals else "  permits: []",
+    ]
+    for proposal in learned.proposals:
+        lines += [f"    # {line}" for line in _evidence_lines(proposal)]
+        lines += [permit_lines(permit).rstrip("\n") for permit in proposal.permits]
+    if learned.left_out:
+        lines.append("# Approved, and not proposed:")
+    for why, left in learned.left_out.items():
+        some = ", ".join(run[:12] for run in left[:_SHOWN]) + (", …" if len(left) > _SHOWN else "")
+        lines.append(f"# - {len(left):,}: {_comment(why)} ({some})")
+    return "\n".join(lines) + "\n"
+
+
+def _evidence_lines(proposal: Proposal) -> Iterator[str]:
+    approved = proposal.approved
+    who = Counter(each.approver for each in approved).most_common(_SHOWN)
+    times = "once" if len(approved) == 1 else f"{len(approved):,} times"
+    period = approved[0].time[:10] if len(approved) == 1 else f"{approved[0].time[:10]} to {approved[-1].time[:10]}"
+    yield f"approved {times} by {', '.join(f'{_comment(name, 40)} ({count:,})' for name, count in who)}, {period}"
+    asked = ", ".join(_comment(name, 40) for name in islice(dict.fromkeys(each.requester for each in approved), _SHOWN))
+    ids = ", ".join(each.id[:12] for each in approved[-_SHOWN:])
+    yield f"asked for by {asked}; runs {ids}{' and others' if len(approved) > _SHOWN else ''}"
+    for reason in islice(dict.fromkeys(each.reason for each in approved), _SHOWN):
+        yield f"reason: {_comment(reason)}"
+    if proposal.unanswered:
+        yield f"also asked for {proposal.unanswered:,} times without an answer"
+    if proposal.permits[0].sha256:
+        yield f"text: {_comment(proposal.text)}"
+
+
+def _comment(text: str, most: int = 100) -> str:
+    """On one line: whatever it holds, it stays a comment."""
+    line = visible(text[: 4 * most]).replace("\n", "\\n").replace("\t", "\\t")
+    return line if len(line) <= most else line[: most - 1] + "…"

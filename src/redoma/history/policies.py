@@ -1,0 +1,240 @@
+"""What another policy would have said of everything that was asked for.
+
+Each recorded request is rebuilt and evaluated as it would be today; identical ones are evaluated once, and what makes
+two identical is everything that an evaluation looks at. What the record can't tell is not guessed: such a request is
+counted apart, with what is missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from ..audit import Record
+from ..errors import AuditError, PolicyError
+from ..inputs import Inputs
+from ..models import Decision
+from ..policy import Policy, evaluate, fingerprint
+from .recorded import Recorded, rebuilt
+
+Group = Literal["forbidden", "prompt", "pass"]
+"""Newly forbidden, newly asked about, newly passing."""
+GROUPS: dict[Decision, Group] = {Decision.FORBID: "forbidden", Decision.PROMPT: "prompt", Decision.ALLOW: "pass"}
+
+_REMEMBERED = 100_000
+_UNREAD = frozenset({"requester", "reason", "label", "policy", "writes", "secrets"})
+"""What no evaluation looks at; a permit covers nothing that has secrets."""
+_NOTHING: frozenset[str] = frozenset()
+_TEXT = 500
+
+
+class Unjudged(Exception):
+    """Why a recorded request can't be evaluated exactly."""
+
+
+class Judged(NamedTuple):
+    """What a policy says of a recorded request."""
+
+    decision: Decision
+    deciding: tuple[str, ...]
+    """The rules that made the decision what it is."""
+    rules: frozenset[str]
+    """All that found something, permitted or not."""
+
+
+class Judge:
+    """One policy, as loaded for whatever pack a request has asked for."""
+
+    def __init__(self, load: Callable[[str | None], Policy]) -> None:
+        self._load = load
+        self._policies: dict[str | None, Policy] = {}
+        self._known: dict[tuple[object, ...], Judged] = {}
+        self.evaluated = 0
+        """How often it had to look; the rest was identical to something it had seen."""
+
+    def policy(self, pack: str | None) -> Policy:
+        if pack not in self._policies:
+            self._policies[pack] = self._load(pack)
+        return self._policies[pack]
+
+    def judge(self, run: Recorded) -> Judged:
+        """Raises `Unjudged`."""
+        try:
+            policy = self.policy(run.pack)
+        except PolicyError as error:
+            raise Unjudged(f"its policy: {error.what}") from None
+        missing = unknown(run)
+        if run.missing:
+            _must_be_readable(run, missing)
+        key = (run.pack, run.live_input, tuple(run.judged.secrets), fingerprint(run.judged, run.entry))
+        if (said := self._known.get(key)) is None:
+            said = self._known[key] = self._evaluated(policy, run)
+            if len(self._known) > _REMEMBERED:
+                self._known.clear()
+        if missing and not run.judged.secrets:
+            _must_not_be_permitted(policy, run, said)
+        return _objected(run, said) if run.objections else said
+
+    def _evaluated(self, policy: Policy, run: Recorded) -> Judged:
+        self.evaluated += 1
+        evaluation = evaluate(policy, run.judged, live_input=run.live_input, entry=run.entry)
+        deciding = tuple(dict.fromkeys(finding.rule for finding in evaluation.deciding))
+        return Judged(evaluation.decision, deciding, frozenset(finding.rule for finding in evaluation.findings))
+
+
+def unknown(run: Recorded) -> frozenset[str]:
+    """What is missing of a request that an evaluation, or a permit, may look at."""
+    return frozenset(each.partition(": ")[0] for each in run.missing) - _UNREAD if run.missing else _NOTHING
+
+
+def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
+    """Everything that rules look at has to be on record."""
+    from ..policy.shell.programs import may_be_hook
+
+    command = run.judged.language == "command"
+    read = {"env", "argv", "stdin"} if command else {"env", "code"}
+    for what in missing:
+        if what in read or what.startswith("variable "):
+            raise Unjudged(what)
+    if hooks := [name for name in run.judged.secrets if may_be_hook(name)]:
+        raise Unjudged(f"the secret {hooks[0]}")
+
+
+def _must_not_be_permitted(policy: Policy, run: Recorded, said: Judged) -> None:
+    """A permit is of all of a request. Where some of it is missing and one might be meant, nobody can say."""
+    text = run.judged.text
+    if run.live_input:
+        return
+    for permit in policy.permits:
+        same = permit.language == run.judged.language and permit.entry == run.entry and permit.rule in said.rules
+        if same and (permit.sha256 or permit.text == text):
+            raise Unjudged(f"a part of what a permit is about: {run.missing[0].partition(': ')[0]}")
+
+
+def _objected(run: Recorded, said: Judged) -> Judged:
+    """With what its executor says of it, whatever the policy is."""
+    strictest = max(finding.decision for finding in run.objections)
+    decision = max(strictest, said.decision)
+    theirs = [finding.rule for finding in run.objections if finding.decision is decision]
+    deciding = tuple(dict.fromkeys([*theirs, *(said.deciding if said.decision is decision else ())]))
+    return Judged(decision, deciding, said.rules.union(finding.rule for finding in run.objections))
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that would fare differently."""
+
+    id: str
+    time: str
+    requester: str
+    language: str
+    text: str
+    before: Decision
+    before_rules: tuple[str, ...]
+    """All that found something when it was asked for."""
+    after: Decision
+    after_rules: tuple[str, ...]
+    """Those that decide."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy against history."""
+
+    requests: int
+    """How many were evaluated."""
+    unchanged: int
+    forbidden: int
+    """Newly forbidden."""
+    prompt: int
+    """Newly asked about: they passed, or were forbidden."""
+    passing: int
+    """Newly passing."""
+    changes: dict[str, int]
+    """`allow → forbid` and their like, each with how many."""
+    by_rule: dict[Group, dict[str, int]]
+    """Of those that change, which rules decide now; of those that pass, which had found something."""
+    examples: dict[Group, list[Example]]
+    unjudged: dict[str, int]
+    """Requests that can't be evaluated, by what is missing."""
+    differs_now: int
+    """Requests of which the policy in force says something else already than was said at their time."""
+    evaluated: int
+    """How many had to be looked at; the others were identical to one of them."""
+
+    @property
+    def left_out(self) -> int:
+        return sum(self.unjudged.values())
+
+
+def compare(
+    intents: Iterable[Record], judge: Judge, current: Judge | None = None, *, inputs: Inputs, examples: int = 3
+) -> Comparison:
+    """`intents` are the records of that kind. `current` is the policy in force."""
+    changes, unjudged = Counter[str](), Counter[str]()
+    totals = Counter[Group]()
+    by_rule: dict[Group, Counter[str]] = {group: Counter() for group in GROUPS.values()}
+    shown: dict[Group, dict[tuple[str, str], Example]] = {group: {} for group in GROUPS.values()}
+    requests = differs = 0
+    for record in intents:
+        try:
+            run = rebuilt(record, None, inputs)
+            said = judge.judge(run)
+        except AuditError:
+            unjudged["its record is not understood"] += 1
+            continue
+        except Unjudged as error:
+            unjudged[str(error)] += 1
+            continue
+        requests += 1
+        if current is not None and run.digest != current.policy(run.pack).digest:
+            differs += _says(current, run) is not run.decision
+        if said.decision is run.decision:
+            continue
+        group = GROUPS[said.decision]
+        totals[group] += 1
+        changes[f"{run.decision} → {said.decision}"] += 1
+        by_rule[group].update(said.deciding or tuple(dict.fromkeys(run.rules)))
+        _show(shown[group], run, said, examples)
+    return Comparison(
+        requests=requests,
+        unchanged=requests - totals.total(),
+        forbidden=totals["forbidden"],
+        prompt=totals["prompt"],
+        passing=totals["pass"],
+        changes=dict(changes.most_common()),
+        by_rule={group: dict(counts.most_common()) for group, counts in by_rule.items()},
+        examples={group: list(kept.values()) for group, kept in shown.items()},
+        unjudged=dict(unjudged.most_common()),
+        differs_now=differs,
+        evaluated=judge.evaluated,
+    )
+
+
+def _says(current: Judge, run: Recorded) -> Decision | None:
+    try:
+        return current.judge(run).decision
+    except Unjudged:
+        return run.decision  # what can't be said is no difference
+
+
+def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: Judged, most: int) -> None:
+    """The newest, each once, oldest of them first."""
+    text = run.judged.text
+    example = Example(
+        id=run.id,
+        time=run.time,
+        requester=run.judged.requester,
+        language=run.judged.language,
+        text=text[:_TEXT] + ("…" if len(text) > _TEXT else ""),
+        before=run.decision,
+        before_rules=tuple(dict.fromkeys(run.rules)),
+        after=said.decision,
+        after_rules=said.deciding,
+    )
+    key = (run.judged.language, text)
+    kept.pop(key, None)
+    kept[key] = example
+    if len(kept) > most:
+        del kept[next(iter(kept))]

@@ -1,0 +1,190 @@
+"""From records back to what was asked for, and what came of it.
+
+One pass, a run at a time: what is held is only what has begun and not ended. Records from before a field was recorded
+are read as well; what they don't tell is among `missing`.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from ..audit import Record
+from ..errors import AuditError, InvalidRequest
+from ..inputs import Inputs
+from ..models import Decision, Finding, Limits, Request
+
+NOT_KEPT = "redoma: the secret {name} was not kept"
+"""What stands for the value of a secret: where it is printed, it is taken out as the value was."""
+_GONE = "it was kept, and is gone"
+_BEFORE = "the record is from before this was recorded"
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """One run on record."""
+
+    id: str
+    time: str
+    """Of its intent: ISO 8601, UTC."""
+    request: Request
+    """As it ran, with its own id. What is `missing` is empty in it, or as the record shows it."""
+    judged: Request
+    """As policy looked at it: for most, the same."""
+    pack: str | None
+    """The policy that was asked for; None for the configured one."""
+    digest: str
+    """Of the policy that judged it."""
+    decision: Decision
+    level: str
+    rules: tuple[str, ...]
+    """The ids of what was found, in order."""
+    objections: tuple[Finding, ...] = ()
+    """What spoke against it whatever the policy said: of an executor with a list of commands."""
+    entry: str = ""
+    live_input: bool = False
+    unread_input: bool = False
+    writes: tuple[str, ...] | None = None
+    expects: str = ""
+    """What it was expected to print, in words."""
+    approver: str = ""
+    """Who has approved it, where a person had to."""
+    outcome: dict[str, Any] | None = None
+    """The record of its end; None if there is none: it still runs, or was cut short."""
+    missing: tuple[str, ...] = ()
+    """What could not be rebuilt, each as `what: why`."""
+
+    @property
+    def status(self) -> str:
+        return str(self.outcome.get("status", "")) if self.outcome else ""
+
+    @property
+    def approved(self) -> bool:
+        return bool(self.approver)
+
+
+def recorded(records: Iterable[Record], inputs: Inputs | None = None) -> Iterator[Recorded]:
+    """Each run, when its end comes by; at last those that have none. Without `inputs` no contents are looked for."""
+    for intent, outcome in pairs(records):
+        yield rebuilt(intent, outcome.data if outcome else None, inputs)
+
+
+def pairs(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
+    """The beginning of each run with its end, in the order of the ends; at last those that have none."""
+    begun: dict[str, Record] = {}
+    for record in records:
+        if record.kind == "intent":
+            if (before := begun.pop(record.id, None)) is not None:  # asked for anew, after it was cut short
+                yield before, None
+            begun[record.id] = record
+        elif record.kind == "outcome" and (intent := begun.pop(record.id, None)) is not None:
+            yield intent, record
+    for intent in begun.values():
+        yield intent, None
+
+
+def rebuilt(intent: Record, outcome: dict[str, Any] | None, inputs: Inputs | None = None) -> Recorded:
+    """One run, from its two records. Raises `AuditError` for an intent that is none of ours."""
+    data = intent.data
+    missing = {str(what): str(why) for what, why in data.get("missing", {}).items()}
+    try:
+        request = Request(**_fields(data, inputs, missing), id=intent.id)
+        judged = request
+        if (less := data.get("judged")) is not None:
+            limits = msgspec.structs.replace(request.limits, time=less["time"])
+            env = {name: request.env[name] for name in less["env"] if name in request.env}
+            judged = msgspec.structs.replace(request, env=env, limits=limits)
+        findings = data.get("findings", ())
+        return Recorded(
+            id=intent.id,
+            time=intent.time,
+            request=request,
+            judged=judged,
+            pack=data.get("pack"),
+            digest=data["policy_digest"],
+            decision=Decision(data["decision"]),
+            level=data.get("level", ""),
+            rules=tuple([finding["rule"] for finding in findings]),
+            objections=msgspec.convert(tuple(findings[: data.get("objections", 0)]), tuple[Finding, ...]),
+            entry=data.get("entry", ""),
+            live_input=data.get("live_input", False),
+            unread_input=data.get("unread_input", False),
+            writes=None if data.get("writes") is None else tuple(data["writes"]),
+            expects=data.get("expect", ""),
+            approver=_approver(data.get("approval") or {}),
+            outcome=outcome,
+            missing=tuple([f"{what}: {why}" for what, why in missing.items()]),
+        )
+    except (InvalidRequest, KeyError, TypeError, ValueError) as error:
+        raise AuditError(
+            f"run {intent.id} can't be rebuilt", why=f"its record is not understood ({error})", next="see `audit show`"
+        ) from error
+
+
+def _approver(approval: dict[str, Any]) -> str:
+    """Who said yes: somebody may also have said no, or their yes may have expired."""
+    return approval["approver"] if approval.get("decision") == "approved" else ""
+
+
+def _fields(data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]) -> dict[str, Any]:
+    language = data["language"]
+    fields: dict[str, Any] = {
+        "language": language,
+        "backend": data["backend"],
+        "limits": _limits(tuple(data["limits"].items())),
+        "reason": data["reason"],
+        "requester": data["requester"],
+    }
+    if language == "command":
+        fields["argv"] = tuple(data["argv"] if "argv" in data else shlex.split(data["code"]))
+    else:
+        fields["code"] = data["code"]
+        if "argv" in data:
+            fields["argv"] = tuple(data["argv"])
+    for name in ("outputs", "require"):
+        if data[name]:
+            fields[name] = tuple(data[name])
+    if data["cwd"]:
+        fields["cwd"] = data["cwd"]
+    if data["env"]:
+        fields["env"] = {name: value for name, value in data["env"].items() if f"variable {name}" not in missing}
+    if data["secrets"]:
+        fields["secrets"] = {name: NOT_KEPT.format(name=name) for name in data["secrets"]}
+        missing.setdefault("secrets", _BEFORE)
+    if "workspace" not in data:
+        missing["workspace"] = _BEFORE
+    elif data["workspace"] != "scratch":
+        fields |= {"workspace": data["workspace"], "project": data["project"]}
+    if data.get("label"):
+        fields["label"] = data["label"]
+    if "checkpoint" in data:
+        fields["checkpoint"] = data["checkpoint"]
+    if data["stdin"] or data["files"]:
+        _contents(fields, data, inputs, missing)
+    return fields
+
+
+def _contents(fields: dict[str, Any], data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]) -> None:
+    """Input and files, as far as they were kept."""
+    names = data.get("inputs", {})
+
+    def content(what: str, name: str) -> bytes:
+        found = inputs.get(name) if inputs is not None and name else None
+        if found is None:
+            missing.setdefault(what, _GONE if name else _BEFORE)
+        return found or b""
+
+    if data["stdin"]:
+        fields["stdin"] = content("stdin", names.get("stdin", ""))
+    if data["files"]:
+        kept = names.get("files") or [""] * len(data["files"])
+        fields["files"] = {file: content(f"file {file}", name) for file, name in zip(data["files"], kept, strict=False)}
+
+
+@functools.lru_cache(256)
+def _limits(items: tuple[tuple[str, float], ...]) -> Limits:
+    """Of most runs the same, and checked each time they are made. One that this version doesn't know is left out."""
+    return Limits(**{name: value for name, value in items if name in Limits.__struct_fields__})  # type: ignore[arg-type]

@@ -1,0 +1,372 @@
+"""A recorded run, run again: with what it was given, under its limits and from its seed, and without effects.
+
+It runs in an executor of its own that has nothing to lose: its state is a directory that is removed, so no change is
+kept that could be applied, and no approval or pin is there that could be used; its log is none, and what is to be
+known of a replay is written to the real one, beside the run that it repeats. Where the run worked in a project itself,
+the replay works in an overlay of it; where it ran on the host, the replay runs in an empty cell. What policy forbids,
+then or now, is not run again either, and nor is what a person did not allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from ..artifacts import Store as Artifacts
+from ..asked import Asked
+from ..audit import AuditLog
+from ..backends.base import Backend
+from ..config import ApprovalConfig, Config, PolicyConfig, home
+from ..endings import outcome
+from ..errors import BackendUnavailable, InvalidRequest, PolicyError, RedomaError
+from ..executor import AsyncExecutor
+from ..expect import Expectation, expectation
+from ..inputs import Inputs
+from ..models import Decision, Evaluation, KiB, Request, Result, Seed, Status
+from ..policy import Policy, evaluate
+from ..projects import staged
+from ..sensitive import Redactor
+from ..workspace.protected import must_be_a_project
+from .compare import Field, compared
+from .recorded import Recorded
+from .sources import sources
+
+_SANDBOXES = ("jail", "docker", "monty")
+_ENDED_AT_A_LIMIT = ("timeout", "memory", "output")
+_DIFFED = 32 * KiB  # of what was printed, where all of it was kept
+_PATIENCE = 10.0  # seconds of a replay up to which it is run twice, to see whether it differs from itself
+_OF_NO_ACCOUNT = ("policy", "requester", "reason", "label", "secrets")
+"""What may be missing without any difference to what it does; secrets have something in their place."""
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a replay."""
+
+    id: str
+    """Of the run that was repeated."""
+    replay: str = ""
+    """Of the replay itself, if anything ran."""
+    verdict: Literal["identical", "different", "impossible"]
+    backend: str = ""
+    why: str = ""
+    """It is impossible."""
+    fields: tuple[Field, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is not as it was then."""
+    reasons: tuple[str, ...] = ()
+    """What explains a difference."""
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        return tuple(field.name for field in self.fields if field.state == "different")
+
+
+class _Judged(NamedTuple):
+    """What policy says: that of then, if it is still known, and that of now."""
+
+    then: Evaluation | None
+    now: Evaluation
+    known: bool
+    """Whether what was judged is on record word for word."""
+
+    @property
+    def forbidden(self) -> Evaluation | None:
+        said = [each for each in (self.now, self.then) if each is not None and each.decision is Decision.FORBID]
+        return said[0] if said else None
+
+
+class Replayer:
+    """Use it as an asynchronous context manager: it starts what it needs, and leaves nothing."""
+
+    def __init__(self, config: Config, inputs: Inputs) -> None:
+        self._config, self._inputs = config, inputs
+        audit = config.audit
+        self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
+        self._policies: dict[str, Policy | None] = {}
+        self._stack = ExitStack()
+
+    async def __aenter__(self) -> Replayer:
+        if (state := self._config.state) is not None:
+            place = self._stack.enter_context(staged(state))
+        else:
+            place = Path(self._stack.enter_context(TemporaryDirectory(prefix="redoma-replay-")))
+        config = msgspec.structs.replace(
+            self._config,
+            state=place,
+            audit=msgspec.structs.replace(self._config.audit, directory=place / "audit", enabled=False),
+            policy=PolicyConfig(pack="none"),  # the verdict has been spoken before anything is run here
+            approval=ApprovalConfig(),
+            jail=msgspec.structs.replace(self._config.jail, minimum=0),
+            docker=msgspec.structs.replace(self._config.docker, minimum=0, pull=False),
+            entries={},
+        )
+        self._executor = AsyncExecutor(config)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        with self._stack:
+            await self._executor.aclose()
+
+    async def replay(self, run: Recorded) -> Replayed:
+        """Run it again and compare. Raises `AuditError` where that can't be recorded: then it is not run."""
+        if why := _impossible(run):
+            return Replayed(id=run.id, verdict="impossible", why=why)
+        try:
+            judged = self._judged(run)
+            asked, more = self._asked(run)
+        except RedomaError as error:
+            return Replayed(id=run.id, verdict="impossible", why=str(error))
+        verdict = _verdict(run, judged)
+        notes = list(_of_policy(run, judged))
+        if Status(run.status).ending in ("refused", "pending") or judged.forbidden is not None:
+            return self._unrun(run, judged, verdict, notes)
+        notes += more
+        self._record("replay", run.id, {"replay": asked.request.id, "backend": asked.request.backend})
+        replayed = await self._run(run, asked, verdict, notes)
+        told = {
+            "replay": replayed.replay,
+            "verdict": replayed.verdict,
+            "backend": replayed.backend,
+            "different": list(replayed.differing),
+            "reasons": Redactor().redact_data(list(replayed.reasons))[0],
+        }
+        self._record("replay.outcome", run.id, told)
+        return replayed
+
+    def _record(self, kind: str, run: str, data: dict[str, Any]) -> None:
+        if self._config.audit.enabled:
+            self._audit.append(kind, run, data)
+
+    # --- whether it may be run ---
+
+    def _judged(self, run: Recorded) -> _Judged:
+        about = {"live_input": run.live_input, "entry": run.entry}
+
+        def says(policy: Policy) -> Evaluation:
+            evaluation = evaluate(policy, run.judged, **about)  # type: ignore[arg-type]
+            return msgspec.structs.replace(evaluation, findings=run.objections + evaluation.findings)
+
+        then = self._policy_of_then(run.digest)
+        words = {line.partition(":")[0].partition(" ")[0] for line in run.missing}
+        known = not words & {"code", "argv", "stdin", "variable", "workspace"}
+        return _Judged(says(then) if then else None, says(self._config.load_policy(run.pack)), known)
+
+    def _policy_of_then(self, digest: str) -> Policy | None:
+        if digest not in self._policies:
+            data = self._inputs.get(digest)
+            try:
+                self._policies[digest] = Policy.decode(data) if data is not None else None
+            except PolicyError:
+                self._policies[digest] = None
+        return self._policies[digest]
+
+    def _unrun(self, run: Recorded, judged: _Judged, verdict: Field, notes: list[str]) -> Replayed:
+        """What was refused is refused again, and what is forbidden by now is not run: only the verdict is compared."""
+        status = run.status
+        fields = [verdict]
+        reasons: list[str] = []
+        if Status(status).ending not in ("refused", "pending"):
+            whose = "the policy of now" if judged.forbidden is judged.now else "the policy of then, as it is read now,"
+            fields.append(Field(name="status", state="different", before=status, after="forbidden"))
+            reasons.append(f"{whose} forbids it: {_rules(judged.forbidden)}")
+        else:
+            notes.append(f"it was not run then ({status}), so nothing is run now: only the verdict is compared")
+        different = any(field.state == "different" for field in fields)
+        return Replayed(
+            id=run.id,
+            verdict="different" if different else "identical",
+            fields=tuple(fields),
+            notes=tuple(notes),
+            reasons=tuple(reasons),
+        )
+
+    # --- what is run, and where ---
+
+    def _asked(self, run: Recorded) -> tuple[Asked, list[str]]:
+        """What is asked for in place of the original, and what about it is not the same."""
+        notes: list[str] = []
+        request = run.request
+        ran_on = str((run.outcome or {}).get("backend") or request.backend)
+        where, why = self._backend(ran_on, run)
+        if why:
+            notes.append(why)
+        changes: dict[str, Any] = {"backend": where, "id": Request().id, "seed": _seed(run), "checkpoint": None}
+        if request.workspace == "direct":
+            changes["workspace"] = "overlay"
+            notes.append("it worked in the project itself; this is an overlay of it, and what it does there is dropped")
+        elif request.workspace == "scratch" and request.cwd is not None and not _inside(run):
+            changes["cwd"] = None
+            notes.append(f"it worked in {request.cwd} on the host; this is an empty directory")
+        if request.project is not None:
+            private = [self._config.state] if self._config.state else []
+            must_be_a_project(request.project, home=home(), private=private)
+        if request.secrets:
+            notes.append(f"the values of {', '.join(sorted(request.secrets))} were not kept; others are in their place")
+        if run.unread_input:
+            notes.append("what it was told while it ran was not kept")
+        again = msgspec.structs.replace(request, **changes)
+        on: Backend | None = self._executor.backends["jail"] if again.cwd and not again.project else None
+        expected, told = _expectation(run)
+        notes += told
+        return Asked(again, "none", on=on, expectation=expected, writes=run.writes), notes
+
+    def _backend(self, ran_on: str, run: Recorded) -> tuple[str, str]:
+        """The same where it is a sandbox, else the jail; and why it is another."""
+        if ran_on == "auto":
+            return "auto", ""
+        if ran_on in _SANDBOXES and not (ran_on == "docker" and run.entry):
+            try:
+                self._executor.backends[ran_on].capabilities()
+            except BackendUnavailable as error:
+                why = f"it ran on {ran_on}, which is not to be had here ({error.why}); this is a cell of the jail"
+                return "jail", why
+            return ran_on, ""
+        what = f"the containers of {run.entry}" if run.entry and ran_on == "docker" else ran_on
+        return "jail", f"it ran on {what}, where it could have effects; this is a cell of the jail"
+
+    # --- and what came of it ---
+
+    async def _run(self, run: Recorded, asked: Asked, verdict: Field, notes: list[str]) -> Replayed:
+        result, after = await self._once(asked)
+        before = run.outcome or {}
+        if result.status is Status.FAILED and run.status != "failed":
+            why = f"the replay failed: {result.error}"
+            return Replayed(id=run.id, replay=asked.request.id, verdict="impossible", why=why, notes=tuple(notes))
+        fields = (verdict, *compared(before, after))
+        different = any(field.state == "different" for field in fields)
+        reasons: list[str] = []
+        if different:
+            before = self._with_texts(run.id, before, self._config)
+            fields = (verdict, *compared(before, self._with_texts(result.id, after, self._executor.config)))
+            reasons = [*self._reasons(run, before, after, fields)]
+            if result.usage.wall <= _PATIENCE and result.status.ending == "ran":
+                other = msgspec.structs.replace(asked.request, id=Request().id)
+                _, twice = await self._once(asked._replace(request=other))
+                itself = [field.name for field in compared(after, twice) if field.state == "different"]
+                if itself:
+                    differs = f"it is not deterministic: run twice, it differs from itself in {', '.join(itself)}"
+                    reasons.insert(0, differs)
+            reasons += [f"not as it was then: {note}" for note in notes]
+        return Replayed(
+            id=run.id,
+            replay=asked.request.id,
+            verdict="different" if different else "identical",
+            backend=result.backend,
+            fields=fields,
+            notes=tuple(notes),
+            reasons=tuple(reasons) or (("nothing on record explains it",) if different else ()),
+        )
+
+    async def _once(self, asked: Asked) -> tuple[Result, dict[str, Any]]:
+        result = await self._executor.submit(asked)
+        return result, outcome(result, Redactor(asked.request.secrets.values()))
+
+    def _with_texts(self, run: str, outcome: dict[str, Any], config: Config) -> dict[str, Any]:
+        """With more of what it printed than its record has, where all of it was kept."""
+        for stream in outcome.get("artifacts", {}):
+            if config.state is not None and stream in outcome:
+                with suppress(RedomaError):  # it is kept for a few days only
+                    text = (
+                        Artifacts(config.state / "artifacts")
+                        .find(run, stream)
+                        .read(0, _DIFFED)
+                        .decode(errors="replace")
+                    )
+                    outcome = {**outcome, stream: {**outcome[stream], "text": text}}
+        return outcome
+
+    def _reasons(
+        self, run: Recorded, before: dict[str, Any], after: dict[str, Any], fields: tuple[Field, ...]
+    ) -> Iterator[str]:
+        """What is known to make a difference, the surest first."""
+        if fields[0].state == "different":
+            yield "the policy of then says something else of it, as this version of Redoma reads it"
+        for line in run.missing:
+            if line.partition(":")[0] not in _OF_NO_ACCOUNT:
+                yield f"missing: {line}"
+        for path in _changed_since(before, after):
+            yield f"the project has changed since: {path}"
+        for each, whose in ((before, "it was"), (after, "the replay was")):
+            if each.get("status") in _ENDED_AT_A_LIMIT:
+                yield f"{whose} ended at a limit: how far it gets depends on the machine ({each.get('error') or ''})"
+                break
+        yield from sources(run.request, seeded=_seed(run) is not None)
+        if run.request.project is not None and any(field.state == "different" for field in fields):
+            yield f"it read {run.request.project}, which may have changed since"
+
+
+def _impossible(run: Recorded) -> str:
+    if run.outcome is None:
+        return "it has no end on record that it could be compared with: it still runs, or was cut short"
+    if run.request.language == "lua":
+        return "a Lua script asks executors for commands, and those have effects"
+    try:
+        Status(run.status)
+    except ValueError:
+        return f"it ended {run.status!r}, which this version of Redoma does not know"
+    return ""
+
+
+def _verdict(run: Recorded, judged: _Judged) -> Field:
+    """What the policy of then says of it now, which must be what it said then."""
+    again = judged.then
+    before = f"{run.decision}{_named(run.rules)}"
+    if again is None or not judged.known:
+        why = "its policy is not on record" if again is None else "what was judged is not on record word for word"
+        return Field(name="verdict", state="unknown", before=before, after=f"({why})")
+    after = f"{again.decision}{_named(tuple(finding.rule for finding in again.findings))}"
+    return Field(name="verdict", state="same" if before == after else "different", before=before, after=after)
+
+
+def _named(rules: tuple[str, ...]) -> str:
+    return f" ({', '.join(dict.fromkeys(rules))})" if rules else ""
+
+
+def _rules(evaluation: Evaluation | None) -> str:
+    return "; ".join(f"{finding.reason} [{finding.rule}]" for finding in (evaluation.deciding if evaluation else ()))
+
+
+def _of_policy(run: Recorded, judged: _Judged) -> Iterator[str]:
+    now = judged.now
+    if now.digest != run.digest:
+        then = f"{run.decision}{_named(run.rules)}"
+        said = f"{now.decision}{_named(tuple(finding.rule for finding in now.findings))}"
+        same = "the verdict is the same" if then == said else f"it was {then}, and would now be {said}"
+        yield f"the policy has changed since: {same}"
+    if now.decision is Decision.PROMPT and run.request.workspace != "overlay":
+        yield "a person had to say yes to it; nobody is asked for a replay, which has no effects"
+
+
+def _seed(run: Recorded) -> Seed | None:
+    seed = (run.outcome or {}).get("seed")
+    return msgspec.convert(seed, Seed) if seed else None
+
+
+def _inside(run: Recorded) -> bool:
+    """Whether its working directory is one in a cell: of an executor of the kind exec.jail."""
+    return bool(run.entry) and run.request.backend == "jail"
+
+
+def _expectation(run: Recorded) -> tuple[Expectation | None, list[str]]:
+    if not run.expects:
+        return None, []
+    if run.expects == "json" or (run.expects.startswith("regex:") and len(run.expects) < 200):
+        try:
+            return expectation(run.expects), []
+        except InvalidRequest:  # what is on record is not all of it
+            pass
+    return None, [f"what it was expected to print ({run.expects}) can't be rebuilt, so it is not looked for"]
+
+
+def _changed_since(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """Paths that both have changed, and that were not the same before."""
+    effects = [(each.get("effect") or {}).get("paths") or () for each in (before, after)]
+    was, now = ({path: old for path, old, _ in paths} for paths in effects)
+    for path, old in was.items():
+        if path in now and now[path] != old:
+            yield path

@@ -1,0 +1,101 @@
+"""What makes a run differ from itself: the clock, chance, the machine. Found the way policy finds things, by rules.
+
+They explain a difference that was seen; they decide nothing, and what they overlook is found by running it twice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..models import Decision, Request
+from ..policy import Policy, Rule, evaluate
+
+
+class _Source(NamedTuple):
+    """Each field as in a rule, its entries separated by commas."""
+
+    reason: str
+    calls: str = ""
+    commands: str = ""
+    imports: str = ""
+    attributes: str = ""
+    pattern: str = ""
+
+
+_SEEDED = "it draws random numbers, and their seed is not on record"
+
+SOURCES = (
+    _Source(
+        "it reads the clock",
+        calls="time.time,time.time_ns,time.monotonic*,time.perf_counter*,time.process_time*,time.localtime,time.gmtime,"
+        "time.ctime,time.asctime,time.strftime,datetime.datetime.now,datetime.datetime.utcnow,datetime.datetime.today,"
+        "datetime.date.today",
+        commands="date,uptime,time,last,hwclock",
+        pattern=r"\$\{?(SECONDS|EPOCHSECONDS|EPOCHREALTIME)\b",
+    ),
+    _Source(
+        "it draws random numbers that no seed repeats",
+        calls="os.urandom,os.getrandom,secrets.*,uuid.uuid1,uuid.uuid4,random.SystemRandom*,random.Random,"
+        "numpy.random.default_rng,tempfile.*",
+        commands="mktemp,shuf,uuidgen,openssl rand,openssl gen*,ssh-keygen",
+        pattern=r"/dev/u?random\b|\$\{?S?RANDOM\b",
+    ),
+    _Source(_SEEDED, calls="random.*,numpy.random.*"),
+    _Source(
+        "it shows numbers of processes or threads, or addresses",
+        calls="os.getpid,os.getppid,threading.get_ident,threading.get_native_id,id",
+        pattern=r"\$\$|\$!|\$\{?(BASHPID|PPID)\b",
+    ),
+    _Source(
+        "it looks at the machine or its environment",
+        calls="os.uname,os.cpu_count,os.getloadavg,platform.*,psutil.*,socket.gethostname",
+        commands="env,printenv,hostname,uname,whoami,id,ps,top,free,df,du,nproc,lscpu,lsblk,mount,w,who",
+        attributes="os.environ,os.environb",
+        pattern="/proc/|/sys/",
+    ),
+    _Source(
+        "it uses the network, of which a replay has none",
+        commands="curl,wget,nc,ncat,ping,dig,host,nslookup,ssh,scp,rsync,git fetch,git pull,git clone,git push,"
+        "pip install,npm install",
+        imports="socket,ssl,urllib.request,http.client,requests,httpx,aiohttp,ftplib",
+    ),
+    _Source(
+        "it does several things at a time, in no certain order",
+        imports="threading,multiprocessing,concurrent.futures",
+    ),
+)
+
+
+@functools.cache
+def _policy() -> Policy:
+    def entries(text: str) -> tuple[str, ...]:
+        return tuple(filter(None, text.split(",")))
+
+    return Policy(
+        name="sources",
+        rules=tuple(
+            Rule(
+                id=source.reason,
+                decision=Decision.PROMPT,
+                reason=source.reason,
+                calls=entries(source.calls),
+                command=entries(source.commands),
+                imports=entries(source.imports),
+                attributes=entries(source.attributes),
+                pattern=source.pattern,
+            )
+            for source in SOURCES
+        ),
+    )
+
+
+def sources(request: Request, *, seeded: bool) -> Iterator[str]:
+    """What in it could come out another way, each once, with where it was found. `seeded`: its seed is known."""
+    told = {_SEEDED} if seeded else set()
+    for finding in evaluate(_policy(), request).findings:
+        if finding.rule not in told:
+            told.add(finding.rule)
+            line = f"line {finding.line}: " if finding.line else ""
+            yield f"{finding.reason} ({line}{finding.text[:60]})" if finding.text else finding.reason

@@ -1,0 +1,113 @@
+"""Everything behind a verdict: what was seen, who looked at it, and what each of them said.
+
+For people, not for the pipeline: the verdict in an explanation is that of `evaluate`, and each finding of it is put
+beside the fact that it is about by the same matcher.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..models import Evaluation, Finding, Request
+from .evaluate import evaluate, facts_for, permitted
+from .facts import Attribute, Call, Command, Fact, Import, Span, Trait
+from .levels import Leveled, level_of
+from .rules import Permit, Policy
+
+_KINDS: dict[type[Fact], str] = {
+    Command: "command",
+    Trait: "trait",
+    Import: "import",
+    Call: "call",
+    Attribute: "read",
+    Span: "time",
+}
+
+
+class Silent(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule that names what was seen, and found nothing in it."""
+
+    rule: str
+    because: str
+    """The field of the rule that doesn't hold, or `unless`, which does."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact, and what the rules made of it."""
+
+    fact: Fact
+    findings: tuple[Finding, ...]
+    silent: tuple[Silent, ...]
+
+    @property
+    def kind(self) -> str:
+        return _KINDS[type(self.fact)]
+
+    @property
+    def meaning(self) -> str:
+        """Of a trait, what it says in words."""
+        if not isinstance(self.fact, Trait):
+            return ""
+        from . import python, shell
+
+        return {**python.TRAITS, **shell.TRAITS}.get(self.fact.name, "")
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict with all that led to it."""
+
+    evaluation: Evaluation
+    leveled: Leveled
+    rules: int
+    """How many rules the policy has."""
+    seen: tuple[Seen, ...]
+    """Empty where the readers failed: the evaluation then says so."""
+    in_text: tuple[Finding, ...]
+    """What was found in the text as such, by a `pattern` or its length."""
+    permits: tuple[Permit, ...]
+    """Those that cover this request."""
+    others: tuple[Permit, ...]
+    """Those of rules that object here, which are about another request."""
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data."""
+        shape: dict[str, Any] = msgspec.to_builtins(self)
+        for seen, plain in zip(self.seen, shape["seen"], strict=True):
+            plain["fact"] = {"kind": seen.kind, **({"meaning": seen.meaning} if seen.meaning else {}), **plain["fact"]}
+        return shape
+
+
+def explain(policy: Policy, request: Request, *, live_input: bool = False, entry: str = "") -> Explanation:
+    """As `evaluate`, with everything that it went by. Never raises, reads nothing but its arguments."""
+    evaluation = evaluate(policy, request, live_input=live_input, entry=entry)
+    language = "bash" if request.language == "command" else request.language
+    matcher = policy.matcher
+
+    def said(findings: list[Finding]) -> tuple[Finding, ...]:
+        return tuple(findings if live_input else permitted(policy, request, findings, entry))
+
+    try:
+        seen = tuple(
+            Seen(
+                fact=fact,
+                findings=said(list(dict.fromkeys(matcher.of_fact(fact, language)))),
+                silent=tuple(Silent(rule=rule.id, because=field) for rule, field in matcher.silent(fact, language)),
+            )
+            for fact in facts_for(policy, request, live_input=live_input)
+        )
+        in_text = said(list(dict.fromkeys(matcher.of_text(request.text, language))))
+    except Exception:  # the evaluation has met the same, and refuses the request for it
+        seen, in_text = (), ()
+    covering = () if live_input else tuple(policy.covering(request, entry))
+    objecting = {finding.rule for finding in evaluation.findings}
+    return Explanation(
+        evaluation=evaluation,
+        leveled=level_of(request, evaluation),
+        rules=len(policy.rules),
+        seen=seen,
+        in_text=in_text,
+        permits=covering,
+        others=tuple(each for each in policy.permits if each.rule in objecting and each not in covering),
+    )

@@ -1,0 +1,107 @@
+"""A history that is written down as the executor does it, without running anything; and requests of every kind."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from redoma.asked import Asked, intent, keep
+from redoma.audit import AuditLog
+from redoma.inputs import Inputs
+from redoma.models import Approval, Decision, Evaluation, Finding, Limits, Request
+from redoma.policy import Policy, evaluate, level_of, load, secrets_in
+from redoma.sensitive import Redactor
+
+
+class Stage:
+    """`policy` is in force while what is asked for is put on record."""
+
+    def __init__(self, place: Path, policy: Policy | None = None) -> None:
+        self.log, self.inputs = AuditLog(place / "audit"), Inputs(place / "inputs")
+        self._policy = policy
+
+    def policy(self, pack: str | None) -> Policy:
+        return self._policy if self._policy and pack in (None, self._policy.name) else load(pack or "standard")
+
+    def judge(self, asked: Asked) -> Evaluation:
+        shown = asked.judged or asked.request
+        said = evaluate(self.policy(asked.policy), shown, live_input=asked.live_input, entry=asked.entry)
+        return msgspec.structs.replace(said, findings=asked.objections + said.findings)
+
+    def ask(self, asked: Asked, status: str = "ok", approval: Approval | None = None) -> str:
+        request, policy = asked.request, self.policy(asked.policy)
+        evaluation = self.judge(asked)
+        hidden = Redactor([*request.secrets.values(), *secrets_in(policy, request)])
+        level = level_of(asked.judged or request, evaluation)
+        kept = keep(asked, policy, hidden, self.inputs)
+        self.log.append("intent", request.id, intent(asked, evaluation, level, hidden, approval, kept))
+        self.log.append("outcome", request.id, {"status": status, "duration": 0.1, "backend": "jail"})
+        return request.id
+
+    def approve(self, asked: Asked, by: str, reason: str = "it is right") -> str:
+        """As `Book` records it, and then it runs."""
+        approval = _answer("approved", by, reason)
+        said = {"approval": approval.id, "approver": by, "reason": reason, "pinned": False}
+        self.log.append("approval.given", asked.request.id, said)
+        return self.ask(asked, approval=approval)
+
+    def deny(self, asked: Asked, by: str) -> str:
+        answer = _answer("denied", by, "no")
+        said = {"approval": answer.id, "approver": by, "reason": "no", "pinned": False}
+        self.log.append("approval.denied", asked.request.id, said)
+        return self.ask(asked, "denied", answer)
+
+
+def _answer(decision: str, by: str, reason: str) -> Approval:
+    from datetime import UTC, datetime
+
+    now = datetime.now(UTC)
+    return msgspec.convert(
+        {"id": secrets.token_hex(16), "digest": "", "decision": decision, "approver": by, "reason": reason}
+        | {"at": now, "expires": now},
+        Approval,
+    )
+
+
+def variety(seed: int, count: int) -> Iterator[Asked]:
+    """Requests that differ in everything an evaluation looks at, many of them more than once."""
+    dice = random.Random(seed)
+    objection = Finding(rule="entry.whitelist", decision=Decision.FORBID, reason="it is not listed")
+    for _ in range(count):
+        number = dice.randrange(12)
+        text = dice.choice(
+            [
+                f"curl {number}.io", f"rm -rf build{number}", "rm -rf /", f"ls {number}",
+                "git push --force origin main",
+                f"sudo reboot {number}", f"echo {number} | sh", f"psql db{number}", "cat", f"sleep {number}",
+            ]
+        )  # fmt: skip
+        limits = Limits(time=dice.choice([30, 30, 10, 90]))
+        env = dice.choice([{}, {}, {"PATH": "/tmp/mine"}, {"A": str(number)}])
+        kind = dice.randrange(4)
+        if kind == 0:
+            stdin = dice.choice([b"", b"rm -rf /\n", b"\xff\0", b"DROP TABLE x;"])
+            argv = tuple(text.replace("|", "x").split()) if number % 3 else ("bash",)
+            request = Request(argv=argv, language="command", stdin=stdin, limits=limits, env=env)
+        elif kind == 1:
+            request = Request(code=text, language="bash", limits=limits, env=env)
+        elif kind == 2:
+            code = dice.choice(["import json", f"eval('{number}')", f"import os\nos.system('{text}')", "x ="])
+            files = dice.choice([{}, {"a": b"1"}, {"a": b"2"}])
+            request = Request(code=code, files=files, limits=limits)
+        else:
+            name = dice.choice(["TOKEN", "LD_PRELOAD", "EDITOR"])
+            request = Request(code=text, language="bash", secrets={name: "vim-or-something"}, limits=limits)
+        entry = dice.choice(["", "", "app:shell"]) if kind == 0 else ""
+        yield Asked(
+            request,
+            dice.choice([None, None, "strict", "none"]),
+            (objection,) if entry and number % 4 == 0 else (),
+            judged=msgspec.structs.replace(request, env={}) if entry and number % 2 else None,
+            entry=entry,
+            live_input=kind == 0 and number % 5 == 0,
+        )
