@@ -14,7 +14,7 @@ from approval_stage import RISKY, START, Stage, case_of, effect_of
 from redoma.approval import STATES, Ask, Callback, Case, Chain, Console, Deny, Queue, digest_of, setting_of
 from redoma.approval.ask import decode, encode, is_same_person, stored
 from redoma.errors import ApprovalError, AuditError
-from redoma.models import Decision, Limits, Request, Status
+from redoma.models import Decision, Limits, Request, Seed, Status
 
 
 @pytest.fixture
@@ -276,6 +276,7 @@ def test_a_digest_binds_every_field_of_a_request_but_its_id_and_its_reason() -> 
         **{"files": {"a": b""}, "outputs": ("**",), "secrets": {"TOKEN": "first-value"}, "env": {"A": "1"}},
         **{"code": "x", "language": "python", "limits": Limits(time=31), "stdin": b"y", "backend": "native"},
         **{"require": ("network",), "requester": "eve", "label": "nightly"},
+        "seed": Seed(random=1, hashes=1),
     }
     assert set(changed) == set(Request.__struct_fields__)
     for name, value in changed.items():
