@@ -83,7 +83,10 @@ def test_runs_are_found_by_each_of_what_is_asked_for_newest_last(
     assert [run["time"] for run in found] == sorted(run["time"] for run in found)
 
 
-def test_a_run_is_one_line_of_what_matters_and_records_of_another_kind_can_be_had(some: Stage, redoma: Called) -> None:
+def test_a_run_is_one_line_of_what_matters_and_records_of_another_kind_can_be_had(
+    some: Stage, redoma: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     _, shown, _ = redoma("audit", "search", "--rule", "network.download")
     (line,) = shown.splitlines()
     for part in ("denied", "L4", "bob", "100 ms", "curl a.io [network.download]"):
