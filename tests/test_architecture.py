@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "errors": set(),
     "learned": {"errors"},
     "effect": set(),
+    "telemetry": {"errors"},  # looks at what others hand it, by shape
     "models": {"effect", "errors", "learned"},
     "sensitive": {"errors", "models"},
     "policy": {"errors", "models", "sensitive"},
@@ -27,21 +28,21 @@ MAY_IMPORT = {
     "diagnose": {"learned", "models"},
     "live": {"models", "output", "sensitive"},
     "streaming": {"errors", "models", "live"},
-    "audit": {"errors", "models"},
+    "audit": {"errors", "models", "telemetry"},
     "store": {"errors"},
-    "approval": {"errors", "models", "sensitive", "output", "store"},
-    "backends": {"errors", "models"},
-    "workspace": {"errors", "models", "backends"},
+    "approval": {"errors", "models", "sensitive", "output", "store", "telemetry"},
+    "backends": {"errors", "models", "telemetry"},
+    "workspace": {"errors", "models", "backends", "telemetry"},
     "config": {"errors", "models", "policy"},
     "intake": {"errors", "models", "config"},
     "denial": {"errors", "models", "backends", "output", "policy", "sensitive"},
     "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect", "workspace"},
     "entries": {"errors", "models", "backends", "config", "denial", "intake"},
-    "projects": {"errors", "models", "approval", "backends", "sensitive", "workspace"},
+    "projects": {"errors", "models", "approval", "backends", "sensitive", "telemetry", "workspace"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
         *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
-        *("projects", "workspace"),
+        *("projects", "telemetry", "workspace"),
     },
     "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
@@ -52,7 +53,7 @@ MAY_IMPORT = {
     "scripts": {"facades"},
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", "artifacts", "expect", "approval", "store", "projects", "workspace", ""),
+        *("facades", "artifacts", "expect", "approval", "store", "projects", "telemetry", "workspace", ""),
     },
 }
 
@@ -111,6 +112,7 @@ def loaded_by(code: str) -> set[str]:
 
 def test_importing_redoma_loads_nothing_heavy() -> None:
     heavy = {"msgspec", "click", "yaml", "re2", "asyncio", "tree_sitter", "pydantic_monty", "stdnum"}
+    heavy |= {"logging", "opentelemetry", "prometheus_client", "redoma.telemetry"}
     assert not loaded_by("import redoma") & heavy
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Unpack
 import msgspec
 
 from . import config as configuration
-from . import denial, endings, intake
+from . import denial, endings, intake, telemetry
 from .approval import NOBODY, Approver, Case, Gate, Verdict, setting_of
 from .artifacts import Store as Artifacts
 from .audit import AuditLog
@@ -178,6 +178,7 @@ class AsyncExecutor:
         """What policy says of a request, without running it. See `evaluate`."""
         return evaluate(self._policy(policy), request, live_input=live_input, entry=entry)
 
+    @telemetry.policy
     def judge(self, asked: Asked) -> Evaluation:
         """What speaks against it, in one list."""
         shown = asked.judged or asked.request
@@ -199,6 +200,7 @@ class AsyncExecutor:
             return backend.name
         return ""
 
+    @telemetry.run
     async def submit(self, asked: Asked, live: Live | None = None) -> Result:
         """The whole path of one request. Raises neither for what the code did nor for what we could not do.
 
@@ -242,6 +244,7 @@ class AsyncExecutor:
         embedded = secrets_in(self._policy(asked.policy), asked.judged or asked.request)
         return Redactor([*asked.request.secrets.values(), *embedded]) if embedded else redactor
 
+    @telemetry.decided
     async def _decided(self, asked: Asked, case: Case) -> Verdict:
         """Whether it may run: by policy, or by a person. In an overlay nothing happens: there a person decides on the
         effect, when it is to be applied."""

@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import msgspec
 
+from . import telemetry
 from .approval import Ask, Case, Gate, Verdict, setting_of
 from .approval.ask import decode, encode, stored
 from .backends.base import Backend, Control, Outcome, OverlayBackend, Sink
@@ -71,6 +72,7 @@ class Projects:
     def changes(self) -> Changes:
         return changes_in(self._state)
 
+    @telemetry.backend
     async def run(
         self,
         backend: Backend,
@@ -115,6 +117,7 @@ class Projects:
             remove_tree(stage)
             os.close(lock)
 
+    @telemetry.looked_at
     def _effect(
         self,
         tree: Tree,
@@ -153,6 +156,7 @@ class Projects:
         rollback = None if back is None else {**back.left, **back.failed}
         return outcome, {"effect": guard.effect and _redacted(guard.effect, redactor), "rollback": rollback}
 
+    @telemetry.effect("redoma.apply")
     async def apply(
         self,
         gate: Gate | None,
@@ -230,6 +234,7 @@ class Projects:
         request = msgspec.structs.replace(ask.request, reason=reason)
         return Case(request, self._judge(ask.request, ask.policy), ask.level, effect, ask.policy, setting=setting)
 
+    @telemetry.effect("redoma.discard")
     async def discard(self, id: str) -> Kept:  # noqa: A002
         kept = await asyncio.to_thread(self.changes.get, id)
         self._record("discard", kept.id, {"effect": kept.digest, "by": self._user})
@@ -237,6 +242,7 @@ class Projects:
         self._record("discarded", kept.id, {"effect": kept.digest})
         return kept
 
+    @telemetry.effect("redoma.undo")
     async def undo(self, id: str) -> Kept:  # noqa: A002
         kept = await asyncio.to_thread(self.changes.get, id)
         self._record("undo", kept.id, {"effect": kept.digest, "by": self._user})
