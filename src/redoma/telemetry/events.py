@@ -14,7 +14,7 @@ from logging import ERROR, INFO, WARNING
 
 from . import metrics, spans
 
-__all__ = ["ERROR", "INFO", "WARNING", "Fields", "Value", "plain", "tell"]
+__all__ = ["ERROR", "INFO", "WARNING", "Fields", "Value", "heard", "plain", "tell"]
 
 Value = str | int | float | bool | None
 
@@ -36,12 +36,18 @@ class Fields(dict[str, Value]):
 def tell(severity: int, event: str, /, **fields: Value) -> None:
     """Say that something happened. Fields that are None or empty are left out."""
     metrics.EVENTS.add(event)
-    logger = _logger(event.partition(".")[0])
-    if not logger.isEnabledFor(severity):
+    if not heard(severity, event):
         return
     known = {**fields, **spans.current()}
     said = Fields({key: plain(value) for key, value in known.items() if value is not None and value != ""})
-    logger.log(severity, "%s %s", event, said, extra={"redoma": {"event": event, **said}})
+    # Of whoever has called us, as usual: the file and the line.
+    told = {"event": event, **said}
+    _logger(event).log(severity, "%s %s", event, said, extra={"redoma": told}, stacklevel=2)
+
+
+def heard(severity: int, event: str) -> bool:
+    """Whether anybody would get it: finding out what to say can take longer than looking."""
+    return _logger(event).isEnabledFor(severity)
 
 
 def plain(value: Value) -> Value:
@@ -60,5 +66,5 @@ def _shown(value: Value) -> str:
 
 
 @functools.cache
-def _logger(area: str) -> logging.Logger:
-    return logging.getLogger(f"{ROOT}.{area}")
+def _logger(event: str) -> logging.Logger:
+    return logging.getLogger(f"{ROOT}.{event.partition('.')[0]}")

@@ -49,6 +49,11 @@ class Span:
             _failed(error)
         return self
 
+    @property
+    def live(self) -> bool:
+        """Whether anybody would get what is set."""
+        return self._inner is not None
+
     def set(self, **attributes: Any) -> None:
         if self._inner is not None:
             self._inner.set_attributes(_named(attributes))

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from . import metrics
-from .events import ERROR, INFO, WARNING, tell
+from .events import ERROR, INFO, WARNING, heard, tell
 from .spans import Span
 
 if TYPE_CHECKING:
@@ -109,18 +109,18 @@ def run(
 
 def _ended(request: Request, place: str, status: str, result: Result | None, seconds: float, span: Span) -> None:
     metrics.RUNS.add(place, status, request.language)
+    for kind, count in result.redacted.items() if result is not None else ():
+        metrics.REDACTIONS.add(kind, by=count)
+    severity = ERROR if status == "failed" else WARNING if status in _REFUSED else INFO
     about: dict[str, Any] = {"backend": place, "seconds": _rounded(seconds)}
-    if result is not None:
+    if result is not None and (span.live or heard(severity, "run.ended")):
         usage, redacted = result.usage, sum(result.redacted.values())
         about |= _verdict(result.evaluation, result.level)
         about |= {"exit_code": result.exit_code, "approval": result.approval_id}
         about |= {"wall": _rounded(usage.wall), "cpu": _rounded(usage.cpu), "memory": usage.memory}
         about["redacted"] = redacted or None
-        for kind, count in result.redacted.items():
-            metrics.REDACTIONS.add(kind, by=count)
     span.set(**about)
     span.ended(status)
-    severity = ERROR if status == "failed" else WARNING if status in _REFUSED else INFO
     tell(severity, "run.ended", run=request.id, status=status, language=request.language, **about)
 
 
@@ -143,7 +143,8 @@ def policy(judge: Callable[[S, A], Evaluation]) -> Callable[[S, A], Evaluation]:
         began = time.monotonic()
         with Span("redoma.policy", run=asked.request.id) as span:
             evaluation = judge(self, asked)
-            span.set(findings=len(evaluation.findings), **_verdict(evaluation, None))
+            if span.live:
+                span.set(findings=len(evaluation.findings), **_verdict(evaluation, None))
         metrics.POLICY_SECONDS.observe(time.monotonic() - began)
         return evaluation
 
@@ -158,7 +159,8 @@ def decided(
     @functools.wraps(decide)
     async def told(self: S, asked: A, case: C) -> T:
         metrics.DECISIONS.add(case.evaluation.decision.value)
-        request, verdict = case.request, _verdict(case.evaluation, case.level)
+        request = case.request
+        verdict = _verdict(case.evaluation, case.level) if heard(INFO, "run.decided") else {}
         tell(INFO, "run.decided", run=request.id, language=request.language, **verdict)
         return await decide(self, asked, case)
 
