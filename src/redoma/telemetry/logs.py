@@ -96,6 +96,7 @@ def write(level: str, form: str = "text", file: Path | None = None) -> Lines | N
         logger.removeHandler(old)
         old.close()
     if handler is None:
+        logger.setLevel(logging.NOTSET)
         return None
     handler.setFormatter(JsonLines() if form == "json" else KeyValues())
     logger.setLevel(level.upper())

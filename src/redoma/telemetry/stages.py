@@ -112,8 +112,11 @@ def _ended(request: Request, place: str, status: str, result: Result | None, sec
     for kind, count in result.redacted.items() if result is not None else ():
         metrics.REDACTIONS.add(kind, by=count)
     severity = ERROR if status == "failed" else WARNING if status in _REFUSED else INFO
+    if not span.live and not heard(severity, "run.ended"):
+        tell(severity, "run.ended")
+        return
     about: dict[str, Any] = {"backend": place, "seconds": _rounded(seconds)}
-    if result is not None and (span.live or heard(severity, "run.ended")):
+    if result is not None:
         usage, redacted = result.usage, sum(result.redacted.values())
         about |= _verdict(result.evaluation, result.level)
         about |= {"exit_code": result.exit_code, "approval": result.approval_id}
