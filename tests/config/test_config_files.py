@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redoma import config
-from redoma.config import InvalidFile, LogConfig, NativeEntry
+from redoma.config import InvalidFile, NativeEntry
 from redoma.errors import ConfigError
 from redoma.models import Decision, MiB
 from redoma.policy import load as load_policy
@@ -122,7 +122,7 @@ def test_a_decision_about_a_rule_of_another_pack_waits_for_that_pack(place: Plac
 MISTAKES = {
     "limits:\n  tiem: 3": (2, 3, "limits.tiem", "unknown key 'tiem' | did you mean 'time'?"),
     "plicy: {}": (1, 1, "plicy", "unknown key 'plicy' | did you mean 'policy'?"),
-    "zzz: 1": (1, 1, "zzz", "use one of: approval, audit, docker, entries, jail, limits, namespace, policy, version"),
+    "zzz: 1": (1, 1, "zzz", "use one of: approval, audit, docker, entries, jail, limits, log, namespace, policy, version"),
     "limits: {time: soon}": (1, 16, "limits.time", "expected a number, found the text 'soon'"),
     "limits: {time: true}": (1, 16, "limits.time", "expected a number, found true"),
     "limits: {time: 1:30}": (1, 16, "limits.time", "expected a number, found the text '1:30'"),
@@ -336,33 +336,6 @@ def test_later_files_win_and_every_value_says_where_it_came_from(place: Place) -
     assert origins["limits.open_files"] == f"--config {named}:3"
     assert origins["limits.memory"] == "default"
     assert set(origins) == set(loaded.origins)
-
-
-def test_the_environment_says_what_is_logged_over_every_file(place: Place) -> None:
-    place.user("log: {level: error, format: json, file: ~/redoma.log}")
-    assert place.load().log == LogConfig(level="error", format="json", file=place.home / "redoma.log")
-    place.env["REDOMA_LOG"] = "debug::/var/log/redoma:1.log"
-    loaded = place.load()
-    assert loaded.log == LogConfig(level="debug", format="json", file=Path("/var/log/redoma:1.log"))
-    assert loaded.origins["log.level"] == loaded.origins["log.file"] == "the environment, REDOMA_LOG"
-    assert loaded.origins["log.format"].startswith("user file")
-
-
-def test_whoever_names_a_file_for_the_log_wants_one_written(place: Place) -> None:
-    place.env["REDOMA_LOG"] = ":json"
-    assert place.load().log == LogConfig(level="info", format="json")
-    place.user("log: {level: warning}")
-    assert place.load().log == LogConfig(level="warning", format="json")
-    place.env["REDOMA_LOG"] = "off"
-    assert place.load().log == LogConfig(level="off")
-
-
-@pytest.mark.parametrize("said", ["loud", "info:xml", "INFO", "\x1b[2K"])
-def test_a_variable_that_says_nothing_about_a_log_is_an_error(place: Place, said: str) -> None:
-    place.env["REDOMA_LOG"] = said
-    with pytest.raises(ConfigError, match="REDOMA_LOG is") as raised:
-        place.load()
-    assert str(raised.value).isprintable()
 
 
 def test_rules_of_all_files_are_joined_and_a_contradiction_names_both_places(place: Place) -> None:

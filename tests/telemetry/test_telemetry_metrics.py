@@ -71,7 +71,7 @@ async def test_what_runs_and_what_is_kept_ready_is_a_gauge(config: Config, nothi
 
     before = pool("running")
     async with AsyncExecutor(config, backends=[JailBackend(minimum=1)]) as executor:
-        async with executor.stream("print(1, flush=True); input()", policy="none") as run:
+        async with executor.stream("import time; print(1, flush=True); time.sleep(30)") as run:
             async for _ in run:
                 assert numbers()["redoma_running", frozenset()] == 1
                 assert pool("running") == before + 1

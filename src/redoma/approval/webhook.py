@@ -46,9 +46,9 @@ def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
                 pass
         except (OSError, HTTPException, ValueError) as error:
             # Not its text: whoever answers there writes some of it, and the URL may be a secret.
-            cause = error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
+            kind = type(error.reason if type(error) is URLError else error).__name__
             status = error.code if isinstance(error, HTTPError) else None
-            telemetry.tell(telemetry.WARNING, "approval.webhook.failed", error=type(cause).__name__, status=status)
+            telemetry.tell(telemetry.WARNING, "approval.webhook.failed", error=kind, status=status)
 
     async def tell(ask: Ask) -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
