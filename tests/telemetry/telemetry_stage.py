@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from redoma import Answer, FakeBackend, Outcome, Rule
+from redoma import Answer, FakeBackend, Outcome, Rule, Status
 from redoma.approval import Ask
 from redoma.models import Approval, Decision, Request
 
-WORD = "xyzzy-4711"
-"""In everything that a request can hold, and in what its code prints."""
+WORD, SECRET = "xyzzy-4711", "plugh-0815"
+"""In everything that a request can hold, and in what its code prints. Only the second would be taken out of a result."""
 ASKING = Rule(id="team.ask", decision=Decision.PROMPT, reason="ask first", command=("deploy",))
 
 
@@ -63,14 +63,21 @@ class Broken(FakeBackend):
         raise RuntimeError(f"can't cope with {request.text}")
 
 
-TALKATIVE = FakeBackend(Answer(stdout=WORD, stderr=WORD, value=WORD, exception=WORD, error=WORD), name="talkative")
+_BOTH = f"{WORD} {SECRET}"
+TALKATIVE = FakeBackend(
+    Answer(stdout=_BOTH, stderr=_BOTH, value=_BOTH, exception=WORD, error=_BOTH, status=Status.ERROR), name="talkative"
+)
+
+
+def tells(text: str) -> bool:
+    return WORD in text or SECRET in text
 
 
 def full_of(word: str) -> dict[str, Any]:
     """Options that hold it wherever an option can."""
     return {
         "env": {"NAME": word},
-        "secrets": {"TOKEN": word},
+        "secrets": {"TOKEN": SECRET},
         "stdin": word,
         "files": {word: word},
         "outputs": [word],
