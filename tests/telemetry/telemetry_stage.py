@@ -13,7 +13,7 @@ from redoma.approval import Ask
 from redoma.models import Approval, Decision, Request
 
 WORD, SECRET = "xyzzy-4711", "plugh-0815"
-"""In everything that a request can hold, and in what its code prints. Only the second would be taken out of a result."""
+"""In everything that a request can hold, and in what its code prints. The second is taken out of results."""
 ASKING = Rule(id="team.ask", decision=Decision.PROMPT, reason="ask first", command=("deploy",))
 
 
