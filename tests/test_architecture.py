@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "learned": {"errors"},
     "effect": set(),
     "notation": set(),
+    "telemetry": {"errors"},  # looks at what others hand it, by shape
     "models": {"effect", "errors", "learned"},
     "sensitive": {"errors", "models"},
     "policy": {"errors", "models", "sensitive"},
@@ -28,12 +29,12 @@ MAY_IMPORT = {
     "diagnose": {"learned", "models"},
     "live": {"models", "output", "sensitive"},
     "streaming": {"errors", "models", "live"},
-    "audit": {"errors", "models"},
+    "audit": {"errors", "models", "telemetry"},
     "store": {"errors"},
-    "approval": {"errors", "models", "sensitive", "output", "store"},
-    "backends": {"errors", "models", "notation"},
+    "approval": {"errors", "models", "sensitive", "output", "store", "telemetry"},
+    "backends": {"errors", "models", "notation", "telemetry"},
     "bound": {"models", "policy"},
-    "workspace": {"errors", "models", "backends"},
+    "workspace": {"errors", "models", "backends", "telemetry"},
     "config": {"errors", "models", "notation", "policy"},
     "intake": {"errors", "models", "config"},
     "denial": {"errors", "models", "backends", "output", "policy", "sensitive"},
@@ -41,11 +42,11 @@ MAY_IMPORT = {
     "inputs": {"errors", "models", "audit"},
     "asked": {"endings", "inputs"},
     "entries": {"errors", "models", "backends", "config", "denial", "intake"},
-    "projects": {"errors", "models", "approval", "backends", "sensitive", "workspace"},
+    "projects": {"errors", "models", "approval", "backends", "sensitive", "telemetry", "workspace"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
         *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
-        *("asked", "bound", "inputs", "projects", "workspace"),
+        *("asked", "bound", "inputs", "projects", "telemetry", "workspace"),
     },
     "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
@@ -61,7 +62,7 @@ MAY_IMPORT = {
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
         *("facades", "artifacts", "expect", "approval", "notation", "store", "projects", "workspace", "history"),
-        *("inputs", ""),
+        *("inputs", "telemetry", ""),
     },
 }
 
@@ -120,6 +121,7 @@ def loaded_by(code: str) -> set[str]:
 
 def test_importing_redoma_loads_nothing_heavy() -> None:
     heavy = {"msgspec", "click", "yaml", "re2", "asyncio", "tree_sitter", "pydantic_monty", "stdnum"}
+    heavy |= {"logging", "opentelemetry", "prometheus_client", "redoma.telemetry"}
     assert not loaded_by("import redoma") & heavy
 
 

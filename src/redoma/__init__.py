@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .policy import Rule
     from .streaming import AsyncLiveRun
     from .sync import Executor, LiveRun, command, run, stream
+    from .telemetry import metrics
     from .workspace.atomic import atomic_write
 
 __version__ = "0.1.0"
@@ -80,7 +81,7 @@ _HOMES = {
     "sync": "Executor LiveRun command run stream",
     "workspace.atomic": "atomic_write",
 }
-_MODULES = frozenset({"approval", "exec", "scripts"})
+_MODULES = {"approval": "approval", "exec": "exec", "metrics": "telemetry.metrics", "scripts": "scripts"}
 """Modules that are public by themselves: `redoma.exec` (not in `__all__`: a star import would hide the builtin)."""
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -132,6 +133,7 @@ __all__ = [
     "command",
     "command_history",
     "execute_safe",
+    "metrics",
     "process_command",
     "run",
     "run_python_code",
@@ -144,7 +146,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name in _MODULES:
-        return importlib.import_module(f".{name}", __name__)
+        return importlib.import_module(f".{_MODULES[name]}", __name__)
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)

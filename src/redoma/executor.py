@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from . import bound, denial, endings, intake
+from . import bound, denial, endings, intake, telemetry
 from . import config as configuration
 from .approval import NOBODY, Approver, Case, Gate, Verdict, setting_of
 from .artifacts import Store as Artifacts
@@ -152,6 +152,7 @@ class AsyncExecutor:
         """What policy says of a request, without running it. See `evaluate`."""
         return evaluate(self._policy(policy), request, live_input=live_input, entry=entry)
 
+    @telemetry.policy
     def judge(self, asked: Asked) -> Evaluation:
         """What speaks against it, in one list."""
         shown = asked.judged or asked.request
@@ -173,6 +174,7 @@ class AsyncExecutor:
             return backend.name
         return ""
 
+    @telemetry.run
     async def submit(self, asked: Asked, live: Live | None = None) -> Result:
         """The whole path of one request. Raises neither for what the code did nor for what we could not do.
 
@@ -241,6 +243,7 @@ class AsyncExecutor:
         volumes = entry.volumes if isinstance(entry, DockerEntry) and here else ()
         return bound.bind(asked.request, bound.seen_by(asked.request, volumes))
 
+    @telemetry.decided
     async def _decided(self, asked: Asked, case: Case) -> Verdict:
         """Whether it may run: by policy, or by a person. In an overlay nothing happens: there a person decides on the
         effect, when it is to be applied."""

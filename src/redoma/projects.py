@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
+from . import telemetry
 from .approval import Ask, Case, Gate, Verdict, setting_of
 from .approval.ask import decode, encode, stored
 from .backends.base import Backend, Control, Outcome, OverlayBackend, Sink
@@ -81,6 +82,7 @@ class Projects:
     def changes(self) -> Changes:
         return changes_in(self._state)
 
+    @telemetry.backend
     async def run(
         self,
         backend: Backend,
@@ -105,6 +107,7 @@ class Projects:
                 return await self._guarded(backend, request, sink, control, redactor)
         return await backend.run(request, sink, control), {}
 
+    @telemetry.looked_at
     def _effect(
         self,
         tree: Tree,
@@ -182,6 +185,7 @@ class Projects:
     def _must_be_a_project(self, path: str) -> None:
         must_be_a_project(path, home=self._home, private=[self._state] if self._state else ())
 
+    @telemetry.effect("redoma.apply")
     async def apply(
         self,
         gate: Gate | None,
@@ -264,6 +268,7 @@ class Projects:
         # The files as they were when it ran: that run has made the effect.
         return case._replace(live_input=ask.live_input, scripts=ask.scripts, computed=ask.computed, unread=ask.unread)
 
+    @telemetry.effect("redoma.discard")
     async def discard(self, id: str) -> Kept:  # noqa: A002
         kept = await asyncio.to_thread(self.changes.get, id)
         self._record("discard", kept.id, {"effect": kept.digest, "by": self._user})
@@ -271,6 +276,7 @@ class Projects:
         self._record("discarded", kept.id, {"effect": kept.digest})
         return kept
 
+    @telemetry.effect("redoma.undo")
     async def undo(self, id: str) -> Kept:  # noqa: A002
         kept = await asyncio.to_thread(self.changes.get, id)
         self._record("undo", kept.id, {"effect": kept.digest, "by": self._user})

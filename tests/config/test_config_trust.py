@@ -63,6 +63,10 @@ LOOSENINGS = {
     "approval: {separate: false}": "approval: {separate: true}",
     "approval: {timeout: 301}": "",
     "approval: {expires: 86401}": "",
+    "log: {level: debug}": "",
+    "log: {level: off}": "log: {level: info}",
+    "log: {file: build.log}": "",
+    "log: {format: json}": "",
     "namespace: app\nentries: [{name: shell, kind: exec.native}]": "",
 }
 

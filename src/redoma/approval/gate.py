@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import msgspec
 
+from .. import telemetry
 from ..errors import Absent, ApprovalError, InvalidRequest, RedomaError
 from ..models import Approval, Request, Status
 from ..store import Store
@@ -93,12 +94,13 @@ class Gate:
 
     async def ask(self, case: Case, *, wait: bool = True) -> Verdict:
         """Raises `StoreError` and `AuditError` where it can't be known or recorded; nothing may run then."""
-        try:
-            return await self._ask(case, wait)
-        except ApprovalError as error:
-            kind = "approval.denied" if isinstance(error, Absent) else "approval.refused"
-            self.book.audit(kind, case.request.id, {"approval": None, "why": _harmless(error)})
-            return Verdict(status=Status.DENIED, error=str(error))
+        with telemetry.approval(case.request.id) as told:
+            try:
+                return told(await self._ask(case, wait))
+            except ApprovalError as error:
+                kind = "approval.denied" if isinstance(error, Absent) else "approval.refused"
+                self.book.audit(kind, case.request.id, {"approval": None, "why": _harmless(error)})
+                return told(Verdict(status=Status.DENIED, error=str(error)))
 
     async def _ask(self, case: Case, wait: bool) -> Verdict:
         nobody = isinstance(self._approver, Deny)
@@ -221,10 +223,11 @@ class Gate:
 
     async def redeem(self, id: str, case: Case) -> Verdict:  # noqa: A002 - as everywhere
         """Use the approval of what was asked under an id, if `case` is still exactly that."""
-        try:
-            return _verdict(await asyncio.to_thread(self._redeem, id, case), self._expires)
-        except ApprovalError as error:  # on record already
-            return Verdict(status=Status.DENIED, error=str(error))
+        with telemetry.approval(case.request.id) as told:
+            try:
+                return told(_verdict(await asyncio.to_thread(self._redeem, id, case), self._expires))
+            except ApprovalError as error:  # on record already
+                return told(Verdict(status=Status.DENIED, error=str(error)))
 
     def _redeem(self, id: str, case: Case) -> Entry:  # noqa: A002 - as everywhere
         self.book.load(id)  # before a key is looked for in a database that may not be there

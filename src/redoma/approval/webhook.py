@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import urllib.parse
 import urllib.request
@@ -11,9 +10,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http.client import HTTPException
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 import msgspec
 
+from .. import telemetry
 from ..errors import ApprovalError
 from ..output import clean
 from ..sensitive import Redactor
@@ -21,7 +22,6 @@ from .ask import Ask
 
 _SECONDS = 5.0
 _LONGEST_TEXT = 4000
-_log = logging.getLogger("redoma.approval")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -45,7 +45,10 @@ def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
             with opener.open(request, timeout=_SECONDS):
                 pass
         except (OSError, HTTPException, ValueError) as error:
-            _log.warning("the webhook for approvals could not be reached: %s", error)
+            # Not its text: whoever answers there writes some of it, and the URL may be a secret.
+            kind = type(error.reason if type(error) is URLError else error).__name__
+            status = error.code if isinstance(error, HTTPError) else None
+            telemetry.tell(telemetry.WARNING, "approval.webhook.failed", error=kind, status=status)
 
     async def tell(ask: Ask) -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
@@ -62,7 +65,7 @@ def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
             async with asyncio.timeout(_SECONDS):
                 await done.wait()
         except TimeoutError:
-            _log.warning("the webhook for approvals has not answered within %g s", _SECONDS)
+            telemetry.tell(telemetry.WARNING, "approval.webhook.failed", error="TimeoutError", seconds=_SECONDS)
 
     return tell
 

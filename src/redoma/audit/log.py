@@ -13,10 +13,12 @@ from typing import Any
 import msgspec
 
 from ..errors import AuditError
+from ..telemetry import ERROR, recorded, tell
 from . import read, verify
 from .files import closing, locked, open_directory, open_private, open_regular, reporting, require_ours, write_all
 from .record import GENESIS, MAX_LINE, Frame, Head, Record, is_log_name, is_torn_name, read_frame, read_lines, seal
 
+Written = tuple[str, str, Mapping[str, Any]]
 _OWN_KINDS = ("recovered", "retention")
 _HEAD_SIZE = 256
 """The head is written over in place at one size, inside one disk sector: a kill leaves the old or the new, whole."""
@@ -48,6 +50,16 @@ class AuditLog:
         """Write one record. Once this returns it is in the log; if it raises AuditError, it is not."""
         if kind in _OWN_KINDS:
             raise AuditError(f"a record of kind {kind!r} can't be added", why="only the log itself writes those")
+        try:
+            record, written = self._append(kind, id, data)
+        except AuditError:
+            tell(ERROR, "audit.failed", run=id, kind=kind)
+            raise
+        for one in written:  # when the lock is free again: whoever listens may take their time
+            recorded(*one)
+        return record
+
+    def _append(self, kind: str, run: str, data: Mapping[str, Any]) -> tuple[Record, list[Written]]:
         with reporting(f"the audit log in {self.directory} can't be written"), contextlib.ExitStack() as stack:
             directory = stack.enter_context(closing(open_directory(self.directory, create=True)))
             require_ours(directory, self.directory)
@@ -56,7 +68,7 @@ class AuditLog:
             writer = _Writer(stack, self.directory, directory, self._now().astimezone(UTC), fsync=self._fsync)
             writer.recover()
             writer.turn_day(self._retention_days)
-            return writer.put(kind, id, data)
+            return writer.put(kind, run, data), writer.written
 
     def verify(self, expected_head: str | None = None) -> verify.Verification:
         """Check every record; `expected_head` is a hash from an earlier verification, kept where nobody rewrites it."""
@@ -84,6 +96,7 @@ class _Writer:
 
     def __init__(self, stack: contextlib.ExitStack, path: Path, directory: int, now: datetime, *, fsync: bool) -> None:
         self._stack, self._path, self._directory, self._now, self._fsync = stack, path, directory, now, fsync
+        self.written: list[Written] = []
         self._head_fd = stack.enter_context(closing(open_private("head", os.O_CREAT, dir_fd=directory)))
         self.head = self._read_head()
         self._log_fd = self._open_log()
@@ -129,6 +142,7 @@ class _Writer:
             # The caller will act as if there were no record, so there must be none.
             os.ftruncate(self._log_fd, self.head.offset)
             raise
+        self.written.append((kind, id, data))
         return record
 
     def _move_head(self, head: Head) -> Head:

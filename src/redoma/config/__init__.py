@@ -8,7 +8,7 @@ what the user has allowed. Without a file only `places` has work to do.
 
 from __future__ import annotations
 
-from .layers import check, describe, load, loosenings, proposed, trust
+from .layers import check, describe, load, loosenings, proposed, trust, with_log
 from .model import (
     ApprovalConfig,
     AuditConfig,
@@ -19,6 +19,7 @@ from .model import (
     InvalidFile,
     JailConfig,
     JailEntry,
+    LogConfig,
     MontyEntry,
     NativeEntry,
     PolicyConfig,
@@ -38,6 +39,7 @@ __all__ = [
     "InvalidFile",
     "JailConfig",
     "JailEntry",
+    "LogConfig",
     "MontyEntry",
     "NativeEntry",
     "PolicyConfig",
@@ -54,4 +56,5 @@ __all__ = [
     "trust",
     "trusted_files",
     "untrust",
+    "with_log",
 ]

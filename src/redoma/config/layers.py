@@ -54,7 +54,20 @@ def load(explicit: Path | None = None, *, cwd: Path | None = None, env: Mapping[
     found = places.project_file(cwd, env)
     if found and not _same(found, named):
         config = _with_project_file(config, found, env)
-    return _merge(config, _layer(named, "--config", env)) if named else config
+    if named:
+        config = _merge(config, _layer(named, "--config", env))
+    return with_log(config, places.log_variable(env), f"the environment, {places.LOG_VARIABLE}")
+
+
+def with_log(config: Config, said: Mapping[str, Any], origin: str) -> Config:
+    """With what somebody has said of the log beside the files. Whoever names a file or a format wants one written."""
+    if not said:
+        return config
+    log = msgspec.structs.replace(config.log, **said)
+    if log.level == "off" and "level" not in said:
+        log, said = msgspec.structs.replace(log, level="info"), {**said, "level": "info"}
+    origins = {**config.origins, **{f"log.{name}": origin for name in said}}
+    return msgspec.structs.replace(config, log=log, origins=origins)
 
 
 def check(path: Path, *, env: Mapping[str, str] | None = None) -> list[Problem]:
@@ -115,6 +128,7 @@ def _values(config: Config) -> Iterator[tuple[str, Any]]:
     yield from ((f"approval.{name}", value) for name, value in msgspec.structs.asdict(config.approval).items())
     yield from ((f"jail.{name}", value) for name, value in msgspec.structs.asdict(config.jail).items())
     yield from ((f"docker.{name}", value) for name, value in msgspec.structs.asdict(config.docker).items())
+    yield from ((f"log.{name}", value) for name, value in msgspec.structs.asdict(config.log).items())
     yield from ((f"entries.{address}", entry) for address, entry in config.entries.items())
 
 
@@ -176,6 +190,7 @@ def _merge(config: Config, layer: Layer) -> Config:
         approval=msgspec.structs.replace(config.approval, **layer.approval),
         jail=msgspec.structs.replace(config.jail, **layer.jail),
         docker=msgspec.structs.replace(config.docker, **layer.docker),
+        log=msgspec.structs.replace(config.log, **layer.log),
         entries={**config.entries, **layer.entries},
     )
     place = f"{layer.label} {printable(layer.path)}"
@@ -255,6 +270,10 @@ def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
         if value != (before := getattr(config.docker, name)):
             # Another engine, image or runtime is somebody else's word for what isolates and for what `python` is.
             yield at(f"docker.{name}", f"changes docker.{name} from {before} to {printable(str(value))}")
+    for name, value in layer.log.items():
+        if value != (before := getattr(config.log, name)):
+            # A file of yours is written to, or no longer.
+            yield at(f"log.{name}", f"changes log.{name} from {before} to {printable(str(value))}")
     yield from (at(key, change) for key, change in _policy_loosenings(config.policy, layer))
 
 

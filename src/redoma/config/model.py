@@ -111,6 +111,19 @@ class DockerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which containers beyond the minimum are let go."""
 
 
+LogLevel = Literal["off", "debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line tells of its work, and where. An application that uses Redoma has its own logging."""
+
+    level: LogLevel = "off"
+    format: LogFormat = "text"
+    file: Path | None = None
+    """Appended to; standard error if there is none."""
+
+
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
     """What every kind of executor has."""
 
@@ -190,6 +203,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     approval: ApprovalConfig = ApprovalConfig()
     jail: JailConfig = JailConfig()
     docker: DockerConfig = DockerConfig()
+    log: LogConfig = LogConfig()
     entries: dict[str, Entry] = {}
     """By `namespace:name`."""
     origins: dict[str, str] = {}

@@ -7,14 +7,16 @@ import pwd
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 
 from ..errors import ConfigError
-from .model import printable, refuse
+from .model import LogFormat, LogLevel, printable, refuse
 
 NAME = "redoma.yaml"
 MAX_BYTES = 1_000_000
+LOG_VARIABLE = "REDOMA_LOG"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,22 @@ def _base(env: Mapping[str, str], variable: str, under_home: str) -> Path | None
         return Path(named) / "redoma"
     place = home(env)
     return place / under_home / "redoma" if place else None
+
+
+def log_variable(env: Mapping[str, str]) -> dict[str, Any]:
+    """What `REDOMA_LOG` says: `LEVEL`, `LEVEL:FORMAT` or `LEVEL:FORMAT:FILE`."""
+    words = dict(zip(("level", "format", "file"), env.get(LOG_VARIABLE, "").split(":", 2), strict=False))
+    said: dict[str, Any] = {name: word for name, word in words.items() if word}
+    if file := said.pop("file", None):
+        said["file"] = Path(file)
+    for name, valid in (("level", get_args(LogLevel)), ("format", get_args(LogFormat))):
+        if said.get(name, valid[0]) not in valid:
+            raise ConfigError(
+                f"{LOG_VARIABLE} is {printable(env[LOG_VARIABLE])!r}",
+                why=f"its {name} is none of {', '.join(valid)}",
+                next="set it to LEVEL, LEVEL:FORMAT or LEVEL:FORMAT:FILE, such as info:json:/var/log/redoma.log",
+            )
+    return said
 
 
 def state_directory(env: Mapping[str, str] | None = None) -> Path:

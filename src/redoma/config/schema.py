@@ -13,7 +13,7 @@ from ..errors import InvalidRequest, PolicyError
 from ..models import Decision, Limits
 from .document import Mapping, Node, Scalar, parse
 from .executors import check_engine, checked
-from .model import ApprovalConfig, AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, Name, Problem
+from .model import ApprovalConfig, AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, LogConfig, Name, Problem
 from .places import Source
 from .reader import Reader, nearest
 
@@ -36,6 +36,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     approval: dict[str, Any] = {}
     jail: dict[str, Any] = {}
     docker: dict[str, Any] = {}
+    log: dict[str, Any] = {}
     entries: dict[str, Entry] = {}
     marks: dict[str, tuple[int, int]] = {}
     """Dotted key → line and column."""
@@ -62,6 +63,7 @@ class _File(msgspec.Struct):
     approval: ApprovalConfig
     jail: JailConfig
     docker: DockerConfig
+    log: LogConfig
 
 
 def read_layer(source: Source, label: str, home: Path | None, *, bare: bool = False) -> Layer:
@@ -86,6 +88,7 @@ def read_layer(source: Source, label: str, home: Path | None, *, bare: bool = Fa
         approval=_approval(reader, values.get("approval", {})),
         jail=values.get("jail", {}),
         docker=_docker(reader, values.get("docker", {})),
+        log=values.get("log", {}),
         entries=_entries(reader, values),
         marks=reader.marks,
     )

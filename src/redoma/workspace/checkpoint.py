@@ -35,6 +35,7 @@ from ..backends.base import uncancellable
 from ..backends.scratch import remove_tree
 from ..errors import BackendError, InvalidRequest
 from ..models import Change, Effect
+from ..telemetry import WARNING, tell
 from .atomic import atomic_write
 from .comparing import Comparison
 from .restoring import Plan, Restored, Restorer, Workshop, make_plan
@@ -299,6 +300,8 @@ def recover(directory: Path) -> tuple[Recovered, ...]:
             continue
         except BackendError as error:  # which is no reason to leave the others as they are
             found.append(Recovered(project=project, state="unusable", why=str(error)))
+    for one in found:
+        tell(WARNING, "checkpoint.found", project=one.project, state=one.state)
     return tuple(found)
 
 

@@ -28,6 +28,7 @@ import msgspec
 from ..backends.scratch import remove_tree
 from ..errors import Conflict, RedomaError, WorkspaceError
 from ..models import Effect
+from ..telemetry import ERROR, WARNING, tell
 from . import journal, private, staging
 from .apply import Application
 from .diffs import shown
@@ -266,6 +267,7 @@ class Changes:
                 try:
                     said[name] = self._recover_one(name)
                 except (RedomaError, OSError, ValueError) as error:
+                    tell(ERROR, "effect.broken", run=name, error=type(error).__name__)
                     said[name] = f"it can't be finished nor taken back: {error}"
         return {name: what for name, what in said.items() if what}
 
@@ -276,6 +278,7 @@ class Changes:
         with Moves(self.directory / name, plan, durable=self._durable) as work:
             work.resume()
             self._finish(self._load(name), work)
+        tell(WARNING, "effect.recovered", run=name, action=plan.action, phase=work.journal.phase)
         return ""
 
     def _carry(

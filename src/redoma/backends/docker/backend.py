@@ -14,6 +14,7 @@ import msgspec
 
 from ...errors import BackendError, Unsupported
 from ...models import Isolation, Limits, Request, Status
+from ...telemetry import metrics
 from ..base import Capabilities, Control, Outcome, Sink, uncancellable
 from . import box as boxes
 from . import engine as engines
@@ -188,6 +189,7 @@ class DockerBackend:
             queue=self._queue,
             idle=self._idle,
         )
+        metrics.watch(self.name, pool)
         here = self._heres[loop] = _Here(engine, pool)
         for dead in [other for other in list(self._heres) if other.is_closed()]:
             if (left := self._heres.pop(dead, None)) is not None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from ...errors import BackendError
+from ...telemetry import WARNING, tell
 from ..base import uncancellable
 from . import words
 from .box import Spec
@@ -92,6 +93,9 @@ class Pool:
         self._refill(0.0)
         await container.remove()
 
+    def counts(self) -> dict[str, int]:
+        return {"armed": len(self._armed), "running": self._running, "waiting": self._waiting}
+
     # --- ahead of time ---
 
     def _refill(self, seconds: float) -> None:
@@ -118,6 +122,7 @@ class Pool:
     def _died(self, warm: _Warm) -> None:
         """One that waited has ended, or could not be made."""
         if warm in self._armed:
+            tell(WARNING, "docker.container.lost", image=warm.spec.image)
             self._armed.remove(warm)
             self._begin(warm.drop())
             self._retry_at = time.monotonic() + _RETRY_AFTER

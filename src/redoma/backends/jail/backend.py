@@ -14,6 +14,7 @@ import msgspec
 
 from ...errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
 from ...models import Isolation, Limits, Request
+from ...telemetry import INFO, metrics, tell
 from .. import _linux
 from ..base import Capabilities, Control, Outcome, Sink
 from . import cgroup, setup
@@ -191,6 +192,7 @@ class JailBackend:
                     without=self._without,
                     start=partial(self._start, spec.project, hashes),
                 )
+                metrics.watch(self.name, self._pools[place])
             pool = self._pools[place] = self._pools.pop(place)  # the last used is the last
             pool.runs += 1
             return pool
@@ -213,6 +215,7 @@ class JailBackend:
         zygote = Zygote(self._preload, watched=groups is None, hashes=hashes, **inside)
         self._env = zygote.env
         self._memory = groups.describe() if groups else ""
+        tell(INFO, "jail.zygote.started", pid=zygote.pid, memory="group" if groups else "watched")
         return zygote, groups
 
     def _isolation(self, cell: Cell, required: tuple[str, ...]) -> Isolation:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ...errors import BackendError, BackendUnavailable, RedomaError
+from ...telemetry import WARNING, tell
 from .cell import Cell, Spec, readable
 from .cgroup import Cgroups
 from .launch import Zygote
@@ -329,6 +330,7 @@ class Pool:
             self._armed.clear()
             self._arming.clear()
         if lost is not None:
+            tell(WARNING, "jail.zygote.lost", pid=lost.pid)
             lost.close()
 
     def _lacking(self) -> int:
@@ -417,6 +419,7 @@ class Pool:
             waiter = next((one for one in self._queue if one.spec == cell.spec and one.since <= begun), None)
             if waiter is not None and waiter in self._queue:
                 self._queue.remove(waiter)
+        tell(WARNING, "jail.cell.failed", why=why)
         if waiter is not None:
             waiter.settle(error)
 

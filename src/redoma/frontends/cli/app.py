@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -56,9 +56,19 @@ class _Commands(click.Group):
 @click.option(
     "--config", type=click.Path(path_type=Path), metavar="FILE", help="Use this redoma.yaml as well; it is trusted."
 )
+@click.option(
+    "--log-level",
+    type=click.Choice(["off", "debug", "info", "warning", "error"]),
+    metavar="LEVEL",
+    help="Log events: debug, info, warning, error.",
+)
+@click.option("--log-format", type=click.Choice(["text", "json"]), metavar="FORMAT", help="As text, or as json lines.")
+@click.option(
+    "--log-file", type=click.Path(path_type=Path), metavar="FILE", help="Append them here, not to standard error."
+)
 @click.version_option(redoma.__version__, prog_name="redoma", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(context: click.Context, config: Path | None) -> None:
+def cli(context: click.Context, /, config: Path | None, **log: Any) -> None:
     """Run code and commands that nobody has reviewed, safely.
 
     \b
@@ -71,7 +81,8 @@ def cli(context: click.Context, config: Path | None) -> None:
       redoma audit tail                    what ran lately
       redoma doctor                        what this host offers
     """
-    context.obj = State(config)
+    said = {name.removeprefix("log_"): value for name, value in log.items() if value is not None}
+    context.obj = State(config, said)
 
 
 def run(arguments: list[str]) -> int:

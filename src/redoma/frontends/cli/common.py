@@ -8,7 +8,7 @@ import os
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
 
@@ -33,15 +33,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 class State:
     """What the options before the command said."""
 
-    def __init__(self, config_file: Path | None) -> None:
-        self._file = config_file
+    def __init__(self, config_file: Path | None, log: Mapping[str, Any]) -> None:
+        self._file, self._log = config_file, log
 
     @functools.cached_property
     def config(self) -> Config:
         """Loaded when a command needs it; what the user should know of it is said once."""
-        from redoma.config import load
+        from redoma.config import load, with_log
 
-        config = load(self._file)
+        config = with_log(load(self._file), self._log, "the command line")
+        if config.log.level != "off":
+            from redoma.telemetry import logs
+
+            logs.write(config.log.level, config.log.format, config.log.file)
         for notice in config.notices:
             click.echo(click.style("redoma: note: ", fg="yellow") + notice, err=True)
         return config

@@ -17,9 +17,12 @@ Usage: redoma [OPTIONS] COMMAND [ARGS]...
     redoma doctor                        what this host offers
 
 Options:
-  --config FILE  Use this redoma.yaml as well; it is trusted.
-  --version      Show the version and exit.
-  -h, --help     Show this message and exit.
+  --config FILE        Use this redoma.yaml as well; it is trusted.
+  --log-level LEVEL    Log events: debug, info, warning, error.
+  --log-format FORMAT  As text, or as json lines.
+  --log-file FILE      Append them here, not to standard error.
+  --version            Show the version and exit.
+  -h, --help           Show this message and exit.
 
 Commands:
   approvals    What waits for a person to decide, and what was decided.

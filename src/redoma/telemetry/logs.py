@@ -1,0 +1,125 @@
+"""Writing events down: formatters for any handler, and the log of the command line.
+
+    handler.setFormatter(logs.JsonLines())      # {"time": …, "severity": "INFO", "event": "run.ended", "run": …}
+    handler.setFormatter(logs.KeyValues())      # 2026-11-16T14:38:35.123Z INFO run.ended run=… status=ok
+
+Whatever a record holds, it becomes one line, of ASCII or of printable characters, and of an exception only its type.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from .events import ROOT, Fields, plain
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object for each event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = {"time": _time(record), "severity": record.levelname, "logger": record.name}
+        return json.dumps({**head, **_said(record)}, default=repr)  # ASCII: nothing in it can end a line
+
+
+class KeyValues(logging.Formatter):
+    """For people: time, severity, event, `key=value`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = _said(record)
+        event = said.pop("event")
+        return f"{_time(record)} {record.levelname} {event} {Fields(said)}".rstrip()
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _said(record: logging.LogRecord) -> dict[str, Any]:
+    """An event as it was told; and what else is logged below "redoma", such as by an extension, as one."""
+    if isinstance(said := getattr(record, "redoma", None), dict):
+        return dict(said)
+    other: dict[str, Any] = {"event": "log", "message": plain(record.getMessage())}
+    if record.exc_info and record.exc_info[0]:
+        other["error"] = record.exc_info[0].__qualname__
+    return other
+
+
+class Lines(logging.Handler):
+    """A file, or standard error. Each line is one write at its end, so any number of processes may share a file."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        super().__init__()
+        self._descriptor = None if file is None else _opened(file)
+        self._complained = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record) + "\n"
+            if self._descriptor is not None:
+                os.write(self._descriptor, line.encode("utf-8", "backslashreplace"))
+            else:
+                sys.stderr.write(line)
+                sys.stderr.flush()
+        except (OSError, ValueError) as error:
+            self._complain(error)
+
+    def _complain(self, error: OSError | ValueError) -> None:
+        """Once: a log that can't be written is no reason to end what it is about."""
+        if self._descriptor is not None and not self._complained:
+            self._complained = True
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            sys.stderr.write(f"redoma: the log can't be written: {why}\n")
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+        super().close()
+
+
+def write(level: str, form: str = "text", file: Path | None = None) -> Lines | None:
+    """From now on, write events of this level and above, instead of where they were written before, if anywhere.
+
+    Levels are `off`, `debug`, `info`, `warning` and `error`. This is for programs such as the command line: a library
+    leaves it to the application that it is part of."""
+    logger = logging.getLogger(ROOT)
+    handler = None if level == "off" else Lines(file)
+    for old in [old for old in logger.handlers if isinstance(old, Lines)]:
+        logger.removeHandler(old)
+        old.close()
+    if handler is None:
+        logger.setLevel(logging.NOTSET)
+        return None
+    handler.setFormatter(JsonLines() if form == "json" else KeyValues())
+    logger.setLevel(level.upper())
+    logger.addHandler(handler)
+    return handler
+
+
+def _opened(file: Path) -> int:
+    """Private if it is new. A pipe that nobody reads would keep us waiting: only a file is a log."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+    try:
+        descriptor = os.open(file, flags, 0o600)
+    except OSError as error:
+        raise _unusable(file, error.strerror or str(error)) from error
+    except ValueError as error:  # a NUL in its name
+        raise _unusable(file, str(error)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _unusable(file, "it is not a regular file")
+    return descriptor
+
+
+def _unusable(file: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"the log {plain(str(file))} can't be written", why=why, next="name another file with --log-file or `log.file`"
+    )

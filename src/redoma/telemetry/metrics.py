@@ -1,0 +1,237 @@
+"""Numbers of this process, for Prometheus.
+
+    from redoma import metrics                         # pip install 'redoma[metrics]'
+
+    metrics.text()                                     # as Prometheus reads it
+    with metrics.serve("127.0.0.1:9464"): …            # for it to fetch
+    prometheus_client.REGISTRY.register(metrics.COLLECTOR)   # among an application's own
+
+Counted always and by ourselves: importing `prometheus_client` takes longer than many runs do, and counting a run takes
+a few microseconds. The library draws them up, in a registry of our own, when somebody asks.
+
+A label only ever has values that are ours, such as a status, and there is a bound on how many a metric may have: no
+requester, no rule, no name that a request has chosen.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from ..errors import InvalidRequest, RedomaError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric
+
+OTHER = "other"
+"""The value of every label of what came when a metric had as many series as it may."""
+DEFAULT_ADDRESS = "127.0.0.1:9464"
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+# Re-entrant: a run that was dropped with its loop ends when the garbage collector gets to it, in the middle of
+# anything.
+_lock = threading.RLock()
+
+
+def _in_forked_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # the old one may be held by a thread that is not here
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
+
+class Counter:
+    """Something that only goes up, by label."""
+
+    def __init__(self, name: str, about: str, *labels: str, most: int = 100) -> None:
+        self.name, self.about, self.labels, self._most = name, about, labels, most
+        self._values: dict[tuple[str, ...], int] = {}
+
+    def add(self, *values: str, by: int = 1) -> None:
+        with _lock:
+            key = values if values in self._values or len(self._values) < self._most else (OTHER,) * len(values)
+            self._values[key] = self._values.get(key, 0) + by
+
+    def value(self, *values: str) -> int:
+        return self._values.get(values, 0)
+
+    def collect(self) -> Metric:
+        from prometheus_client.metrics_core import CounterMetricFamily
+
+        family = CounterMetricFamily(self.name, self.about, labels=self.labels)
+        with _lock:
+            known = list(self._values.items())
+        for labels, value in known:
+            family.add_metric(labels, value)
+        return family
+
+
+class Histogram:
+    """How long something took, by label."""
+
+    def __init__(self, name: str, about: str, *labels: str, most: int = 20) -> None:
+        self.name, self.about, self.labels, self._most = name, about, labels, most
+        self._values: dict[tuple[str, ...], tuple[list[int], float]] = {}
+
+    def observe(self, seconds: float, *values: str) -> None:
+        with _lock:
+            key = values if values in self._values or len(self._values) < self._most else (OTHER,) * len(values)
+            counts, total = self._values.get(key) or ([0] * (len(_BUCKETS) + 1), 0.0)
+            counts[bisect.bisect_left(_BUCKETS, seconds)] += 1
+            self._values[key] = counts, total + seconds
+
+    def count(self, *values: str) -> int:
+        return sum(self._values[values][0]) if values in self._values else 0
+
+    def collect(self) -> Metric:
+        from prometheus_client.metrics_core import HistogramMetricFamily
+
+        family = HistogramMetricFamily(self.name, self.about, labels=self.labels)
+        with _lock:
+            known = [(labels, list(counts), total) for labels, (counts, total) in self._values.items()]
+        for labels, counts, total in known:
+            below, buckets = 0, []
+            for bound, count in zip((*map(str, _BUCKETS), "+Inf"), counts, strict=True):
+                below += count
+                buckets.append((bound, float(below)))
+            family.add_metric(labels, buckets, total)
+        return family
+
+
+RUNS = Counter("redoma_runs", "Requests that have ended.", "backend", "status", "language", most=500)
+RUN_SECONDS = Histogram("redoma_run_seconds", "On a backend, the wait for a cell or a container included.", "backend")
+POLICY_SECONDS = Histogram("redoma_policy_seconds", "Until policy had a verdict.")
+DECISIONS = Counter("redoma_decisions", "What policy said of requests.", "decision")
+APPROVALS = Counter("redoma_approvals", "What came of asking a person.", "outcome")
+REDACTIONS = Counter("redoma_redactions", "Secrets and personal data taken out of results.", "kind")
+RECORDS = Counter("redoma_audit_records", "Records written to the audit log.", "kind")
+EVENTS = Counter("redoma_events", "Events as in the log, whether or not one is kept.", "event")
+_ALL = (RUNS, RUN_SECONDS, POLICY_SECONDS, DECISIONS, APPROVALS, REDACTIONS, RECORDS, EVENTS)
+
+
+class Pool(Protocol):
+    """What is kept ready, by state."""
+
+    def counts(self) -> dict[str, int]: ...
+
+
+_running = 0
+_pools: weakref.WeakKeyDictionary[Pool, str] = weakref.WeakKeyDictionary()
+
+
+def running(change: int) -> None:
+    """One request more, or one less, is on its way."""
+    global _running
+    with _lock:
+        _running += change
+
+
+def watch(backend: str, pool: Pool) -> None:
+    """Look at a pool, as long as there is one, whenever somebody asks for numbers."""
+    with _lock:
+        _pools[pool] = backend
+
+
+class Collector:
+    """The numbers as `prometheus_client` takes them, for any registry."""
+
+    def describe(self) -> list[Metric]:
+        return []  # else a registry would collect everything once when this is registered
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily
+
+        from .. import __version__
+
+        for metric in _ALL:
+            yield metric.collect()
+        yield GaugeMetricFamily("redoma_running", "Requests on their way, waiting ones included.", value=_running)
+        about = "Cells and containers: ready (armed), being made (arming) and in use; and runs that wait for one."
+        pools = GaugeMetricFamily("redoma_pool", about, labels=("backend", "state"))
+        for (backend, state), count in sorted(_pool_counts().items()):
+            pools.add_metric((backend, state), count)
+        yield pools
+        yield InfoMetricFamily("redoma", "This Redoma.", {"version": __version__})
+
+
+COLLECTOR = Collector()
+
+
+def _pool_counts() -> dict[tuple[str, str], int]:
+    with _lock:
+        pools = list(_pools.items())
+    totals: dict[tuple[str, str], int] = {}
+    for pool, backend in pools:  # without our lock: a pool has its own
+        for state, count in pool.counts().items():
+            totals[backend, state] = totals.get((backend, state), 0) + count
+    return totals
+
+
+def registry() -> CollectorRegistry:
+    """A registry with our numbers and nothing else."""
+    try:
+        from prometheus_client import CollectorRegistry
+    except ImportError as error:
+        raise RedomaError(
+            "there are no metrics to show",
+            why="prometheus_client is not installed",
+            next="pip install 'redoma[metrics]'",
+        ) from error
+    ours = CollectorRegistry()
+    ours.register(COLLECTOR)
+    return ours
+
+
+def text() -> str:
+    """In the text format that Prometheus reads, also from a file of node_exporter's."""
+    ours = registry()
+    from prometheus_client import generate_latest
+
+    return generate_latest(ours).decode()
+
+
+class Server:
+    """Numbers over HTTP, until it is closed. `address` is where it really listens: with port 0, one that was free."""
+
+    def __init__(self, host: str, port: int) -> None:
+        ours = registry()
+        from prometheus_client import start_http_server
+
+        self._server, self._thread = start_http_server(port, host, ours)
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{self._server.server_port}"
+        self.url = f"http://{self.address}/metrics"
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def serve(address: str = DEFAULT_ADDRESS) -> Server:
+    """Answer Prometheus at `HOST:PORT`. Nobody is asked who they are: an address that others can reach is for you to
+    protect."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidRequest(
+            f"{address!r} is no address", why="it needs a host and a port", next=f"use one such as {DEFAULT_ADDRESS}"
+        )
+    try:
+        return Server(host, int(port))
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise RedomaError(f"metrics can't be served at {address}", why=why, next="use another address") from error

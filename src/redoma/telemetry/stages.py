@@ -1,0 +1,245 @@
+"""The stages of a request as seen from outside: one decorator for each, on the function that is the stage.
+
+    run ─┬─ policy              effect("redoma.apply") ── approval
+         ├─ decided, approval
+         └─ backend ── looked_at
+
+They look at what goes in and what comes out, change neither, and know nothing of the order.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from . import metrics
+from .events import ERROR, INFO, WARNING, heard, tell
+from .spans import Span
+
+if TYPE_CHECKING:
+    from ..models import Evaluation, Level, Request, Result, Status
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+
+_NOWHERE = "none"
+"""The backend of what never got to one."""
+_REFUSED = ("forbidden", "denied", "expired")
+_ALARMING = ("alarm", "recovered")
+"""Kinds of records that somebody should look at."""
+
+_places: dict[str, str] = {}
+"""Run → the backend it was last seen on: of a run that is cancelled there is no result to say so."""
+
+
+class _Asked(Protocol):
+    @property
+    def request(self) -> Request: ...
+
+
+class _Case(Protocol):
+    @property
+    def request(self) -> Request: ...
+    @property
+    def evaluation(self) -> Evaluation: ...
+    @property
+    def level(self) -> Level: ...
+
+
+class _Named(Protocol):
+    name: str
+
+
+class _Verdict(Protocol):
+    @property
+    def status(self) -> Status | None: ...
+    @property
+    def id(self) -> str: ...
+
+
+class _Outcome(Protocol):
+    @property
+    def status(self) -> Status: ...
+
+
+class _Kept(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+A = TypeVar("A", bound=_Asked)
+C = TypeVar("C", bound=_Case)
+B = TypeVar("B", bound=_Named)
+V = TypeVar("V", bound=_Verdict)
+R = TypeVar("R", bound=_Outcome)
+K = TypeVar("K", bound=_Kept)
+
+
+def run(
+    submit: Callable[Concatenate[S, A, P], Awaitable[Result]],
+) -> Callable[Concatenate[S, A, P], Coroutine[Any, Any, Result]]:
+    """The whole path of a request, to its result."""
+
+    @functools.wraps(submit)
+    async def told(self: S, asked: A, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        request, began, result = asked.request, time.monotonic(), None
+        # What a cancelled run ends as; the record says the same.
+        status = "killed"
+        metrics.running(+1)
+        with Span("redoma.run", run=request.id, language=request.language, workspace=request.workspace) as span:
+            try:
+                result = await submit(self, asked, *args, **kwargs)
+                return result
+            except Exception:  # nothing that could be returned: a rule that can't be used, or a bug of ours
+                status = "failed"
+                raise
+            finally:
+                metrics.running(-1)
+                place = _places.pop(request.id, _NOWHERE)
+                if result is not None:
+                    status, place = result.status.value, result.backend or place
+                _ended(request, place, status, result, time.monotonic() - began, span)
+
+    return told
+
+
+def _ended(request: Request, place: str, status: str, result: Result | None, seconds: float, span: Span) -> None:
+    metrics.RUNS.add(place, status, request.language)
+    for kind, count in result.redacted.items() if result is not None else ():
+        metrics.REDACTIONS.add(kind, by=count)
+    severity = ERROR if status == "failed" else WARNING if status in _REFUSED else INFO
+    if not span.live and not heard(severity, "run.ended"):
+        tell(severity, "run.ended")
+        return
+    about: dict[str, Any] = {"backend": place, "seconds": _rounded(seconds)}
+    if result is not None:
+        usage, redacted = result.usage, sum(result.redacted.values())
+        about |= _verdict(result.evaluation, result.level)
+        about |= {"exit_code": result.exit_code, "approval": result.approval_id}
+        about |= {"wall": _rounded(usage.wall), "cpu": _rounded(usage.cpu), "memory": usage.memory}
+        about["redacted"] = redacted or None
+    span.set(**about)
+    span.ended(status)
+    tell(severity, "run.ended", run=request.id, status=status, language=request.language, **about)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    """To microseconds; None for nothing at all, which is what was not measured."""
+    return round(seconds, 6) if seconds else None
+
+
+def _verdict(evaluation: Evaluation, level: Level | None) -> dict[str, Any]:
+    rule = evaluation.deciding[0].rule if evaluation.deciding else None
+    said = {"decision": evaluation.decision.value, "rule": rule, "policy": evaluation.policy}
+    return {**said, "level": level.value if level else None}
+
+
+def policy(judge: Callable[[S, A], Evaluation]) -> Callable[[S, A], Evaluation]:
+    """What policy says of a request."""
+
+    @functools.wraps(judge)
+    def told(self: S, asked: A) -> Evaluation:
+        began = time.monotonic()
+        with Span("redoma.policy", run=asked.request.id) as span:
+            evaluation = judge(self, asked)
+            if span.live:
+                span.set(findings=len(evaluation.findings), **_verdict(evaluation, None))
+        metrics.POLICY_SECONDS.observe(time.monotonic() - began)
+        return evaluation
+
+    return told
+
+
+def decided(
+    decide: Callable[[S, A, C], Awaitable[T]],
+) -> Callable[[S, A, C], Coroutine[Any, Any, T]]:
+    """A request that has its verdict, on its way to being run, asked about or refused."""
+
+    @functools.wraps(decide)
+    async def told(self: S, asked: A, case: C) -> T:
+        metrics.DECISIONS.add(case.evaluation.decision.value)
+        request = case.request
+        verdict = _verdict(case.evaluation, case.level) if heard(INFO, "run.decided") else {}
+        tell(INFO, "run.decided", run=request.id, language=request.language, **verdict)
+        return await decide(self, asked, case)
+
+    return told
+
+
+@contextmanager
+def approval(run: str) -> Iterator[Callable[[V], V]]:
+    """Asking a person, or using what one has said before. The block hands its verdict through."""
+    began, outcome, asked_as = time.monotonic(), "failed", ""
+
+    def told(verdict: V) -> V:
+        nonlocal outcome, asked_as
+        outcome, asked_as = "approved" if verdict.status is None else verdict.status.value, verdict.id
+        return verdict
+
+    with Span("redoma.approval", run=run) as span:
+        try:
+            yield told
+        finally:
+            seconds = _rounded(time.monotonic() - began)
+            metrics.APPROVALS.add(outcome)
+            span.set(outcome=outcome, approval=asked_as)
+            tell(INFO, "approval.ended", run=run, approval=asked_as, outcome=outcome, seconds=seconds)
+
+
+def backend(
+    work: Callable[Concatenate[S, B, Request, P], Awaitable[tuple[R, T]]],
+) -> Callable[Concatenate[S, B, Request, P], Coroutine[Any, Any, tuple[R, T]]]:
+    """A request on a backend, its workspace included."""
+
+    @functools.wraps(work)
+    async def told(self: S, backend: B, request: Request, /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, T]:
+        _places[request.id] = backend.name
+        about = {"run": request.id, "backend": backend.name, "workspace": request.workspace}
+        tell(INFO, "run.started", **about, language=request.language)
+        began = time.monotonic()
+        with Span("redoma.backend", **about) as span:
+            outcome, more = await work(self, backend, request, *args, **kwargs)
+            span.ended(outcome.status.value)
+        metrics.RUN_SECONDS.observe(time.monotonic() - began, backend.name)
+        return outcome, more
+
+    return told
+
+
+def looked_at(look: Callable[P, T]) -> Callable[P, T]:
+    """Finding out what a run in an overlay did."""
+
+    @functools.wraps(look)
+    def told(*args: P.args, **kwargs: P.kwargs) -> T:
+        with Span("redoma.effect"):
+            return look(*args, **kwargs)
+
+    return told
+
+
+def effect(name: str) -> Callable[[Callable[P, Awaitable[K]]], Callable[P, Coroutine[Any, Any, K]]]:
+    """What is done with it later, such as applying it."""
+
+    def decorate(work: Callable[P, Awaitable[K]]) -> Callable[P, Coroutine[Any, Any, K]]:
+        @functools.wraps(work)
+        async def told(*args: P.args, **kwargs: P.kwargs) -> K:
+            with Span(name) as span:
+                kept = await work(*args, **kwargs)
+                span.set(run=kept.id)
+                return kept
+
+        return told
+
+    return decorate
+
+
+def recorded(kind: str, run: str, data: Mapping[str, Any]) -> None:
+    """A record is in the audit log. What a run's own two say has been told."""
+    metrics.RECORDS.add(kind)
+    if kind not in ("intent", "outcome"):
+        severity = WARNING if kind in _ALARMING or kind.endswith(".refused") else INFO
+        tell(severity, f"audit.{kind}", run=run, approval=data.get("approval"))
