@@ -26,38 +26,12 @@ from ...telemetry import WARNING, tell
 from .cell import Cell, Spec, readable
 from .cgroup import Cgroups
 from .launch import Zygote
+from .waiter import Waiter
 
 _MOST_ARMING = 2  # at one time: more would only take the processors from what runs
 _PATIENCE = 10.0  # seconds to make a cell, on a machine that is very busy
 _REFILL_AFTER = 0.004  # seconds after a cell was taken: first the run, then the next cell
 _RETRY_AFTER = 0.25  # seconds after a cell could not be made, before one is made that nobody waits for
-
-
-class Waiter:
-    """Somebody in the queue: where to deliver, from another thread."""
-
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-        self.since = time.monotonic()
-        self.cell: Cell | None = None
-        """Its cell, from the moment that it has left the queue: until its future is awaited, this is all that knows."""
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Cell] = self._loop.create_future()
-
-    def settle(self, outcome: Cell | RedomaError) -> bool:
-        def on_its_loop() -> None:
-            if self.future.done():
-                return  # cancelled meanwhile
-            if isinstance(outcome, RedomaError):
-                self.future.set_exception(outcome)
-            else:
-                self.future.set_result(outcome)
-
-        try:
-            self._loop.call_soon_threadsafe(on_its_loop)
-        except RuntimeError:  # its loop has been closed
-            return False
-        return True
 
 
 class Pool:
@@ -252,7 +226,7 @@ class Pool:
                 try:
                     self._round()
                 except RedomaError as error:
-                    self._fail_all(error, begun)
+                    self._fail_all(error, self._to_blame(begun))
                     time.sleep(0.01)
                 except Exception as error:  # no descriptors, no memory, a bug: who waits is told, the thread goes on
                     why = f"{type(error).__name__}: {error}"
@@ -322,6 +296,11 @@ class Pool:
         if self._zygote is None and self._queue:
             self._zygote, self._groups = self._start()
 
+    def _to_blame(self, begun: float) -> float:
+        """Who waited at this moment is told of what failed. Where the zygote was killed, and its cells with it, that is
+        nobody for a while: the next one will make theirs."""
+        return min(begun, time.monotonic() - _PATIENCE) if self._zygote_is_gone() else begun
+
     def _lose_zygote(self) -> None:
         """Somebody has killed it, and with it every cell. Those that run will notice by themselves."""
         with self._lock:
@@ -336,8 +315,7 @@ class Pool:
     def _lacking(self) -> int:
         """How many should be armed or on their way, and are not."""
         ahead = max(self._minimum, self._peak) if self._minimum else 0  # with a minimum of none, none is made ahead
-        wanted = min(ahead, self._maximum - len(self._running))
-        return wanted - len(self._armed) - len(self._arming)
+        return min(ahead, self._maximum - len(self._running)) - len(self._armed) - len(self._arming)
 
     def _arm(self) -> None:
         if (zygote := self._zygote) is None:
@@ -415,8 +393,9 @@ class Pool:
         # Namespaces that the host refuses are no accident: another backend may be tried.
         kind = BackendUnavailable if why.startswith("user: ") else BackendError
         error = kind("a cell could not be made", why=why, next="see `redoma doctor`")
+        since = self._to_blame(begun)
         with self._lock:
-            waiter = next((one for one in self._queue if one.spec == cell.spec and one.since <= begun), None)
+            waiter = next((one for one in self._queue if one.spec == cell.spec and one.since <= since), None)
             if waiter is not None and waiter in self._queue:
                 self._queue.remove(waiter)
         tell(WARNING, "jail.cell.failed", why=why)
