@@ -64,6 +64,59 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A line for people: what it looks at, and why."""
 
 
+class _Notifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Somebody who is told of changes."""
+
+    repeat: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Seconds after which a state that lasts is told again; 0: once is enough."""
+    recovery: bool = True
+    """Whether to tell that it is ok again."""
+
+
+class Webhook(_Notifier, frozen=True, kw_only=True, tag="webhook"):
+    """A URL that each notice is posted to, as JSON."""
+
+    url: str
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
+
+
+class Told(_Notifier, frozen=True, kw_only=True, tag="command"):
+    """A command that gets each notice on its input, as JSON; one on the whitelist of a configured executor."""
+
+    run: str
+    command: str
+
+
+Notifier = Webhook | Told
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of a check from one round to the next."""
+
+    state: State
+    since: float
+    """Unix time since when it is that."""
+    bad_since: float = 0.0
+    """Since when its rule finds something; 0: it finds nothing. What is unknown neither starts it nor ends it."""
+
+
+class Deed(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was done, or tried, because of a check: telling somebody, or mending it."""
+
+    time: float
+    kind: Literal["notice", "remedy"]
+    check: str
+    name: str
+    """Of whom was told, or of the executor that ran it."""
+    state: State
+    """Of the check, when it was done."""
+    ok: bool
+    text: str
+    """What came of it, for people."""
+    run: str = ""
+    """The id of its run in the audit log, where there was one."""
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one check."""
 
@@ -91,6 +144,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     problems: dict[str, str] = {}
     """Collectors that could not do their part, and why. Their facts are None."""
     verdicts: tuple[Verdict, ...] = ()
+    deeds: tuple[Deed, ...] = ()
+    """What was done because of them, in this round."""
 
     @property
     def state(self) -> State:
