@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "streaming": {"errors", "models", "live"},
     "audit": {"errors", "models"},
     "store": {"errors"},
-    "approval": {"errors", "models", "sensitive", "output", "store"},
+    "posting": set(),
+    "approval": {"errors", "models", "sensitive", "output", "posting", "store"},
     "backends": {"errors", "models"},
     "workspace": {"errors", "models", "backends"},
     "config": {"errors", "models", "policy"},
@@ -50,6 +51,10 @@ MAY_IMPORT = {
         *("executor", "sync"),
     },
     "scripts": {"facades"},
+    "monitor": {
+        *("errors", "models", "audit", "backends", "config", "executor", "intake", "output", "posting", "sensitive"),
+        *("store", "sync"),
+    },
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
         *("facades", "artifacts", "expect", "approval", "store", "projects", "workspace", ""),

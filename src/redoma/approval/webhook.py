@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import urllib.parse
-import urllib.request
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from http.client import HTTPException
 from typing import Any
 
 import msgspec
 
+from .. import posting
 from ..errors import ApprovalError
 from ..output import clean
 from ..sensitive import Redactor
@@ -24,34 +22,17 @@ _LONGEST_TEXT = 4000
 _log = logging.getLogger("redoma.approval")
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever answers there doesn't decide where it is posted."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
     """What posts a request to a URL, as JSON. That it could not be posted is logged; the request waits all the same."""
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):  # urllib would open files, too
+    if not posting.is_web(url):
         raise ApprovalError("the webhook can't be used", why="it is no http or https URL", next="mend approval.webhook")
-    # No proxy of the environment: what is posted goes where the configuration says and nowhere else.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
-
-    def post(body: bytes) -> None:
-        headers = {"Content-Type": "application/json", "User-Agent": "redoma"}
-        try:
-            request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - checked above
-            with opener.open(request, timeout=_SECONDS):
-                pass
-        except (OSError, HTTPException, ValueError) as error:
-            _log.warning("the webhook for approvals could not be reached: %s", error)
 
     async def tell(ask: Ask) -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def work() -> None:
-            post(body)
+            if why := posting.post(url, body, _SECONDS):
+                _log.warning("the webhook for approvals could not be reached: %s", why)
             with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
                 loop.call_soon_threadsafe(done.set)
 

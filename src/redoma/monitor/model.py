@@ -65,29 +65,26 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class _Notifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Somebody who is told of changes."""
+    """Somebody to tell when a state changes."""
 
     repeat: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """Seconds after which a state that lasts is told again; 0: once is enough."""
+    """Seconds until a state that stays is told again; 0: it is told once."""
     recovery: bool = True
-    """Whether to tell that it is ok again."""
+    """Whether to tell that it is ok again, too."""
 
 
-class Webhook(_Notifier, frozen=True, kw_only=True, tag="webhook"):
-    """A URL that each notice is posted to, as JSON."""
-
+class WebhookNotifier(_Notifier, frozen=True, kw_only=True, tag="webhook"):
     url: str
-    timeout: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
 
 
-class Told(_Notifier, frozen=True, kw_only=True, tag="command"):
-    """A command that gets each notice on its input, as JSON; one on the whitelist of a configured executor."""
+class CommandNotifier(_Notifier, frozen=True, kw_only=True, tag="command"):
+    """A command on the list of a configured executor, which gets the notice as JSON on its standard input."""
 
     run: str
     command: str
 
 
-Notifier = Webhook | Told
+Notifier = WebhookNotifier | CommandNotifier
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
