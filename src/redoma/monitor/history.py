@@ -30,7 +30,7 @@ DAY = 86400.0
 _FINE = DAY
 """Seconds for which every number is kept."""
 _COARSE = 600.0
-_UNSEEN = 7200.0
+UNSEEN = 7200.0
 """Seconds without a round after which the same state is a spell of its own: nobody has looked in between."""
 _MOST_SPELLS, _MOST_DEEDS = 100_000, 10_000
 
@@ -103,7 +103,7 @@ class History:
 
     def _spell(self, db: Any, check: str, state: State, now: float, message: str) -> None:
         row = db.execute("SELECT * FROM spells WHERE [check] = ? ORDER BY id DESC LIMIT 1", (check,)).fetchone()
-        if row and row["state"] == state and 0 <= now - row["until"] <= _UNSEEN:
+        if row and row["state"] == state and 0 <= now - row["until"] <= UNSEEN:
             db.execute("UPDATE spells SET until = ?, message = ? WHERE id = ?", (now, message, row["id"]))
             return
         db.execute(
