@@ -50,9 +50,10 @@ MAY_IMPORT = {
         *("executor", "sync"),
     },
     "scripts": {"facades"},
+    "monitor": {"errors", "models", "audit", "config", "executor", "intake", "output", "policy", "sensitive"},
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", "artifacts", "expect", "approval", "store", "projects", "workspace", ""),
+        *("facades", "artifacts", "expect", "approval", "store", "projects", "workspace", "monitor", ""),
     },
 }
 
