@@ -52,12 +52,12 @@ MAY_IMPORT = {
     },
     "scripts": {"facades"},
     "monitor": {
-        *("errors", "models", "audit", "backends", "config", "executor", "intake", "output", "posting", "sensitive"),
-        *("store", "sync"),
+        *("errors", "models", "audit", "config", "executor", "intake", "output", "policy", "posting", "sensitive"),
+        *("store", ""),
     },
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", "artifacts", "expect", "approval", "store", "projects", "workspace", ""),
+        *("facades", "artifacts", "expect", "approval", "store", "projects", "workspace", "monitor", ""),
     },
 }
 

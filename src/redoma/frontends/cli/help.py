@@ -33,6 +33,7 @@ Commands:
   eval         Evaluate Python on Monty and print the answer as a dictionary.
   exec         Run a command, without a shell.
   lua          Run a Lua script: a FILE, or `-` for standard input.
+  monitor      How this machine does, judged by rules that run in a sandbox.
   output       Print what a run with a long output printed; the beginning...
   run          Run code: a FILE, `-` for standard input, or the code itself.
   try          See what a command would do to the current project, then let...

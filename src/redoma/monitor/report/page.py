@@ -162,9 +162,9 @@ def _deed(deed: Deed) -> Markup:
     heading = element("h3", said(deed.check), element("small", Markup(" "), about, said(deed.name), class_="soft"))
     told = element("p", said(deed.text), class_="alarm" if "ALARM" in deed.text else None)
     when = element("time", moment(deed.time, "%d %b %H:%M:%S"))
-    return element(
-        "li", draw.icon(State.OK if deed.ok else State.CRITICAL, label=True), element("div", heading, told), when
-    )
+    waits = deed.text.startswith("waits")
+    mark = draw.icon(State.OK, "done") if deed.ok else draw.icon(State.WARNING, "waits") if waits else _FAILED
+    return element("li", mark, element("div", heading, told), when)
 
 
 def _facts(story: Story) -> Markup:
