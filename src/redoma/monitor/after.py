@@ -1,13 +1,12 @@
 """What follows from a round: it is remembered, somebody is told, and what has a remedy is mended.
 
-The disk that is full is what a monitor is there to tell of. So where nothing can be remembered the seen still counts
+The disk that is full is what a monitor is there to tell of. So where nothing can be remembered the round still counts
 and is told, from what this process knows; only remedies wait, since nobody could say when they were tried.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,7 +14,7 @@ from ..errors import AuditError, StoreError
 from ..executor import AsyncExecutor
 from . import notify, remedy
 from .history import History
-from .model import Check, Deed, Held, Notifier, Round, State
+from .model import Deed, Held, Plan, Round, State
 from .states import settle
 
 _log = logging.getLogger("redoma.monitor")
@@ -24,11 +23,9 @@ _log = logging.getLogger("redoma.monitor")
 class After:
     """Keeps what it was last able to read, for the time when it can't."""
 
-    def __init__(
-        self, checks: Sequence[Check], notifiers: Mapping[str, Notifier], executor: AsyncExecutor, history: History
-    ) -> None:
-        self._checks = {check.name: check for check in checks}
-        self._notifiers, self._executor, self._history = notifiers, executor, history
+    def __init__(self, plan: Plan, executor: AsyncExecutor, history: History) -> None:
+        self._checks = {check.name: check for check in plan.checks}
+        self._notifiers, self._executor, self._history = plan.notify, executor, history
         self._held: dict[str, Held] = {}
         self._heard: dict[tuple[str, str], tuple[State, float]] = {}
 
@@ -68,7 +65,7 @@ class After:
                     self._history.tell(item.notifier, deed.check, deed.state, seen.time)
             if item.event == "silent":
                 continue
-            _log.log(logging.INFO if deed.ok else logging.WARNING, "%s, %s: %s", deed.check, deed.name, deed.text)
+            _noted(deed)
             deeds.append(deed)
             if remembering:
                 self._history.note(deed)
@@ -78,6 +75,13 @@ class After:
         deeds = []
         for verdict, cure in remedy.due(seen, self._checks, self._history):
             deed = await remedy.attempt(verdict, cure, seen.time, self._executor, self._history)
-            _log.log(logging.INFO if deed.ok else logging.WARNING, "%s, remedy: %s", deed.check, deed.text)
+            _noted(deed)
             deeds.append(deed)
         return deeds
+
+
+def _noted(deed: Deed) -> None:
+    """One line of the log."""
+    told = {"event": deed.kind, "check": deed.check, "state": deed.state.word, "run": deed.run, "why": deed.text}
+    level = logging.INFO if deed.ok else logging.WARNING
+    _log.log(level, "%s of %s, %s: %s", deed.kind, deed.check, deed.name, deed.text, extra=told)

@@ -33,6 +33,7 @@ from .model import (
     Notifier,
     Plan,
     Probe,
+    Seconds,
     TcpProbe,
     WebhookNotifier,
 )
@@ -47,6 +48,7 @@ _LONGEST_PATTERN = 1000
 class _File(msgspec.Struct):
     version: Literal["1"]
     interval: float
+    history: Seconds
     defaults: bool
     collect: dict[str, Probe]
     checks: tuple[Any, ...]
@@ -112,6 +114,9 @@ def _read(source: Source, config: Config, env: Mapping[str, str]) -> tuple[Plan,
     interval = values.get("interval", 60.0)
     if not 1 <= interval <= 86400:
         reader.report_at("interval", "it is no time between two rounds", "write a number of seconds from 1 to 86400")
+    history = values.get("history", Plan(checks=()).history)
+    if history < 3600:
+        reader.report_at("history", "that is too short to be one", "write how long to remember, such as 30d")
     _check_probes(reader, probes, config)
     _check_notifiers(reader, notify, config)
     checks = _checks(reader, values.get("checks", ()), notify, config)
@@ -119,7 +124,8 @@ def _read(source: Source, config: Config, env: Mapping[str, str]) -> tuple[Plan,
         raise InvalidFile(tuple(reader.problems))
     replaced = {check.name for check in checks}
     ready = [check for check in CHECKS if check.name not in replaced] if values.get("defaults", True) else []
-    plan = Plan(checks=(*ready, *checks), collect=probes, notify=notify, interval=interval, source=str(source.path))
+    times = {"interval": interval, "history": history}
+    plan = Plan(checks=(*ready, *checks), collect=probes, notify=notify, source=str(source.path), **times)
     return plan, list(_reach(reader, plan))
 
 

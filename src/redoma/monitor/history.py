@@ -9,7 +9,6 @@ row for each check. Of numbers that are older than a day the highest of each ten
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,6 @@ from typing import Any
 import msgspec
 
 from ..audit.files import closing, open_private
-from ..errors import StoreError
 from ..store import Schema, Store
 from .model import Check, Deed, Held, Round, State
 from .series import numbers
@@ -45,7 +43,7 @@ _SCHEMA = Schema(
             "CREATE INDEX spells_of ON spells ([check], id)",
             "CREATE TABLE samples (series TEXT NOT NULL, time REAL NOT NULL, value REAL NOT NULL,"
             " PRIMARY KEY (series, time)) WITHOUT ROWID",
-            "CREATE TABLE last (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL, round TEXT NOT NULL)",
+            "CREATE TABLE last (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
             "CREATE TABLE deeds (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, [check] TEXT NOT NULL,"
             " name TEXT NOT NULL, state INTEGER NOT NULL, ok INTEGER NOT NULL, text TEXT NOT NULL, run TEXT NOT NULL)",
             "CREATE TABLE told (notifier TEXT NOT NULL, [check] TEXT NOT NULL, state INTEGER NOT NULL,"
@@ -73,7 +71,7 @@ class Spell(msgspec.Struct, frozen=True, kw_only=True):
 class History:
     """`retention`: seconds that anything is kept."""
 
-    def __init__(self, path: Path, *, retention: float = 30 * DAY) -> None:
+    def __init__(self, path: Path, retention: float = 30 * DAY) -> None:
         self.store, self._retention = Store(path, _SCHEMA), retention
 
     # --- rounds ---
@@ -96,7 +94,7 @@ class History:
                 "INSERT OR REPLACE INTO samples VALUES (?, ?, ?)",
                 [(_text(name), now, value) for name, value in numbers(settled.facts).items()],
             )
-            db.execute("INSERT OR REPLACE INTO last VALUES (1, ?, ?)", (now, json.dumps(msgspec.to_builtins(settled))))
+            db.execute("INSERT OR REPLACE INTO last VALUES (1, ?)", (now,))
             if before is None or int(before["time"] / 3600) != int(now / 3600):
                 self._prune(db, now)
         return settled
@@ -128,17 +126,6 @@ class History:
             DELETE FROM samples WHERE time < :before AND (series, time) NOT IN (SELECT series, time FROM high)""",
             {"before": now - _FINE, "bucket": _COARSE},
         )
-
-    def last(self) -> Round | None:
-        """The newest round."""
-        with self._reading() as db:
-            row = db.execute("SELECT round FROM last").fetchone() if db else None
-        try:
-            return None if row is None else msgspec.convert(json.loads(row["round"]), Round)
-        except (ValueError, RecursionError) as error:
-            raise StoreError(
-                "the last round can't be read", why=f"its record is damaged ({error})", next="redoma monitor check"
-            ) from error
 
     def held(self) -> dict[str, Held]:
         """How each check stands."""

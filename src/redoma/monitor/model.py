@@ -145,6 +145,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     collect: dict[str, Probe] = {}
     notify: dict[str, Notifier] = {}
     interval: float = 60.0
+    history: float = 30 * 86400.0
+    """Seconds that anything is remembered."""
     source: str = ""
     """The file it comes from; empty for the ready-made checks alone."""
     notices: tuple[str, ...] = ()
@@ -215,8 +217,12 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def told(self) -> dict[str, Any]:
         """As JSON has it, with states in words."""
-        verdicts = [
-            {**msgspec.structs.asdict(verdict), "state": verdict.state.word, "found": verdict.found.word}
-            for verdict in self.verdicts
-        ]
-        return {**msgspec.structs.asdict(self), "state": self.state.word, "verdicts": verdicts}
+        parts = {"verdicts": list(map(worded, self.verdicts)), "deeds": list(map(worded, self.deeds))}
+        return {**msgspec.structs.asdict(self), "state": self.state.word, **parts}
+
+
+def worded(item: msgspec.Struct) -> dict[str, Any]:
+    """As JSON has it, with states in words."""
+    return {
+        name: value.word if isinstance(value, State) else value for name, value in msgspec.structs.asdict(item).items()
+    }

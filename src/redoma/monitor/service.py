@@ -1,4 +1,4 @@
-"""One round: collect, judge every rule, log which sandbox judged it."""
+"""One round: collect, judge every rule, log which sandbox judged it; then what follows from it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from ..audit import DailyLog
 from ..errors import AuditError, RedomaError
 from ..executor import AsyncExecutor
 from ..intake import must_be_known
+from .after import After
 from .aside import Aside
 from .collect import collect
+from .history import History
 from .model import Check, Facts, Plan, Round, State, Verdict
 from .rules import Evaluated, evaluate, tidy
 
@@ -25,15 +27,23 @@ log = logging.getLogger("redoma.monitor")
 class Monitor:
     """Rounds of one plan. What hung in one is remembered in the next, so keep it."""
 
-    def __init__(self, plan: Plan, executor: AsyncExecutor, *, only: Collection[str] = ()) -> None:
-        """`only`: the names of the checks to make, instead of all."""
+    def __init__(
+        self, plan: Plan, executor: AsyncExecutor, history: History | None = None, *, only: Collection[str] = ()
+    ) -> None:
+        """`only`: the names of the checks to make, instead of all. Without a `history` nothing follows from a round:
+        nobody is told, and nothing is mended."""
         must_be_known("check", only, [check.name for check in plan.checks])
         self.plan, self._executor = plan, executor
         self._checks = [check for check in plan.checks if not only or check.name in only]
         self._aside = Aside()
+        self._after = After(plan, executor, history) if history else None
 
     async def round(self) -> Round:
-        """What is found now. Raises `RedomaError` only where nothing can be found at all."""
+        """What is found now, and done because of it. Raises `RedomaError` only where nothing can be found at all."""
+        found = await self._found()
+        return await self._after.follow(found) if self._after else found
+
+    async def _found(self) -> Round:
         facts, problems = await collect(self.plan.collect, self._executor, self._aside)
         for name, why in problems.items():
             log.warning("the fact %s is missing: %s", name, why, extra={"event": "fact", "fact": name, "why": why})

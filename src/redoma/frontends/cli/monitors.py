@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import shutil
-import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from .common import State, json_option, print_json
-
-if TYPE_CHECKING:
-    from redoma.monitor.model import Plan, Round, Verdict
-
-_COLOURS = {"ok": "green", "warning": "yellow", "critical": "red", "unknown": "magenta"}
-_NARROWEST = 30
-
-_file = click.option(
-    "--file", type=click.Path(path_type=Path), metavar="FILE", help="Use this monitor.yaml; it is trusted."
-)
+from .rounds import file_option, history_of, plan_of, report_option, start_logging, table, verbose_option, write_reports
+from .watching import history, watch
 
 
 @click.group("monitor")
@@ -32,6 +20,9 @@ def monitor() -> None:
     Examples:
       redoma monitor check                  the ready-made checks, or those of monitor.yaml
       redoma monitor check --only memory --only load
+      redoma monitor check --report report.html
+      redoma monitor watch                  again and again, with a live view
+      redoma monitor history --since 7d     how checks stood, and what was done
       redoma monitor facts                  what rules can be about
       redoma monitor list                   every check, its rule, and where it is from
 
@@ -39,85 +30,46 @@ def monitor() -> None:
     """
 
 
-def plan_of(state: State, file: Path | None) -> Plan:
-    """The plan in force; what the user should know of it is said."""
-    from redoma.monitor.file import load
-
-    plan = load(file, state.config)
-    for notice in plan.notices:
-        click.echo(click.style("redoma: note: ", fg="yellow") + notice, err=True)
-    return plan
-
-
-def start_logging(state: State, verbose: bool) -> None:
-    """To `logs/monitor.log` in the state directory, and with `-v` to standard error, too."""
-    from redoma.monitor.service import LogFile, log
-
-    log.setLevel(logging.INFO)
-    log.propagate = False
-    if state.config.state is not None:
-        log.addHandler(LogFile(state.config.state))
-    if verbose:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-        log.addHandler(handler)
-
-
 @monitor.command("check")
-@_file
+@file_option
 @click.option("--only", multiple=True, metavar="NAME", help="Only this check; may be given several times.")
-@click.option("-v", "--verbose", is_flag=True, help="Say which sandbox evaluated which rule, and for how long.")
+@report_option
+@click.option("--dry", is_flag=True, help="Only look: remember nothing, tell nobody, mend nothing.")
+@verbose_option
 @json_option
 @click.pass_obj
-def check(state: State, file: Path | None, only: tuple[str, ...], verbose: bool, as_json: bool) -> int:
+def check(
+    state: State,
+    file: Path | None,
+    only: tuple[str, ...],
+    reports: tuple[Path, ...],
+    dry: bool,
+    verbose: bool,
+    as_json: bool,
+) -> int:
     """Look at everything once and say how it stands. Exit 0 ok, 1 warning, 2 critical, 3 unknown."""
+    from redoma.monitor.report import kind_of
     from redoma.monitor.service import Monitor
     from redoma.sync import Executor
 
+    for path in reports:
+        kind_of(path)  # before anything is done
     plan = plan_of(state, file)
     start_logging(state, verbose)
+    remembered = history_of(state, plan)
     with Executor(state.config) as executor:
-        found = executor.wait(Monitor(plan, executor.core, only=only).round())
+        found = executor.wait(Monitor(plan, executor.core, None if dry else remembered, only=only).round())
+    write_reports(reports, found, remembered, plan)
     if as_json:
         print_json(found.told)
     else:
-        table(found)
+        for line in table(found):
+            click.echo(line)
     return int(found.state)
 
 
-def table(found: Round) -> None:
-    """Every verdict, the most urgent first."""
-    rows = sorted(found.verdicts, key=lambda verdict: -verdict.state.urgency)
-    head = ("STATE", "CHECK", "SANDBOX", "TIME", "MESSAGE")
-    cells = [head, *map(_cells, rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(4)]
-    before = sum(widths) + 2 * len(widths)
-    room = max(_NARROWEST, shutil.get_terminal_size((100, 24)).columns - before)
-    for row, verdict in zip(cells, [None, *rows], strict=True):
-        padded = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
-        if verdict is not None:
-            padded[0] = click.style(padded[0], fg=_COLOURS[verdict.state.word], bold=True)
-        first, *more = textwrap.wrap(row[4], room) or [""]
-        click.echo("  ".join([*padded, first]).rstrip())
-        for line in more:
-            click.echo(" " * before + line)
-    for name, why in found.problems.items():
-        click.echo(f"{click.style('missing', fg='magenta')}: {name}: {why}")
-    counts = [f"{number} {word}" for word in _COLOURS if (number := _count(found, word))]
-    shown = click.style(found.state.word, fg=_COLOURS[found.state.word], bold=True)
-    click.echo(f"{found.host} is {shown}: {', '.join(counts) or 'nothing was checked'}")
-
-
-def _cells(verdict: Verdict) -> tuple[str, ...]:
-    return verdict.state.word, verdict.check, verdict.sandbox or "none", f"{verdict.seconds:.2f} s", verdict.message
-
-
-def _count(found: Round, word: str) -> int:
-    return sum(verdict.state.word == word for verdict in found.verdicts)
-
-
 @monitor.command("facts")
-@_file
+@file_option
 @click.pass_obj
 def facts(state: State, file: Path | None) -> None:
     """Collect everything once and print it as JSON: what rules can be about."""
@@ -134,7 +86,7 @@ def facts(state: State, file: Path | None) -> None:
 
 
 @monitor.command("list")
-@_file
+@file_option
 @json_option
 @click.pass_obj
 def show(state: State, file: Path | None, as_json: bool) -> None:
@@ -168,3 +120,7 @@ def trust(state: State, file: Path | None, yes: bool, as_json: bool) -> None:
         print_json({"file": str(source.path), "digest": source.digest, "reaches": changes})
     else:
         click.echo(f"{click.style('trusted', fg='green')}: {shown}")
+
+
+monitor.add_command(watch)
+monitor.add_command(history)

@@ -168,5 +168,5 @@ def _deed(deed: Deed) -> Markup:
 
 
 def _facts(story: Story) -> Markup:
-    facts = json.dumps(story.seen.facts, indent=2, default=str, ensure_ascii=False)[:_MOST_FACTS]
+    facts = json.dumps(story.facts, indent=2, default=str, ensure_ascii=False)[:_MOST_FACTS]
     return element("details", element("summary", "All facts that the rules were given"), element("pre", facts))

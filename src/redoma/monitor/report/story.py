@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ...output import clean
+from ...sensitive import Redactor
 from ..history import DAY, History, Spell
 from ..model import Check, Deed, Round, State, Verdict
 from ..series import Plot, numbers, plots
@@ -36,6 +38,11 @@ class Story(NamedTuple):
         return {state: states.count(state) for state in sorted(State, key=lambda state: -state.urgency)}
 
     @property
+    def facts(self) -> Any:
+        """Without secrets: lines of a log, or the answer of a server, may hold some."""
+        return _redacted(self.seen.facts, Redactor())
+
+    @property
     def summary(self) -> str:
         """In a few words."""
         counts = self.counts
@@ -64,6 +71,17 @@ def gather(seen: Round, history: History | None, checks: Iterable[Check], span: 
         spells={check: [spell for spell in spells if spell.check == check] for check in {s.check for s in spells}},
         deeds=deeds[::-1],
     )
+
+
+def _redacted(value: Any, redactor: Redactor) -> Any:
+    match value:
+        case str():
+            return clean(value, redactor)[0]
+        case dict():
+            return {clean(str(key), redactor)[0]: _redacted(item, redactor) for key, item in value.items()}
+        case list() | tuple():
+            return [_redacted(item, redactor) for item in value]
+    return value
 
 
 def fewer(points: Points, most: int = _MOST_POINTS) -> Points:

@@ -6,10 +6,8 @@ import json
 import re
 from typing import Any
 
-import msgspec
-
 from ...output import visible
-from ..model import State
+from ..model import State, worded
 from .story import Story, amount, lasting, moment, quick, standing
 
 _MARKS = {State.OK: "✅", State.WARNING: "⚠️", State.CRITICAL: "❌", State.UNKNOWN: "❔"}
@@ -66,17 +64,12 @@ def data(story: Story) -> str:
         "host": seen.host,
         "time": seen.time,
         "state": seen.state.word,
-        "verdicts": [_worded(verdict) for verdict in story.verdicts],
-        "deeds": [_worded(deed) for deed in story.deeds],
+        "verdicts": [worded(verdict) for verdict in story.verdicts],
+        "deeds": [worded(deed) for deed in story.deeds],
         "problems": seen.problems,
         "series": {plot.title: {"unit": plot.unit, "points": points} for plot, points in story.curves},
-        "spells": {check: [_worded(spell) for spell in spells] for check, spells in sorted(story.spells.items())},
-        "facts": seen.facts,
+        "spells": {check: [worded(spell) for spell in spells] for check, spells in sorted(story.spells.items())},
+        "facts": story.facts,
     }
     plain = json.loads(json.dumps(told, default=str), parse_constant=lambda _: None)  # what is no number in JSON
     return json.dumps(plain, indent=2) + "\n"
-
-
-def _worded(item: msgspec.Struct) -> dict[str, Any]:
-    fields = {name: getattr(item, name) for name in item.__struct_fields__}
-    return {name: value.word if isinstance(value, State) else value for name, value in fields.items()}
