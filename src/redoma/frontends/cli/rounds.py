@@ -84,9 +84,11 @@ def write_reports(reports: Sequence[Path], found: Round, history: History | None
         atomic_write(path, text)
 
 
-def table(found: Round) -> Iterator[str]:
-    """Every verdict, the most urgent first, and what was done."""
+def table(found: Round, *, brief: bool = False) -> Iterator[str]:
+    """Every verdict, the most urgent first, and what was done; `brief`: of those that are ok only the names."""
     rows = sorted(found.verdicts, key=lambda verdict: -verdict.state.urgency)
+    fine = [verdict.check for verdict in rows if brief and not verdict.state]
+    rows = [verdict for verdict in rows if verdict.check not in fine]
     head = ("STATE", "CHECK", "SANDBOX", "TIME", "MESSAGE")
     cells = [head, *map(_cells, rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(4)]
@@ -99,6 +101,12 @@ def table(found: Round) -> Iterator[str]:
         first, *more = textwrap.wrap(row[4], room) or [""]
         yield "  ".join([*padded, first]).rstrip()
         yield from (" " * before + line for line in more)
+    if fine:
+        words = textwrap.wrap(", ".join(fine), before + room - 4)
+        yield from (
+            f"{click.style('ok', fg=COLOURS['ok'], bold=True)}  {words[0]}",
+            *(f"    {line}" for line in words[1:]),
+        )
     for name, why in found.problems.items():
         yield f"{click.style('missing', fg='magenta')}: {name}: {one_line(why)}"
     for deed in found.deeds:

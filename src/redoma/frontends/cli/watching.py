@@ -152,12 +152,15 @@ def _draw(found: Round, history: History | None, interval: float) -> None:
     from redoma.monitor.report.story import moment
 
     size = shutil.get_terminal_size()
-    lines = [*shared.table(found), "", *_sparks(found, history, size.columns)]
+    sparks = ["", *_sparks(found, history, size.columns)]
+    lines = [*shared.table(found), *sparks]
     foot = click.style(f"{moment(found.time)}, every {interval:g} s. Ctrl-C ends it.", dim=True)
     room = max(1, size.lines - 2)
     if len(lines) > room:
+        lines = [*shared.table(found, brief=True), *sparks]
+    if len(lines) > room:
         lines = [*lines[: room - 1], "…"]
-    shown = "\x1b[K\r\n".join([*lines, foot])
+    shown = "\x1b[K\n".join([*lines, foot])
     text = f"\x1b[H{shown}\x1b[K\x1b[J"
     click.echo(text, nl=False)
     sys.stdout.flush()
