@@ -138,7 +138,7 @@ class History:
             if db is None:
                 return []
             which = "SELECT * FROM spells WHERE until >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY since, id"
-            rows = db.execute(which, (since, check)).fetchall()
+            rows = db.execute(which, (since, check and _text(check))).fetchall()
         return [msgspec.convert(dict(row), Spell) for row in rows]
 
     def names(self, since: float) -> list[str]:
@@ -151,13 +151,14 @@ class History:
         """Times and values, oldest first."""
         with self._reading() as db:
             of = "SELECT time, value FROM samples WHERE series = ? AND time >= ? ORDER BY time"
-            return [(row["time"], row["value"]) for row in db.execute(of, (name, since))] if db else []
+            return [(row["time"], row["value"]) for row in db.execute(of, (_text(name), since))] if db else []
 
     # --- what was done ---
 
     def note(self, deed: Deed, replacing: int | None = None) -> int:
         """Remember what was done; `replacing` is what was noted when it began. The number it is noted under."""
-        values = (deed.time, deed.kind, _text(deed.check), deed.name, deed.state, deed.ok, _text(deed.text), deed.run)
+        words = map(_text, (deed.kind, deed.check, deed.name))
+        values = (deed.time, *words, deed.state, deed.ok, _text(deed.text), deed.run)
         with self.store.writing() as db:
             cursor = db.execute(
                 "INSERT OR REPLACE INTO deeds (id, time, kind, [check], name, state, ok, text, run)"
@@ -172,7 +173,7 @@ class History:
             if db is None:
                 return []
             which = "SELECT * FROM deeds WHERE time >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY id"
-            rows = db.execute(which, (since, check)).fetchall()
+            rows = db.execute(which, (since, check and _text(check))).fetchall()
         return [msgspec.convert({**dict(row), "ok": bool(row["ok"])}, Deed) for row in rows]
 
     def told(self) -> dict[tuple[str, str], tuple[State, float]]:
@@ -183,12 +184,12 @@ class History:
 
     def tell(self, notifier: str, check: str, state: State, time: float) -> None:
         with self.store.writing() as db:
-            db.execute("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", (notifier, _text(check), state, time))
+            db.execute("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", (_text(notifier), _text(check), state, time))
 
     def may_try(self, check: str, now: float) -> bool:
         """Whether its remedy was not tried lately. A clock that was set back must not make it wait for years."""
         with self._reading() as db:
-            row = db.execute("SELECT * FROM tried WHERE [check] = ?", (check,)).fetchone() if db else None
+            row = db.execute("SELECT * FROM tried WHERE [check] = ?", (_text(check),)).fetchone() if db else None
         return row is None or abs(now - row["time"]) >= row["wait"]
 
     def tried(self, check: str, time: float, wait: float) -> None:

@@ -23,7 +23,7 @@ def numbers(facts: Facts) -> dict[str, float]:
     for name, value in _walk("", facts, 0):
         if len(found) == _MOST:
             break
-        found[name] = value
+        found[name.encode("utf-8", "backslashreplace").decode()] = value  # as the history has it
     return found
 
 

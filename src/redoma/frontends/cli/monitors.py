@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 import click
+import msgspec
 
 from .common import State, json_option, print_json
 from .rounds import file_option, history_of, plan_of, report_option, start_logging, table, verbose_option, write_reports
@@ -50,6 +51,7 @@ def check(
     """Look at everything once and say how it stands. Exit 0 ok, 1 warning, 2 critical, 3 unknown."""
     from redoma.monitor.report import kind_of
     from redoma.monitor.service import Monitor
+    from redoma.monitor.states import settle
     from redoma.sync import Executor
 
     for path in reports:
@@ -59,6 +61,9 @@ def check(
     remembered = history_of(state, plan)
     with Executor(state.config) as executor:
         found = executor.wait(Monitor(plan, executor.core, None if dry else remembered, only=only).round())
+    if dry and remembered:
+        verdicts, _ = settle(found.verdicts, remembered.held(), plan.checks, found.time)
+        found = msgspec.structs.replace(found, verdicts=tuple(verdicts))
     write_reports(reports, found, remembered, plan)
     if as_json:
         print_json(found.told)
