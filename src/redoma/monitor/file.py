@@ -116,7 +116,7 @@ def _read(source: Source, config: Config, env: Mapping[str, str]) -> tuple[Plan,
     _check_notifiers(reader, notify, config)
     checks = _checks(reader, values.get("checks", ()), notify, config)
     if reader.problems:
-        raise InvalidFile(tuple(reader.problems))
+        raise InvalidFile(tuple(reader.problems), lists="")
     replaced = {check.name for check in checks}
     ready = [check for check in CHECKS if check.name not in replaced] if values.get("defaults", True) else []
     plan = Plan(checks=(*ready, *checks), collect=probes, notify=notify, interval=interval, source=str(source.path))

@@ -41,9 +41,15 @@ def monitor() -> None:
 
 def plan_of(state: State, file: Path | None) -> Plan:
     """The plan in force; what the user should know of it is said."""
+    from redoma.config import InvalidFile
     from redoma.monitor.file import load
 
-    plan = load(file, state.config)
+    try:
+        plan = load(file, state.config)
+    except InvalidFile as error:
+        for problem in error.problems[1:]:
+            click.echo(f"{problem.where}: {problem.message}\n  next: {problem.hint}", err=True)
+        raise
     for notice in plan.notices:
         click.echo(click.style("redoma: note: ", fg="yellow") + notice, err=True)
     return plan
