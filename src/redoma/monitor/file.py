@@ -121,7 +121,7 @@ def _read(source: Source, config: Config, env: Mapping[str, str]) -> tuple[Plan,
     _check_notifiers(reader, notify, config)
     checks = _checks(reader, values.get("checks", ()), notify, config)
     if reader.problems:
-        raise InvalidFile(tuple(reader.problems))
+        raise InvalidFile(tuple(reader.problems), lists="")
     replaced = {check.name for check in checks}
     ready = [check for check in CHECKS if check.name not in replaced] if values.get("defaults", True) else []
     times = {"interval": interval, "history": history}

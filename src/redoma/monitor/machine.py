@@ -186,12 +186,12 @@ def stored(text: str | None = None) -> list[Mount]:
 def _mounts(text: str) -> Iterator[tuple[str, str, Mount]]:
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
-        fields, (kind, device, *options) = left.split(), right.split()
-        if len(fields) < 6 or not options:
+        fields, more = left.split(), right.split()
+        if len(fields) < 6 or len(more) < 3:
             continue
-        number, root, path, own = fields[2:6]
+        (number, root, path, own), (kind, device, options) = fields[2:6], more[:3]
         path = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), path)  # of spaces and the like, nothing else
-        broke = "rw" in own.split(",") and "ro" in options[0].split(",")
+        broke = "rw" in own.split(",") and "ro" in options.split(",")
         yield number, root, Mount(path, sanitise(device), kind, broke)
 
 

@@ -110,7 +110,11 @@ async def _http(name: str, given: HttpProbe, aside: Aside) -> dict[str, Any]:
     connection = make(url.hostname or "", url.port, timeout=given.timeout)
     facts: dict[str, Any] = {"ok": False, "status": None, "size": 0, "body": "", "error": None}
 
+    sockets: list[socket.socket] = []
+
     def fetch() -> dict[str, Any]:
+        connection.connect()
+        sockets.append(connection.sock)  # which the connection hands on to a response that ends with it
         # As it is: whoever answers doesn't decide where we look next, and no proxy of the environment does.
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
         connection.request("GET", target, headers={"User-Agent": "redoma", "Accept-Encoding": "identity"})
@@ -120,8 +124,8 @@ async def _http(name: str, given: HttpProbe, aside: Aside) -> dict[str, Any]:
 
     def hang_up() -> None:
         """A server that sends a byte a second is never late for a socket's own time-out."""
-        if (sock := connection.sock) is not None:
-            sock.shutdown(socket.SHUT_RDWR)
+        for each in sockets:
+            each.shutdown(socket.SHUT_RDWR)
 
     start = time.monotonic()
     try:

@@ -87,8 +87,10 @@ def _unreadable(text: str) -> bool:
 
 def _literal(message: str) -> str:
     """The message as an f-string, in quotes that don't end in it. Of what no quotes fit, the sandbox complains."""
-    quotes = '"""' if '"""' not in message and not message.endswith('"') else "'''"
-    return f"f{quotes}{message}{quotes}"
+    quote = '"' if '"""' not in message.rstrip('"') else "'"
+    text = message.rstrip(quote)
+    rest = message[len(text) :]  # quotes at its end, which would be taken for the end
+    return f"f{3 * quote}{text}{3 * quote}" + (f" {rest!r}" if rest else "")
 
 
 class Evaluated(NamedTuple):

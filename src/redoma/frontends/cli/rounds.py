@@ -39,9 +39,15 @@ report_option = click.option(
 
 def plan_of(state: State, file: Path | None) -> Plan:
     """The plan in force; what the user should know of it is said."""
+    from redoma.config import InvalidFile
     from redoma.monitor.file import load
 
-    plan = load(file, state.config)
+    try:
+        plan = load(file, state.config)
+    except InvalidFile as error:
+        for problem in error.problems[1:]:
+            click.echo(f"{problem.where}: {problem.message}\n  next: {problem.hint}", err=True)
+        raise
     for notice in plan.notices:
         click.echo(click.style("redoma: note: ", fg="yellow") + notice, err=True)
     return plan
@@ -108,10 +114,10 @@ def table(found: Round, *, brief: bool = False) -> Iterator[str]:
             *(f"    {line}" for line in words[1:]),
         )
     for name, why in found.problems.items():
-        yield f"{click.style('missing', fg='magenta')}: {name}: {one_line(why)}"
+        yield f"{click.style('missing', fg='magenta')}: {one_line(f'{name}: {why}')}"
     for deed in found.deeds:
         kind = click.style(deed.kind, fg="cyan" if deed.ok else "red")
-        yield f"{kind}: {deed.check}, {deed.name}: {one_line(deed.text)}"
+        yield f"{kind}: {one_line(f'{deed.check}, {deed.name}: {deed.text}')}"
     counts = [f"{number} {word}" for word in COLOURS if (number := _count(found, word))]
     shown = click.style(found.state.word, fg=COLOURS[found.state.word], bold=True)
     yield f"{one_line(found.host)} is {shown}: {', '.join(counts) or 'nothing was checked'}"
@@ -127,7 +133,7 @@ def one_line(text: str) -> str:
 def _cells(verdict: Verdict) -> tuple[str, ...]:
     message = one_line(verdict.message)
     if verdict.found is not verdict.state and verdict.found.value:
-        message = f"{verdict.found.word} if it lasts: {message}"
+        message = f"{verdict.found.word} if it lasts" + (f": {message}" if message else "")
     return verdict.state.word, verdict.check, verdict.sandbox or "none", f"{verdict.seconds:.2f} s", message
 
 

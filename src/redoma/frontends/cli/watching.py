@@ -124,10 +124,10 @@ def _changes(before: Round | None, found: Round) -> Iterator[str]:
             word = click.style(verdict.state.word, fg=shared.COLOURS[verdict.state.word])
             yield f"{when} {verdict.check} {word} {shared.one_line(verdict.message)}".rstrip()
     for deed in found.deeds:
-        yield f"{when} {deed.kind} {deed.check}, {deed.name}: {shared.one_line(deed.text)}"
+        yield shared.one_line(f"{when} {deed.kind} {deed.check}, {deed.name}: {deed.text}")
     for name, why in found.problems.items():
         if before is None or before.problems.get(name) != why:
-            yield f"{when} missing {name}: {shared.one_line(why)}"
+            yield shared.one_line(f"{when} missing {name}: {why}")
 
 
 # --- the live view ---
