@@ -68,6 +68,20 @@ def test_the_machine_tells_all_of_itself(executor: Executor) -> None:
     assert all(mount["answers"] for mount in facts["mounts"])
 
 
+def test_a_container_is_measured_by_what_it_is_given(tmp_path: Path) -> None:
+    for folder, names in (
+        (tmp_path / "v2", ("memory.max", "memory.current", "inactive_file")),
+        (tmp_path / "v1" / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+    ):
+        folder.mkdir(parents=True)
+        (folder / names[0]).write_text("1000\n")
+        (folder / names[1]).write_text("600\n")
+        (folder / "memory.stat").write_text(f"anon 5\n{names[2]} 100\n")
+    assert machine._given_memory(tmp_path / "v2") == machine._given_memory(tmp_path / "v1") == (1000, 500)
+    (tmp_path / "v2" / "memory.max").write_text("max\n")
+    assert machine._given_memory(tmp_path / "v2") == (None, 0)
+
+
 MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 23 22 254:0 /srv /srv\\040data rw,relatime - ext4 /dev/vda rw
@@ -311,3 +325,6 @@ def test_facts_too_large_to_carry_are_left_out(executor: Executor, monkeypatch: 
     facts, problems = executor.wait(collect({}, executor.core, Aside()))
     assert facts["load"] is None
     assert problems == {"load": "it is too large"}
+    monkeypatch.setitem(machine.FACTS, "load", lambda: "\udcff")
+    facts, problems = executor.wait(collect({}, executor.core, Aside()))
+    assert "it is no plain data" in problems["load"]

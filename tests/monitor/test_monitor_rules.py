@@ -14,7 +14,7 @@ from redoma.config import PolicyConfig
 from redoma.executor import AsyncExecutor
 from redoma.monitor import rules
 from redoma.monitor.defaults import CHECKS
-from redoma.monitor.model import Check, Facts, Plan, State, Verdict
+from redoma.monitor.model import Check, Facts, FileProbe, Plan, State, Verdict
 from redoma.monitor.service import Monitor
 from redoma.sync import Executor
 
@@ -161,6 +161,15 @@ def test_one_round_judges_all_whatever_one_of_them_does(executor: Executor, capl
     assert "rule loops: unknown, by monty in " in lines["loops"].getMessage()
     told = [vars(record) for record in lines.values()]
     assert all(line["sandbox"] == "monty" and line["run"] and line["seconds"] > 0 for line in told)
+
+
+def test_a_rule_whose_fact_is_missing_says_which(executor: Executor, tmp_path: Path) -> None:
+    checks = (Check(name="needs", rule="log['size'] > 0"), Check(name="copes", rule="log is not None"))
+    plan = Plan(checks=checks, collect={"log": FileProbe(path=tmp_path)})
+    needs, copes = executor.wait(Monitor(plan, executor.core).round()).verdicts
+    assert needs.state is State.UNKNOWN
+    assert needs.message.startswith(f"log is missing ({tmp_path} can't be read: it is not a regular file); the rule")
+    assert copes.state is State.OK
 
 
 def test_the_ready_made_checks_can_all_be_judged_here(executor: Executor) -> None:

@@ -37,18 +37,23 @@ async def collect(probes: Mapping[str, Probe], executor: AsyncExecutor, aside: A
     for name, fact in zip(jobs, found, strict=True):
         if isinstance(fact, BaseException) and not isinstance(fact, Exception):
             raise fact  # we are told to end
-        if not isinstance(fact, Exception) and len(msgspec.json.encode(fact)) > _MOST_BYTES:
-            fact = ValueError("it is too large")
-        if isinstance(fact, Exception):
-            why = str(fact) or type(fact).__name__
-            problems[name], facts[name] = sanitise(why)[:_LONGEST_PROBLEM], None
-        else:
-            facts[name] = fact
+        problem = str(fact) or type(fact).__name__ if isinstance(fact, Exception) else _unfit(fact)
+        facts[name] = None if problem else fact
+        if problem:
+            problems[name] = sanitise(problem)[:_LONGEST_PROBLEM]
     mounts = facts["mounts"]
     facts["disk"] = mounts and [space for mount in mounts if (space := mount.pop("space")) is not None]
     if mounts is None:
         problems["disk"] = problems["mounts"]
     return facts, problems
+
+
+def _unfit(fact: Any) -> str:
+    """Why it can't be carried around as data; empty if it can."""
+    try:
+        return "it is too large" if len(msgspec.json.encode(fact)) > _MOST_BYTES else ""
+    except (ValueError, TypeError) as error:  # a name of bytes that are no text
+        return f"it is no plain data ({error})"
 
 
 async def _mounts(aside: Aside) -> list[dict[str, Any]]:

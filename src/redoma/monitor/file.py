@@ -63,7 +63,7 @@ def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Map
     env = os.environ if env is None else env
     if file is not None:
         return _own(read(file), config, env)
-    found = (cwd or Path.cwd()) / FILE
+    found = (cwd or Path()) / FILE
     notices: tuple[str, ...] = ()
     if os.path.lexists(found):
         plan, why = _found(found, config, env)
@@ -92,7 +92,7 @@ def _own(source: Source, config: Config, env: Mapping[str, str]) -> Plan:
 
 
 def _found(file: Path, config: Config, env: Mapping[str, str]) -> tuple[Plan | None, str]:
-    shown = printable(file)
+    shown = printable(os.path.realpath(file))
     if foreign(file):  # in /tmp anybody can leave one, and it must neither be used nor stop anybody's work
         return None, f"The file {shown} has no effect, because it is another user's. Name it with `--file` to use it."
     source = read(file)

@@ -63,16 +63,16 @@ def memory() -> dict[str, Any]:
     return {**facts, "percent": _percent(facts["used"], facts["total"]), "limited": facts["total"] != found.total}
 
 
-def _given_memory() -> tuple[int | None, int]:
+def _given_memory(group: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int]:
     """The limit of our own control group as a container sees it, and what is used of it without mere cache."""
     for folder, most, now, cache in (
-        ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        (group, "memory.max", "memory.current", "inactive_file"),
+        (group / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
         try:
-            limit = int(Path(folder, most).read_text())  # "max" is none
-            used = int(Path(folder, now).read_text())
-            counts = dict(line.split() for line in Path(folder, "memory.stat").read_text().splitlines())
+            limit = int((folder / most).read_text())  # "max" is none
+            used = int((folder / now).read_text())
+            counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
             return limit, max(0, used - int(counts.get(cache, 0)))
         except (OSError, ValueError):
             continue
@@ -173,7 +173,7 @@ class Mount(NamedTuple):
 def stored(text: str | None = None) -> list[Mount]:
     """Each file system that stores something, once: where it is mounted nearest to the root."""
     found: dict[str, Mount] = {}
-    for number, root, mount in _mounts(Path("/proc/self/mountinfo").read_text() if text is None else text):
+    for number, root, mount in _mounts(_mountinfo() if text is None else text):
         if mount.kind in _NO_STORAGE and not (mount.path == "/" and mount.kind == "overlay"):
             continue  # but the root of a container is where its files go
         if root != "/" and mount.path.startswith("/etc/"):
@@ -181,6 +181,11 @@ def stored(text: str | None = None) -> list[Mount]:
         if number not in found or len(mount.path) < len(found[number].path):
             found[number] = mount
     return sorted(found.values())[:_MOST_MOUNTS]
+
+
+def _mountinfo() -> str:
+    with open("/proc/self/mountinfo", errors="surrogateescape") as file:  # a path need not be UTF-8
+        return file.read()
 
 
 def _mounts(text: str) -> Iterator[tuple[str, str, Mount]]:

@@ -95,6 +95,8 @@ def _literal(message: str) -> str:
 
 class Evaluated(NamedTuple):
     verdict: Verdict
+    uses: frozenset[str] = frozenset()
+    """The facts that it names."""
     tried: str = ""
     """Why it was not Monty, where it was not."""
 
@@ -126,7 +128,7 @@ async def evaluate(check: Check, facts: Facts, executor: AsyncExecutor) -> Evalu
         seconds=round(time.monotonic() - start, 4),
         run=result.id,
     )
-    return Evaluated(verdict, tried)
+    return Evaluated(verdict, made.facts, tried)
 
 
 async def _run(

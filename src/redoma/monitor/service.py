@@ -64,7 +64,7 @@ class Monitor:
                 Verdict(check=check.name, state=State.UNKNOWN, found=State.UNKNOWN, message=tidy(str(error)))
             )
         verdict = found.verdict
-        missing = [name for name in problems if name in check.rule or name in check.message]
+        missing = [name for name in problems if name in found.uses]
         if verdict.state is State.UNKNOWN and missing:
             why = ", ".join(f"{name} is missing ({problems[name]})" for name in missing)
             verdict = msgspec.structs.replace(verdict, message=tidy(f"{why}; {verdict.message}"))
