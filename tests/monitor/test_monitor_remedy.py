@@ -5,14 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from after_stage import CRITICAL, NOON, OK, UNKNOWN, Place, found, mending
 
 from redoma.approval import Book
 from redoma.audit import AuditLog
+from redoma.config import NativeEntry
+from redoma.executor import AsyncExecutor
 from redoma.monitor import remedy as remedy_module
-from redoma.monitor.model import Check, Remedy, Round, State
+from redoma.monitor.model import Check, CommandProbe, Plan, Remedy, Round, State
 from redoma.monitor.report import render
+from redoma.monitor.service import Monitor
 from redoma.store import NAME, Store
 
 RISKY = "./systemctl restart app"
@@ -166,3 +170,18 @@ async def test_an_executor_that_is_gone_is_told(listed: Place) -> None:
     gone = Check(name="disk", rule="", remedy=Remedy(run="ops:gone", command="x"))
     seen = await listed.after(gone).follow(found(CRITICAL))
     assert "unknown executor" in texts(seen)[0]
+
+
+async def test_a_pin_of_the_remedy_is_none_of_the_rule_nor_of_a_fact_of_the_same_name(asking: Place) -> None:
+    """Each is asked for under a label of its own: else the rule of a check whose remedy is pinned would be an alarm."""
+    listed = NativeEntry(name="listed", default_work_dir=asking.directory, command_whitelist=("echo full",))
+    config = msgspec.structs.replace(asking.config, entries={**asking.config.entries, "ops:listed": listed})
+    check = msgspec.structs.replace(mending(RISKY, again=0.0), rule="'full' in disk_use['stdout']", name="disk_use")
+    probes = {"disk_use": CommandProbe(run="ops:listed", command="echo full")}
+    async with AsyncExecutor(config) as executor:
+        monitor = Monitor(Plan(checks=(check,), collect=dict(probes)), executor, asking.history)
+        assert texts(await monitor.round())[0].startswith("waits")
+        approve(asking, pinned=True)
+        seen = await monitor.round()
+    assert (seen.verdicts[0].state, seen.problems) == (State.WARNING, {})
+    assert texts(seen)[0].startswith("ran")

@@ -162,7 +162,7 @@ async def _command(name: str, given: CommandProbe, executor: AsyncExecutor) -> d
     approval can be pinned to it."""
     limits = {"time": given.timeout, "output_bytes": _MOST_BODY, "output_total": 16 * _MOST_BODY}
     asked = executor.ask(
-        given.command, given.run, {"limits": limits, "label": f"monitor:{name}", "reason": f"the fact {name!r}"}
+        given.command, given.run, {"limits": limits, "label": f"monitor:fact:{name}", "reason": f"the fact {name!r}"}
     )
     result = await executor.submit(asked)
     if result.status.ending != "ran":

@@ -142,7 +142,7 @@ async def _run(
 ) -> Result:
     options: intake.Options = {
         **{"backend": backend, "limits": limits, "stdin": given},
-        **{"label": f"monitor:{check.name}", "reason": f"the rule of the check {check.name!r}"},
+        **{"label": f"monitor:rule:{check.name}", "reason": f"the rule of the check {check.name!r}"},
     }
     request = intake.build(executor.config, executor.backends, options, code=made.code, language="python")
     asked = Asked(request, pack, judged=msgspec.structs.replace(request, code=made.judged, stdin=b""))
