@@ -92,8 +92,9 @@ def _fine(story: Story) -> str:
     items = []
     for verdict in fine:
         check = story.checks.get(verdict.check)
-        pending = verdict.found is not State.OK
-        note = f"{standing(verdict, story.seen.time)}. {verdict.message}" if pending else check.about if check else ""
+        note = verdict.message or (check.about if check else "")
+        if verdict.found is not State.OK:
+            note = f"{standing(verdict, story.seen.time)}. {verdict.message}"
         items.append(
             element(
                 "li",

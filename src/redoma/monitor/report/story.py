@@ -117,7 +117,7 @@ def lasting(seconds: float) -> str:
 
 def quick(seconds: float) -> str:
     """How long a rule took."""
-    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    return f"{seconds * 1000:.{0 if seconds > 0.01 else 1}f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:

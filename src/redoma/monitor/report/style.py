@@ -68,11 +68,11 @@ svg { display: block; }
 .facts { display: flex; flex-wrap: wrap; gap: .125rem 1.25rem; color: var(--soft); font-size: .875rem; }
 
 .rows { list-style: none; overflow: hidden; }
-.rows > li { display: grid; grid-template-columns: 1.25rem minmax(0, 1fr) minmax(8rem, 15rem) 6.5rem; gap: .25rem 1rem;
+.rows > li { display: grid; grid-template-columns: 1.25rem minmax(0, 1fr) minmax(8rem, 15rem) 7.5rem; gap: .25rem 1rem;
   align-items: center; padding: .625rem 1.25rem; }
 .rows > li + li { border-top: 1px solid var(--line); }
 .rows > li > .icon { width: 1.125rem; height: 1.125rem; }
-.rows .by { text-align: right; font-variant-numeric: tabular-nums; }
+.rows .by { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .rows p { color: var(--soft); font-size: .875rem; }
 
 .strip { width: 100%; height: .625rem; border-radius: .1875rem; background: var(--track); }
@@ -84,9 +84,9 @@ svg { display: block; }
 .plot header { display: flex; justify-content: space-between; align-items: baseline; gap: 1rem; }
 .plot h3 { font-weight: 500; font-size: .9375rem; color: var(--soft); }
 .plot b { font-size: 1.375rem; font-weight: 640; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.plot .frame { position: relative; margin: .5rem 0 .25rem; }
-.plot .top-of-scale { position: absolute; top: -.4375rem; left: 0; color: var(--soft); font-size: .6875rem;
-  background: var(--card); padding-right: .25rem; line-height: 1.2; }
+.plot .frame { position: relative; margin: 1.25rem 0 .25rem; }
+.plot .top-of-scale { position: absolute; bottom: 100%; left: 0; color: var(--soft); font-size: .6875rem;
+  line-height: 1.4; }
 .plot .area { width: 100%; height: 5.5rem; overflow: visible; }
 .plot .area .fill { fill: var(--accent); opacity: .13; }
 .plot .area .line { fill: none; stroke: var(--accent); stroke-width: 1.75; vector-effect: non-scaling-stroke;
@@ -116,7 +116,9 @@ footer { padding-top: 2.25rem; padding-bottom: 2.5rem; color: var(--soft); font-
   .counts b { font-size: 1.375rem; }
   .counts span { font-size: .75rem; }
   .rows > li { grid-template-columns: 1.25rem minmax(0, 1fr) auto; gap: .25rem .75rem; padding: .625rem 1rem; }
-  .rows .strip { grid-column: 2 / -1; grid-row: 2; }
+  .rows > li > div { grid-column: 2 / -1; }
+  .rows .strip { grid-column: 2; grid-row: 2; }
+  .rows .by { grid-column: 3; grid-row: 2; font-size: .75rem; }
   .deeds > li time { grid-column: 2 / -1; }
   .alert { padding: .875rem 1rem; }
 }
