@@ -2,7 +2,7 @@
 plots are made of, what was done, and who was told what.
 
 A state is kept as a spell with a beginning and an end, not once a round: a month of rounds that find nothing new is one
-row for each check. Of numbers that are older than a day the highest of each ten minutes is kept. Both end after
+row for each check. Every number is kept for a day, and beside them the highest of each ten minutes. All ends after
 `retention`. Rounds are added in one transaction, so a kill leaves a round in it or not; readers go on meanwhile.
 """
 
@@ -27,7 +27,6 @@ NAME = "monitor.db"
 DAY = 86400.0
 _FINE = DAY
 """Seconds for which every number is kept."""
-_COARSE = 600.0
 UNSEEN = 7200.0
 """Seconds without a round after which the same state is a spell of its own: nobody has looked in between."""
 _MOST_SPELLS, _MOST_DEEDS = 100_000, 10_000
@@ -43,6 +42,8 @@ _SCHEMA = Schema(
             "CREATE INDEX spells_of ON spells ([check], id)",
             "CREATE TABLE samples (series TEXT NOT NULL, time REAL NOT NULL, value REAL NOT NULL,"
             " PRIMARY KEY (series, time)) WITHOUT ROWID",
+            "CREATE TABLE peaks (series TEXT NOT NULL, bucket INTEGER NOT NULL, value REAL NOT NULL,"
+            " PRIMARY KEY (series, bucket)) WITHOUT ROWID",
             "CREATE TABLE last (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
             "CREATE TABLE deeds (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, [check] TEXT NOT NULL,"
             " name TEXT NOT NULL, state INTEGER NOT NULL, ok INTEGER NOT NULL, text TEXT NOT NULL, run TEXT NOT NULL)",
@@ -90,9 +91,12 @@ class History:
                     (name, after.state, after.since, after.bad_since, now),
                 )
                 self._spell(db, name, after.state, now, _text(verdict.message))
+            values = [(_text(name), now, value) for name, value in numbers(settled.facts).items()]
+            db.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?, ?)", values)
             db.executemany(
-                "INSERT OR REPLACE INTO samples VALUES (?, ?, ?)",
-                [(_text(name), now, value) for name, value in numbers(settled.facts).items()],
+                "INSERT INTO peaks VALUES (?, CAST(? / 600 AS INTEGER), ?)"
+                " ON CONFLICT DO UPDATE SET value = max(value, excluded.value)",
+                values,
             )
             db.execute("INSERT OR REPLACE INTO last VALUES (1, ?)", (now,))
             if before is None or int(before["time"] / 3600) != int(now / 3600):
@@ -112,20 +116,14 @@ class History:
     def _prune(self, db: Any, now: float) -> None:
         oldest = now - self._retention
         db.execute("DELETE FROM spells WHERE until < ?", (oldest,))
-        db.execute("DELETE FROM samples WHERE time < ?", (oldest,))
+        db.execute("DELETE FROM samples WHERE time < ?", (now - min(_FINE, self._retention),))
+        db.execute("DELETE FROM peaks WHERE bucket < CAST(? / 600 AS INTEGER)", (oldest,))
         db.execute("DELETE FROM deeds WHERE time < ?", (oldest,))
         db.execute("DELETE FROM held WHERE seen < ?", (oldest,))
         for table in ("told", "tried"):  # of a check that is still there they are never too old to matter
             db.execute(f"DELETE FROM {table} WHERE [check] NOT IN (SELECT [check] FROM held)")  # noqa: S608 - of these two
         for table, most in (("spells", _MOST_SPELLS), ("deeds", _MOST_DEEDS)):
             db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (most,))  # noqa: S608 - as above
-        # `max` in sqlite brings the other columns of its row along: which is the one that stays.
-        db.execute(
-            """WITH high AS (SELECT series, time, max(value) FROM samples WHERE time < :before
-                GROUP BY series, CAST(time / :bucket AS INTEGER))
-            DELETE FROM samples WHERE time < :before AND (series, time) NOT IN (SELECT series, time FROM high)""",
-            {"before": now - _FINE, "bucket": _COARSE},
-        )
 
     def held(self) -> dict[str, Held]:
         """How each check stands."""
@@ -144,13 +142,16 @@ class History:
     def names(self, since: float) -> list[str]:
         """The series there are."""
         with self._reading() as db:
-            every = "SELECT DISTINCT series FROM samples WHERE time >= ? ORDER BY series"
+            every = "SELECT DISTINCT series FROM peaks WHERE bucket >= CAST(? / 600 AS INTEGER) ORDER BY series"
             return [row["series"] for row in db.execute(every, (since,))] if db else []
 
     def series(self, name: str, since: float) -> list[tuple[float, float]]:
-        """Times and values, oldest first."""
+        """Times and values, oldest first: the highest of each ten minutes, and then each of the last day."""
         with self._reading() as db:
-            of = "SELECT time, value FROM samples WHERE series = ? AND time >= ? ORDER BY time"
+            of = """WITH fine AS (SELECT time, value FROM samples WHERE series = ?1)
+                SELECT 600 * bucket + 300 AS time, value FROM peaks WHERE series = ?1 AND 600 * bucket >= ?2 - 600
+                    AND 600 * (bucket + 1) <= (SELECT coalesce(min(time), 1e18) FROM fine)
+                UNION ALL SELECT time, value FROM fine WHERE time >= ?2 ORDER BY time"""
             return [(row["time"], row["value"]) for row in db.execute(of, (_text(name), since))] if db else []
 
     # --- what was done ---
