@@ -70,6 +70,7 @@ async def test_what_lasts_is_told_again_after_a_while(place: Place, listener: Li
         await after.follow(found(CRITICAL, NOON + 60 * minutes))
     assert [told["event"] for told in listener.posted] == ["problem", "repeat", "repeat"]
     assert len({told["id"] for told in listener.posted}) == 3
+    assert {told["since"] for told in listener.posted} == {"2026-01-01T12:00:00+00:00"}
 
 
 async def test_a_restart_neither_repeats_nor_forgets(tmp_path: Path, listener: Listener) -> None:
@@ -106,7 +107,7 @@ async def test_one_that_fails_is_shown_and_told_again_until_it_is_taken(place: P
 
 async def test_nobody_is_led_elsewhere(place: Place, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    listener.status, listener.location = 307, listener.url + "/elsewhere"
+    listener.status, listener.location = 302, listener.url + "/elsewhere"
     seen = await place.after(notify=ops(listener)).follow(found(CRITICAL))
     assert listener.paths == ["/hook"]
     assert not seen.deeds[0].ok
