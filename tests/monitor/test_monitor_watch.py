@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,22 +92,28 @@ def test_at_a_terminal_it_is_a_live_view_that_ctrl_c_ends_and_leaves_the_termina
 
 
 @pytest.mark.usefixtures("nothing_left_behind")
-def test_in_a_pipe_it_says_what_changes_and_a_signal_ends_it_clean(plan: str, redoma_command: Run) -> None:
-    command = [PROGRAM, "monitor", "watch", "--file", plan, "--interval", "0.2", "-v"]
+def test_in_a_pipe_it_says_what_changes_goes_on_without_a_report_and_a_signal_ends_it_clean(
+    plan: str, redoma_command: Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "www"
+    folder.mkdir()
+    command = [PROGRAM, "monitor", "watch", "--file", plan, "--interval", "0.2", "-v", "--report", f"{folder}/r.md"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         assert process.stderr is not None
         rounds = 0
-        for line in process.stderr:
-            rounds += "rule fine: ok, by monty in" in line
-            if rounds == 3:
-                process.send_signal(signal.SIGTERM)
-                break
-        printed = process.communicate(timeout=60)
+        while rounds < 3:
+            rounds += "rule fine: ok, by monty in" in process.stderr.readline()
+        lines = [process.stdout.readline() for _ in range(2)]
+        assert "❌" in (folder / "r.md").read_text()
+        shutil.rmtree(folder)
+        lines.append(process.stdout.readline())  # nothing had changed until then
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
     assert process.returncode == 0
-    lines = printed[0].splitlines()
-    assert re.fullmatch(r"\S+Z \S+: 3 checks, critical", lines[0])
-    assert re.fullmatch(r"\S+Z first critical it is so", lines[1])
-    assert len(lines) == 2  # nothing has changed since
+    assert re.fullmatch(r"\S+Z \S+: 3 checks, critical\n", lines[0])
+    assert re.fullmatch(r"\S+Z first critical it is so\n", lines[1])
+    assert re.search(r"missing report: .*make the directory first", lines[2])
     told = json.loads(redoma_command("monitor", "history", "--json").stdout)
     assert [spell["state"] for spell in told["spells"] if spell["check"] == "first"] == ["critical"]
     shown = redoma_command("monitor", "history", "later")

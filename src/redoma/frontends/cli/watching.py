@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
+
+from redoma.errors import RedomaError
 
 from . import rounds as shared
 from .common import State, columns, json_option, print_json
@@ -81,7 +84,12 @@ def watch(
             monitor = Monitor(plan, executor.core, history)
             for _ in _ticks(every, rounds):
                 before, found = found, executor.wait(monitor.round())
-                shared.write_reports(reports, found, history, plan)
+                try:
+                    shared.write_reports(reports, found, history, plan)
+                except RedomaError as error:
+                    if before is None:  # a mistake in what was typed; later it is the disk, which is no reason to end
+                        raise
+                    found = msgspec.structs.replace(found, problems={**found.problems, "report": str(error)})
                 if live:
                     _draw(found, history, every)
                 else:
