@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "streaming": {"errors", "models", "live"},
     "audit": {"errors", "models", "telemetry"},
     "store": {"errors"},
-    "approval": {"errors", "models", "sensitive", "output", "store", "telemetry"},
+    "posting": set(),
+    "approval": {"errors", "models", "sensitive", "output", "posting", "store", "telemetry"},
     "backends": {"errors", "models", "notation", "telemetry"},
     "bound": {"models", "policy"},
     "workspace": {"errors", "models", "backends", "telemetry"},
@@ -59,10 +60,14 @@ MAY_IMPORT = {
         *("executor", "sync"),
     },
     "scripts": {"facades"},
+    "monitor": {
+        *("errors", "models", "audit", "config", "executor", "intake", "output", "policy", "posting", "sensitive"),
+        *("store", ""),
+    },
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
         *("facades", "artifacts", "expect", "approval", "notation", "store", "projects", "workspace", "history"),
-        *("inputs", "telemetry", ""),
+        *("inputs", "monitor", "telemetry", ""),
     },
 }
 

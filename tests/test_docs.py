@@ -19,7 +19,8 @@ from redoma.backends import _linux
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail import setup as jail_setup
 from redoma.backends.jail.backend import LAYERS
-from redoma.config import check
+from redoma.config import AuditConfig, NativeEntry, check
+from redoma.monitor.file import load
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -44,6 +45,14 @@ def test_the_example_of_a_configuration_is_a_valid_one(tmp_path: Path) -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     (tmp_path / "redoma.yaml").write_text(example)
     assert check(tmp_path / "redoma.yaml") == []
+
+
+def test_the_example_of_a_monitor_is_a_valid_one(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "monitor.md").read_text(), re.DOTALL)
+    (tmp_path / "monitor.yaml").write_text(example)
+    shell = NativeEntry(name="shell", command_whitelist=("mailq",))
+    plan = load(tmp_path / "monitor.yaml", Config(audit=AuditConfig(directory=tmp_path), entries={"ops:shell": shell}))
+    assert {check.name for check in plan.checks} > {"root_disk", "web", "errors", "memory"}
 
 
 # --- the README ---

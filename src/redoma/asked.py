@@ -34,7 +34,8 @@ class Asked(NamedTuple):
     control: Control | None = None
     """What the caller holds on to while it runs."""
     judged: Request | None = None
-    """What policy looks at, where it is less than what runs: the variables of a configured executor are its owner's."""
+    """What policy looks at, where it is less than what runs: the variables of a configured executor are its owner's, and
+    what is around a rule of the monitor is ours."""
     expectation: Expectation | None = None
     """What it has to print."""
     wait: bool = True
@@ -49,6 +50,8 @@ class Asked(NamedTuple):
     """Whether it can be given input that policy has not read, and that no list of commands allows it to be given."""
     unread_input: bool = False
     """Whether it can be given input that nobody has read, also where there is such a list: an approval is of that."""
+    keeps: bool = True
+    """Whether what it is given beside its text is kept for a replay. It is not worth it where it never is the same."""
 
     @property
     def size(self) -> int:
@@ -80,6 +83,8 @@ def keep(asked: Asked, policy: Policy, redactor: Redactor, inputs: Inputs) -> Ke
     def kept(what: str, content: bytes) -> str:
         nonlocal left
         try:
+            if not asked.keeps:
+                raise NotKept("its caller did not want it to be kept")
             if len(content) <= LARGEST:  # else it is refused for that, without being looked through
                 left -= len(content)
                 if left < 0:
@@ -124,7 +129,7 @@ def intent(
         **({"writes": list(asked.writes)} if asked.writes is not None else {}),
         **({"expect": asked.expectation.description} if asked.expectation else {}),
         **({"approval": _approval(approval)} if approval else {}),
-        **({"judged": {"env": sorted(judged.env), "time": judged.limits.time}} if (judged := asked.judged) else {}),
+        **({"judged": _judged(asked.judged, request)} if asked.judged else {}),
     }
     ours = {  # nothing that anybody could have put a secret into: looking for one is the dearest part of a record
         "language": request.language,
@@ -152,6 +157,13 @@ def intent(
 def _approval(approval: Approval) -> dict[str, Any]:
     who = {"approver": approval.approver, "decision": approval.decision}
     return {"id": approval.id, **who, "pinned": approval.pinned}
+
+
+def _judged(judged: Request, request: Request) -> dict[str, Any]:
+    """In what it is less than the request."""
+    told = {"env": sorted(judged.env), "time": judged.limits.time}
+    told |= {"code": judged.code} if judged.code != request.code else {}
+    return told | ({"stdin": False} if judged.stdin != request.stdin else {})
 
 
 def _beside(asked: Asked) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What Redoma remembers between runs, and between processes: one SQLite database in the state directory.
+"""What Redoma remembers between runs, and between processes: SQLite databases in the state directory.
 
 Every use opens it, does one transaction and closes it. Nothing is held in memory, so threads, processes and forks are
 all the same case, and a kill at any moment leaves the transaction done or not done. WAL lets readers go on while
@@ -17,13 +17,26 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import StoreError
 
 NAME = "redoma.db"
 _BUSY_SECONDS = 5.0
 """A transaction takes milliseconds, so a wait this long means that whoever holds the database is stopped."""
-_OURS = 0x7265646F  # "redo": the application id in the header of the file
+
+
+class Schema(NamedTuple):
+    """What a database is for."""
+
+    application: int
+    """In the header of the file: whose it is."""
+    migrations: Sequence[Sequence[str]]
+    """What makes each version of the schema out of the one before it. Those that were released are never changed."""
+    holds: str
+    lost: str
+    """What to do about a damaged one, after moving it away."""
+
 
 MIGRATIONS: tuple[Sequence[str], ...] = (
     (
@@ -56,7 +69,12 @@ MIGRATIONS: tuple[Sequence[str], ...] = (
         "INSERT INTO keys VALUES ('secrets', randomblob(32))",
     ),
 )
-"""What makes each version of the schema out of the one before it. Those that were released are never changed."""
+APPROVALS = Schema(
+    0x7265646F,  # "redo"
+    MIGRATIONS,
+    "approvals",
+    "what was asked and approved in it has to be asked again",
+)
 
 _ADVICE = {
     sqlite3.SQLITE_BUSY: (
@@ -68,14 +86,13 @@ _ADVICE = {
     sqlite3.SQLITE_CANTOPEN: ("it can't be opened", "give this user write permission to the directory"),
     sqlite3.SQLITE_IOERR: ("the disk could not be read or written", "check the disk, its space and its limits"),
 }
-_DAMAGED = "move it away to keep it as evidence; what was asked and approved in it has to be asked again"
 
 
 class Store:
     """The database at a path. Made, with its directory, by the first who writes."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, schema: Schema = APPROVALS) -> None:
+        self.path, self._schema = path, schema
 
     @property
     def exists(self) -> bool:
@@ -96,7 +113,7 @@ class Store:
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
         with self._explaining():
-            _make_private(self.path)
+            _make_private(self.path, self._schema.holds)
             with closing(sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)) as db:
                 self._prepare(db)
                 db.execute(f"BEGIN {kind}")
@@ -115,7 +132,7 @@ class Store:
         db.execute("BEGIN")  # one moment: of another's first migration we see all or nothing
         version = self._version(db)
         db.execute("COMMIT")
-        if version < len(MIGRATIONS):
+        if version < len(self._schema.migrations):
             self._migrate(db)
         if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             self._switch_to_wal(db)
@@ -137,20 +154,23 @@ class Store:
     def _version(self, db: sqlite3.Connection) -> int:
         application = db.execute("PRAGMA application_id").fetchone()[0]
         version: int = db.execute("PRAGMA user_version").fetchone()[0]
-        if application != _OURS and (version or db.execute("SELECT 1 FROM sqlite_master").fetchone()):
+        if application != self._schema.application and (
+            version or db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        ):
             raise self._error("it is a database of another program", "move it away")
-        if version > len(MIGRATIONS):
+        if version > len(self._schema.migrations):
             raise self._error("it was written by a newer Redoma", "use that one")
         return version
 
     def _migrate(self, db: sqlite3.Connection) -> None:
         """To the newest schema, as one transaction: of two processes that begin this the second finds it done."""
+        application, migrations, *_ = self._schema
         db.execute("BEGIN IMMEDIATE")
-        for number in range(self._version(db), len(MIGRATIONS)):
-            for statement in MIGRATIONS[number]:
+        for number in range(self._version(db), len(migrations)):
+            for statement in migrations[number]:
                 db.execute(statement)
-        db.execute(f"PRAGMA application_id = {_OURS}")
-        db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        db.execute(f"PRAGMA application_id = {application}")
+        db.execute(f"PRAGMA user_version = {len(migrations)}")
         db.execute("COMMIT")
 
     @contextmanager
@@ -159,7 +179,8 @@ class Store:
             yield
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the upper bits say more than anybody can act on
-            why, advice = _ADVICE.get(code, (f"it is damaged ({error})", _DAMAGED))
+            damaged = f"it is damaged ({error})", f"move it away to keep it as evidence; {self._schema.lost}"
+            why, advice = _ADVICE.get(code, damaged)
             raise self._error(why, advice) from error
         except OSError as error:
             raise self._error(error.strerror or str(error), "check the disk and the permissions") from error
@@ -168,13 +189,13 @@ class Store:
         return StoreError(f"the database {self.path} can't be used", why=why, next=advice)
 
 
-def _make_private(path: Path) -> None:
+def _make_private(path: Path, holds: str) -> None:
     """A regular file of ours in a directory of ours. In one that others can write they could put another in its place,
     or beside it the journal of one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        _require_ours(os.fstat(directory), path.parent)
+        _require_ours(os.fstat(directory), path.parent, holds)
         # The file itself is never opened here: to close it would let go of every lock that sqlite has on it in other
         # threads of this process (POSIX locks belong to a process, not to a descriptor).
         with suppress(FileExistsError):
@@ -182,18 +203,18 @@ def _make_private(path: Path) -> None:
         about = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
         if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
             raise StoreError(f"{path} is not a plain file", why="it could be somebody else's", next="move it away")
-        _require_ours(about, path)
+        _require_ours(about, path, holds)
         if stat.S_IMODE(about.st_mode) != 0o600:
             os.chmod(path.name, 0o600, dir_fd=directory)
     finally:
         os.close(directory)
 
 
-def _require_ours(about: os.stat_result, path: Path) -> None:
+def _require_ours(about: os.stat_result, path: Path, holds: str) -> None:
     if about.st_uid != os.geteuid():
         why, advice = f"it belongs to user {about.st_uid}", "set REDOMA_STATE_DIR to a directory of your own"
     elif about.st_mode & 0o022:
         why, advice = "others may write to it", f"chmod go-w {path}, after a look at what is in it"
     else:
         return
-    raise StoreError(f"{path} can't be trusted with approvals", why=why, next=advice)
+    raise StoreError(f"{path} can't be trusted with {holds}", why=why, next=advice)

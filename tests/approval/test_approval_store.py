@@ -17,7 +17,7 @@ from approval_stage import Stage, case_of
 from redoma import store as store_module
 from redoma.errors import StoreError
 from redoma.models import Status
-from redoma.store import Store
+from redoma.store import APPROVALS, Schema, Store
 
 NOBODY = 65432
 
@@ -237,21 +237,23 @@ def test_an_error_takes_the_whole_change_back(stage: Stage) -> None:
     assert len(stage.book.key()) == 32
 
 
-def test_an_older_database_is_brought_up_to_date(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def later(*statements: str) -> Schema:
+    """The schema of a Redoma to come."""
+    return APPROVALS._replace(migrations=(*APPROVALS.migrations, statements))
+
+
+def test_an_older_database_is_brought_up_to_date(stage: Stage) -> None:
     use(stage.path)
-    monkeypatch.setattr(store_module, "MIGRATIONS", (*store_module.MIGRATIONS, ("ALTER TABLE asks ADD extra TEXT",)))
-    with stage.book.store.reading() as db:
+    with Store(stage.path, later("ALTER TABLE asks ADD extra TEXT")).reading() as db:
         assert db.execute("SELECT extra FROM asks").fetchall() == []
         assert db.execute("PRAGMA user_version").fetchone()[0] == 2
 
 
-def test_a_migration_that_fails_leaves_the_old_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_fails_leaves_the_old_one(stage: Stage) -> None:
     use(stage.path)
-    known = store_module.MIGRATIONS
-    monkeypatch.setattr(store_module, "MIGRATIONS", (*known, ("ALTER TABLE asks ADD extra TEXT", "nonsense")))
-    with pytest.raises(StoreError):
-        use(stage.path)
-    monkeypatch.setattr(store_module, "MIGRATIONS", known)
+    newer = Store(stage.path, later("ALTER TABLE asks ADD extra TEXT", "nonsense"))
+    with pytest.raises(StoreError), newer.reading():
+        pass
     assert use(stage.path) == "0"
 
 

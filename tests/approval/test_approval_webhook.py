@@ -5,58 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from approval_stage import Stage, case_of, effect_of
 
+from listening import Listener
 from redoma.approval import Gate
 from redoma.approval import webhook as webhook_module
 from redoma.approval.webhook import webhook
 from redoma.errors import ApprovalError
 from redoma.models import Status
 from redoma.store import Store
-
-
-class Listener:
-    """A real server, which remembers what was posted and answers what it is told to."""
-
-    def __init__(self) -> None:
-        self.posted: list[dict[str, Any]] = []
-        self.paths: list[str] = []
-        self.status, self.location = 204, ""
-        listener = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                listener.paths.append(self.path)
-                listener.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(listener.status)
-                if listener.location:
-                    self.send_header("Location", listener.location)
-                self.end_headers()
-
-            def do_GET(self) -> None:
-                listener.paths.append(self.path)
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/hook"
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 
 from redoma import AsyncExecutor, Config, FakeBackend
 from redoma.approval import Approver, Ask
+from redoma.asked import Asked
 from redoma.audit import AuditLog
 from redoma.config import AuditConfig, NativeEntry
 from redoma.history.recorded import Recorded, recorded
@@ -115,6 +116,18 @@ async def test_of_a_configured_executor_what_was_judged_and_what_objected_are_re
     assert (allowed.entry, allowed.objections) == ("app:shell", ())
     assert [finding.rule for finding in refused.objections] == ["entry.whitelist"]
     assert (refused.status, refused.decision) == ("forbidden", Decision.FORBID)
+
+
+async def test_what_policy_did_not_look_at_and_what_was_not_to_be_kept_are_known(kept: Config) -> None:
+    """As of a rule of the monitor: policy reads the rule, not what is around it nor the facts that it is given."""
+    request = Request(code="import json\nuptime > 3", stdin=b"{}")
+    judged = msgspec.structs.replace(request, code="uptime > 3", stdin=b"")
+    async with AsyncExecutor(kept, backends=[FakeBackend()]) as executor:
+        await executor.submit(Asked(request, judged=judged, keeps=False))
+    (again,) = recorded(AuditLog(kept.audit.directory).records(), inputs_of(kept))
+    assert again.judged == judged
+    assert again.request == msgspec.structs.replace(request, stdin=b"")
+    assert again.missing == ("stdin: its caller did not want it to be kept",)
 
 
 async def test_who_approved_it_is_on_record(kept: Config) -> None:

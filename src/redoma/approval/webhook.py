@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import urllib.parse
-import urllib.request
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
 
 import msgspec
 
-from .. import telemetry
+from .. import posting, telemetry
 from ..errors import ApprovalError
 from ..output import clean
 from ..sensitive import Redactor
@@ -24,37 +20,19 @@ _SECONDS = 5.0
 _LONGEST_TEXT = 4000
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever answers there doesn't decide where it is posted."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
     """What posts a request to a URL, as JSON. That it could not be posted is logged; the request waits all the same."""
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):  # urllib would open files, too
+    if not posting.is_web(url):
         raise ApprovalError("the webhook can't be used", why="it is no http or https URL", next="mend approval.webhook")
-    # No proxy of the environment: what is posted goes where the configuration says and nowhere else.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)
-
-    def post(body: bytes) -> None:
-        headers = {"Content-Type": "application/json", "User-Agent": "redoma"}
-        try:
-            request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - checked above
-            with opener.open(request, timeout=_SECONDS):
-                pass
-        except (OSError, HTTPException, ValueError) as error:
-            # Not its text: whoever answers there writes some of it, and the URL may be a secret.
-            kind = type(error.reason if type(error) is URLError else error).__name__
-            status = error.code if isinstance(error, HTTPError) else None
-            telemetry.tell(telemetry.WARNING, "approval.webhook.failed", error=kind, status=status)
 
     async def tell(ask: Ask) -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def work() -> None:
-            post(body)
+            if failed := posting.post(url, body, _SECONDS):
+                # Not its text: whoever answers there writes some of it, and the URL may be a secret.
+                about = {"error": failed.kind, "status": failed.status}
+                telemetry.tell(telemetry.WARNING, "approval.webhook.failed", **about)
             with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
                 loop.call_soon_threadsafe(done.set)
 

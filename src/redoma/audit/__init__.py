@@ -26,9 +26,10 @@ that from somebody cutting them off.
 
 from __future__ import annotations
 
+from .daily import DailyLog
 from .log import AuditLog
 from .read import Stats
 from .record import Record
 from .verify import Problem, Verification
 
-__all__ = ["AuditLog", "Problem", "Record", "Stats", "Verification"]
+__all__ = ["AuditLog", "DailyLog", "Problem", "Record", "Stats", "Verification"]

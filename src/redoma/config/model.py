@@ -236,10 +236,10 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 class InvalidFile(ConfigError):
     """A file can't be used; `problems` has everything that is wrong with it, in the order of its lines."""
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
+    def __init__(self, problems: tuple[Problem, ...], lists: str = ": `redoma config check` lists all") -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
         first, more = self.problems[0], len(problems) - 1
-        others = f" ({more} more: `redoma config check` lists all)" if more else ""
+        others = f" ({more} more{lists})" if more else ""
         super().__init__(first.where, why=first.message, next=first.hint + others)
 
 

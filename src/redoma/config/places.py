@@ -95,10 +95,10 @@ def state_directory(env: Mapping[str, str] | None = None) -> Path:
     return place
 
 
-def user_file(env: Mapping[str, str]) -> Path | None:
+def user_file(env: Mapping[str, str], name: str = NAME) -> Path | None:
     """The user's own file, if there is one."""
     base = _base(env, "XDG_CONFIG_HOME", ".config")
-    return base / NAME if base and os.path.lexists(base / NAME) else None
+    return base / name if base and os.path.lexists(base / name) else None
 
 
 def project_file(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Path | None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import UNSET, inspect
 
@@ -20,8 +21,9 @@ from . import document
 from .document import Node, Scalar
 from .model import Problem
 
-_BYTES = frozenset({"memory", "memory_limit", "output_bytes", "output_total", "file_size", "disk"})
+_BYTES = frozenset({"memory", "memory_limit", "output_bytes", "output_total", "file_size", "disk", "tail"})
 """The keys that count bytes, and so may be written with a unit."""
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([smhd])\Z")
 _SHOWN = 24
 """Choices a hint lists: enough for the fields of any section, not for every rule there is."""
 
@@ -57,15 +59,21 @@ class Reader:
                 return self.struct(node, kind, path, complete=complete)
             case inspect.Metadata(extra={"any_of": struct}):  # some of its fields, as they were given
                 return self.struct(node, inspect.type_info(struct), path, complete=False)  # type: ignore[arg-type]
+            case inspect.Metadata(type=inspect.FloatType() as seconds, extra={"unit": "seconds"}):
+                return self.number(node, seconds, path, "a number of seconds, or a time such as 5m")
+            case inspect.Metadata(type=inspect.StrType() as name, extra={"expected": str(expected)}):
+                return self.text(node, name, path, expected)
             case inspect.DictType():
                 return self.mapping(node, None, path, kind.value_type)
             case inspect.VarTupleType():
                 return self.sequence(node, kind, path)
             case inspect.UnionType():
                 options = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
-                structs = [each for each in options if isinstance(each, inspect.StructType)]
+                structs = [each for each in options if isinstance(each, inspect.StructType) and each.tag]
                 # `X | None` is read as X: None is said by leaving the key out.
-                return self.tagged(node, structs, path) if structs else self.value(node, options[0], path)
+                return (
+                    self.tagged(node, structs, path) if structs else self.value(node, options[0], path, complete=True)
+                )
             case inspect.AnyType():
                 return node
             case _:
@@ -143,8 +151,7 @@ class Reader:
             case inspect.IntType():
                 return self.whole(node, kind, path)
             case inspect.FloatType():
-                number = _number(node)
-                return self.wrong(node, path, "a number") if number is None else float(number)
+                return self.number(node, kind, path, "a number")
             case inspect.EnumType(cls=cls):
                 chosen = self.choice(node, path, [str(member.value) for member in cls])
                 return chosen if chosen is UNSET else cls(chosen)
@@ -178,7 +185,24 @@ class Reader:
         size = parse_size(node.text) if isinstance(node, Scalar) else None
         return self.wrong(node, path, 'a number of bytes, or a size such as "256MiB"') if size is None else size
 
-    def text(self, node: Node, kind: inspect.StrType, path: str) -> Any:
+    def number(self, node: Node, kind: inspect.FloatType, path: str, expected: str) -> Any:
+        number: float | None = _number(node)
+        if number is None and "time" in expected and isinstance(node, Scalar):
+            number = parse_duration(node.text)
+        if number is None:
+            return self.wrong(node, path, expected)
+        if (kind.ge is not None and number < kind.ge) or (kind.le is not None and number > kind.le):
+            bounds = f"from {kind.ge:g} to {kind.le:g}" if kind.le is not None else f"of at least {kind.ge:g}"
+            return self.wrong(node, path, f"a number {bounds}")
+        return float(number)
+
+    def text(
+        self,
+        node: Node,
+        kind: inspect.StrType,
+        path: str,
+        name: str = "a name of letters, digits, `_`, `.` and `-`",
+    ) -> Any:
         if not isinstance(node, Scalar):
             return self.wrong(node, path, "text")
         if not isinstance(node.value, str):
@@ -186,7 +210,7 @@ class Reader:
         if "\0" in node.text:
             return self.wrong(node, path, "text without a NUL character")
         if kind.pattern and not re.search(kind.pattern, node.text):
-            return self.wrong(node, path, "a name of letters, digits, `_`, `.` and `-`")
+            return self.wrong(node, path, name)
         if len(node.text) < (kind.min_length or 0):
             return self.wrong(node, path, "text that is not empty")
         return node.text
@@ -207,6 +231,23 @@ class Reader:
             return None
         # Relative to the file, not to wherever Redoma is started: a file means the same thing everywhere.
         return Path(os.path.normpath(self.file.parent / written))
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of a time as people write it: `90s`, `5m`, `1.5h`, `2d`. None if it is none."""
+    if not (duration := _DURATION.match(text)):
+        return None
+    return float(duration[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[duration[2]]
+
+
+def is_url(text: str) -> bool:
+    """Whether it is the URL of something to speak HTTP with, and names no account there."""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
+    except ValueError:
+        return False
+    return bool(usable) and text.isprintable() and " " not in text
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, UnsetType, inspect
@@ -15,7 +14,7 @@ from .document import Mapping, Node, Scalar, parse
 from .executors import check_engine, checked
 from .model import ApprovalConfig, AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, LogConfig, Name, Problem
 from .places import Source
-from .reader import Reader, nearest
+from .reader import Reader, is_url, nearest
 
 if TYPE_CHECKING:
     from ..policy import Permit, Rule
@@ -178,12 +177,7 @@ def _limits(reader: Reader, values: dict[str, Any]) -> dict[str, int | float]:
 
 def _approval(reader: Reader, values: dict[str, Any]) -> dict[str, Any]:
     url = values.get("webhook")
-    try:
-        parts = urlsplit(url or "")
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
-    except ValueError:
-        usable = False
-    if url is not None and (not usable or not url.isprintable() or " " in url):
+    if url is not None and not is_url(url):
         hint = "write an http or https URL, without a name or password in it"
         reader.report_at("approval.webhook", "nothing can be posted there", hint)
     return values

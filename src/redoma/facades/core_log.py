@@ -1,84 +1,20 @@
-"""`logs/core.log` of the Python core (REQUIREMENTS R4.5): one JSON line a run, a file a day, kept 30 days.
-
-A plain log for people who already read it; the tamper-evident record is the audit log. The standard library's
-rotating handler is not used: two processes that rotate at midnight each rename the other's new file away.
-"""
+"""`logs/core.log` of the Python core (REQUIREMENTS R4.5): one JSON line a run, a file a day, kept 30 days."""
 
 from __future__ import annotations
 
-import os
-import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import msgspec
-
-from ..audit.files import closing, locked, open_private, reporting, write_all
-from ..errors import AuditError
+from ..audit import DailyLog
 
 
-class CoreLog:
+class CoreLog(DailyLog):
     """Writes the log. Holds nothing open, so it may be shared by threads, processes and forks."""
 
     def __init__(self, path: Path = Path("logs/core.log"), *, keep_days: int = 30) -> None:
-        self.path = path
-        self._keep_days = keep_days
+        super().__init__(path, keep_days=keep_days)
 
     def write(
         self, *, code: str, result: str | None, error: str | None, duration: float, memory_used: int | None
     ) -> None:
         """Add one record. Raises AuditError if it can't be written."""
-        now = datetime.now(UTC)
-        record = {
-            "timestamp": now.isoformat(timespec="microseconds"),
-            "code": code,
-            "result": result,
-            "error": error,
-            "duration": duration,
-            "memory_used": memory_used,
-        }
-        try:
-            line = msgspec.json.encode(record) + b"\n"
-        except ValueError as invalid:
-            raise AuditError("a record of the core log can't be written as JSON", why=str(invalid)) from invalid
-        with reporting(f"{self.path} can't be written"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            while not self._append(line, now):
-                continue
-
-    def _append(self, line: bytes, now: datetime) -> bool:
-        """False when the file was, or had to be, renamed: the next try gets a new one."""
-        with closing(open_private(self.path, os.O_CREAT | os.O_APPEND)) as fd, locked(fd):
-            # Another process may have renamed the file while we waited for its lock.
-            if not self._is_current(fd):
-                return False
-            info = os.fstat(fd)
-            written = f"{datetime.fromtimestamp(info.st_mtime, UTC):%Y-%m-%d}"
-            if info.st_size and written < f"{now:%Y-%m-%d}" and self._rotate(written, now):
-                return False
-            # A process killed while writing leaves half a line: don't let it swallow this one.
-            torn = info.st_size and os.pread(fd, 1, info.st_size - 1) != b"\n"
-            try:
-                write_all(fd, b"\n" * bool(torn) + line)
-            except OSError:
-                os.ftruncate(fd, info.st_size)
-                raise
-            return True
-
-    def _is_current(self, fd: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(fd), os.lstat(self.path))
-        except FileNotFoundError:
-            return False
-
-    def _rotate(self, written: str, now: datetime) -> bool:
-        old = self.path.with_name(f"{self.path.name}.{written}")
-        if os.path.lexists(old):
-            return False  # the clock was set back: better a day that goes on in today's file than one overwritten
-        os.rename(self.path, old)
-        dated = re.compile(re.escape(self.path.name) + r"\.([0-9]{4}-[0-9]{2}-[0-9]{2})")
-        oldest_kept = f"{now - timedelta(days=self._keep_days):%Y-%m-%d}"
-        for name in os.listdir(self.path.parent):
-            if (match := dated.fullmatch(name)) and match[1] < oldest_kept:
-                (self.path.parent / name).unlink(missing_ok=True)
-        return True
+        self.add({"code": code, "result": result, "error": error, "duration": duration, "memory_used": memory_used})

@@ -96,7 +96,9 @@ def rebuilt(intent: Record, outcome: dict[str, Any] | None, inputs: Inputs | Non
         if (less := data.get("judged")) is not None:
             limits = msgspec.structs.replace(request.limits, time=less["time"])
             env = {name: request.env[name] for name in less["env"] if name in request.env}
-            judged = msgspec.structs.replace(request, env=env, limits=limits)
+            judged = msgspec.structs.replace(request, env=env, limits=limits, code=less.get("code", request.code))
+            if "stdin" in less:
+                judged = msgspec.structs.replace(judged, stdin=b"")
         findings = data.get("findings", ())
         return Recorded(
             id=intent.id,

@@ -15,7 +15,7 @@ import click
 import redoma
 from redoma.errors import RedomaError
 
-from .common import FAILED, State, print_json
+from .common import FAILED, UNKNOWN, State, print_json
 
 _COMMANDS = {
     "approvals": "approvals",
@@ -29,6 +29,7 @@ _COMMANDS = {
     "eval": "runs",
     "exec": "execs",
     "lua": "lua",
+    "monitor": "monitors",
     "output": "artifacts",
     "policy": "policies",
     "run": "runs",
@@ -108,7 +109,7 @@ def run(arguments: list[str]) -> int:
         _fail(arguments, "it could not be read or written", error.strerror or str(error))
     except Exception as error:  # a bug of ours is no reason for a user to read our source
         _fail(arguments, "this is a bug in Redoma", repr(error), "please report it, with what you typed")
-    return FAILED
+    return UNKNOWN if next((word for word in arguments if word in _COMMANDS), "") == "monitor" else FAILED
 
 
 def _end(number: int, frame: object) -> NoReturn:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from redoma.config import Config
 
 FAILED = 125
+UNKNOWN = 3
+"""What monitoring plugins exit with where they could not find out: who runs one knows no 125."""
 _MAX_SOURCE = 16 * 1024 * 1024
 _SUFFIXES: dict[str, Language] = {".py": "python", ".sh": "bash", ".bash": "bash"}
 

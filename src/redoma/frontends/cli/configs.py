@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -10,6 +11,9 @@ import msgspec
 from redoma.errors import ConfigError
 
 from .common import State, columns, json_option, print_json
+
+if TYPE_CHECKING:
+    from redoma.config.places import Source
 
 _INVALID = 1
 
@@ -80,22 +84,32 @@ def show(state: State, as_json: bool) -> None:
 @json_option
 def trust(file: Path | None, yes: bool, as_json: bool) -> None:
     """Let a project file loosen rules and define executors, as long as its content stays exactly this."""
-    from redoma.config import loosenings, printable
+    from redoma.config import loosenings
     from redoma.config import trust as record
 
     source, changes = loosenings(_project_file(file))
-    shown = printable(source.path)
-    click.echo(f"{shown} (sha256 {source.digest}) would:", err=as_json)
-    for change in changes or ["only tighten: it already has effect without being trusted"]:
-        click.echo(f"  - {change}", err=as_json)
-    if not yes:
-        click.confirm("Trust exactly this content?", abort=True, err=True)
+    shown = show_before_trust(
+        source, changes, "only tighten: it already has effect without being trusted", yes, as_json
+    )
     # The question may have waited for long, and whoever writes to the project knows when: only what was shown counts.
     record(source.path, digest=source.digest)
     if as_json:
         print_json({"file": str(source.path), "digest": source.digest, "loosens": changes})
     else:
         click.echo(f"{click.style('trusted', fg='green')}: {shown}")
+
+
+def show_before_trust(source: Source, changes: list[str], none: str, yes: bool, as_json: bool) -> str:
+    """Say what a file would do, and ask. The file's name, as it can be shown."""
+    from redoma.config import printable
+
+    shown = printable(source.path)
+    click.echo(f"{shown} (sha256 {source.digest}) would:", err=as_json)
+    for change in changes or [none]:
+        click.echo(f"  - {change}", err=as_json)
+    if not yes:
+        click.confirm("Trust exactly this content?", abort=True, err=True)
+    return shown
 
 
 @config.command("untrust")

@@ -36,6 +36,7 @@ Commands:
   eval         Evaluate Python on Monty and print the answer as a dictionary.
   exec         Run a command, without a shell.
   lua          Run a Lua script: a FILE, or `-` for standard input.
+  monitor      How this machine does, judged by rules that run in a sandbox.
   output       Print what a run with a long output printed; the beginning...
   policy       Why a verdict is what it is, and what another policy would say.
   run          Run code: a FILE, `-` for standard input, or the code itself.

@@ -1,0 +1,240 @@
+"""`monitor.yaml` to a frozen `Plan`, with every mistake by line and column.
+
+It is read like a `redoma.yaml`, and trusted like one: a file that the user named, or put among their own, may do what
+it says. One that was only found in the current directory may add checks, which run in the sandbox; whatever reaches
+beyond that, such as a file that is read or a command, counts once the user has trusted exactly that content.
+"""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, inspect
+
+from ..config import Config, InvalidFile, home, printable
+from ..config import trusted as trust_list
+from ..config.document import parse
+from ..config.places import Source, foreign, read, require_own, user_file
+from ..config.reader import Reader, is_url, nearest
+from .defaults import CHECKS
+from .machine import ALWAYS
+from .model import (
+    NAME,
+    Check,
+    CommandProbe,
+    FileProbe,
+    HttpProbe,
+    Notifier,
+    Plan,
+    Probe,
+    Seconds,
+    TcpProbe,
+    WebhookNotifier,
+)
+from .probes import search
+from .rules import LONGEST_RULE
+
+FILE = "monitor.yaml"
+_MOST = 200  # checks, and collectors
+_LONGEST_PATTERN = 1000
+
+
+class _File(msgspec.Struct):
+    version: Literal["1"]
+    interval: float
+    history: Seconds
+    defaults: bool
+    collect: dict[str, Probe]
+    checks: tuple[Any, ...]
+    notify: dict[str, Notifier]
+
+
+def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Plan:
+    """The plan in force: of the file that was named, of the current directory, of the user, or the ready-made one.
+
+    Raises `ConfigError` for a file that can't be used.
+    """
+    env = os.environ if env is None else env
+    if file is not None:
+        return _own(read(file), config, env)
+    found = (cwd or Path()) / FILE
+    notices: tuple[str, ...] = ()
+    if os.path.lexists(found):
+        plan, why = _found(found, config, env)
+        if plan is not None:
+            return plan
+        notices = (why,)
+    own = user_file(env, FILE)
+    plan = _own(read(own), config, env) if own else Plan(checks=CHECKS)
+    return msgspec.structs.replace(plan, notices=notices)
+
+
+def reaches(file: Path, config: Config, *, env: Mapping[str, str] | None = None) -> tuple[Source, list[str]]:
+    """A file as it is now, and what in it reaches beyond the sandbox: "line 7 reads /var/log/app.log"."""
+    source = read(file)
+    return source, _read(source, config, os.environ if env is None else env)[1]
+
+
+def trust(source: Source, *, env: Mapping[str, str] | None = None) -> None:
+    """Trust these bytes at this path: exactly what was shown, whatever has been written there since."""
+    trust_list.record(source, env)
+
+
+def _own(source: Source, config: Config, env: Mapping[str, str]) -> Plan:
+    require_own(source)
+    return _read(source, config, env)[0]
+
+
+def _found(file: Path, config: Config, env: Mapping[str, str]) -> tuple[Plan | None, str]:
+    shown = printable(os.path.realpath(file))
+    if foreign(file):  # in /tmp anybody can leave one, and it must neither be used nor stop anybody's work
+        return None, f"The file {shown} has no effect, because it is another user's. Name it with `--file` to use it."
+    source = read(file)
+    plan, reach = _read(source, config, env)
+    if not reach or trust_list.is_trusted(source, env):
+        require_own(source)
+        return plan, ""
+    return None, (
+        f"The file {shown} has no effect, because {'; '.join(reach)}. One that reaches beyond the sandbox counts only "
+        "once you have trusted it: read it, then run `redoma monitor trust`, or name it with `--file`."
+    )
+
+
+def _read(source: Source, config: Config, env: Mapping[str, str]) -> tuple[Plan, list[str]]:
+    reader = Reader(source.path, home(env))
+    values = reader.value(parse(source), inspect.type_info(_File), "") or {}
+    probes: dict[str, Probe] = values.get("collect", {})
+    notify: dict[str, Notifier] = values.get("notify", {})
+    interval = values.get("interval", 60.0)
+    if not 1 <= interval <= 86400:
+        reader.report_at("interval", "it is no time between two rounds", "write a number of seconds from 1 to 86400")
+    history = values.get("history", Plan(checks=()).history)
+    if history < 3600:
+        reader.report_at("history", "that is too short to be one", "write how long to remember, such as 30d")
+    _check_probes(reader, probes, config)
+    _check_notifiers(reader, notify, config)
+    checks = _checks(reader, values.get("checks", ()), notify, config)
+    if reader.problems:
+        raise InvalidFile(tuple(reader.problems), lists="")
+    replaced = {check.name for check in checks}
+    ready = [check for check in CHECKS if check.name not in replaced] if values.get("defaults", True) else []
+    times = {"interval": interval, "history": history}
+    plan = Plan(checks=(*ready, *checks), collect=probes, notify=notify, source=str(source.path), **times)
+    return plan, list(_reach(reader, plan))
+
+
+def _reach(reader: Reader, plan: Plan) -> Iterator[str]:
+    def at(key: str, what: str) -> str:
+        return f"line {reader.marks[key][0]} {what}"
+
+    for name, probe in plan.collect.items():
+        match probe:
+            case FileProbe(path=path):
+                what = f"reads {printable(path)}"
+            case HttpProbe(url=url):
+                what = f"fetches {url}"
+            case TcpProbe(host=host, port=port):
+                what = f"connects to {printable(host)}:{port}"
+            case CommandProbe(run=run, command=command):
+                what = f"runs {printable(command)!r} by {printable(run)}"
+        yield at(f"collect.{name}", what)
+    for name, notifier in plan.notify.items():
+        place = notifier.url if isinstance(notifier, WebhookNotifier) else f"{printable(notifier.run)}"
+        yield at(f"notify.{name}", f"tells {place}")
+    for check in plan.checks:
+        if (remedy := check.remedy) is not None:
+            yield at(f"checks.{check.name}", f"runs {printable(remedy.command)!r} by {printable(remedy.run)}")
+
+
+# --- what can be wrong beyond types ---
+
+
+def _check_probes(reader: Reader, probes: Mapping[str, Probe], config: Config) -> None:
+    if len(probes) > _MOST:
+        reader.report_at("collect", f"there are more than {_MOST} collectors", "keep those that are looked at")
+    for name, probe in probes.items():
+        place = f"collect.{name}"
+        if not _is_name(name):
+            reader.report_at(place, f"{name!r} can't be a variable in a rule", "use small letters, digits and `_`")
+        elif name in ALWAYS:
+            reader.report_at(place, f"{name!r} is a fact of the machine itself", "give it a name of its own")
+        match probe:
+            case FileProbe(pattern=str(pattern)):
+                _check_pattern(reader, f"{place}.pattern", pattern)
+            case HttpProbe():
+                _check_url(reader, f"{place}.url", probe.url)
+                if probe.expect is not None:
+                    _check_pattern(reader, f"{place}.expect", probe.expect)
+            case CommandProbe():
+                _check_executor(reader, f"{place}.run", probe.run, config, listed=True)
+
+
+def _check_notifiers(reader: Reader, notify: Mapping[str, Notifier], config: Config) -> None:
+    for name, notifier in notify.items():
+        if isinstance(notifier, WebhookNotifier):
+            _check_url(reader, f"notify.{name}.url", notifier.url)
+        else:
+            _check_executor(reader, f"notify.{name}.run", notifier.run, config, listed=True)
+
+
+def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifier], config: Config) -> list[Check]:
+    kind, checks = inspect.type_info(Check), {}
+    for number, node in enumerate(nodes[:_MOST]):
+        path, before = f"checks[{number}]", len(reader.problems)
+        values = reader.value(node, kind, path, complete=True)
+        if len(reader.problems) > before or values is UNSET:
+            continue
+        check = msgspec.convert(values, Check)
+        if check.name in checks:
+            reader.report_at(f"{path}.name", f"there is already a check {check.name!r}", "give it a name of its own")
+        if len(check.rule) > LONGEST_RULE:
+            reader.report_at(f"{path}.rule", f"it has more than {LONGEST_RULE} characters", "make it simpler")
+        for each in check.notify or ():
+            if each not in notify:
+                reader.report_at(f"{path}.notify", f"nobody is called {each!r}", nearest(each, notify))
+        if check.remedy is not None:
+            # Listed or not: policy and a person decide on it.
+            _check_executor(reader, f"{path}.remedy.run", check.remedy.run, config, listed=False)
+        checks[check.name] = check
+        reader.marks[f"checks.{check.name}"] = reader.marks[path]
+    if len(nodes) > _MOST:
+        reader.report_at("checks", f"there are more than {_MOST} checks", "keep those that matter")
+    return list(checks.values())
+
+
+def _is_name(name: str) -> bool:
+    return re.match(NAME, name) is not None and not keyword.iskeyword(name)
+
+
+def _check_pattern(reader: Reader, place: str, pattern: str) -> None:
+    import re2
+
+    try:
+        if len(pattern) > _LONGEST_PATTERN:
+            raise re2.error("it is too long")
+        search(pattern)
+    except re2.error as error:
+        reason = error.args[0] if error.args else ""
+        reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        reader.report_at(place, f"it is no pattern ({reason})", "write it as RE2 has it: no look-around, no references")
+
+
+def _check_url(reader: Reader, place: str, url: str) -> None:
+    if not is_url(url):
+        reader.report_at(place, "nothing can be asked there", "write an http or https URL, without a name or password")
+
+
+def _check_executor(reader: Reader, place: str, address: str, config: Config, *, listed: bool) -> None:
+    entry = config.entries.get(address)
+    if entry is None:
+        hint = nearest(address, config.entries) if config.entries else "write it under `entries` in redoma.yaml"
+        reader.report_at(place, f"there is no executor {address!r}", hint)
+    elif listed and entry.command_whitelist is None:
+        hint = f"give {address} a `command_whitelist` with the command on it, in redoma.yaml"
+        reader.report_at(place, "only listed commands run unattended, and this executor has no list", hint)

@@ -1,0 +1,237 @@
+"""What the monitor remembers, in `monitor.db` of the state directory: how each check stands and stood, the numbers that
+plots are made of, what was done, and who was told what.
+
+A state is kept as a spell with a beginning and an end, not once a round: a month of rounds that find nothing new is one
+row for each check. Every number is kept for a day, and beside them the highest of each ten minutes. All ends after
+`retention`. Rounds are added in one transaction, so a kill leaves a round in it or not; readers go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..audit.files import closing, open_private
+from ..store import Schema, Store
+from .model import Check, Deed, Held, Round, State
+from .series import numbers
+from .states import settle
+
+NAME = "monitor.db"
+DAY = 86400.0
+_FINE = DAY
+"""Seconds for which every number is kept."""
+UNSEEN = 7200.0
+"""Seconds without a round after which the same state is a spell of its own: nobody has looked in between."""
+_MOST_SPELLS, _MOST_DEEDS = 100_000, 10_000
+
+_SCHEMA = Schema(
+    0x7265646D,  # "redm"
+    (
+        (
+            "CREATE TABLE held ([check] TEXT PRIMARY KEY, state INTEGER NOT NULL, since REAL NOT NULL,"
+            " bad_since REAL NOT NULL, seen REAL NOT NULL)",
+            "CREATE TABLE spells (id INTEGER PRIMARY KEY, [check] TEXT NOT NULL, state INTEGER NOT NULL,"
+            " since REAL NOT NULL, until REAL NOT NULL, message TEXT NOT NULL)",
+            "CREATE INDEX spells_of ON spells ([check], id)",
+            "CREATE TABLE samples (series TEXT NOT NULL, time REAL NOT NULL, value REAL NOT NULL,"
+            " PRIMARY KEY (series, time)) WITHOUT ROWID",
+            "CREATE TABLE peaks (series TEXT NOT NULL, bucket INTEGER NOT NULL, value REAL NOT NULL,"
+            " PRIMARY KEY (series, bucket)) WITHOUT ROWID",
+            "CREATE TABLE last (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
+            "CREATE TABLE deeds (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, [check] TEXT NOT NULL,"
+            " name TEXT NOT NULL, state INTEGER NOT NULL, ok INTEGER NOT NULL, text TEXT NOT NULL, run TEXT NOT NULL)",
+            "CREATE TABLE told (notifier TEXT NOT NULL, [check] TEXT NOT NULL, state INTEGER NOT NULL,"
+            " time REAL NOT NULL, PRIMARY KEY (notifier, [check]))",
+            "CREATE TABLE tried ([check] TEXT PRIMARY KEY, time REAL NOT NULL, wait REAL NOT NULL)",
+        ),
+    ),
+    "what the monitor remembers",
+    "the history begins anew",
+)
+
+
+class Spell(msgspec.Struct, frozen=True, kw_only=True):
+    """A time for which a check stood in one way."""
+
+    check: str
+    state: State
+    since: float
+    until: float
+    """When it was last seen so."""
+    message: str
+    """The last that was said of it."""
+
+
+class History:
+    """`retention`: seconds that anything is kept."""
+
+    def __init__(self, path: Path, retention: float = 30 * DAY) -> None:
+        self.store, self._retention = Store(path, _SCHEMA), retention
+
+    # --- rounds ---
+
+    def add(self, found: Round, checks: Iterable[Check]) -> Round:
+        """The round as it counts after what was before it, and is now remembered."""
+        now = found.time
+        with self.store.writing() as db:
+            verdicts, held = settle(found.verdicts, _held(db), checks, now)
+            settled = msgspec.structs.replace(found, verdicts=tuple(verdicts))
+            before = db.execute("SELECT time FROM last").fetchone()
+            for verdict in verdicts:
+                name, after = _text(verdict.check), held[verdict.check]
+                db.execute(
+                    "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?)",
+                    (name, after.state, after.since, after.bad_since, now),
+                )
+                self._spell(db, name, after.state, now, _text(verdict.message))
+            values = [(_text(name), now, value) for name, value in numbers(settled.facts).items()]
+            db.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?, ?)", values)
+            db.executemany(
+                "INSERT INTO peaks VALUES (?, CAST(? / 600 AS INTEGER), ?)"
+                " ON CONFLICT DO UPDATE SET value = max(value, excluded.value)",
+                values,
+            )
+            db.execute("INSERT OR REPLACE INTO last VALUES (1, ?)", (now,))
+            if before is None or int(before["time"] / 3600) != int(now / 3600):
+                self._prune(db, now)
+        return settled
+
+    def _spell(self, db: Any, check: str, state: State, now: float, message: str) -> None:
+        row = db.execute("SELECT * FROM spells WHERE [check] = ? ORDER BY id DESC LIMIT 1", (check,)).fetchone()
+        if row and row["state"] == state and 0 <= now - row["until"] <= UNSEEN:
+            db.execute("UPDATE spells SET until = ?, message = ? WHERE id = ?", (now, message, row["id"]))
+            return
+        db.execute(
+            "INSERT INTO spells ([check], state, since, until, message) VALUES (?, ?, ?, ?, ?)",
+            (check, state, now, now, message),
+        )
+
+    def _prune(self, db: Any, now: float) -> None:
+        oldest = now - self._retention
+        db.execute("DELETE FROM spells WHERE until < ?", (oldest,))
+        db.execute("DELETE FROM samples WHERE time < ?", (now - min(_FINE, self._retention),))
+        db.execute("DELETE FROM peaks WHERE bucket < CAST(? / 600 AS INTEGER)", (oldest,))
+        db.execute("DELETE FROM deeds WHERE time < ?", (oldest,))
+        db.execute("DELETE FROM held WHERE seen < ?", (oldest,))
+        for table in ("told", "tried"):  # of a check that is still there they are never too old to matter
+            db.execute(f"DELETE FROM {table} WHERE [check] NOT IN (SELECT [check] FROM held)")  # noqa: S608 - of these two
+        for table, most in (("spells", _MOST_SPELLS), ("deeds", _MOST_DEEDS)):
+            db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (most,))  # noqa: S608 - as above
+
+    def held(self) -> dict[str, Held]:
+        """How each check stands."""
+        with self._reading() as db:
+            return _held(db) if db else {}
+
+    def spells(self, since: float, check: str | None = None) -> list[Spell]:
+        """How checks stood since a time, oldest first."""
+        with self._reading() as db:
+            if db is None:
+                return []
+            which = "SELECT * FROM spells WHERE until >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY since, id"
+            rows = db.execute(which, (since, check and _text(check))).fetchall()
+        return [msgspec.convert(dict(row), Spell) for row in rows]
+
+    def names(self, since: float) -> list[str]:
+        """The series there are."""
+        with self._reading() as db:
+            every = "SELECT DISTINCT series FROM peaks WHERE bucket >= CAST(? / 600 AS INTEGER) ORDER BY series"
+            return [row["series"] for row in db.execute(every, (since,))] if db else []
+
+    def series(self, name: str, since: float) -> list[tuple[float, float]]:
+        """Times and values, oldest first: the highest of each ten minutes, and then each of the last day."""
+        with self._reading() as db:
+            of = """WITH fine AS (SELECT time, value FROM samples WHERE series = ?1)
+                SELECT 600 * bucket + 300 AS time, value FROM peaks WHERE series = ?1 AND 600 * bucket >= ?2 - 600
+                    AND 600 * (bucket + 1) <= (SELECT coalesce(min(time), 1e18) FROM fine)
+                UNION ALL SELECT time, value FROM fine WHERE time >= ?2 ORDER BY time"""
+            return [(row["time"], row["value"]) for row in db.execute(of, (_text(name), since))] if db else []
+
+    # --- what was done ---
+
+    def note(self, deed: Deed, replacing: int | None = None) -> int:
+        """Remember what was done; `replacing` is what was noted when it began. The number it is noted under."""
+        words = map(_text, (deed.kind, deed.check, deed.name))
+        values = (deed.time, *words, deed.state, deed.ok, _text(deed.text), deed.run)
+        with self.store.writing() as db:
+            cursor = db.execute(
+                "INSERT OR REPLACE INTO deeds (id, time, kind, [check], name, state, ok, text, run)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (replacing, *values),
+            )
+            return int(cursor.lastrowid or 0)
+
+    def deeds(self, since: float, check: str | None = None) -> list[Deed]:
+        """What was done since a time, oldest first."""
+        with self._reading() as db:
+            if db is None:
+                return []
+            which = "SELECT * FROM deeds WHERE time >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY id"
+            rows = db.execute(which, (since, check and _text(check))).fetchall()
+        return [msgspec.convert({**dict(row), "ok": bool(row["ok"])}, Deed) for row in rows]
+
+    def told(self) -> dict[tuple[str, str], tuple[State, float]]:
+        """By notifier and check: what it was told last, and when."""
+        with self._reading() as db:
+            rows = db.execute("SELECT * FROM told").fetchall() if db else []
+        return {(row["notifier"], row["check"]): (State(row["state"]), row["time"]) for row in rows}
+
+    def tell(self, notifier: str, check: str, state: State, time: float) -> None:
+        with self.store.writing() as db:
+            db.execute("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", (_text(notifier), _text(check), state, time))
+
+    def may_try(self, check: str, now: float) -> bool:
+        """Whether its remedy was not tried lately. A clock that was set back must not make it wait for years."""
+        with self._reading() as db:
+            row = db.execute("SELECT * FROM tried WHERE [check] = ?", (_text(check),)).fetchone() if db else None
+        return row is None or abs(now - row["time"]) >= row["wait"]
+
+    def tried(self, check: str, time: float, wait: float) -> None:
+        """Its remedy is tried now, and not again for a while."""
+        with self.store.writing() as db:
+            db.execute("INSERT OR REPLACE INTO tried VALUES (?, ?, ?)", (_text(check), time, wait))
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether we are the only ones who see to the consequences now: of a `watch` and a `check` at one time, one
+        does. The kernel lets go of the lock of a process that was killed."""
+        with self.store.reading():  # which makes the directory, and sees to it that it is ours
+            pass
+        with closing(open_private(self.store.path.with_name("monitor.lock"), os.O_CREAT)) as fd:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            try:
+                yield True
+            finally:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        """None where there is no database: to look must not make one."""
+        if not self.store.exists:
+            yield None
+            return
+        with self.store.reading() as db:
+            yield db
+
+
+def _held(db: Any) -> dict[str, Held]:
+    return {
+        row["check"]: Held(state=State(row["state"]), since=row["since"], bad_since=row["bad_since"])
+        for row in db.execute("SELECT * FROM held")
+    }
+
+
+def _text(value: str) -> str:
+    """As UTF-8 can hold it."""
+    return value.encode("utf-8", "backslashreplace").decode()

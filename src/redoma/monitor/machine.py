@@ -1,0 +1,221 @@
+"""What this machine says of itself: one function for each fact, each plain data. They may hang or fail; `collect` sees
+to that. The only importer of psutil."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import RedomaError
+from ..output import sanitise
+
+_MOST = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around
+_SAMPLE = 0.2  # seconds over which the processors are watched
+_MOST_MOUNTS = 64
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+# Where nothing is stored, and where everything is always full.
+_NO_STORAGE = frozenset(
+    {
+        *("autofs", "bpf", "binfmt_misc", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs"),
+        *("fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.portal", "fusectl", "hugetlbfs", "mqueue", "nsfs", "overlay", "proc"),
+        *("pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tmpfs", "tracefs"),
+        *("erofs", "iso9660", "squashfs", "udf"),
+    }
+)
+
+
+def require() -> Any:
+    """psutil. Only the monitor needs it."""
+    try:
+        import psutil
+    except ImportError:
+        raise RedomaError(
+            "the monitor needs psutil", why="it is not installed", next="pip install 'redoma[monitor]'"
+        ) from None
+    return psutil
+
+
+def cpu() -> dict[str, Any]:
+    psutil = require()
+    shares = psutil.cpu_times_percent(interval=_SAMPLE)
+    usable = len(os.sched_getaffinity(0))  # a container may be given fewer than there are
+    return {
+        "count": usable,
+        "percent": round(100 - shares.idle - getattr(shares, "iowait", 0.0), 1),
+        **{name: getattr(shares, name, 0.0) for name in ("user", "system", "iowait", "steal")},
+    }
+
+
+def memory() -> dict[str, Any]:
+    """Of the machine; where a container is given less, `percent` is of what it is given."""
+    found = require().virtual_memory()
+    facts = {"total": found.total, "available": found.available, "used": found.total - found.available}
+    limit, used = _given_memory()
+    if limit is not None and limit < found.total:
+        facts = {"total": limit, "available": max(0, limit - used), "used": used}
+    return {**facts, "percent": _percent(facts["used"], facts["total"]), "limited": facts["total"] != found.total}
+
+
+def _given_memory(group: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int]:
+    """The limit of our own control group as a container sees it, and what is used of it without mere cache."""
+    for folder, most, now, cache in (
+        (group, "memory.max", "memory.current", "inactive_file"),
+        (group / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            limit = int((folder / most).read_text())  # "max" is none
+            used = int((folder / now).read_text())
+            counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            return limit, max(0, used - int(counts.get(cache, 0)))
+        except (OSError, ValueError):
+            continue
+    return None, 0
+
+
+def swap() -> dict[str, Any]:
+    found = require().swap_memory()
+    return {"total": found.total, "used": found.used, "percent": found.percent}
+
+
+def load() -> dict[str, Any]:
+    one, five, fifteen = os.getloadavg()
+    count = len(os.sched_getaffinity(0))
+    return {"one": one, "five": five, "fifteen": fifteen, "per_cpu": round(five / count, 2)}
+
+
+def network() -> list[dict[str, Any]]:
+    psutil = require()
+    up = psutil.net_if_stats()
+    return [
+        {
+            "name": sanitise(name),
+            "up": name in up and up[name].isup,
+            **{"sent": each.bytes_sent, "received": each.bytes_recv},
+            **{"errors": each.errin + each.errout, "dropped": each.dropin + each.dropout},
+        }
+        for name, each in sorted(psutil.net_io_counters(pernic=True).items())
+        if name != "lo"
+    ][:_MOST]
+
+
+def processes() -> dict[str, Any]:
+    psutil = require()
+    states: Counter[str] = Counter()
+    zombies, found = [], []
+    for process in psutil.process_iter(["pid", "ppid", "name", "status", "memory_info"]):
+        info = process.info
+        states[info["status"]] += 1
+        name = sanitise(info["name"] or "")[:40]
+        if info["status"] == psutil.STATUS_ZOMBIE:
+            zombies.append({"pid": info["pid"], "parent": info["ppid"], "name": name})
+        elif info["memory_info"] is not None:
+            found.append({"pid": info["pid"], "name": name, "memory": info["memory_info"].rss})
+    return {
+        "total": sum(states.values()),
+        "most": int(Path("/proc/sys/kernel/pid_max").read_text()),
+        "running": states[psutil.STATUS_RUNNING],
+        "blocked": states[psutil.STATUS_DISK_SLEEP],
+        "zombie": states[psutil.STATUS_ZOMBIE],
+        "zombies": zombies[:_MOST],
+        "largest": sorted(found, key=lambda each: -each["memory"])[:5],
+    }
+
+
+def uptime() -> dict[str, Any]:
+    booted = require().boot_time()
+    return {"seconds": round(time.time() - booted), "booted": round(booted)}
+
+
+def temperatures() -> list[dict[str, Any]]:
+    """Empty where there are no sensors, as in most virtual machines and containers."""
+    sensors: dict[str, list[Any]] = getattr(require(), "sensors_temperatures", dict)()
+    return [
+        {
+            "sensor": sanitise(f"{chip} {each.label}".strip())[:60],
+            **{"current": each.current, "high": each.high, "critical": each.critical},
+        }
+        for chip, readings in sensors.items()
+        for each in readings
+        if -50 < each.current < 200  # a sensor that isn't connected reads nonsense
+    ][:_MOST]
+
+
+FACTS: dict[str, Callable[[], Any]] = {
+    each.__name__: each for each in (cpu, memory, swap, load, network, processes, uptime, temperatures)
+}
+"""What is there beside `disk` and `mounts`, by name."""
+ALWAYS = ("now", "host", "disk", "mounts", *FACTS)
+"""Every name that rules know without any configuration."""
+
+
+def host() -> str:
+    return sanitise(platform.node()) or "localhost"
+
+
+# --- where things are stored ---
+
+
+class Mount(NamedTuple):
+    path: str
+    device: str
+    kind: str
+    broke: bool
+    """Whether it became read-only by itself: mounted to be written to, and the file system doesn't let anybody."""
+
+
+def stored(text: str | None = None) -> list[Mount]:
+    """Each file system that stores something, once: where it is mounted nearest to the root."""
+    found: dict[str, Mount] = {}
+    for number, root, mount in _mounts(_mountinfo() if text is None else text):
+        if mount.kind in _NO_STORAGE and not (mount.path == "/" and mount.kind == "overlay"):
+            continue  # but the root of a container is where its files go
+        if root != "/" and mount.path.startswith("/etc/"):
+            continue  # /etc/hosts and its like, which are bound into a container from outside
+        if number not in found or len(mount.path) < len(found[number].path):
+            found[number] = mount
+    return sorted(found.values())[:_MOST_MOUNTS]
+
+
+def _mountinfo() -> str:
+    with open("/proc/self/mountinfo", errors="surrogateescape") as file:  # a path need not be UTF-8
+        return file.read()
+
+
+def _mounts(text: str) -> Iterator[tuple[str, str, Mount]]:
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, more = left.split(), right.split()
+        if len(fields) < 6 or len(more) < 3:
+            continue
+        (number, root, path, own), (kind, device, options) = fields[2:6], more[:3]
+        path = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), path)  # of spaces and the like, nothing else
+        broke = "rw" in own.split(",") and "ro" in options.split(",")
+        yield number, root, Mount(path, sanitise(device), kind, broke)
+
+
+def space(mount: Mount) -> dict[str, Any] | None:
+    """How full it is; None for what has no size. It may wait for a server that is gone for ever."""
+    found = os.statvfs(mount.path)
+    if not found.f_blocks:
+        return None
+    used = found.f_blocks - found.f_bfree
+    inodes = found.f_files - found.f_ffree
+    return {
+        **{"mount": sanitise(mount.path), "device": mount.device, "kind": mount.kind},
+        "total": found.f_blocks * found.f_frsize,
+        "free": found.f_bavail * found.f_frsize,
+        "percent": _percent(used, used + found.f_bavail),  # as `df` counts: what only root may use is not free
+        # Some file systems (btrfs, vfat) have no fixed number of them: then none are scarce.
+        "inodes_percent": _percent(inodes, inodes + found.f_favail) if found.f_files else 0.0,
+    }
+
+
+def _percent(part: float, whole: float) -> float:
+    return round(100 * part / whole, 1) if whole > 0 else 0.0

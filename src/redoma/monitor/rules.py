@@ -1,0 +1,218 @@
+"""One rule, judged: its text becomes a program, the program runs in a sandbox, and its answer is looked at as data.
+
+Monty first: it has nothing to reach, and starts at once. What it lacks (a module, some syntax) a cell has; there a full
+CPython waits, so there the strict pack reads the rule first. A rule only computes, so nothing has happened when it is
+run again. Nobody is ever asked: a rule that policy wants a person for is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .. import intake
+from ..executor import Asked, AsyncExecutor
+from ..models import Decision, Finding, KiB, Limits, MiB, Result, Status
+from ..output import sanitise
+from ..policy import PACKS
+from ..policy.python.tree import parse
+from .model import Check, Facts, State, Verdict
+
+_OUTPUT = {"output_bytes": 64 * KiB, "output_total": 64 * KiB, "output_lines": 1000}
+MONTY = Limits(time=2.0, memory=64 * MiB, **_OUTPUT)
+JAIL = Limits(time=5.0, memory=256 * MiB, processes=16, disk=1 * MiB, **_OUTPUT)
+LONGEST_RULE = 10_000
+_LONGEST_MESSAGE = 300
+_LACKING = frozenset({"ModuleNotFoundError", "ImportError", "NotImplementedError", "AttributeError", "NameError"})
+"""What Monty raises where it lacks something. A mistake in the rule raises the same in a cell, and is told then."""
+_SPACE = re.compile(r"\s+")
+_STATES = {state.word: state for state in State}
+_CODE = """\
+import json as _json
+_facts = _json.loads(input())
+{names}
+{before}_answer = (
+{answer}
+)
+_said = ""
+if _answer is True or (type(_answer) is dict and _answer.get("state") != "ok" and "message" not in _answer):
+    _said = {message}
+[type(_answer).__name__, _answer, _said]
+"""
+
+
+class Program(NamedTuple):
+    """A rule as it runs."""
+
+    code: str
+    judged: str
+    """What of it is the rule's: policy reads that."""
+    facts: frozenset[str]
+    """The names that it uses. It gets no others: what isn't needed is neither carried nor kept."""
+
+
+def program(check: Check, known: frozenset[str]) -> Program:
+    """With the rule in its place. One that can't be read runs as it is, and the sandbox says what is wrong with it."""
+    message = _literal(check.message)
+    try:
+        rule, said = parse(check.rule), parse(message)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        wrong = check.rule if _unreadable(check.rule) else message
+        return Program(wrong, wrong, frozenset())
+    last = rule.body[-1] if rule.body else None
+    used = {node.id for tree in (rule, said) for node in ast.walk(tree) if isinstance(node, ast.Name)} & known
+    names = "\n".join(f"{name} = _facts[{name!r}]" for name in sorted(used))
+    lines = check.rule.splitlines(keepends=True)
+    if not isinstance(last, ast.Expr):
+        before, answer = check.rule + "\n", "None"
+    else:
+        start = lines[last.lineno - 1].encode()[: last.col_offset].decode()
+        before = "".join(lines[: last.lineno - 1]) + start
+        answer = ast.get_source_segment(check.rule, last) or "None"
+    code = _CODE.format(names=names, before=before, answer=answer, message=message)
+    return Program(code, f"{check.rule}\n{message}", frozenset(used))
+
+
+def _unreadable(text: str) -> bool:
+    try:
+        parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    return False
+
+
+def _literal(message: str) -> str:
+    """The message as an f-string, in quotes that don't end in it. Of what no quotes fit, the sandbox complains."""
+    quote = '"' if '"""' not in message.rstrip('"') else "'"
+    text = message.rstrip(quote)
+    rest = message[len(text) :]  # quotes at its end, which would be taken for the end
+    return f"f{3 * quote}{text}{3 * quote}" + (f" {rest!r}" if rest else "")
+
+
+class Evaluated(NamedTuple):
+    verdict: Verdict
+    uses: frozenset[str] = frozenset()
+    """The facts that it names."""
+    tried: str = ""
+    """Why it was not Monty, where it was not."""
+
+
+async def evaluate(check: Check, facts: Facts, executor: AsyncExecutor) -> Evaluated:
+    """What comes of one check. Whatever the rule does, this raises nothing for it."""
+    start = time.monotonic()
+    made = program(check, frozenset(facts))
+    given = msgspec.json.encode({name: facts[name] for name in sorted(made.facts)}) + b"\n"
+    result = await _run(made, given, check, executor, "monty", MONTY, None)
+    tried = ""
+    if _is_lacking(result):
+        tried = tidy(result.error or "")
+        # The more a sandbox can do, the less is let into it.
+        pack = max("strict", executor.config.policy.pack, key=PACKS.index)
+        second = await _run(made, given, check, executor, "jail", JAIL, pack)
+        if second.status.ending == "ran":
+            result = second
+        else:
+            why = f"{tidy(result.error or '')}; in the jail: {tidy(second.error or '')}"
+            result = msgspec.structs.replace(result, status=Status.ERROR, error=why)
+    state, message = _answer(check, result)
+    verdict = Verdict(
+        check=check.name,
+        state=state,
+        found=state,
+        message=message,
+        sandbox=result.backend,
+        seconds=round(time.monotonic() - start, 4),
+        run=result.id,
+    )
+    return Evaluated(verdict, made.facts, tried)
+
+
+async def _run(
+    made: Program,
+    given: bytes,
+    check: Check,
+    executor: AsyncExecutor,
+    backend: str,
+    limits: Limits,
+    pack: str | None,
+) -> Result:
+    options: intake.Options = {
+        **{"backend": backend, "limits": limits, "stdin": given},
+        **{"label": f"monitor:rule:{check.name}", "reason": f"the rule of the check {check.name!r}"},
+    }
+    request = intake.build(executor.config, executor.backends, options, code=made.code, language="python")
+    judged_of = msgspec.structs.replace(request, code=made.judged, stdin=b"")
+    asked = Asked(request, pack, judged=judged_of, keeps=False)  # the facts are others each time; the history has them
+    if (judged := executor.judge(asked)).decision is Decision.PROMPT:
+        asked = asked._replace(objections=(_unattended(judged.deciding[0]),))
+    return await executor.submit(asked)
+
+
+def _unattended(found: Finding) -> Finding:
+    """What a person would be asked about. There is none when a rule is judged, and no round waits for one."""
+    return msgspec.structs.replace(
+        found, rule="monitor.unattended", decision=Decision.FORBID, reason=f"{found.reason} ({found.rule})"
+    )
+
+
+def _is_lacking(result: Result) -> bool:
+    if result.denial is not None and result.denial.rule == "backend.unsupported":
+        return True
+    return result.status is Status.ERROR and (
+        result.exception in _LACKING or (result.error or "").startswith("Not done by monty")
+    )
+
+
+def _answer(check: Check, result: Result) -> tuple[State, str]:
+    """What the rule has said. It is code, and may have said anything: only what is exactly an answer counts as one."""
+    if result.status is not Status.OK:
+        return State.UNKNOWN, tidy(_failure(result))
+    state, message = _said(check, result.value)
+    if message != sanitise(message):
+        return State.UNKNOWN, "the rule's message holds characters that a terminal would obey, or that nobody sees"
+    return state, tidy(message)
+
+
+def _said(check: Check, value: Any) -> tuple[State, str]:
+    match value:
+        case ["bool", bool(found), str(said)]:
+            return (State[check.severity.upper()], said) if found else (State.OK, "")
+        case ["str", str(said), str()]:
+            return (State[check.severity.upper()], said) if said else (State.OK, "")
+        case ["dict", {"state": str(word), **more}, str(said)] if word in _STATES and _is_a_message(more):
+            return _STATES[word], str(more.get("message", said))
+        case ["NoneType", *_]:
+            return State.UNKNOWN, "the rule has no answer: its last line must be an expression that is true or false"
+        case [str(kind), *_] if kind.isidentifier():
+            return State.UNKNOWN, f"the rule's answer is no answer: a {kind}, not true, false, a text or a state"
+    return State.UNKNOWN, "the rule's answer is no answer: it is too large, or no plain data"
+
+
+def _is_a_message(more: dict[Any, Any]) -> bool:
+    return not more or (more.keys() == {"message"} and isinstance(more["message"], str))
+
+
+def _failure(result: Result) -> str:
+    limits = JAIL if result.backend == "jail" else MONTY
+    match result.status:
+        case Status.TIMEOUT:
+            return f"the rule did not come to an end within {limits.time:g} s"
+        case Status.MEMORY:
+            return f"the rule wants more than {limits.memory // MiB} MiB of memory"
+        case Status.OUTPUT:
+            return f"the rule prints more than {limits.output_total // KiB} KiB"
+        case Status.FORBIDDEN | Status.DENIED | Status.EXPIRED:
+            return f"the rule was refused: {result.error}"
+        case Status.FAILED:
+            return f"the rule could not be run: {result.error}"
+    return f"the rule failed: {result.error}"
+
+
+def tidy(text: str) -> str:
+    """One line of bounded length that a terminal can show."""
+    line = _SPACE.sub(" ", sanitise(text[: 10 * _LONGEST_MESSAGE])).strip()
+    return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"

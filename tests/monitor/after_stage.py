@@ -1,0 +1,60 @@
+"""Rounds by hand: what a rule found is given, and what follows from it is real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from redoma import Config
+from redoma.config import ApprovalConfig, AuditConfig, NativeEntry
+from redoma.executor import AsyncExecutor
+from redoma.monitor.after import After
+from redoma.monitor.history import NAME, History
+from redoma.monitor.model import Check, Notifier, Plan, Remedy, Round, State, Verdict
+
+NOON = 1_767_268_800.0  # 2026-01-01 12:00 UTC
+OK, WARNING, CRITICAL, UNKNOWN = State
+
+
+def found(states: Mapping[str, State] | State, time: float = NOON, message: str = "", **fields: Any) -> Round:
+    """A round as the rules leave it."""
+    given = states if isinstance(states, Mapping) else {"disk": states}
+    verdicts = [
+        Verdict(check=check, state=state, found=state, message=message, sandbox="monty", seconds=0.001)
+        for check, state in given.items()
+    ]
+    return Round(**{"time": time, "host": "web-1", "facts": {}, "verdicts": tuple(verdicts), **fields})
+
+
+class Place:
+    """What one machine remembers. A second one at the same path is the same after a restart."""
+
+    def __init__(self, directory: Path, *, approver: str = "deny", whitelist: Iterable[str] | None = None) -> None:
+        self.directory = directory
+        state = directory / "state"
+        entry = NativeEntry(name="shell", default_work_dir=directory, command_whitelist=_tuple(whitelist))
+        self.config = Config(
+            audit=AuditConfig(directory=state / "audit"),
+            state=state,
+            approval=ApprovalConfig(approver=approver),  # type: ignore[arg-type] # one of the words
+            entries={"ops:shell": entry},
+        )
+        self.history = History(state / NAME)
+
+    def after(self, *checks: Check, notify: Mapping[str, Notifier] | None = None) -> After:
+        plan = Plan(checks=checks or (Check(name="disk", rule="True"),), notify=dict(notify or {}))
+        return After(plan, AsyncExecutor(self.config, backends=self._backends()), self.history)
+
+    def _backends(self) -> list[Any]:
+        from redoma.backends.native import NativeBackend
+
+        return [NativeBackend()]
+
+
+def mending(command: str, **fields: Any) -> Check:
+    return Check(name="disk", rule="True", remedy=Remedy(run="ops:shell", command=command, **fields))
+
+
+def _tuple(words: Iterable[str] | None) -> tuple[str, ...] | None:
+    return None if words is None else tuple(words)
