@@ -34,8 +34,8 @@ class Asked(NamedTuple):
     control: Control | None = None
     """What the caller holds on to while it runs."""
     judged: Request | None = None
-    """What policy looks at, where it is less than what runs: the variables of a configured executor are its owner's, and
-    what is around a rule of the monitor is ours."""
+    """What policy looks at, where it is less than what runs: the variables of a configured executor are its owner's,
+    and what is around a rule of the monitor is ours."""
     expectation: Expectation | None = None
     """What it has to print."""
     wait: bool = True
