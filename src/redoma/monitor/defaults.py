@@ -56,8 +56,10 @@ tight = any(d['inodes_percent'] >= 95 for d in full)
     ),
     Check(
         name="zombies",
-        # One that its parent is about to collect is normal at any moment; twenty are a parent that never does.
+        # One that its parent is about to collect is normal at any moment, and of a large build so are twenty for some
+        # seconds; for a minute they are a parent that never does.
         rule="processes['zombie'] >= 20",
+        lasting=60,
         message="{processes['zombie']} processes have ended and are not collected,"
         " the first by process {processes['zombies'][0]['parent']}",
         about="Processes that have ended and that nobody collects.",
