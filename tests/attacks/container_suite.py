@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jail_kernel
+import jail_outputs
 from jail_suite import ATTACKS
 
 _NOWHERE = {
@@ -18,7 +19,12 @@ _NOWHERE = {
         "has its init killed first when memory is short",
         "kills its init",
     ),
-    "nothing but output and files comes back from a container": ("returns something whose text has no end",),
+    "nothing but output and files comes back from a container, no report and no value": (
+        *(name for name in ATTACKS if name.endswith(" where its report should be")),
+        "returns an object that lies about itself",
+        "returns a value of a million parts",
+        "returns something whose text has no end",
+    ),
     "a container has no user namespace of its own unless its engine is set up for that": (
         "shares the host's user namespace",
         "is root on the host",
@@ -69,6 +75,11 @@ _NOT_IN_GVISOR = {
     ),
     "it goes by the errno of a read-only file system, and gVisor refuses for another reason first": (
         *(name for name in ATTACKS if name.startswith("writes to ")),
+    ),
+    "it is after how the host reads output and files, which is the same whichever kernel they come from": (
+        *(attack.name for attack in jail_outputs.ATTACKS),
+        *(name for name, attack in ATTACKS.items() if "output_total" in attack.limits),
+        "returns an exception whose name is a book",
     ),
     "gVisor's file systems have no limit on files, and its processes none of their own: such requests are refused": (
         *(name for name, attack in ATTACKS.items() if {"files", "processes"} & set(attack.limits)),

@@ -3,14 +3,21 @@
 # command.
 mkdir -p /tmp/workspace && cd /tmp/workspace || exit 125
 [ -z "$BASH_VERSION" ] || set -m # else a program in the background would ignore SIGINT and SIGQUIT
+case $BASH_VERSION in '' | [1-4].*) f= ;; *) f=-f ;; esac # for the end: with `set -m` a stop would do as well
 exec 3<&0 4>&2 2>/dev/null
 printf 'redoma: ready\n'
 IFS= read -r order <&3 || exit 0 # the host has let go of us
 l='
 '
 eval "$order"
+# From here on signals come, each when the one before was passed on: two at once can be too many for a shell.
+p= q= s=
+pass() { t=1; if [ "$p" ]; then kill -"$1" "$p"; else q="$q $1"; fi; printf %s+ "$nonce"; }
+all='1 2 3 4 5 6 7 8 10 11 12 13 14 15 18 20 21 22 23 24 25 26 27 28 29 30 31'
+for n in $all; do trap "pass $n" "$n"; done
+trap 't=1; kill -9 -1' 16
 printf 'redoma: taken\n'
-say() { printf '%s%s\n' "$nonce" "$1"; }
+say() { trap '' $all 16; printf '%s%s\n' "$nonce" "$1"; }
 if [ "$blocks" -gt 0 ]; then
     dd bs=10240 count="$blocks" iflag=fullblock <&3 | tar -x -C / -f - || { say '!place its files: they did not fit, or tar failed'; exit 125; }
 fi
@@ -30,21 +37,17 @@ case $found in
 P*) say "!start $program: $found"; exit 126 ;;
 N*) say "!start $program: $found"; exit 127 ;;
 esac
-p= q= s=
-pass() { t=1; if [ "$p" ]; then kill -"$1" "$p"; else q="$q $1"; fi; }
-for n in 1 2 3 4 5 6 7 8 10 11 12 13 14 15 18 20 21 22 23 24 25 26 27 28 29 30 31; do trap "pass $n" "$n"; done
-trap 't=1; kill -9 -1' 16
 "$@" <&3 2>&4 3<&- 4>&- &
 p=$!
 for n in $q; do kill -"$n" "$p"; done
-while :; do # a wait that a signal has interrupted gives that signal; the next one what the program came to
+outlast() { # a wait that a signal has interrupted gives that signal; the next one what the program came to
     t=
-    wait "$p"
+    wait $f "$p"
     n=$?
     [ "$s" ] && [ "$n" = 127 ] || s=$n
-    [ "$t" ] || break
-done
-trap '' 16
+    if [ "$t" ]; then outlast; fi # a Bash would leave a loop if the program stops
+}
+outlast
 kill -9 -1 # nothing but us writes from here on
 say
 [ "$outputs" ] || exit "$s"
