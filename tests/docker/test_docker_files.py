@@ -105,11 +105,13 @@ def test_what_is_no_tar_or_has_no_end_is_told() -> None:
 
 
 def test_the_last_word_is_found_wherever_it_is_cut() -> None:
-    said = TAKEN + b"out 0123 0123456 put" + b"0123456789" + b"!start x: no\n" + b"after"
+    number = b"0123456789"
+    own = b"out 01" + number + b"+23 0123456 p" + (number + b"+") * 2 + b"ut"
+    said = TAKEN + own + number + b"!start x: no\n" + b"after"
     for step in (1, 2, 3, 7, 100):
         last = LastWord(b"0123456789", None)
         own = b"".join(last.feed(said[start : start + step]) for start in range(0, len(said), step))
-        assert (own + last.rest(), last.broken) == (b"out 0123 0123456 put", "start x: no")
+        assert (own + last.rest(), last.passed, last.broken) == (b"out 0123 0123456 put", 3, "start x: no")
     last = LastWord(b"0123456789", None)
     assert last.feed(TAKEN + b"ends with 01234") + last.rest() == b"ends with 01234"
 
@@ -143,8 +145,8 @@ time.sleep(600)
 async def test_what_is_too_large_is_not_even_sent(
     engine: str, kind: str, runtime: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file with holes can be larger than anything that could be sent in time. What is as large as may be is sent: once
-    it is as large as it may really be, and else as large as we say here, for gVisor takes seconds to print so much."""
+    """A file with holes can be larger than anything that could be sent in time. What is just small enough
+    is sent: once of the true size, else we say how large, for gVisor takes seconds to print so much."""
     most = collect.MOST_BYTES if (kind, runtime) == ("busybox", None) else 1 << 20
     for module in ("stub", "files"):
         monkeypatch.setattr(f"redoma.backends.docker.{module}.MOST_BYTES", most)

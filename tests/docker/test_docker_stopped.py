@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from docker_bench import inspect, ours, run, until
+from docker_bench import docker, inspect, ours, run, until
 
 from redoma.backends.base import Control
 from redoma.backends.docker import Box, DockerBackend
@@ -101,3 +101,48 @@ async def test_it_is_thawed_before_it_is_removed(any_backend: DockerBackend, mon
     with pytest.raises(asyncio.CancelledError):
         await task
     assert asked == [True, False]
+
+
+_TELLS = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
+print("here", flush=True)
+for _ in range(3):
+    print(signal.sigwait(range(1, 32)).name, flush=True)
+"""
+_STUBS: dict[str, dict[str, Any]] = {"python": {"code": _TELLS}, "bash": {"argv": ("python3", "-c", _TELLS)}}
+
+
+@pytest.mark.parametrize("stub", _STUBS)
+async def test_signals_that_come_while_it_has_no_time_for_them_all_arrive(engine: str, stub: str) -> None:
+    """On a busy machine several are there when it gets to run. A shell would run the handler of one of them."""
+
+    async def all_at_once(control: Control, printed: Callable[[str], Any]) -> None:
+        await printed("here")
+        await asyncio.to_thread(docker, "pause", *ours())
+        for number in (signal.SIGUSR1, signal.SIGHUP, signal.SIGUSR2):
+            control.signal(number)
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(docker, "unpause", *ours())
+
+    backend = DockerBackend(Box(command="python:3.11-slim"), host=engine)
+    try:
+        ran = await run(backend, meanwhile=all_at_once, **_STUBS[stub])
+    finally:
+        await backend.aclose()
+    assert (ran.ending, set(ran.stdout.split())) == (("ok", 0), {"here", "SIGUSR1", "SIGHUP", "SIGUSR2"})
+
+
+async def test_a_program_that_stops_itself_has_not_ended(engine: str) -> None:
+    async def go_on(control: Control, printed: Callable[[str], Any]) -> None:
+        await printed("here")
+        control.signal(signal.SIGTSTP)
+        control.signal(signal.SIGCONT)
+
+    backend = DockerBackend(_BOXES["runc"], host=engine)
+    traps = "trap 'exit 5' CONT; echo here; while :; do sleep 0.1; done"
+    try:
+        ran = await run(backend, argv=("bash", "-c", traps), meanwhile=go_on)
+    finally:
+        await backend.aclose()
+    assert ran.ending == ("error", 5)

@@ -20,6 +20,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any, NoReturn
 
 READY, TAKEN = b"redoma: ready\n", b"redoma: taken\n"
@@ -27,10 +28,12 @@ MAIN, WORKSPACE = "/run/redoma/main.py", "/tmp/workspace"  # noqa: S108 - names 
 TOO_LARGE = "redoma: too large: "  # where a link leads that stands for a file which is not sent; its size follows
 END = 16  # the signal by which the host asks for the end, and for the files; no program uses it (SIGSTKFLT)
 _MOST_KEPT = 2 << 20  # bytes of source that are left as a file, for processes that start over from it
-_FORWARDED = frozenset(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, END}
+_SIGNALS = range(1, 32)
 
 
 def main() -> None:
+    # One that comes too early waits, and so does one that comes while another is passed on: none can be missed.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     os.makedirs(WORKSPACE, 0o700, exist_ok=True)
     write(1, READY)
     header = read(4)
@@ -84,34 +87,15 @@ def place(files: list[tuple[str, int]]) -> str | None:
 
 # --- the parent ---
 
-_child = 0
-
 
 def start() -> int:
-    """Fork. Signals are held back until both know who they are: one that comes meanwhile is passed on afterwards."""
-    global _child
-    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
-    _child = os.fork()
-    if _child == 0:
-        for number in _FORWARDED - {signal.SIGPIPE, signal.SIGXFSZ}:  # those two are as the interpreter has them
+    """Fork. The child has every signal as the interpreter has it."""
+    child = os.fork()
+    if child == 0:
+        for number in set(_SIGNALS) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    else:
-        for number in _FORWARDED:
-            signal.signal(number, forward)
-        signal.signal(END, end)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, range(1, 32))
-    return _child
-
-
-def forward(number: int, frame: Any) -> None:
-    try:
-        os.kill(_child, number)
-    except ProcessLookupError:
-        return
-
-
-def end(number: int, frame: Any) -> None:
-    kill_others()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    return child
 
 
 def kill_others() -> None:
@@ -124,10 +108,15 @@ def kill_others() -> None:
 def watch(child: int, order: dict[str, Any], broken: str | None) -> NoReturn:
     status = 125 << 8
     while child:
-        pid, ending = os.waitpid(-1, 0)
-        if pid == child:
-            child, status = 0, ending
-    signal.signal(END, signal.SIG_IGN)
+        number = signal.sigwait(_SIGNALS)
+        if number == END:
+            kill_others()
+        elif number != signal.SIGCHLD:
+            os.kill(child, number)
+        else:
+            for pid, ending in ended():
+                if pid == child:
+                    child, status = 0, ending
     kill_others()  # nothing but us writes from here on
     code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     try:
@@ -137,6 +126,15 @@ def watch(child: int, order: dict[str, Any], broken: str | None) -> NoReturn:
             send_files(order["most"])
     finally:
         os._exit(code)
+
+
+def ended() -> Iterator[tuple[int, int]]:
+    """Every process that has ended: one SIGCHLD can stand for many."""
+    try:
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            yield found
+    except ChildProcessError:
+        return
 
 
 def send_files(most: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 from ...errors import BackendError, BackendUnavailable
@@ -21,7 +22,7 @@ _SENDING_CPU = 2.0  # seconds of processor time that it may take for all that, w
 _FIRST_LOOK, _LOOK = 0.3, 0.5  # seconds until the first look at what is used, and between two looks
 _SECOND = 1_000_000_000  # the engine counts in ns
 _QUIET = 0.5  # seconds without output after which a container that has ended has said everything
-_APART = 0.25  # seconds between two signals that have waited
+_PASSING = 5.0  # seconds that a shell has to pass a signal on, before it is given the next
 _LONGEST_WORD = 4096
 _LONG_ORDER = 1 << 20  # bytes
 _NEWS = (0.0, 0.05, 0.1, 0.2, 0.4)  # seconds between two questions after what the kernel did
@@ -32,8 +33,8 @@ class NotTaken(BackendError):
 
 
 class LastWord:
-    """What a stub says: that it has taken its order; and when the program has ended, behind its number, one line and
-    then the files.
+    """What a stub says: that it has taken its order; behind its number, each time, that a shell has passed a signal on;
+    and when the program has ended, behind its number, one line and then the files.
 
     The line is empty, or says what could not be done after a `!`, or is `=` where the program is known to have ended by
     itself rather than by a signal. A program that finds the number out can forge all of it. It only speaks of itself.
@@ -43,6 +44,7 @@ class LastWord:
         self._nonce, self._files = nonce, files
         self._held = b""
         self.taken = self.begun = False
+        self.passed = 0
         self._line = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -52,23 +54,27 @@ class LastWord:
             if len(self._held) < len(stub.TAKEN):
                 return b""
             self.taken, data, self._held = True, self._held.removeprefix(stub.TAKEN), b""
-        if not self.begun:
-            data = self._held + data
-            own, found, data = data.partition(self._nonce)
-            if not found:
-                kept = next(
-                    (size for size in range(min(len(own), len(self._nonce) - 1), 0, -1) if self._starts(own[-size:])), 0
-                )
-                self._held = own[len(own) - kept :]
-                return own[: len(own) - kept]
-            self.begun, self._held = True, b""
+        if self.begun:
             self._listen(data)
-            return own
-        self._listen(data)
-        return b""
+            return b""
+        own, data = b"", self._held + data
+        while True:
+            before, found, data = data.partition(self._nonce)
+            if not data:  # what stands behind the number tells what it means
+                kept = 0 if found else self._begins(before)
+                self._held = found or before[len(before) - kept :]
+                return own + before[: len(before) - kept]
+            own += before
+            if not data.startswith(stub.PASSED):
+                self.begun, self._held = True, b""
+                self._listen(data)
+                return own
+            self.passed, data = self.passed + 1, data.removeprefix(stub.PASSED)
 
-    def _starts(self, end: bytes) -> bool:
-        return self._nonce.startswith(end)
+    def _begins(self, data: bytes) -> int:
+        """How much of its end may be the beginning of the number."""
+        sizes = range(min(len(data), len(self._nonce) - 1), 0, -1)
+        return next((size for size in sizes if self._nonce.startswith(data[-size:])), 0)
 
     def _listen(self, data: bytes) -> None:
         if not self._line.endswith(b"\n"):
@@ -110,7 +116,7 @@ class Run:
         self._tasks: set[asyncio.Task[None]] = set()
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._signalling, self._held = asyncio.Lock(), list[int]()
-        self._over, self._taken = asyncio.Event(), asyncio.Event()
+        self._over, self._taken, self._passed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._heard = 0
         self._oom_kills = _oom_kills()
 
@@ -224,11 +230,19 @@ class Run:
             if self._container.frozen:
                 await self._container.freeze(False)
             held, self._held = self._held if number == signal.SIGCONT else [], []
-            await self._container.signal(number)
-            for each in held:
-                # Bash can miss one that comes in the moment in which it goes back to waiting, after the one before.
-                await asyncio.sleep(_APART)
-                await self._container.signal(each)
+            for each in (number, *held):
+                await self._pass(each)
+
+    async def _pass(self, number: int) -> None:
+        """A shell that gets two signals at once can lose one: Bash leaves the handler of the first from within that of
+        the second. So it gets the next when it has said that it has passed this one on."""
+        self._passed.clear()
+        await self._container.signal(number)
+        if self._last is None or self._request.language == "python" or number in (signal.SIGKILL, stub.END):
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0 if self._over.is_set() or self._last.begun else _PASSING):
+                await self._passed.wait()
 
     # --- out ---
 
@@ -243,9 +257,12 @@ class Run:
             self._print("stdout", self._last.rest())
 
     def _own(self, data: bytes, last: LastWord) -> bytes:
-        before, own = last.begun, last.feed(data)
+        before, passed = last.begun, last.passed
+        own = last.feed(data)
         if last.taken:
             self._taken.set()
+        if last.begun or last.passed > passed:
+            self._passed.set()
         if last.begun and not before and self._files is not None and self._ending is None and self._timer is not None:
             # The program has ended, it seems. What comes now is ours, and has a time of its own. A program that has
             # found the number out, and wants that time for itself, is ended by this; the stub itself takes no notice.
@@ -263,6 +280,7 @@ class Run:
         if self._ending is None:
             self._ending = ending
             self._over.set()
+            self._passed.set()
             self._begin(self._kill())
 
     async def _kill(self) -> None:

@@ -15,8 +15,10 @@ from ...models import Language, Request
 from ..collect import MOST_BYTES
 from .guest import END, READY, TAKEN, TOO_LARGE, WORKSPACE
 
-__all__ = ["END", "READY", "RUN_BYTES", "TAKEN", "TOO_LARGE", "WORKSPACE", "command", "order"]
+__all__ = ["END", "PASSED", "READY", "RUN_BYTES", "TAKEN", "TOO_LARGE", "WORKSPACE", "command", "order"]
 
+PASSED = b"+"
+"""Behind its number: the shell has passed a signal on. Python's stub takes them one by one, and says nothing."""
 RUN_BYTES = 4 << 20
 """Of /run/redoma in a container: the script, or the main file."""
 _MAX_DEPTH = 1_000_000  # CPython takes no larger recursion limit than an int of C

@@ -9,8 +9,14 @@ IFS= read -r order <&3 || exit 0 # the host has let go of us
 l='
 '
 eval "$order"
+# From here on signals come, each when the one before was passed on: two at once can be too many for a shell.
+p= q= s=
+pass() { t=1; if [ "$p" ]; then kill -"$1" "$p"; else q="$q $1"; fi; printf %s+ "$nonce"; }
+all='1 2 3 4 5 6 7 8 10 11 12 13 14 15 18 20 21 22 23 24 25 26 27 28 29 30 31'
+for n in $all; do trap "pass $n" "$n"; done
+trap 't=1; kill -9 -1' 16
 printf 'redoma: taken\n'
-say() { printf '%s%s\n' "$nonce" "$1"; }
+say() { trap '' $all 16; printf '%s%s\n' "$nonce" "$1"; }
 if [ "$blocks" -gt 0 ]; then
     dd bs=10240 count="$blocks" iflag=fullblock <&3 | tar -x -C / -f - || { say '!place its files: they did not fit, or tar failed'; exit 125; }
 fi
@@ -30,21 +36,23 @@ case $found in
 P*) say "!start $program: $found"; exit 126 ;;
 N*) say "!start $program: $found"; exit 127 ;;
 esac
-p= q= s=
-pass() { t=1; if [ "$p" ]; then kill -"$1" "$p"; else q="$q $1"; fi; }
-for n in 1 2 3 4 5 6 7 8 10 11 12 13 14 15 18 20 21 22 23 24 25 26 27 28 29 30 31; do trap "pass $n" "$n"; done
-trap 't=1; kill -9 -1' 16
 "$@" <&3 2>&4 3<&- 4>&- &
 p=$!
 for n in $q; do kill -"$n" "$p"; done
-while :; do # a wait that a signal has interrupted gives that signal; the next one what the program came to
+stopped() { [ -z "$t" ] && grep -q '^State:.T' "/proc/$p/status"; }
+outlast() { # a wait that a signal has interrupted gives that signal; the next one what the program came to
     t=
-    wait "$p"
+    wait "$p" # no -f, by which Bash 5.2 misses the end of a short program now and then
     n=$?
     [ "$s" ] && [ "$n" = 127 ] || s=$n
-    [ "$t" ] || break
-done
-trap '' 16
+    if [ "$t" ]; then
+        outlast # no loop, which Bash would leave when the program stops
+    elif kill -0 "$p"; then # which is no end, though wait tells it like one
+        while sleep 0.1 && stopped; do :; done
+        outlast
+    fi
+}
+outlast
 kill -9 -1 # nothing but us writes from here on
 say
 [ "$outputs" ] || exit "$s"
