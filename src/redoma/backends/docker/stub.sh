@@ -3,7 +3,6 @@
 # command.
 mkdir -p /tmp/workspace && cd /tmp/workspace || exit 125
 [ -z "$BASH_VERSION" ] || set -m # else a program in the background would ignore SIGINT and SIGQUIT
-case $BASH_VERSION in '' | [1-4].*) f= ;; *) f=-f ;; esac # for the end: with `set -m` a stop would do as well
 exec 3<&0 4>&2 2>/dev/null
 printf 'redoma: ready\n'
 IFS= read -r order <&3 || exit 0 # the host has let go of us
@@ -40,12 +39,18 @@ esac
 "$@" <&3 2>&4 3<&- 4>&- &
 p=$!
 for n in $q; do kill -"$n" "$p"; done
+stopped() { [ -z "$t" ] && grep -q '^State:.T' "/proc/$p/status"; }
 outlast() { # a wait that a signal has interrupted gives that signal; the next one what the program came to
     t=
-    wait $f "$p"
+    wait "$p" # no -f, by which Bash 5.2 misses the end of a short program now and then
     n=$?
     [ "$s" ] && [ "$n" = 127 ] || s=$n
-    if [ "$t" ]; then outlast; fi # a Bash would leave a loop if the program stops
+    if [ "$t" ]; then
+        outlast # no loop, which Bash would leave when the program stops
+    elif kill -0 "$p"; then # which is no end, though wait tells it like one
+        while sleep 0.1 && stopped; do :; done
+        outlast
+    fi
 }
 outlast
 kill -9 -1 # nothing but us writes from here on
