@@ -80,7 +80,7 @@ def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
     search, home = given.get("PATH", _SEARCH), given.get("HOME", "")
     libraries = tuple(place for place in given.get("PYTHONPATH", "").split(":") if place.startswith("/"))
     if request.backend == "native":
-        return View((("/", "/"),), request.cwd, search, home or _home(), libraries)
+        return View((("/", "/"),), request.cwd, search, home or _home_of(), libraries)
     mounted = sorted((each.split(":")[:2][::-1] for each in volumes), key=lambda pair: -len(pair[0]))
     roots = [(posixpath.normpath(inside), host) for inside, host in mounted]
     if request.project is not None:
@@ -111,6 +111,10 @@ class _Binder:
         self._contents: dict[str, bytes | None] = {}
         """Of those that may be scripts."""
         self._followed: set[tuple[str, str | None]] = set()
+        self._search = {view.search: None}
+        self._modules = dict.fromkeys(view.modules)
+        """Where programs and modules are looked for: what a script sets is set for all that it runs."""
+        self._extensions: dict[str, list[str]] = {}
 
     def all_of(self, found: Executes, cwd: str | None, depth: int, beside: str = "") -> None:
         """What a request, or a script, runs in a directory. `beside`: the script, which may look there."""
@@ -119,14 +123,15 @@ class _Binder:
         else:
             self.computed += found.computed
             self.unread += found.unread
+        self._search = {**dict.fromkeys(found.searched), **self._search}
+        self._modules |= {whole: None for each in found.libraries if (whole := _joined(cwd, each, self._view.home))}
         for fact in found.files:
             for path in candidates(fact):
                 self._file(fact, placed(fact, path), cwd, depth, beside)
         for name in found.imported:
-            self._module(name, [cwd, posixpath.dirname(beside), *self._view.modules], cwd, depth)
-        search = [*found.searched, self._view.search]
+            self._module(name, [cwd, posixpath.dirname(beside), *self._modules], cwd, depth)
         for name in found.names:
-            self._name(name, search, cwd, depth)
+            self._name(name, tuple(self._search), cwd, depth)
 
     def _file(self, fact: Executed, path: str, cwd: str | None, depth: int, beside: str) -> None:
         where = None if fact.directory is None else _joined(cwd, fact.directory, self._view.home)
@@ -134,6 +139,8 @@ class _Binder:
         tries = [whole] if whole is not None else []
         if whole is None and self._view.moved:
             self.computed.append(f"from where {path} leads inside can't be told")
+        if path.startswith("~") and cwd is not None and self._is_there(literal := _tidy(f"{cwd}/{path}")):
+            tries.append(literal)  # quoted, or not seen by a shell, it is a name like any other
         if beside and path[:1] not in ("/", "~"):  # `$(dirname "$0")/lib.sh` reads as ./lib.sh
             tries.append(_tidy(f"{posixpath.dirname(beside)}/{path}"))
         there = [each for each in tries if self._is_there(each)] or tries
@@ -146,13 +153,26 @@ class _Binder:
         """A module of Python's, where it is one of the project's: any other is not there, or the system's. One that
         appears there and comes before another is bound from then on, and that is a change."""
         for place in filter(None, places):
-            for path in modules(name):
+            for path in (*modules(name), *self._compiled(place, name)):
                 whole = _tidy(f"{place}/{path}")
                 if len(self.scripts) >= _MOST and whole not in self.scripts:
                     self.unread.append(f"it imports more than {_MOST} files: not all are bound")
                     return
                 if self._is_there(whole):
                     self._bind(whole, Executed(path=path, how="module"), cwd, depth)
+
+    def _compiled(self, place: str, name: str) -> list[str]:
+        """What Python takes instead of a module's source, or without one: `x.pyc`, `x.so`, `x.cpython-313-….so`."""
+        *above, last = name.split(".")
+        directory = "/".join((place, *above))
+        if directory not in self._extensions:
+            host = self._view.on_host(_tidy(directory))
+            try:
+                names = os.listdir(host) if host is not None else []
+            except OSError:
+                names = []
+            self._extensions[directory] = [each for each in names if each.endswith((".so", ".pyc"))]
+        return ["/".join((*above, each)) for each in self._extensions[directory] if each.split(".")[0] == last]
 
     def _is_there(self, path: str) -> bool:
         host = self._view.on_host(path)
@@ -314,8 +334,10 @@ def _is_roots(about: os.stat_result) -> bool:
 
 def _joined(cwd: str | None, path: str, home: str) -> str | None:
     """Absolute, and as it is written otherwise: `..` behind a link is not what it looks like."""
-    if path == "~" or path.startswith("~/"):
-        return _tidy(home + path[1:]) if home else None
+    if path.startswith("~"):
+        user, slash, below = path[1:].partition("/")
+        home = _home_of(user) if user else home
+        return _tidy(f"{home}{slash}{below}") if home else None
     if path.startswith("/"):
         return _tidy(path)
     return None if cwd is None else _tidy(f"{cwd}/{path}")
@@ -325,8 +347,9 @@ def _tidy(path: str) -> str:
     return re.sub(r"(?:/\.(?=/|\Z)|/(?=/))+", "", path) or "/"
 
 
-def _home() -> str:
+def _home_of(user: str = "") -> str:
+    """By default of who we are."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
+        return (pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())).pw_dir
+    except (KeyError, ValueError):
         return ""
