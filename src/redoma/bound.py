@@ -60,6 +60,8 @@ class View(NamedTuple):
     home: str = ""
     modules: tuple[str, ...] = ()
     """Where Python looks, too."""
+    has_home: bool = True
+    """Whether HOME is set: shells know `~` without it, and nothing else."""
 
     def on_host(self, path: str) -> str | None:
         """Where a path leads, or None where that is no file of the host's."""
@@ -80,7 +82,7 @@ def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
     search, home = given.get("PATH", _SEARCH), given.get("HOME", "")
     libraries = tuple(place for place in given.get("PYTHONPATH", "").split(":") if place.startswith("/"))
     if request.backend == "native":
-        return View((("/", "/"),), request.cwd, search, home or _home_of(), libraries)
+        return View((("/", "/"),), request.cwd, search, home or _home_of(), libraries, bool(home))
     mounted = sorted((each.split(":")[:2][::-1] for each in volumes), key=lambda pair: -len(pair[0]))
     roots = [(posixpath.normpath(inside), host) for inside, host in mounted]
     if request.project is not None:
@@ -139,8 +141,11 @@ class _Binder:
         tries = [whole] if whole is not None else []
         if whole is None and self._view.moved:
             self.computed.append(f"from where {path} leads inside can't be told")
-        if path.startswith("~") and cwd is not None and self._is_there(literal := _tidy(f"{cwd}/{path}")):
-            tries.append(literal)  # quoted, or not seen by a shell, it is a name like any other
+        if path.startswith("~") and cwd is not None:  # quoted, or not seen by a shell, it is a name like any other
+            others = [f"{cwd}/{path}"]
+            if path.startswith("~/") and not self._view.has_home:  # then `cd` stays here, and $HOME is nothing
+                others += [f"{cwd}{path[1:]}", path[1:]]
+            tries += filter(self._is_there, map(_tidy, others))
         if beside and path[:1] not in ("/", "~"):  # `$(dirname "$0")/lib.sh` reads as ./lib.sh
             tries.append(_tidy(f"{posixpath.dirname(beside)}/{path}"))
         there = [each for each in tries if self._is_there(each)] or tries

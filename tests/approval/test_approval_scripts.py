@@ -107,6 +107,7 @@ ATTACKS = [
     (("env", "PATH=bin-of-the-job:/usr/bin:/bin", "tool"), "bin/tool", EVIL),
     (("bash text", "export PATH=bin-of-the-job:$PATH; ./calls.sh"), "bin/tool", EVIL),
     (("bash text", "PYTHONPATH=sub python3 -B uses.py"), "sub/apart.py", "print( 'evil' )\n"),
+    (("bash text", "cd 2> /dev/null; ./x.sh"), "x.sh", EVIL),  # HOME is not set
     (("bash", "~/x.sh"), "~/x.sh", EVIL),  # no shell has made a home of it
     (("bash text", "source sub/lib.sh"), "sub/lib.sh", EVIL),
     (("bash text", "f() { bash < x.sh; }; f"), "x.sh", EVIL),

@@ -115,7 +115,7 @@ def start_ups(name: str, args: Sequence[str]) -> tuple[str, ...]:
     options = list(takewhile(lambda arg: arg.startswith(("-", "+")), args))
     letters = "".join(option for option in options if not option.startswith("--"))
     login, talked_to = _START_UPS.get(name, ((".profile",), ()))
-    found = (".zshenv",) if name == "zsh" else ()
+    found: tuple[str, ...] = (".zshenv",) if name == "zsh" else ()
     if "l" in letters or "--login" in options:
         found += login
     return found + talked_to if "i" in letters else found
