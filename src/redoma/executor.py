@@ -200,7 +200,7 @@ class AsyncExecutor:
             if verdict.status is None:
                 result = await self._execute(asked, case, result, redactor, live)
             else:
-                result = self._refused(asked, result, verdict.status, verdict.error, redactor)
+                result = self._refused(asked, result, verdict, verdict.status, redactor)
         finally:  # also when we are cancelled: the record then says so
             try:
                 self._record("outcome", request.id, endings.outcome(result, redactor))
@@ -255,11 +255,14 @@ class AsyncExecutor:
         told = intent(asked, evaluation, level, redactor, verdict.approval, kept)
         self._record("intent", asked.request.id, told)
 
-    def _refused(self, asked: Asked, result: Result, status: Status, error: str, redactor: Redactor) -> Result:
+    def _refused(self, asked: Asked, result: Result, verdict: Verdict, status: Status, redactor: Redactor) -> Result:
+        """By the gate alone where it is not what was pinned or asked about; else by the policy, or who it asks."""
         evaluation = result.evaluation
-        if evaluation.decision is Decision.ALLOW:  # a pinned script that has changed, or not what was asked about
-            return msgspec.structs.replace(result, status=status, error=error)
-        said = "" if error == NOBODY else error
+        alarm = verdict.alarm and evaluation.decision is Decision.PROMPT  # what is forbidden is so under any label
+        if alarm or evaluation.decision is Decision.ALLOW:
+            no = denial.of_pin(asked.request, redactor) if verdict.alarm else None
+            return msgspec.structs.replace(result, status=status, error=verdict.error, denial=no)
+        said = "" if verdict.error == NOBODY else verdict.error
         by = evaluation, asked.judged or asked.request, self._policy(asked.policy), redactor, status, said
         no = denial.of_policy(*by, live_input=asked.live_input, entry=asked.entry)
         return endings.refused(result, no, status, said)
@@ -284,8 +287,8 @@ class AsyncExecutor:
             try:
                 _require(backend.name, backend.capabilities(), asked)
                 if (changed := await self._changed(asked, case, result.approval_id)) is not None:
-                    status = changed.status or Status.DENIED
-                    return msgspec.structs.replace(result, status=status, error=changed.error)
+                    no = denial.of_pin(request, redactor) if changed.alarm else None
+                    return msgspec.structs.replace(result, status=Status.DENIED, error=changed.error, denial=no)
                 run = self.projects.run(backend, request, capture.feed, control, case, redactor)
                 outcome, more = await run
             except (Unsupported, BackendUnavailable) as error:

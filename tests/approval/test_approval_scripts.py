@@ -132,6 +132,9 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
     result = await job.run(*command, label="job")
     assert (result.status, result.stdout) == (Status.DENIED, "")
     assert (result.error or "").startswith("ALARM: the pinned script 'job' has changed (changed: ")
+    assert result.denial is not None  # and nobody is told how to permit it
+    assert (result.denial.rule, result.denial.resource, result.denial.narrowest) == ("approval.pin", "job", "")
+    assert "limits.time" not in (result.error or "")
     (alarm,) = job.records("alarm")
     assert alarm["changed"] == [str(job.place / file)]
     assert alarm["scripts"][str(job.place / file)]
