@@ -112,7 +112,7 @@ class _Binder:
         self._left = _LARGEST_TOGETHER
         self._contents: dict[str, bytes | None] = {}
         """Of those that may be scripts."""
-        self._followed: set[tuple[str, str | None]] = set()
+        self._followed: set[tuple[str | None, ...]] = set()
         self._search = {view.search: None}
         self._modules = dict.fromkeys(view.modules)
         """Where programs and modules are looked for: what a script sets is set for all that it runs."""
@@ -237,7 +237,7 @@ class _Binder:
         self._follow(path, content, fact, cwd, depth + 1)
 
     def _content(self, path: str) -> tuple[str, bytes | None]:
-        """The SHA-256, and the whole of it if it is short enough to be a script's."""
+        """The SHA-256, and as much of a script as is read."""
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 return NO_FILE, None
@@ -261,12 +261,15 @@ class _Binder:
 
     def _follow(self, path: str, content: bytes | None, fact: Executed, cwd: str | None, depth: int) -> None:
         """What a script runs itself, in the directory where it runs."""
-        if content is None or (path, cwd) in self._followed:
+        taken = path, cwd, fact.how, fact.language  # a file can be a script in two languages
+        if content is None or taken in self._followed:
             return
-        self._followed.add((path, cwd))
+        self._followed.add(taken)
         if depth > _DEEPEST:
             self.unread.append(f"{path} is run by scripts of scripts: what it runs is not bound")
             return
+        if len(content) > _LONGEST_SCRIPT:
+            self.unread.append(f"{path} is too long: what its end runs is not bound")
         first, text = content.split(b"\n", 1)[0], content.decode("utf-8", "replace")
         if first.startswith(b"#!") and fact.how == "program":
             words = first[2:].decode("utf-8", "replace").strip().split(None, 1)
@@ -283,8 +286,9 @@ def _hashed(file: FileIO) -> tuple[str, bytes | None]:
         size += len(chunk)
         if size > _LARGEST:  # it grows while it is read
             return TOO_LARGE, None
-    is_script = size <= _LONGEST_SCRIPT and b"\0" not in head
-    return digest.hexdigest(), head if is_script else None
+    # As shells tell: what has a NUL in its first line is a binary, and further down one is passed over.
+    is_script = b"\0" not in head.split(b"\n", 1)[0]
+    return digest.hexdigest(), head.replace(b"\0", b"") if is_script else None
 
 
 def _language(path: str, first: bytes, fact: Executed) -> str:

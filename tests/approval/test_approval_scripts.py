@@ -395,6 +395,16 @@ def test_the_approver_is_told_of_what_runs_more_than_is_bound(tmp_path: Path, co
     assert found(tmp_path, *command).unread
 
 
+def test_neither_length_nor_a_nul_nor_another_language_hides_what_a_script_runs(tmp_path: Path) -> None:
+    (tmp_path / "nul.sh").write_bytes(b"#!/bin/bash\n# \0\n./from-nul.sh\n")
+    (tmp_path / "long.sh").write_text("./from-long.sh\n" + "# filler\n" * 30_000 + "./from-its-end.sh\n")
+    (tmp_path / "both").write_text("'''#'\n./from-both.sh\nexit\n'''\n")
+    bound = found(tmp_path, "bash", "-c", "./nul.sh; bash long.sh; python3 both; bash both")
+    names = {os.path.basename(path) for path in bound.scripts}
+    assert {"from-nul.sh", "from-both.sh"} <= names
+    assert any("long.sh is too long" in why for why in bound.unread)
+
+
 def test_a_hook_in_a_variable_is_a_file_that_is_executed(tmp_path: Path) -> None:
     bound = found(tmp_path, "bash", "-c", "true", env={"BASH_ENV": "./start.sh"})
     assert bound.scripts == {f"{tmp_path}/start.sh": "missing"}
