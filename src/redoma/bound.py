@@ -60,6 +60,8 @@ class View(NamedTuple):
     home: str = ""
     modules: tuple[str, ...] = ()
     """Where Python looks, too."""
+    has_home: bool = True
+    """Whether HOME is set: shells know `~` without it, and nothing else."""
 
     def on_host(self, path: str) -> str | None:
         """Where a path leads, or None where that is no file of the host's."""
@@ -80,7 +82,7 @@ def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
     search, home = given.get("PATH", _SEARCH), given.get("HOME", "")
     libraries = tuple(place for place in given.get("PYTHONPATH", "").split(":") if place.startswith("/"))
     if request.backend == "native":
-        return View((("/", "/"),), request.cwd, search, home or _home(), libraries)
+        return View((("/", "/"),), request.cwd, search, home or _home_of(), libraries, bool(home))
     mounted = sorted((each.split(":")[:2][::-1] for each in volumes), key=lambda pair: -len(pair[0]))
     roots = [(posixpath.normpath(inside), host) for inside, host in mounted]
     if request.project is not None:
@@ -110,7 +112,11 @@ class _Binder:
         self._left = _LARGEST_TOGETHER
         self._contents: dict[str, bytes | None] = {}
         """Of those that may be scripts."""
-        self._followed: set[tuple[str, str | None]] = set()
+        self._followed: set[tuple[str | None, ...]] = set()
+        self._search = {view.search: None}
+        self._modules = dict.fromkeys(view.modules)
+        """Where programs and modules are looked for: what a script sets is set for all that it runs."""
+        self._extensions: dict[str, list[str]] = {}
 
     def all_of(self, found: Executes, cwd: str | None, depth: int, beside: str = "") -> None:
         """What a request, or a script, runs in a directory. `beside`: the script, which may look there."""
@@ -119,14 +125,15 @@ class _Binder:
         else:
             self.computed += found.computed
             self.unread += found.unread
+        self._search = {**dict.fromkeys(found.searched), **self._search}
+        self._modules |= {whole: None for each in found.libraries if (whole := _joined(cwd, each, self._view.home))}
         for fact in found.files:
             for path in candidates(fact):
                 self._file(fact, placed(fact, path), cwd, depth, beside)
         for name in found.imported:
-            self._module(name, [cwd, posixpath.dirname(beside), *self._view.modules], cwd, depth)
-        search = [*found.searched, self._view.search]
+            self._module(name, [cwd, posixpath.dirname(beside), *self._modules], cwd, depth)
         for name in found.names:
-            self._name(name, search, cwd, depth)
+            self._name(name, tuple(self._search), cwd, depth)
 
     def _file(self, fact: Executed, path: str, cwd: str | None, depth: int, beside: str) -> None:
         where = None if fact.directory is None else _joined(cwd, fact.directory, self._view.home)
@@ -134,6 +141,11 @@ class _Binder:
         tries = [whole] if whole is not None else []
         if whole is None and self._view.moved:
             self.computed.append(f"from where {path} leads inside can't be told")
+        if path.startswith("~") and cwd is not None:  # quoted, or not seen by a shell, it is a name like any other
+            others = [f"{cwd}/{path}"]
+            if path.startswith("~/") and not self._view.has_home:  # then `cd` stays here, and $HOME is nothing
+                others += [f"{cwd}{path[1:]}", path[1:]]
+            tries += filter(self._is_there, map(_tidy, others))
         if beside and path[:1] not in ("/", "~"):  # `$(dirname "$0")/lib.sh` reads as ./lib.sh
             tries.append(_tidy(f"{posixpath.dirname(beside)}/{path}"))
         there = [each for each in tries if self._is_there(each)] or tries
@@ -146,13 +158,26 @@ class _Binder:
         """A module of Python's, where it is one of the project's: any other is not there, or the system's. One that
         appears there and comes before another is bound from then on, and that is a change."""
         for place in filter(None, places):
-            for path in modules(name):
+            for path in (*modules(name), *self._compiled(place, name)):
                 whole = _tidy(f"{place}/{path}")
                 if len(self.scripts) >= _MOST and whole not in self.scripts:
                     self.unread.append(f"it imports more than {_MOST} files: not all are bound")
                     return
                 if self._is_there(whole):
                     self._bind(whole, Executed(path=path, how="module"), cwd, depth)
+
+    def _compiled(self, place: str, name: str) -> list[str]:
+        """What Python takes instead of a module's source, or without one: `x.pyc`, `x.so`, `x.cpython-313-….so`."""
+        *above, last = name.split(".")
+        directory = "/".join((place, *above))
+        if directory not in self._extensions:
+            host = self._view.on_host(_tidy(directory))
+            try:
+                names = os.listdir(host) if host is not None else []
+            except OSError:
+                names = []
+            self._extensions[directory] = [each for each in names if each.endswith((".so", ".pyc"))]
+        return ["/".join((*above, each)) for each in self._extensions[directory] if each.split(".")[0] == last]
 
     def _is_there(self, path: str) -> bool:
         host = self._view.on_host(path)
@@ -212,7 +237,7 @@ class _Binder:
         self._follow(path, content, fact, cwd, depth + 1)
 
     def _content(self, path: str) -> tuple[str, bytes | None]:
-        """The SHA-256, and the whole of it if it is short enough to be a script's."""
+        """The SHA-256, and as much of a script as is read."""
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 return NO_FILE, None
@@ -236,12 +261,15 @@ class _Binder:
 
     def _follow(self, path: str, content: bytes | None, fact: Executed, cwd: str | None, depth: int) -> None:
         """What a script runs itself, in the directory where it runs."""
-        if content is None or (path, cwd) in self._followed:
+        taken = path, cwd, fact.how, fact.language  # a file can be a script in two languages
+        if content is None or taken in self._followed:
             return
-        self._followed.add((path, cwd))
+        self._followed.add(taken)
         if depth > _DEEPEST:
             self.unread.append(f"{path} is run by scripts of scripts: what it runs is not bound")
             return
+        if len(content) > _LONGEST_SCRIPT:
+            self.unread.append(f"{path} is too long: what its end runs is not bound")
         first, text = content.split(b"\n", 1)[0], content.decode("utf-8", "replace")
         if first.startswith(b"#!") and fact.how == "program":
             words = first[2:].decode("utf-8", "replace").strip().split(None, 1)
@@ -258,8 +286,9 @@ def _hashed(file: FileIO) -> tuple[str, bytes | None]:
         size += len(chunk)
         if size > _LARGEST:  # it grows while it is read
             return TOO_LARGE, None
-    is_script = size <= _LONGEST_SCRIPT and b"\0" not in head
-    return digest.hexdigest(), head if is_script else None
+    # As shells tell: what has a NUL in its first line is a binary, and further down one is passed over.
+    is_script = b"\0" not in head.split(b"\n", 1)[0]
+    return digest.hexdigest(), head.replace(b"\0", b"") if is_script else None
 
 
 def _language(path: str, first: bytes, fact: Executed) -> str:
@@ -314,8 +343,10 @@ def _is_roots(about: os.stat_result) -> bool:
 
 def _joined(cwd: str | None, path: str, home: str) -> str | None:
     """Absolute, and as it is written otherwise: `..` behind a link is not what it looks like."""
-    if path == "~" or path.startswith("~/"):
-        return _tidy(home + path[1:]) if home else None
+    if path.startswith("~"):
+        user, slash, below = path[1:].partition("/")
+        home = _home_of(user) if user else home
+        return _tidy(f"{home}{slash}{below}") if home else None
     if path.startswith("/"):
         return _tidy(path)
     return None if cwd is None else _tidy(f"{cwd}/{path}")
@@ -325,8 +356,9 @@ def _tidy(path: str) -> str:
     return re.sub(r"(?:/\.(?=/|\Z)|/(?=/))+", "", path) or "/"
 
 
-def _home() -> str:
+def _home_of(user: str = "") -> str:
+    """By default of who we are."""
     try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
+        return (pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())).pw_dir
+    except (KeyError, ValueError):
         return ""

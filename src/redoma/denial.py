@@ -101,6 +101,20 @@ def of_backend(error: BackendError, request: Request, redactor: Redactor) -> Den
     )
 
 
+def of_pin(request: Request, redactor: Redactor) -> Denial:
+    """Something else under the label of a pin. No line of a configuration permits that."""
+    return _shown(
+        Denial(
+            rule="approval.pin",
+            resource=request.label,
+            why="what is pinned under this label is something else",
+            allowed="exactly what is pinned, until somebody unpins it",
+            retry_why="it is an alarm for as long as it is not what is pinned",
+        ),
+        redactor,
+    )
+
+
 def of_protected(path: str, why: str, redactor: Redactor) -> Denial:
     """A change to a path that is not applied along with the others."""
     return _shown(

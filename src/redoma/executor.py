@@ -39,7 +39,7 @@ from .intake import Options
 from .live import Live
 from .models import Decision, Evaluation, Language, Limits, MiB, Request, Result, Status, Stream
 from .output import Capture, Spool
-from .policy import Policy, evaluate, level_of, secrets_in
+from .policy import Leveled, Policy, evaluate, level_of, secrets_in
 from .projects import Projects
 from .sensitive import Redactor
 from .store import NAME as DATABASE
@@ -179,9 +179,9 @@ class AsyncExecutor:
         """The whole path of one request. Raises neither for what the code did nor for what we could not do.
 
         Whoever follows the run gets its output through `live`, too."""
-        request, judged, evaluation = asked.request, asked.judged or asked.request, self.judge(asked)
+        request, evaluation = asked.request, self.judge(asked)
         redactor = live.redactor if live else Redactor(request.secrets.values())
-        level = level_of(judged, evaluation)
+        level = level_of(asked.judged or request, evaluation)
         case = Case(request, evaluation, level.level, None, asked.policy, asked.entry, _env_of(asked.judged))
         case = case._replace(setting=setting(self.config, asked.entry), live_input=asked.unread_input)
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
@@ -193,25 +193,14 @@ class AsyncExecutor:
             except ApprovalError as error:  # it can't be known whether it may run, so it may not
                 verdict = Verdict(status=Status.DENIED, error=str(error))
             result = msgspec.structs.replace(result, approval=verdict.approval, approval_id=verdict.id)
-            if self.config.audit.enabled:
-                without, policy = self._for_record(asked, redactor), self._policy(asked.policy)
-                given = (asked, policy, without, self.inputs)
-                large = verdict.status is None and asked.size > MiB  # what is refused needs no event loop
-                kept = await asyncio.to_thread(keep, *given) if large else keep(*given)
-                told = intent(asked, evaluation, level, without, verdict.approval, kept)
-                self._record("intent", request.id, told)
+            await self._record_intent(asked, evaluation, level, verdict, redactor)
         except (AuditError, StoreError) as error:
             return endings.failed(result, error, redactor)  # what can't be recorded doesn't run
         try:
             if verdict.status is None:
                 result = await self._execute(asked, case, result, redactor, live)
-            elif evaluation.decision is Decision.ALLOW:  # a pinned script that has changed, or not what was asked about
-                result = msgspec.structs.replace(result, status=verdict.status, error=verdict.error)
             else:
-                said = "" if verdict.error == NOBODY else verdict.error
-                by = evaluation, judged, self._policy(asked.policy), redactor, verdict.status, said
-                no = denial.of_policy(*by, live_input=asked.live_input, entry=asked.entry)
-                result = endings.refused(result, no, verdict.status, said)
+                result = self._refused(asked, result, verdict, verdict.status, redactor)
         finally:  # also when we are cancelled: the record then says so
             try:
                 self._record("outcome", request.id, endings.outcome(result, redactor))
@@ -219,21 +208,14 @@ class AsyncExecutor:
                 result = endings.failed(result, error, redactor, ran=True)
         return result
 
-    def _for_record(self, asked: Asked, redactor: Redactor) -> Redactor:
-        """That which also knows the secrets that only the policy has recognised."""
-        embedded = secrets_in(self._policy(asked.policy), asked.judged or asked.request)
-        return Redactor([*asked.request.secrets.values(), *embedded]) if embedded else redactor
-
     async def _bound(self, asked: Asked, case: Case) -> Case:
         """With the files that it would execute, where somebody's yes counts: to read them takes time."""
-        if self._gate is None:
+        decision = case.evaluation.decision
+        asks = asked.redeems or decision is Decision.PROMPT
+        if self._gate is None or not (asks or self._gate.watches(case.request)):
             return case
-        if asked.redeems or case.evaluation.decision is Decision.PROMPT:
-            found = await asyncio.to_thread(self._executes, asked)
-        elif self._gate.watches(case.request):
-            found = self._executes(asked)  # see `Gate.watch`
-        else:
-            return case
+        refused = decision is Decision.FORBID  # which needs no event loop: see `Gate.watch`
+        found = self._executes(asked) if refused else await asyncio.to_thread(self._executes, asked)
         return case._replace(**found._asdict())
 
     def _executes(self, asked: Asked) -> bound.Bound:
@@ -257,6 +239,34 @@ class AsyncExecutor:
             return Verdict(status=Status.DENIED)
         return await self._gate.ask(case, wait=asked.wait)
 
+    async def _record_intent(
+        self, asked: Asked, evaluation: Evaluation, level: Leveled, verdict: Verdict, redactor: Redactor
+    ) -> None:
+        """What is about to run, or was refused, with what it was given; without the secrets that the policy has
+        recognised, too."""
+        if not self.config.audit.enabled:
+            return
+        policy = self._policy(asked.policy)
+        if embedded := secrets_in(policy, asked.judged or asked.request):
+            redactor = Redactor([*asked.request.secrets.values(), *embedded])
+        given = asked, policy, redactor, self.inputs
+        large = verdict.status is None and asked.size > MiB  # what is refused needs no event loop
+        kept = await asyncio.to_thread(keep, *given) if large else keep(*given)
+        told = intent(asked, evaluation, level, redactor, verdict.approval, kept)
+        self._record("intent", asked.request.id, told)
+
+    def _refused(self, asked: Asked, result: Result, verdict: Verdict, status: Status, redactor: Redactor) -> Result:
+        """By the gate alone where it is not what was pinned or asked about; else by the policy, or who it asks."""
+        evaluation = result.evaluation
+        alarm = verdict.alarm and evaluation.decision is Decision.PROMPT  # what is forbidden is so under any label
+        if alarm or evaluation.decision is Decision.ALLOW:
+            no = denial.of_pin(asked.request, redactor) if verdict.alarm else None
+            return msgspec.structs.replace(result, status=status, error=verdict.error, denial=no)
+        said = "" if verdict.error == NOBODY else verdict.error
+        by = evaluation, asked.judged or asked.request, self._policy(asked.policy), redactor, status, said
+        no = denial.of_policy(*by, live_input=asked.live_input, entry=asked.entry)
+        return endings.refused(result, no, status, said)
+
     async def _changed(self, asked: Asked, case: Case, id: str) -> Verdict | None:  # noqa: A002 - of the approval
         """The refusal of what executes other files than when it was decided on. In an overlay it matters only where it
         has to be what is pinned: there the effect is what is decided on."""
@@ -277,8 +287,8 @@ class AsyncExecutor:
             try:
                 _require(backend.name, backend.capabilities(), asked)
                 if (changed := await self._changed(asked, case, result.approval_id)) is not None:
-                    status = changed.status or Status.DENIED
-                    return msgspec.structs.replace(result, status=status, error=changed.error)
+                    no = denial.of_pin(request, redactor) if changed.alarm else None
+                    return msgspec.structs.replace(result, status=Status.DENIED, error=changed.error, denial=no)
                 run = self.projects.run(backend, request, capture.feed, control, case, redactor)
                 outcome, more = await run
             except (Unsupported, BackendUnavailable) as error:

@@ -77,6 +77,8 @@ class Projects:
         """`own`: where else we write while something runs, such as the audit log."""
         self._state, self._record, self._judge, self._own = state, record, judge, tuple(own)
         self._user, self._home, self._separate = user, home, separate
+        self.rolled_back: tuple[str, Restored] | None = None
+        """The last project that was, and what came of it: of a run that is cancelled no result says so."""
 
     @property
     def changes(self) -> Changes:
@@ -168,6 +170,7 @@ class Projects:
                 guard.succeeded = outcome.status is Status.OK
         finally:
             if guard is not None and guard.restored is not None:  # also of a run that nobody hears of: it was cancelled
+                self.rolled_back = guard.checkpoint.project, guard.restored
                 self._record("rollback", request.id, _told(guard.restored, guard.checkpoint.project, redactor))
         back = guard.restored
         rollback = None if back is None else {**back.left, **back.failed}

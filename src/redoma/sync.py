@@ -20,6 +20,7 @@ from .intake import Options
 from .models import Chunk, Evaluation, Language, Request, Result
 from .streaming import AsyncLiveRun, OnOutput
 from .workspace.kept import Kept
+from .workspace.restoring import Restored
 
 T = TypeVar("T")
 
@@ -165,6 +166,11 @@ class LiveRun:
     @property
     def result(self) -> Result:
         return self._core.result
+
+    @property
+    def rolled_back(self) -> tuple[str, Restored] | None:
+        """The last project that its executor has put back, which a run that was left early does not say."""
+        return self._executor.core.projects.rolled_back
 
     def deliver(self, on_output: OnOutput) -> Result:
         """Call somebody, in this thread, with all of it; see `AsyncLiveRun.deliver`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -82,6 +83,10 @@ def job(tmp_path: Path) -> Job:
     made.write("helper.py", "import json; print('good')\n")
     made.write("Makefile", "all:\n\t@/bin/echo good\n")
     made.write("bin/tool", "#!/bin/sh\necho good\n")
+    made.write("calls.sh", "#!/bin/sh\ntool\n")
+    made.write("uses.py", "import apart\n")
+    made.write("sub/apart.py", "print('good')\n")
+    made.write("~/x.sh", "#!/bin/sh\necho good\n")
     return made
 
 
@@ -100,6 +105,10 @@ ATTACKS = [
     (("make", "-s"), "Makefile", "all:\n\t@/bin/echo evil\n"),
     (("./outer.sh",), "lib.sh", EVIL),
     (("env", "PATH=bin-of-the-job:/usr/bin:/bin", "tool"), "bin/tool", EVIL),
+    (("bash text", "export PATH=bin-of-the-job:$PATH; ./calls.sh"), "bin/tool", EVIL),
+    (("bash text", "PYTHONPATH=sub python3 -B uses.py"), "sub/apart.py", "print( 'evil' )\n"),
+    (("bash text", "cd 2> /dev/null; ./x.sh"), "x.sh", EVIL),  # HOME is not set
+    (("bash", "~/x.sh"), "~/x.sh", EVIL),  # no shell has made a home of it
     (("bash text", "source sub/lib.sh"), "sub/lib.sh", EVIL),
     (("bash text", "f() { bash < x.sh; }; f"), "x.sh", EVIL),
 ]
@@ -123,6 +132,9 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
     result = await job.run(*command, label="job")
     assert (result.status, result.stdout) == (Status.DENIED, "")
     assert (result.error or "").startswith("ALARM: the pinned script 'job' has changed (changed: ")
+    assert result.denial is not None  # and nobody is told how to permit it
+    assert (result.denial.rule, result.denial.resource, result.denial.narrowest) == ("approval.pin", "job", "")
+    assert "limits.time" not in (result.error or "")
     (alarm,) = job.records("alarm")
     assert alarm["changed"] == [str(job.place / file)]
     assert alarm["scripts"][str(job.place / file)]
@@ -310,6 +322,87 @@ def test_what_only_root_can_change_is_the_systems_unless_it_was_put_there_by_han
     assert found(tmp_path, "./python", "-V").scripts == {f"{tmp_path}/python": f"leads to {real}"}
     assert found(tmp_path, "/usr/local/bin/no-such.sh").scripts == {"/usr/local/bin/no-such.sh": "missing"}
     assert found(tmp_path, "env", "PATH=.:/usr/bin", "tool").computed
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bash", "-c", "bash /dev/fd/3 3< x.sh"),
+        ("sudo", "-i", "./x.sh"),
+        ("su", "-", "bob", "-c", "./x.sh"),
+        ("env", "-C", "link/..", "./x.sh"),
+        ("bash", "-c", "cd -P link/.. && ./x.sh"),
+    ],
+    ids=" ".join,
+)
+def test_a_directory_or_a_file_that_only_the_run_can_know_is_not_guessed(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    bound = found(tmp_path, *command)
+    assert (bound.scripts, len(bound.computed)) == ({}, 1)
+
+
+def test_a_compiled_module_that_python_would_take_instead_is_bound(tmp_path: Path) -> None:
+    (tmp_path / "daily.py").write_text("import json, helper\n")
+    (tmp_path / "helper.py").write_text("")
+    for name in ("json.pyc", "helper.cpython-313-x86_64-linux-gnu.so", "helpers.so", "helper.log"):
+        before = found(tmp_path, "python3", "daily.py").scripts
+        (tmp_path / name).write_text("")
+        appeared = found(tmp_path, "python3", "daily.py").scripts.keys() - before.keys()
+        assert appeared == ({str(tmp_path / name)} if name.startswith(("json", "helper.cpython")) else set())
+
+
+def test_a_home_is_that_of_whom_it_names_and_a_login_shell_runs_what_is_there(tmp_path: Path) -> None:
+    root = pwd.getpwuid(0).pw_dir
+    assert set(found(tmp_path, "bash", "-c", "~root/no-such.sh").scripts) == {f"{root}/no-such.sh"}
+    (tmp_path / ".profile").write_text(". ./lib.sh\n")
+    bound = found(tmp_path, "bash", "-lc", "true", env={"HOME": str(tmp_path)}).scripts
+    assert {os.path.basename(path) for path in bound} == {".bash_profile", ".bash_login", ".profile", "lib.sh"}
+    assert found(tmp_path, "bash", "-c", "true", env={"HOME": str(tmp_path)}).scripts == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        (("node", "--require", "./x.js", "main.js"), "x.js"),
+        (("deno", "run", "x.js"), "x.js"),
+        (("php", "-f", "x.php"), "x.php"),
+        (("tcsh", "x.csh"), "x.csh"),
+        (("java", "-jar", "x.jar"), "x.jar"),
+        (("xvfb-run", "-a", "./x.sh"), "x.sh"),
+        (("gdb", "--args", "./x.sh"), "x.sh"),
+        (("capsh", "--", "-c", "./x.sh"), "x.sh"),
+        (("tmux", "new", "-d", "./x.sh"), "x.sh"),
+    ],
+    ids=str,
+)
+def test_a_file_that_an_option_or_a_wrapper_runs_is_bound(tmp_path: Path, command: tuple[str, ...], file: str) -> None:
+    assert str(tmp_path / file) in found(tmp_path, *command).scripts
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ssh", "localhost", "/srv/x.sh"),
+        ("git", "commit", "-m", "x"),
+        ("python3", "-c", "exec(open('x.py').read())"),
+        ("python3", "-c", "import sys; sys.path.insert(0, 'lib'); import helper"),
+        ("python3", "-c", "import importlib; importlib.import_module(input())"),
+    ],
+    ids=" ".join,
+)
+def test_the_approver_is_told_of_what_runs_more_than_is_bound(tmp_path: Path, command: tuple[str, ...]) -> None:
+    assert found(tmp_path, *command).unread
+
+
+def test_neither_length_nor_a_nul_nor_another_language_hides_what_a_script_runs(tmp_path: Path) -> None:
+    (tmp_path / "nul.sh").write_bytes(b"#!/bin/bash\n# \0\n./from-nul.sh\n")
+    (tmp_path / "long.sh").write_text("./from-long.sh\n" + "# filler\n" * 30_000 + "./from-its-end.sh\n")
+    (tmp_path / "both").write_text("'''#'\n./from-both.sh\nexit\n'''\n")
+    bound = found(tmp_path, "bash", "-c", "./nul.sh; bash long.sh; python3 both; bash both")
+    names = {os.path.basename(path) for path in bound.scripts}
+    assert {"from-nul.sh", "from-both.sh"} <= names
+    assert any("long.sh is too long" in why for why in bound.unread)
 
 
 def test_a_hook_in_a_variable_is_a_file_that_is_executed(tmp_path: Path) -> None:

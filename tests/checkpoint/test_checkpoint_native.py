@@ -335,6 +335,27 @@ def test_the_command_line_says_what_was_put_back_and_why_something_was_not(
     assert not (project / "a").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminated"])
+def test_who_ends_the_command_line_is_told_what_was_put_back(project: Path, number: signal.Signals) -> None:
+    redoma = str(Path(sys.executable).with_name("redoma"))
+    options = ("exec", "--backend", "native", "--policy", "none", "--checkpoint", "--", "sh", "-c")
+    with subprocess.Popen(
+        [redoma, *options, "rm a; touch b; echo; exec sleep 60"],
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored, if we were started with `&`
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        _, told = process.communicate()
+    assert process.returncode == 128 + number
+    assert f"redoma: rolled back: 2 changes in {project}: a, b\n" in told
+    assert (project / "a").read_text() == "as it was\n"
+
+
 def test_after_a_kill_the_checkpoint_waits_and_no_other_is_taken(
     place: Path, project: Path, redoma_command: Command
 ) -> None:

@@ -20,14 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from telemetry_stage import ASKING, TALKATIVE, WORD, Broken, answer, full_of, listening, tells
 
-from redoma import Answer, AsyncExecutor, Config, ConfigError, FakeBackend, Finding, Status
+from redoma import Answer, ApprovalError, AsyncExecutor, Config, ConfigError, FakeBackend, Finding, Status
 from redoma.approval import Callback
 from redoma.audit import AuditLog
 from redoma.backends.jail import JailBackend
 from redoma.config import PolicyConfig
 from redoma.executor import Asked
 from redoma.models import Decision, Request
-from redoma.telemetry import INFO, events, logs, tell
+from redoma.telemetry import INFO, events, logs, metrics, tell
 
 FORGED = 'a\n{"event": "run.ended", "status": "ok"}\r\n\x1b[2K\u2028\u202e run=b status=ok'
 """What would be a second event, or clear one from a terminal, if it got there as it is."""
@@ -131,6 +131,49 @@ async def test_no_event_holds_anything_that_a_request_or_its_code_has_chosen(con
                     await executor.command(["deploy", WORD], backend=backend, **full_of(f"{WORD}-{backend}"))
     assert len(heard.records) > 20
     assert [record.__dict__ for record in heard.records if tells(repr(record.__dict__))] == []
+
+
+@pytest.mark.parametrize("kind", [logging.Handler, logging.Filter])
+async def test_a_handler_or_a_filter_that_fails_changes_no_result(
+    kind: type, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise RuntimeError("no room")
+
+    failing = type("Failing", (kind,), {"emit": fail, "filter": fail})()
+    logger = logging.getLogger("redoma.run")
+    monkeypatch.setattr(logger, "handlers" if kind is logging.Handler else "filters", [failing])
+    logger.setLevel("INFO")
+    failed = metrics.EVENTS.value("log.failed")
+    try:
+        async with AsyncExecutor(config, backends=[FakeBackend(Answer(value=42))]) as executor:
+            assert (await executor.run("6 * 7", backend="fake")).value == 42
+    finally:
+        logger.setLevel(logging.NOTSET)
+    assert metrics.EVENTS.value("log.failed") > failed
+
+
+async def test_an_id_that_somebody_has_made_up_is_in_no_event(config: Config, tmp_path: Path) -> None:
+    with listening() as heard:
+        async with AsyncExecutor(
+            msgspec.structs.replace(config, state=tmp_path / "state"), backends=[FakeBackend()]
+        ) as executor:
+            with pytest.raises(ApprovalError):
+                await executor.resume(WORD)
+    assert "approval" not in heard.of("audit.approval.refused")
+    assert WORD not in str(heard.records)
+
+
+def test_a_record_that_cannot_be_shown_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("redoma"), "propagate", False)  # pytest's own handler raises
+    logs.write("info", "text", tmp_path / "log")
+    try:
+        logging.getLogger("redoma.extension").warning("%d files", "no number")
+    finally:
+        logs.write("off")
+    assert "the log can't be written: TypeError" in capsys.readouterr().err
 
 
 def test_a_program_that_does_not_ask_hears_nothing(tmp_path: Path) -> None:

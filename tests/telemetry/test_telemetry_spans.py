@@ -203,6 +203,20 @@ async def test_an_sdk_that_fails_changes_no_result(
     assert not trace.get_current_span().is_recording()
 
 
+@pytest.mark.parametrize("method", ["set_attributes", "set_status", "add_event", "end"])
+async def test_a_span_that_fails_changes_no_result(
+    method: str, seen: Seen, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(f"opentelemetry.sdk.trace.Span.{method}", fail)
+    backend = FakeBackend(Answer(status=Status.ERROR))
+    async with AsyncExecutor(config, backends=[backend]) as executor:
+        assert (await executor.run("1", backend="fake")).status is Status.ERROR
+    assert not trace.get_current_span().is_recording()
+
+
 def test_without_an_sdk_opentelemetry_is_neither_imported_nor_asked(config: Config) -> None:
     script = f"""
 import sys

@@ -29,6 +29,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     """Under which somebody was asked."""
     error: str = ""
+    alarm: bool = False
+    """Whether something else wants to run under the label of a pin."""
 
 
 class Gate:
@@ -134,6 +136,7 @@ class Gate:
         named = f" (changed: {', '.join(map(ascii, files[:5]))})" if files else ""
         return Verdict(
             status=Status.DENIED,
+            alarm=True,
             error=f"ALARM: the pinned script {ask.label!a} has changed{named}: this is not what was approved for good. "
             f"Next: find out who changed it; if it is right, `redoma approvals unpin {pin.ask.id}` and ask again",
         )

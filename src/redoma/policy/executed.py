@@ -10,7 +10,7 @@ import msgspec
 
 from ..models import Request
 from .evaluate import facts_of
-from .facts import MAX_SOURCE, UNKNOWN, Command, Executed, Fact, Import, Searched, Trait
+from .facts import MAX_SOURCE, UNKNOWN, Attribute, Call, Command, Executed, Fact, Import, Searched, Trait
 
 
 def _names(text: str) -> frozenset[str]:
@@ -32,7 +32,14 @@ _COMPUTED = {
     "source.too-large": "it is too long to be read",
     "source.too-deep": "it is nested too deeply to be read",
 }
+_LOADERS = _names("""
+    runpy.run_path runpy.run_module importlib.util.spec_from_file_location importlib.machinery.SourceFileLoader
+    ctypes.CDLL ctypes.cdll.LoadLibrary ctypes.PyDLL sys.path.insert sys.path.append sys.path.extend site.addsitedir
+    exec eval
+""")
+"""Calls that run files which no import names, or have imports find others."""
 _UNREAD = {
+    "python.dynamic-import": "which module it imports is only known when it runs",
     "shell.dynamic-code": "it runs text that is only known when it runs",
     "shell.pipe-to-interpreter": "it runs text that is only known when it runs",
     "shell.environment-hook": "it sets a variable that makes programs run something else",
@@ -53,6 +60,8 @@ class Executes(msgspec.Struct, frozen=True, kw_only=True):
     """Where else than usual: values of PATH."""
     imported: tuple[str, ...] = ()
     """Modules of Python, by their dotted names."""
+    libraries: tuple[str, ...] = ()
+    """Where else these are looked for: values of PYTHONPATH."""
     computed: tuple[str, ...] = ()
     """What makes it run files that nobody can name beforehand."""
     unread: tuple[str, ...] = ()
@@ -89,6 +98,7 @@ def _hooked(request: Request) -> Iterator[Fact]:
 
 
 def _of(facts: Iterable[Fact], *, bare: bool) -> Executes:
+    from .shell.interpreters import start_ups
     from .shell.runners import RUNNERS
 
     files: dict[Executed, None] = {}
@@ -97,6 +107,7 @@ def _of(facts: Iterable[Fact], *, bare: bool) -> Executes:
     unread: dict[str, None] = {}
     searched: dict[str, None] = {}
     imported: dict[str, None] = {}
+    libraries: dict[str, None] = {}
     facts = list(facts)
     # A script that sources another is read twice, the second time without trusting `cd`: once known is known.
     known = {_written(fact) for fact in facts if isinstance(fact, Executed) and fact.directory is not None}
@@ -109,12 +120,22 @@ def _of(facts: Iterable[Fact], *, bare: bool) -> Executes:
                     computed[f"{why}: {_shown(fact)}"] = None
                 else:
                     files[msgspec.structs.replace(fact, line=0, column=0, text="", via=())] = None
-            case Command(name=name, via=via, path="") if not _is_elsewhere(via):
+            case Command(via=via) if _is_elsewhere(via):
+                unread[f"{via[0]} runs it elsewhere, and of the files there none is bound"] = None
+            case Command(name=name, args=args, via=via) if not fact.path or fact.path.startswith("/"):
+                for file in start_ups(name, args):
+                    files[Executed(path=f"~/{file}", how="script", language="shell")] = None
+                if fact.path:
+                    continue
                 if name in RUNNERS:
                     unread[f"{name} runs what its files say, and what those include or run is not bound"] = None
                 builtin = name in _BUILTINS and (via[-1].endswith(" -c") if via else bare)
                 if UNKNOWN not in name and not builtin and not (via and via[-1].endswith(" -m")):
                     names[name] = None
+            case Searched(path=path, modules=True):
+                if UNKNOWN in path:
+                    unread[f"where modules are looked for is only known when it runs: {_shown(fact)}"] = None
+                libraries.update(dict.fromkeys(part for part in path.split(":") if part and UNKNOWN not in part))
             case Searched(path=path):
                 if UNKNOWN in path:
                     computed[f"where programs are looked for is only known when it runs: {_shown(fact)}"] = None
@@ -122,6 +143,10 @@ def _of(facts: Iterable[Fact], *, bare: bool) -> Executes:
                     searched[path] = None
             case Import(name=name) if UNKNOWN not in name and name.strip("."):
                 imported[name.strip(".")] = None
+            case Call(name=name, literal=literal) if name in _LOADERS and not (literal and name in ("exec", "eval")):
+                unread[f"it runs or imports what is not bound: {_shown(fact)}"] = None
+            case Attribute(name="sys.path"):
+                unread[f"it changes, or hands on, where modules are looked for: {_shown(fact)}"] = None
             case Trait(name=name) if name in _COMPUTED:
                 computed[f"{_COMPUTED[name]}: {_shown(fact)}"] = None
             case Trait(name=name) if name in _UNREAD:
@@ -131,6 +156,7 @@ def _of(facts: Iterable[Fact], *, bare: bool) -> Executes:
         names=tuple(names),
         searched=tuple(searched),
         imported=tuple(imported),
+        libraries=tuple(libraries),
         computed=tuple(computed),
         unread=tuple(unread),
     )
@@ -146,10 +172,12 @@ def _is_elsewhere(via: Sequence[str]) -> bool:
 
 def _unknowable(fact: Executed) -> str:
     """Why nobody can say which file that is."""
+    from .shell.wrappers import LOGIN
+
     path = fact.path
-    if UNKNOWN in path or re.search(r"[*?]", path):
+    if UNKNOWN in path or re.search(r"[*?]|\A/dev/fd/|\A/proc/(?:self|thread-self|\d+)/", path):
         return "which file it runs is only known when it runs"
-    if fact.directory is None and path[:1] not in ("/", "~"):
+    if (fact.directory is None or LOGIN in fact.via) and path[:1] not in ("/", "~"):
         return "in which directory it runs a file is only known when it runs"
     if any(each in _OTHER_ROOT for each in fact.via):
         return "among which files it runs one is only known when it runs"

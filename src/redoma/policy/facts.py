@@ -72,6 +72,8 @@ class Searched(Fact, frozen=True, kw_only=True):
     """Where programs are looked for from here on: a value of PATH."""
 
     path: str
+    modules: bool = False
+    """Where Python looks for modules instead: a value of PYTHONPATH."""
 
 
 class Trait(Fact, frozen=True, kw_only=True):

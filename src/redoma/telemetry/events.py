@@ -38,11 +38,14 @@ def tell(severity: int, event: str, /, **fields: Value) -> None:
     metrics.EVENTS.add(event)
     if not heard(severity, event):
         return
-    known = {**fields, **spans.current()}
-    said = Fields({key: plain(value) for key, value in known.items() if value is not None and value != ""})
-    # Of whoever has called us, as usual: the file and the line.
-    told = {"event": event, **said}
-    _logger(event).log(severity, "%s %s", event, said, extra={"redoma": told}, stacklevel=2)
+    try:
+        known = {**fields, **spans.current()}
+        said = Fields({key: plain(value) for key, value in known.items() if value is not None and value != ""})
+        # Of whoever has called us, as usual: the file and the line.
+        told = {"event": event, **said}
+        _logger(event).log(severity, "%s %s", event, said, extra={"redoma": told}, stacklevel=2)
+    except Exception:  # handlers and filters are the application's: that one fails is no reason to lose a result
+        metrics.EVENTS.add("log.failed")
 
 
 def heard(severity: int, event: str) -> bool:

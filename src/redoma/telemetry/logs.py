@@ -68,14 +68,14 @@ class Lines(logging.Handler):
             else:
                 sys.stderr.write(line)
                 sys.stderr.flush()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # also of a record that can't be shown: an extension's arguments don't fit its text
             self._complain(error)
 
-    def _complain(self, error: OSError | ValueError) -> None:
+    def _complain(self, error: Exception) -> None:
         """Once: a log that can't be written is no reason to end what it is about."""
         if self._descriptor is not None and not self._complained:
             self._complained = True
-            why = error.strerror if isinstance(error, OSError) else str(error)
+            why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
             sys.stderr.write(f"redoma: the log can't be written: {why}\n")
 
     def close(self) -> None:

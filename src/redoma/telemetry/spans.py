@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +57,19 @@ class Span:
 
     def set(self, **attributes: Any) -> None:
         if self._inner is not None:
-            self._inner.set_attributes(_named(attributes))
+            try:
+                self._inner.set_attributes(_named(attributes))
+            except Exception as error:
+                _failed(error)
 
     def ended(self, status: str) -> None:
         """How it went. Whatever is not well is an error, whoever's it was."""
         self.set(status=status)
         if self._inner is not None and status not in _FINE:
-            self._inner.set_status(sys.modules["opentelemetry.trace"].StatusCode.ERROR, status)
+            try:
+                self._inner.set_status(sys.modules["opentelemetry.trace"].StatusCode.ERROR, status)
+            except Exception as error:
+                _failed(error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -70,10 +77,10 @@ class Span:
         if (inner := self._inner) is None:
             return
         try:
+            sys.modules["opentelemetry.context"].detach(self._token)  # first: whatever fails below, it is over
             if kind is not None:
                 inner.add_event("exception", {"exception.type": kind.__qualname__})
                 inner.set_status(sys.modules["opentelemetry.trace"].StatusCode.ERROR, kind.__qualname__)
-            sys.modules["opentelemetry.context"].detach(self._token)
             inner.end()
         except Exception as failure:
             _failed(failure)
@@ -112,4 +119,5 @@ def _named(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failed(error: Exception) -> None:
-    _log.warning("a span could not be kept: %s", type(error).__qualname__)
+    with suppress(Exception):  # a handler may be what has failed
+        _log.warning("a span could not be kept: %s", type(error).__qualname__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -286,10 +287,16 @@ def _print_level(level: Leveled, place: str, asked: str) -> None:
 
 def follow(live: LiveRun, as_json: bool) -> Result:
     """Print what it prints when it does, unless it all goes into one JSON document. Leaving early ends the run."""
-    with live as run:
-        for stream, text in run:
-            if not as_json:
-                click.echo(text, nl=False, err=stream == "stderr")
+    try:
+        with live as run:
+            for stream, text in run:
+                if not as_json:
+                    click.echo(text, nl=False, err=stream == "stderr")
+    except BaseException:  # Ctrl-C, or whoever has ended us: there is no result, and the project was put back
+        if live.rolled_back is not None:
+            project, restored = live.rolled_back
+            _print_put_back(project, restored.paths, {**restored.left, **restored.failed})
+        raise
     return run.result
 
 
@@ -337,15 +344,17 @@ def _print_rollback(result: Result) -> None:
     """Of a run in a directory of the host itself."""
     if result.no_checkpoint:
         click.echo(f"{click.style('redoma: no checkpoint:', fg='yellow')} {_name(result.no_checkpoint)}", err=True)
-    if result.rollback is None:
-        return
-    for path, why in result.rollback.items():
+    if result.rollback is not None and result.effect is not None:
+        _print_put_back(result.effect.project, [change.path for change in result.effect.changes], result.rollback)
+
+
+def _print_put_back(project: str, paths: Iterable[str], left: Mapping[str, str]) -> None:
+    for path, why in left.items():
         click.echo(f"{click.style('redoma: not put back:', fg='red')} {_name(path)}: {why}", err=True)
-    if result.effect is not None:
-        back = [change.path for change in result.effect.changes if change.path not in result.rollback]
-        some = ", ".join(map(_name, back[:_SHOWN])) + (", ..." if len(back) > _SHOWN else "")
-        what = f"{len(back)} changes in {_name(result.effect.project)}" + (f": {some}" if some else "")
-        click.echo(f"{click.style('redoma: rolled back:', fg='yellow')} {what}", err=True)
+    back = [path for path in paths if path not in left]
+    some = ", ".join(map(_name, back[:_SHOWN])) + (", ..." if len(back) > _SHOWN else "")
+    what = f"{len(back)} change{'' if len(back) == 1 else 's'} in {_name(project)}" + (f": {some}" if some else "")
+    click.echo(f"{click.style('redoma: rolled back:', fg='yellow')} {what}", err=True)
 
 
 def _write(result: Result, given: dict[str, Any]) -> int:

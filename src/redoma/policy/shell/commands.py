@@ -21,6 +21,7 @@ from .programs import (
     FETCHERS,
     KNOWN_COMMANDS,
     PARTICULAR,
+    SEARCHES,
     WRITERS,
     copied,
     evaluates_subscript,
@@ -35,7 +36,7 @@ from .programs import (
 from .runners import RUNNERS, plans
 from .setting import sets_hook
 from .words import Value, Variables, Word, base
-from .wrappers import WRAPPERS, is_loader, unwrap
+from .wrappers import WRAPPERS, climbs, is_loader, unwrap
 
 MAX_DEPTH = 5
 """Levels of code inside code that are followed."""
@@ -238,7 +239,11 @@ class Commands:
             settings = [(variable, value) for variable, equals, value in (arg.partition("=") for arg in args) if equals]
             if any(is_hook(variable, value, value) for variable, value in settings):
                 self.trait("shell.environment-hook", at)
-            self.facts += (Searched(path=value, text=at[2]) for variable, value in settings if variable == "PATH")
+            self.facts += (
+                Searched(path=value, modules=variable != "PATH", text=at[2])
+                for variable, value in settings
+                if variable in SEARCHES
+            )
         if name in CHDIR:
             self.chdir(name, args)
         elif name in _RUNS_HERE or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
@@ -259,7 +264,7 @@ class Commands:
     def chdir(self, name: str, args: tuple[str, ...]) -> None:
         operands = [arg for arg in args if not arg.startswith("-") or arg == "-"]
         target = operands[0] if operands else "~"
-        if name == "popd" or target == "-" or UNKNOWN in target:
+        if name == "popd" or target == "-" or UNKNOWN in target or ("-P" in args and climbs(target)):
             self.variables.forget("PWD")
         else:
             self.set("PWD", [(Word(normal(target, self.cwd())),)])

@@ -39,10 +39,10 @@ class Hooks(Redirects):
         if found:
             self.trait("shell.environment-hook", self.at(node))
 
-    def searched(self, values: Sequence[Value], raw: str, node: Node) -> None:
+    def searched(self, name: str, values: Sequence[Value], raw: str, node: Node) -> None:
         """Programs are looked for elsewhere: beside where they are anyway, if `$PATH` is all that isn't known of it."""
-        own = not re.search(r"[$`]", re.sub(r"\$\{?(?:PATH|HOME|PWD)\b\}?", "", raw))
+        own = not re.search(r"[$`]", re.sub(r"\$\{?(?:(?:PYTHON)?PATH|HOME|PWD)\b\}?", "", raw))
         for value in values:
             parts = merge(value).text.split(":")
             path = ":".join(part for part in parts if not own or part != UNKNOWN)
-            self.facts.append(Searched(path=path, text=self.at(node)[2]))
+            self.facts.append(Searched(path=path, modules=name != "PATH", text=self.at(node)[2]))

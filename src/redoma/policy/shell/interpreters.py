@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -80,6 +81,10 @@ _OTHERS: dict[str, tuple[str, str]] = {
     "sbcl": ("eval", "load"),
     "emacs": ("eval", "l f load"),
     "m4": ("", ""),
+    "csh": ("c", ""),
+    "tcsh": ("c", ""),
+    "tsx": ("e p eval print", "r require import"),
+    "ts-node": ("e p eval print", "r require P project"),
     # Those below are mostly talked to, and do what they are told.
     "ipython": ("c", "m profile"),
     "irb": ("", "r I"),
@@ -93,6 +98,27 @@ _OTHERS: dict[str, tuple[str, str]] = {
     "swipl": ("g t", "s f"),
     "deno": ("", ""),
 }
+
+
+_LOADS = frozenset({"r", "require", "import", "loader", "preload", "l", "L", "load", "s", "f", "File"})
+"""Of these options, those whose value is a file that is run first, or is the program."""
+_START_UPS = {
+    "bash": ((".bash_profile", ".bash_login", ".profile"), (".bashrc",)),
+    "zsh": ((".zprofile", ".zlogin"), (".zshrc",)),
+}
+
+
+def start_ups(name: str, args: Sequence[str]) -> tuple[str, ...]:
+    """The files in its user's home that a shell runs first: as a login shell, or one that is talked to."""
+    if _remembered_language(name[:MAX_NAME]) != "shell":
+        return ()
+    options = list(takewhile(lambda arg: arg.startswith(("-", "+")), args))
+    letters = "".join(option for option in options if not option.startswith("--"))
+    login, talked_to = _START_UPS.get(name, ((".profile",), ()))
+    found: tuple[str, ...] = (".zshenv",) if name == "zsh" else ()
+    if "l" in letters or "--login" in options:
+        found += login
+    return found + talked_to if "i" in letters else found
 
 
 def interpreter(name: str) -> str | None:
@@ -191,6 +217,8 @@ def _python_module(module: str, rest: list[Word]) -> Iterator[Step]:
 
 def _other(name: str, rest: list[Word]) -> Iterator[Step]:
     code, values = (options.split() for options in _OTHERS[name])
+    if name == "deno" and rest and rest[0].text in ("run", "serve", "test", "bench"):
+        rest = rest[1:]
     at, found = 0, False
     while at < len(rest) and rest[at].text.startswith("-") and rest[at].text != "-":
         text = rest[at].text
@@ -203,6 +231,10 @@ def _other(name: str, rest: list[Word]) -> Iterator[Step]:
         if carries:
             found = True
             yield Code("other", rest[min(at + 1, len(rest) - 1)], f"{name} {text[:20]}")
+        elif option in values and option in _LOADS:
+            given = replace(rest[at], text=text.partition("=")[2]) if "=" in text else rest[min(at + 1, len(rest) - 1)]
+            if "/" in given.text or option in ("f", "File", "load"):
+                yield Script("other", given, f"{name} {text[:20]}")
         if text in ("-v", "-V", "--version", "-h", "--help"):
             return
         at += 2 if carries or option in values else 1

@@ -97,6 +97,8 @@ PREFIXES: dict[str, Prefix] = {
     "systemd-cat": Prefix("", "t p identifier priority stderr-priority level-prefix"),
     "logsave": Prefix("a s v", "", 1),
     "chronic": Prefix("e v"),
+    "cronic": Prefix(),
+    "xvfb-run": Prefix("a l auto-servernum listen-tcp", "e f n p s w error-file auth-file server-num server-args wait"),
     "numactl": Prefix("a l s H all localalloc", "i N m C P p interleave cpunodebind membind physcpubind preferred"),
     "runcon": Prefix("c compute", "t u r l type user role range"),
     "watchexec": Prefix("r c q v n p", "e w i f s d exts watch ignore filter signal debounce shell"),

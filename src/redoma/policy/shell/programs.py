@@ -38,6 +38,8 @@ _HOOKS = re.compile(
     r"|NODE_OPTIONS|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|MAKEFILES|MAKEFLAGS|GCONV_PATH|HOSTALIASES|RSYNC_RSH|CVS_RSH"
     r"|TAR_OPTIONS|GREP_OPTIONS|FPATH|ZDOTDIR|CDPATH)\Z"
 )
+SEARCHES = ("PATH", "PYTHONPATH")
+"""Variables that say where programs and modules are looked for."""
 _TAME_PROGRAMS = frozenset(
     {"", "cat", "less", "more", "true", ":", "vi", "vim", "nvim", "nano", "emacs", "code --wait"}
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..facts import UNKNOWN, Fact, Trait
 from .commands import CHDIR, MAX_DEPTH, Feed, Place
 from .hooks import Hooks
-from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_hook
+from .programs import KNOWN_COMMANDS, SEARCHES, SUBSCRIPT, is_hook
 from .redirects import LIVE, redirections
 from .setting import EXPANSION, redirection_sets_hook, refers_to_hook, sum_sets_hook
 from .source import HEREDOC_PATH, Source, position, prepare
@@ -333,8 +333,8 @@ class _Reader(Hooks):
         self.hook(any(is_hook(name, merge(value).text, raw, command) for value in values if value), node)
         if any(SUBSCRIPT.search(word.text) or sum_sets_hook(word.text) for value in values for word in value):
             self.trait("shell.dynamic-code", self.at(node))  # arithmetic does what the value of a variable says
-        if name == "PATH":
-            self.searched(values, raw, node)
+        if name in SEARCHES:
+            self.searched(name, values, raw, node)
         if command:
             return
         if name_node.type == "subscript":

@@ -46,7 +46,15 @@ RUNNERS: dict[str, Runner] = {
     "docker-compose": _COMPOSE,
     "ansible-playbook": Runner(operands=True),
     "snakemake": Runner(("Snakefile", "workflow/Snakefile"), ("-s", "--snakefile"), ("-d", "--directory")),
-    "run-parts": Runner(),
+    "ant": Runner(("build.xml",), ("-f", "-file", "-buildfile")),
+    "cmake": Runner(("CMakeLists.txt",), ("-P",)),
+    "java": Runner((), ("-jar",)),
+    "bats": Runner(operands=True),
+    # What these run is neither one file nor named: hooks, tests, modules of the project.
+    **dict.fromkeys(
+        ("run-parts", "git", "go", "uv", "pytest", "pre-commit", "gunicorn", "uvicorn", "flask", "celery", "alembic"),
+        Runner(),
+    ),
 }
 
 

@@ -19,6 +19,9 @@ from .prefixes import ASSIGNMENT, PAIRS, PREFIXES, Prefix, strip
 from .words import Word, merge
 
 _PAIR_HEADS = frozenset(first for first, _ in PAIRS)
+_LOGIN = re.compile(r"-[AbEeHKknPSsvBfmp]*[il]|--lo")
+LOGIN = "su -l -c"
+"""What is inside begins in somebody's home."""
 _LOADER = re.compile(r"ld[-.\w]*\.so(?:\.\d+)*\Z")
 
 
@@ -48,18 +51,25 @@ def unwrap(name: str, args: Sequence[Word], fed: str | None) -> list[Step]:
 
 
 def _directory(name: str, rest: list[Word], command: tuple[Word, ...]) -> str | None:
-    """`env -C / rm -rf etc`: the directory that a wrapper changes to before it runs the command."""
+    """`env -C / rm -rf etc`: the directory that a wrapper changes to before it runs the command. Of a link, `..` is
+    above where that leads; and where somebody's home is, nobody can say here."""
     letter = {"env": "-C", "sudo": "-D"}.get(name)
     if letter is None:
         return None
     texts = [word.text for word in rest[: len(rest) - len(command)]]
+    found = UNKNOWN if name == "sudo" and any(map(_LOGIN.match, texts)) else None
     for text, after in pairwise([*texts, ""]):
         option, _, value = text.partition("=")
         if option.startswith("--c") and "--chdir".startswith(option):
-            return value or after
-        if option.startswith(letter):
-            return text[2:] or after
-    return None
+            found = value or after
+        elif option.startswith(letter):
+            found = text[2:] or after
+    return UNKNOWN if found and climbs(found) else found
+
+
+def climbs(path: str) -> bool:
+    """Whether `..` comes after a name: that may be a link, and what is above where it leads is elsewhere."""
+    return re.search(r"[^/.]/+\.\.(?:/|\Z)|\.{3,}/+\.\.(?:/|\Z)", path) is not None
 
 
 def _script_file(rest: list[Word], fed: str | None) -> Iterator[Step]:
@@ -73,12 +83,13 @@ def _script_file(rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _su(rest: list[Word], fed: str | None) -> Iterator[Step]:
+    via = LOGIN if any(word.text == "-" or _LOGIN.match(word.text) for word in rest) else "su -c"
     for at, word in enumerate(rest[:-1]):
         if word.text in ("-c", "--command", "--session-command"):
-            yield Code("shell", rest[at + 1], "su -c")
+            yield Code("shell", rest[at + 1], via)
     for word in rest:
         if word.text.startswith("--command="):
-            yield Code("shell", replace(word, text=word.text.partition("=")[2]), "su -c")
+            yield Code("shell", replace(word, text=word.text.partition("=")[2]), via)
 
 
 def _option_code(*options: str) -> Callable[[list[Word], str | None], Iterator[Step]]:
@@ -360,15 +371,19 @@ def _tmux(rest: list[Word], fed: str | None) -> Iterator[Step]:
     texts = {word.text for word in rest}
     if texts & {"new", "new-session", "neww", "new-window", "splitw", "split-window", "send", "send-keys", "run-shell"}:
         for word in rest[1:]:
-            if " " in word.text or UNKNOWN in word.text:
+            if " " in word.text or UNKNOWN in word.text or (word is rest[-1] and "/" in word.text):
                 yield Code("shell", word, "tmux")
 
 
-def _after_dashes(via: str) -> Callable[[list[Word], str | None], Iterator[Step]]:
+def _after_dashes(
+    via: str, *, mark: str = "--", first: tuple[Word, ...] = ()
+) -> Callable[[list[Word], str | None], Iterator[Step]]:
+    """What comes after a mark, as arguments of a program where it is always the same one."""
+
     def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
         texts = [word.text for word in rest]
-        if "--" in texts and rest[texts.index("--") + 1 :]:
-            yield Run(tuple(rest[texts.index("--") + 1 :]), via)
+        if mark in texts and rest[texts.index(mark) + 1 :]:
+            yield Run((*first, *rest[texts.index(mark) + 1 :]), via)
 
     return steps
 
@@ -435,8 +450,8 @@ _SPECIAL: dict[str, Callable[[list[Word], str | None], Iterator[Step]]] = {
     "screen": lambda rest, fed: (
         Run(each, "screen") for each in strip(Prefix("d m D R dm dmS", "S c t"), rest) if each
     ),
-    "gdb": _after_dashes("gdb"),
-    "capsh": _after_dashes("capsh"),
+    "gdb": _after_dashes("gdb", mark="--args"),
+    "capsh": _after_dashes("capsh", first=(Word("bash"),)),
     "mise": _after_dashes("mise"),
     "nix": _after_dashes("nix"),
     "coproc": _coproc,
