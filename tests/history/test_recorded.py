@@ -13,7 +13,10 @@ from redoma.approval import Approver, Ask
 from redoma.asked import Asked
 from redoma.audit import AuditLog
 from redoma.config import AuditConfig, NativeEntry
+from redoma.errors import AuditError
 from redoma.history.recorded import Recorded, recorded
+from redoma.history.search import runs
+from redoma.history.stats import overview
 from redoma.inputs import Inputs
 from redoma.models import Approval, Decision, Limits, Request
 from redoma.policy import Policy, evaluate
@@ -183,3 +186,31 @@ async def test_a_run_that_never_ended_comes_last(kept: Config) -> None:
     cut = msgspec.structs.replace(first, id="cut")
     found: list[Recorded] = list(recorded([cut, first, end]))
     assert [(run.id == "cut", run.outcome is None) for run in found] == [(False, False), (True, True)]
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    *[("intent", {name: [7]}) for name in ("code", "requester", "policy_digest", "pack", "entry", "env", "backend")],
+    *[("intent", {name: "x"}) for name in ("findings", "missing", "judged", "approval", "limits", "objections")],
+    ("intent", {"findings": [7], "limits": {"time": [1]}}),
+    ("intent", {"files": {"a": 1}, "inputs": {"files": 7}}),
+    ("intent", {"workspace": "nowhere", "project": 7}),
+    *[("outcome", {name: "x"}) for name in ("seed", "stdout", "effect", "artifacts", "files")],
+    ("outcome", {"seed": {"random": "x", "hashes": 1}}),
+    ("outcome", {"status": [1], "denial": "x", "duration": "long", "effect": 7}),
+    ("outcome", {"effect": {"digest": "", "changes": 1, "paths": [[1]]}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "wrong"), WRONG)
+async def test_a_record_that_nobody_could_have_written_harms_itself_alone(
+    kept: Config, kind: str, wrong: dict[str, Any]
+) -> None:
+    await one(kept, "1")
+    intent, outcome = AuditLog(kept.audit.directory).records()
+    which = {"intent": intent, "outcome": outcome}[kind]
+    odd = msgspec.structs.replace(which, data={**which.data, **wrong})
+    records = [odd if which is intent else intent, odd if which is outcome else outcome]
+    with pytest.raises(AuditError, match="is not understood"):
+        list(recorded(records, inputs_of(kept)))
+    assert [run.id for run in runs(records)] == [intent.id]
+    assert overview(records).stats.runs == 1
