@@ -309,7 +309,7 @@ def _kept_promise(
     """How many runs would pass; and for each rule, texts that it would still ask about. Raises `AuditError` if what
     is proposed does anything but what is promised."""
     permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
-    learned = Judge(lambda pack: load(pack, permits))
+    learned = Judge(lambda pack: load(pack, permits), judge.last)
     passing, near = 0, dict[str, dict[str, None]]()
     wanted = {rule for candidate in candidates.values() for rule in candidate.rules}
     for _, run in history:

@@ -164,7 +164,8 @@ def test(
     from redoma.history.policies import Judge, compare
 
     config = proposed(file, state.config if add else None)
-    judge, current = Judge(config.load_policy), Judge(state.config.load_policy)
+    judge = Judge(config.load_policy)
+    current = Judge(state.config.load_policy, judge.last)
     judge.policy(None)  # what is wrong with it is told before anything is read
     with intents(state, since) as records:
         tested = compare(records, judge, current, inputs=kept_inputs(state), examples=examples)
