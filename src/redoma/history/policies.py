@@ -106,7 +106,9 @@ class Judge:
 
 def unknown(run: Recorded) -> frozenset[str]:
     """What is missing of a request that an evaluation, or a permit, may look at."""
-    return frozenset(each.partition(": ")[0] for each in run.missing) - _UNREAD if run.missing else _NOTHING
+    return (
+        frozenset(each.partition(": ")[0] for each in run.missing) - _UNREAD - run.beside if run.missing else _NOTHING
+    )
 
 
 def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:

@@ -56,6 +56,8 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """The record of its end; None if there is none: it still runs, or was cut short."""
     missing: tuple[str, ...] = ()
     """What could not be rebuilt, each as `what: why`."""
+    beside: frozenset[str] = frozenset()
+    """What of that policy did not look at either: the variables of a configured executor, the facts of a monitor."""
 
     @property
     def status(self) -> str:
@@ -166,13 +168,14 @@ def rebuilt(intent: Record, outcome: dict[str, Any] | None, inputs: Inputs | Non
         if outcome is not None:
             msgspec.convert(outcome, _Ended)
         request = Request(**_fields(data, inputs, missing), id=intent.id)
-        judged = request
+        judged, beside = request, frozenset[str]()
         if (less := data.get("judged")) is not None:
             limits = msgspec.structs.replace(request.limits, time=less["time"])
             env = {name: request.env[name] for name in less["env"] if name in request.env}
             judged = msgspec.structs.replace(request, env=env, limits=limits, code=less.get("code", request.code))
             if "stdin" in less:
                 judged = msgspec.structs.replace(judged, stdin=b"")
+            beside = frozenset(what for what in missing if _is_beside(what, less))
         findings = data.get("findings", ())
         return Recorded(
             id=intent.id,
@@ -193,11 +196,18 @@ def rebuilt(intent: Record, outcome: dict[str, Any] | None, inputs: Inputs | Non
             approver=_approver(begun.approval or {}),
             outcome=outcome,
             missing=tuple([f"{what}: {why}" for what, why in missing.items()]),
+            beside=beside,
         )
     except (AttributeError, InvalidRequest, KeyError, TypeError, ValueError) as error:
         raise AuditError(
             f"run {intent.id} can't be rebuilt", why=f"its record is not understood ({error})", next="see `audit show`"
         ) from error
+
+
+def _is_beside(what: str, less: dict[str, Any]) -> bool:
+    """A name that held a secret is not the same in both places."""
+    name = what.removeprefix("variable ")
+    return "stdin" in less if what == "stdin" else name != what and name not in less["env"] and "[redacted" not in name
 
 
 def _approver(approval: dict[str, Any]) -> str:
