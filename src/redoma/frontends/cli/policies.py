@@ -372,7 +372,7 @@ def _of_fact(seen: Seen) -> Iterator[str]:
 
 def _what(seen: Seen) -> str:
     """A fact on one line; `?` stands for what can't be known before it runs."""
-    from redoma.policy.facts import UNKNOWN, Call, Command, Span, Trait
+    from redoma.policy.facts import UNKNOWN, Call, Command, Executed, Searched, Span, Trait
 
     fact = seen.fact
     match fact:
@@ -380,6 +380,10 @@ def _what(seen: Seen) -> str:
             words = " ".join([fact.path or fact.name, *(shlex.quote(arg) if " " in arg else arg for arg in fact.args)])
             via = f"  (inside {', '.join(fact.via)})" if fact.via else ""
             text = words + via + (f"  writes {', '.join(fact.writes)}" if fact.writes else "")
+        case Executed():
+            text = f"{fact.path}  (what it holds is run, and an approval is of that)"
+        case Searched():
+            text = f"programs are looked for in {fact.path}"
         case Trait():
             text = f"{fact.name}: {seen.meaning}" + (f"  {fact.text}" if fact.text else "")
         case Span():
