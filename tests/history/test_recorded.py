@@ -180,6 +180,15 @@ async def test_a_record_from_before_is_read_and_what_it_lacks_is_told(kept: Conf
     assert [line.partition(":")[0] for line in again.missing] == ["workspace", "stdin"]
 
 
+async def test_a_record_from_before_with_a_secret_taken_out_is_not_taken_for_all_of_it(kept: Config) -> None:
+    await one(kept, ["echo", SECRET], secrets={"TOKEN": SECRET}, env={"A": SECRET, "B": "b"})
+    intent, outcome = AuditLog(kept.audit.directory).records()
+    old = {name: value for name, value in intent.data.items() if name not in ("argv", "workspace", "missing")}
+    (again,) = recorded([msgspec.structs.replace(intent, data=old), outcome], inputs_of(kept))
+    assert [line.partition(":")[0] for line in again.missing] == ["workspace", "argv", "variable A", "secrets"]
+    assert again.request.env == {"B": "b"}
+
+
 async def test_a_run_that_never_ended_comes_last(kept: Config) -> None:
     await one(kept, "1")
     first, end = AuditLog(kept.audit.directory).records()

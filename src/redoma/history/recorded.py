@@ -217,6 +217,8 @@ def _approver(approval: dict[str, Any]) -> str:
 
 def _fields(data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]) -> dict[str, Any]:
     language = data["language"]
+    if "workspace" not in data:
+        missing |= {"workspace": _BEFORE, **_taken_out(data)}
     fields: dict[str, Any] = {
         "language": language,
         "backend": data["backend"],
@@ -240,9 +242,7 @@ def _fields(data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]
     if data["secrets"]:
         fields["secrets"] = {name: NOT_KEPT.format(name=name) for name in data["secrets"]}
         missing.setdefault("secrets", _BEFORE)
-    if "workspace" not in data:
-        missing["workspace"] = _BEFORE
-    elif data["workspace"] != "scratch":
+    if data.get("workspace", "scratch") != "scratch":
         fields |= {"workspace": data["workspace"], "project": data["project"]}
     if data.get("label"):
         fields["label"] = data["label"]
@@ -251,6 +251,13 @@ def _fields(data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]
     if data["stdin"] or data["files"]:
         _contents(fields, data, inputs, missing)
     return fields
+
+
+def _taken_out(data: dict[str, Any]) -> dict[str, str]:
+    """Of a record from before it said so itself: what a secret was taken out of, by what stands in its place."""
+    texts = {"argv" if data["language"] == "command" else "code": data["code"]}
+    texts |= {f"variable {name}": value for name, value in data["env"].items()}
+    return {what: "something sensitive was taken out of it" for what, text in texts.items() if "[redacted:" in text}
 
 
 def _contents(fields: dict[str, Any], data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]) -> None:
