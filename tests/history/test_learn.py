@@ -35,7 +35,8 @@ def with_permits(pack: str | None, permits: tuple[Permit, ...]) -> Policy:
 
 def history(log: AuditLog, inputs: Inputs) -> History:
     runs = ("intent", "outcome")
-    return History(lambda: log.records(kinds=runs), lambda: log.records(kinds=KINDS), inputs)
+    asked = functools.partial(log.records, kinds=("intent",))
+    return History(lambda: log.records(kinds=runs), lambda: log.records(kinds=KINDS), asked, inputs)
 
 
 def learned_from(stage: Stage, **options: int) -> Learned:
@@ -123,6 +124,17 @@ def test_what_was_denied_expired_forbidden_had_secrets_or_is_not_on_record_leads
     assert sum(map(len, learned.left_out.values())) == learned.approved == len(cases)
 
 
+def test_a_no_that_was_said_before_the_period_still_counts(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    no = stage.deny(bash("curl a.io"), "bob")
+    run = stage.approve(bash("curl a.io"), "ann")
+    everything = history(stage.log, stage.inputs)
+    lately = [record for record in stage.log.records(kinds=("intent", "outcome")) if record.id == run]
+    asked = functools.partial(stage.log.records, kinds=("intent",))
+    learned = learn(History(lambda: lately, everything.answers, asked, stage.inputs), with_permits)
+    assert learned.left_out == {f"a person has also said no to the same (run {no[:12]})": (run,)}
+
+
 def test_a_block_is_never_loosened_neither_one_made_since_nor_one_of_another_pack(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.approve(bash("curl a.io"), "ann")
@@ -198,7 +210,7 @@ def test_nothing_is_learned_from_a_pin_whose_beginning_is_not_on_record_or_that_
     stage.log.append("approval.unpinned", back, {"approval": answers[0].data["approval"], "approver": "bob"})
     kept = [*answers, *(record for record in stage.log.records() if record.kind == "approval.unpinned")]
     runs = ("intent", "outcome")
-    past = History(lambda: stage.log.records(kinds=runs), lambda: kept, stage.inputs)
+    past = History(lambda: stage.log.records(kinds=runs), lambda: kept, lambda: [], stage.inputs)
     assert learn(past, with_permits).left_out == {
         "the approval itself is no longer on record": (forgotten,),
         "the approval was taken back": (back,),

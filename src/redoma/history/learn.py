@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -116,10 +117,15 @@ class History:
     """What is on record, read as often as need be: it is never held as a whole. `since` bounds the runs alone."""
 
     def __init__(
-        self, runs: Callable[[], Iterable[Record]], answers: Callable[[], Iterable[Record]], inputs: Inputs
+        self,
+        runs: Callable[[], Iterable[Record]],
+        answers: Callable[[], Iterable[Record]],
+        asked: Callable[[], Iterable[Record]],
+        inputs: Inputs,
     ) -> None:
-        """`runs`: the records of kind `intent` and `outcome`. `answers`: those about approvals, of all time."""
-        self._runs, self.answers, self._inputs = runs, answers, inputs
+        """`runs`: the records of kind `intent` and `outcome`. `answers`: those about approvals, of all time, as are
+        `asked`, those of kind `intent`: a no is not forgotten because it was said before a period."""
+        self._runs, self.answers, self._asked, self._inputs = runs, answers, asked, inputs
 
     def __iter__(self) -> Iterator[tuple[Record, Recorded]]:
         for intent, outcome in pairs(self._runs()):
@@ -127,6 +133,15 @@ class History:
                 yield intent, rebuilt(intent, outcome.data if outcome else None, self._inputs)
             except AuditError:
                 continue  # nothing was approved that can't be read: at worst something is not proposed
+
+    def said_no(self, refused: set[str]) -> dict[str, str]:
+        """What a person has said no to, by its fingerprint, each with a run."""
+        found: dict[str, str] = {}
+        for intent in self._asked() if refused else ():
+            if intent.id in refused:
+                with suppress(AuditError):
+                    found.setdefault(_key(rebuilt(intent, None, self._inputs)).fingerprint, intent.id)
+        return found
 
 
 def learn(
@@ -136,12 +151,10 @@ def learn(
     given, taken_back, refused = _answers(history.answers())
     left_out: dict[str, list[str]] = {}
     candidates: dict[_Key, _Candidate] = {}
-    said_no: dict[str, str] = {}
+    said_no = history.said_no(refused)
     count = 0
     for intent, run in history:
         key = _key(run)
-        if intent.id in refused:
-            said_no.setdefault(key.fingerprint, intent.id)
         approval = str((intent.data.get("approval") or {}).get("id"))
         if not run.approver or run.status in _REFUSED:
             continue
@@ -356,9 +369,10 @@ def _nearest(candidate: _Candidate, near: dict[str, dict[str, None]]) -> tuple[s
 def yaml(learned: Learned, *, when: str, since: str = "") -> str:
     """A redoma.yaml with what is proposed; the evidence is in comments."""
     runs = f"{learned.approved:,} approved run{'' if learned.approved == 1 else 's'}"
+    where = "on record since then" if since else "on record"
     lines = [
         f"# Learned on {when} from {runs}{f' since {since}' if since else ''}.",
-        f"# {learned.passing:,} runs on record that ask would pass; nothing else on record would change.",
+        f"# {learned.passing:,} runs {where} that ask would pass; nothing else {where} would change.",
         "# Each permit is of one exact request, and takes back a question only, never a refusal.",
         "# Read it, try it with `redoma policy test --add FILE`, then move what you want into your redoma.yaml.",
         'version: "1.0"',

@@ -210,6 +210,7 @@ def learn(state: State, since: datetime | None, at_least: int, output: str, forc
     history = History(
         lambda: log.records(since, kinds=("intent", "outcome")),
         lambda: log.records(kinds=("approval.given", "approval.denied", "approval.unpinned")),
+        lambda: log.records(kinds=("intent",)),
         kept_inputs(state),
     )
     learned = learned_from(history, load, at_least=at_least)
