@@ -173,12 +173,13 @@ def learn(
         if why := _objection(candidate, judge, said_no.get(key.fingerprint), at_least):
             left_out.setdefault(why, []).extend(each.id for each in candidate.approved)
             del candidates[key]
-    _try(history, candidates, judge, left_out)
+    if candidates:
+        _try(history, candidates, judge, left_out)
     ordered = sorted(candidates.items(), key=lambda item: (-len(item[1].approved), item[1].run.time, item[0]))
     for key, candidate in _beyond(ordered, most):
         left_out.setdefault(f"more than {most} would be proposed", []).extend(each.id for each in candidate.approved)
         del candidates[key]
-    passing, near = _kept_promise(history, candidates, load, judge)
+    passing, near = _kept_promise(history, candidates, load, judge) if candidates else (0, {})
     return Learned(
         proposals=tuple(
             Proposal(
