@@ -6,7 +6,8 @@ Two histories of N requests (100,000) as the executor records them, intent and o
 which 1 in 50 is new and the rest are repeated, as agents and timers do; and one in which each request is another, by a
 number in it. Both are a mix of commands, lines of Bash, and scripts in Bash and Python of up to 30 lines. The whole of
 `redoma policy test` is timed in one process on one core: reading and checking the log, rebuilding each request,
-evaluating it. `--check` then evaluates each request by itself, remembering nothing, and compares the counts.
+evaluating it; the second history also as if the policy in force had changed since, which is then evaluated, too, for a
+note that says so. `--check` then evaluates each request by itself, remembering nothing, and compares the counts.
 
 The bar is 60 s for 100,000. Missing it is a finding, not a failure.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import tempfile
 import time
 from collections import Counter
@@ -97,6 +99,10 @@ def plant(directory: Path, requests: int, number: Callable[[int], int]) -> None:
         file.close()
 
 
+def since_changed(pack: str | None) -> Policy:
+    return load(pack or "standard", decisions={"network.download": Decision.FORBID})
+
+
 def directly(log: AuditLog) -> Iterator[tuple[Decision, Decision]]:
     """Each request by itself."""
     policy = proposed(None)
@@ -105,11 +111,10 @@ def directly(log: AuditLog) -> Iterator[tuple[Decision, Decision]]:
         yield run.decision, evaluate(policy, run.judged).decision
 
 
-def measured(name: str, place: Path, requests: int, number: Callable[[int], int], check: bool) -> None:
-    plant(place, requests, number)
-    log = AuditLog(place)
+def measured(name: str, place: Path, check: bool, current: Callable[[str | None], Policy] = lambda _: load()) -> None:
+    log, judge = AuditLog(place), Judge(proposed)
     cpu, start = time.process_time(), time.perf_counter()
-    tested = compare(log.records(kinds=("intent",)), Judge(proposed), Judge(lambda pack: load()), inputs=Inputs(None))
+    tested = compare(log.records(kinds=("intent",)), judge, Judge(current, judge.last), inputs=Inputs(None))
     cpu, wall = time.process_time() - cpu, time.perf_counter() - start
     size = sum(path.stat().st_size for path in place.iterdir())
     print(f"{name:28}{tested.requests:>9,}{tested.evaluated:>11,}{size / 1e6:>9.0f}{wall:>9.1f}{cpu:>9.1f}")
@@ -136,8 +141,12 @@ def main() -> None:
     print(f"{'history':28}{'requests':>9}{'evaluated':>11}{'MB':>9}{'wall s':>9}{'cpu s':>9}")
     with tempfile.TemporaryDirectory(prefix="redoma-history-") as place:
         new = max(1, given.requests // 50)
-        measured("1 in 50 is new", Path(place) / "a", given.requests, lambda at: at * 7919 % new, given.check)
-        measured("each is another", Path(place) / "b", given.requests, lambda at: at, given.check)
+        plant(Path(place) / "a", given.requests, lambda at: at * 7919 % new)
+        measured("1 in 50 is new", Path(place) / "a", given.check)
+        plant(Path(place) / "b", given.requests, lambda at: at)
+        measured("each is another", Path(place) / "b", given.check)
+        measured("each under two policies", Path(place) / "b", False, since_changed)
+    print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 
 if __name__ == "__main__":

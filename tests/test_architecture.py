@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
     "history": {
         *("errors", "models", "sensitive", "policy", "audit", "backends", "config", "inputs", "asked", "endings"),
-        *("artifacts", "expect", "executor", "output", "projects", "workspace"),
+        *("artifacts", "bound", "expect", "executor", "output", "projects", "workspace"),
     },
     "facades": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config", "intake"),

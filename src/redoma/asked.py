@@ -89,7 +89,9 @@ def keep(asked: Asked, policy: Policy, redactor: Redactor, inputs: Inputs) -> Ke
                 left -= len(content)
                 if left < 0:
                     raise NotKept(f"at most {MOST_OF_A_RUN:,} bytes of one run are kept")
-                if redactor.find(content):
+                if redactor.find(content) or (
+                    b"\0" in content and redactor.find(content.replace(b"\0", b""))
+                ):  # UTF-16
                     raise NotKept("it holds something sensitive")
             return inputs.keep(content)
         except NotKept as error:

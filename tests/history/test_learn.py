@@ -35,7 +35,8 @@ def with_permits(pack: str | None, permits: tuple[Permit, ...]) -> Policy:
 
 def history(log: AuditLog, inputs: Inputs) -> History:
     runs = ("intent", "outcome")
-    return History(lambda: log.records(kinds=runs), lambda: log.records(kinds=KINDS), inputs)
+    asked = functools.partial(log.records, kinds=("intent",))
+    return History(lambda: log.records(kinds=runs), lambda: log.records(kinds=KINDS), asked, inputs)
 
 
 def learned_from(stage: Stage, **options: int) -> Learned:
@@ -123,6 +124,17 @@ def test_what_was_denied_expired_forbidden_had_secrets_or_is_not_on_record_leads
     assert sum(map(len, learned.left_out.values())) == learned.approved == len(cases)
 
 
+def test_a_no_that_was_said_before_the_period_still_counts(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    no = stage.deny(bash("curl a.io"), "bob")
+    run = stage.approve(bash("curl a.io"), "ann")
+    everything = history(stage.log, stage.inputs)
+    lately = [record for record in stage.log.records(kinds=("intent", "outcome")) if record.id == run]
+    asked = functools.partial(stage.log.records, kinds=("intent",))
+    learned = learn(History(lambda: lately, everything.answers, asked, stage.inputs), with_permits)
+    assert learned.left_out == {f"a person has also said no to the same (run {no[:12]})": (run,)}
+
+
 def test_a_block_is_never_loosened_neither_one_made_since_nor_one_of_another_pack(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.approve(bash("curl a.io"), "ann")
@@ -162,7 +174,7 @@ def test_the_same_under_another_pack_is_not_proposed_unless_approved_there_too(t
     run = stage.approve(bash("curl a.io"), "ann")
     stage.ask(Asked(Request(code="curl a.io", language="bash"), "strict"), "expired")
     assert learned_from(stage).left_out == {
-        "the same was asked for under another policy, and not approved there": (run,)
+        "the same was asked for under another policy, or with input while it ran, and not approved so": (run,)
     }
 
 
@@ -198,11 +210,70 @@ def test_nothing_is_learned_from_a_pin_whose_beginning_is_not_on_record_or_that_
     stage.log.append("approval.unpinned", back, {"approval": answers[0].data["approval"], "approver": "bob"})
     kept = [*answers, *(record for record in stage.log.records() if record.kind == "approval.unpinned")]
     runs = ("intent", "outcome")
-    past = History(lambda: stage.log.records(kinds=runs), lambda: kept, stage.inputs)
+    past = History(lambda: stage.log.records(kinds=runs), lambda: kept, lambda: [], stage.inputs)
     assert learn(past, with_permits).left_out == {
         "the approval itself is no longer on record": (forgotten,),
         "the approval was taken back": (back,),
     }
+
+
+def test_what_runs_files_of_the_host_is_not_proposed_since_they_may_hold_anything_later(tmp_path: Path) -> None:
+    """An approval is of what `./x.sh` holds; a permit of the words `./x.sh` would be of whatever it holds some day."""
+    stage, place = Stage(tmp_path / "state"), str(tmp_path)
+    (tmp_path / "x.sh").write_text("echo harmless\n")
+    native: dict[str, object] = {"backend": "native", "cwd": place}
+    project: dict[str, object] = {"workspace": "direct", "project": place}
+    bound = [
+        stage.approve(bash("curl a.io; ./x.sh", **native), "ann"),
+        stage.approve(bash("curl b.io; ./x.sh", **project), "ann"),
+        stage.approve(bash("curl c.io; . ./not_yet_there", **native), "ann"),
+        stage.approve(bash('curl d.io; "$TOOL"', **native), "ann"),
+        stage.approve(bash("curl e.io; make", **project), "ann"),
+        stage.approve(Asked(Request(code="import x\neval('1')", requester="agent", **project)), "ann"),  # type: ignore[arg-type]
+        stage.approve(bash("curl f.io", env={"PATH": f"{place}:/usr/bin"}, **native), "ann"),
+        stage.approve(bash("curl g.io; ./x.sh", backend="docker")._replace(entry="app:box"), "ann"),
+    ]
+    free = [
+        stage.approve(bash("curl h.io; ./x.sh"), "ann"),  # in an empty directory of a cell there is no such file
+        stage.approve(bash("curl i.io", **native), "ann"),
+        stage.approve(bash("curl j.io", **project), "ann"),
+        stage.approve(bash("curl k.io", backend="docker")._replace(entry="app:box"), "ann"),
+    ]
+    learned = learned_from(stage)
+    assert [each.id for proposal in learned.proposals for each in proposal.approved] == free
+    ((why, runs),) = learned.left_out.items()
+    assert why.startswith("it runs files of the host")
+    assert runs == tuple(bound)
+
+
+def test_input_that_nobody_has_read_is_not_learned_nor_given_to_what_was_approved_without(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    listed = Asked(Request(argv=("curl", "a.io"), language="command"), entry="app:shell")
+    told = stage.approve(
+        listed._replace(request=Request(argv=("curl", "b.io"), language="command"), unread_input=True), "ann"
+    )
+    both = stage.approve(listed, "ann")
+    stage.ask(
+        listed._replace(request=msgspec.structs.replace(listed.request, id="other"), unread_input=True), "expired"
+    )
+    assert learned_from(stage).left_out == {
+        "it could be given input while it ran, which no permit is about": (told,),
+        "the same was asked for under another policy, or with input while it ran, and not approved so": (both,),
+    }
+
+
+def test_one_yes_that_was_pinned_is_one_yes_however_often_it_ran(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    first = stage.approve(bash("curl a.io"), "ann")
+    intent = next(record for record in stage.log.records(kinds=("intent",)) if record.id == first)
+    for number in range(2):
+        stage.log.append("intent", f"again{number}", intent.data)
+        stage.log.append("outcome", f"again{number}", {"status": "ok"})
+    (proposal,) = learned_from(stage).proposals
+    assert len(proposal.approved) == 3
+    assert len(proposal.answers) == 1
+    assert "# approved once by ann (1), for 3 runs, " in yaml(learned_from(stage), when="today")
+    assert learned_from(stage, at_least=2).proposals == ()
 
 
 def test_no_more_is_proposed_than_somebody_would_read(tmp_path: Path) -> None:

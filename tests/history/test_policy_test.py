@@ -125,6 +125,26 @@ def test_what_the_record_does_not_have_is_counted_apart_and_named(tmp_path: Path
     assert result.unjudged == {"code": 1, "stdin": 1, "its record is not understood": 1}
 
 
+def test_what_policy_never_looked_at_is_not_missed(tmp_path: Path) -> None:
+    """A token among the variables of a configured executor, and the facts that a rule of the monitor is given."""
+    stage = Stage(tmp_path)
+    token = "ghp_" + "a1B2c3D4e5F6g7H8i9J0"[:18] * 2
+    theirs = Request(argv=("rm", "-rf", "build2"), language="command", env={"GITHUB": token, "A": "1"})
+    judged = msgspec.structs.replace(theirs, env={})
+    stage.ask(Asked(theirs, judged=judged, entry="app:shell"))
+    rule = Request(code="import json\neval('3')", stdin=b"{}")
+    about = msgspec.structs.replace(rule, code="eval('3')", stdin=b"")
+    stage.ask(Asked(rule, judged=about, keeps=False))
+    result = result_of(stage)
+    assert result.unjudged == {}
+    assert [evaluate(new(None), judged, entry="app:shell").decision, evaluate(new(None), about).decision] == [
+        judge.decision for judge in map(Judge(new).judge, recorded(stage.log.records(), stage.inputs))
+    ]
+    seen = msgspec.structs.replace(theirs, env={"GITHUB": token})
+    stage.ask(Asked(msgspec.structs.replace(theirs, id="looked-at"), judged=seen, entry="app:shell"))
+    assert result_of(stage).unjudged == {"variable GITHUB": 1}
+
+
 def test_a_request_of_which_a_part_is_missing_is_not_guessed_to_be_permitted(tmp_path: Path) -> None:
     """Its files are gone: nobody can say whether it is what the permit, by digest, is about."""
     stage = Stage(tmp_path)

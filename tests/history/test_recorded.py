@@ -13,7 +13,10 @@ from redoma.approval import Approver, Ask
 from redoma.asked import Asked
 from redoma.audit import AuditLog
 from redoma.config import AuditConfig, NativeEntry
+from redoma.errors import AuditError
 from redoma.history.recorded import Recorded, recorded
+from redoma.history.search import runs
+from redoma.history.stats import overview
 from redoma.inputs import Inputs
 from redoma.models import Approval, Decision, Limits, Request
 from redoma.policy import Policy, evaluate
@@ -76,17 +79,17 @@ async def test_what_holds_a_secret_is_kept_nowhere_and_said_to_be_missing(kept: 
         kept,
         f"print('{SECRET}')",
         stdin=f"in {SECRET}",
-        files={"plain": b"data", "not": SECRET.encode()},
+        files={"plain": b"data", "not": SECRET.encode(), "wide": f"a {SECRET}".encode("utf-16")},
         env={"A": SECRET, "B": "b"},
         secrets={"TOKEN": SECRET},
     )
     about = {line.partition(":")[0] for line in again.missing}
-    assert about == {"code", "stdin", "file not", "variable A", "secrets"}
-    assert again.request.files == {"plain": b"data", "not": b""}
+    assert about == {"code", "stdin", "file not", "file wide", "variable A", "secrets"}
+    assert again.request.files == {"plain": b"data", "not": b"", "wide": b""}
     assert again.request.env == {"B": "b"}
     assert list(again.request.secrets) == ["TOKEN"]
     for path in (tmp_path / "state").rglob("*"):
-        assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
+        assert path.is_dir() or SECRET.encode() not in path.read_bytes().replace(b"\0", b""), path
 
 
 async def test_the_policy_that_judged_it_is_rebuilt_to_the_digest(kept: Config) -> None:
@@ -177,9 +180,46 @@ async def test_a_record_from_before_is_read_and_what_it_lacks_is_told(kept: Conf
     assert [line.partition(":")[0] for line in again.missing] == ["workspace", "stdin"]
 
 
+async def test_a_record_from_before_with_a_secret_taken_out_is_not_taken_for_all_of_it(kept: Config) -> None:
+    await one(kept, ["echo", SECRET], secrets={"TOKEN": SECRET}, env={"A": SECRET, "B": "b"})
+    intent, outcome = AuditLog(kept.audit.directory).records()
+    old = {name: value for name, value in intent.data.items() if name not in ("argv", "workspace", "missing")}
+    (again,) = recorded([msgspec.structs.replace(intent, data=old), outcome], inputs_of(kept))
+    assert [line.partition(":")[0] for line in again.missing] == ["workspace", "argv", "variable A", "secrets"]
+    assert again.request.env == {"B": "b"}
+
+
 async def test_a_run_that_never_ended_comes_last(kept: Config) -> None:
     await one(kept, "1")
     first, end = AuditLog(kept.audit.directory).records()
     cut = msgspec.structs.replace(first, id="cut")
     found: list[Recorded] = list(recorded([cut, first, end]))
     assert [(run.id == "cut", run.outcome is None) for run in found] == [(False, False), (True, True)]
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    *[("intent", {name: [7]}) for name in ("code", "requester", "policy_digest", "pack", "entry", "env", "backend")],
+    *[("intent", {name: "x"}) for name in ("findings", "missing", "judged", "approval", "limits", "objections")],
+    ("intent", {"findings": [7], "limits": {"time": [1]}}),
+    ("intent", {"files": {"a": 1}, "inputs": {"files": 7}}),
+    ("intent", {"workspace": "nowhere", "project": 7}),
+    *[("outcome", {name: "x"}) for name in ("seed", "stdout", "effect", "artifacts", "files")],
+    ("outcome", {"seed": {"random": "x", "hashes": 1}}),
+    ("outcome", {"status": [1], "denial": "x", "duration": "long", "effect": 7}),
+    ("outcome", {"effect": {"digest": "", "changes": 1, "paths": [[1]]}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "wrong"), WRONG)
+async def test_a_record_that_nobody_could_have_written_harms_itself_alone(
+    kept: Config, kind: str, wrong: dict[str, Any]
+) -> None:
+    await one(kept, "1")
+    intent, outcome = AuditLog(kept.audit.directory).records()
+    which = {"intent": intent, "outcome": outcome}[kind]
+    odd = msgspec.structs.replace(which, data={**which.data, **wrong})
+    records = [odd if which is intent else intent, odd if which is outcome else outcome]
+    with pytest.raises(AuditError, match="is not understood"):
+        list(recorded(records, inputs_of(kept)))
+    assert [run.id for run in runs(records)] == [intent.id]
+    assert overview(records).stats.runs == 1

@@ -28,6 +28,8 @@ PIECES = st.sampled_from(
         "$x",
         "git push --force",
         "> /etc/passwd",
+        "; ./x.sh; make",
+        "; PATH=/a:$PATH",
         "import os",
         "eval(x)",
         "\n",
@@ -45,6 +47,7 @@ def test_the_findings_beside_the_facts_are_those_of_the_verdict(code: str, langu
     beside = [finding for seen in explanation.seen for finding in seen.findings]
     assert explanation.evaluation == evaluate(policy, request)
     assert {*beside, *explanation.in_text} == set(explanation.evaluation.findings)
+    assert [each["fact"]["kind"] for each in explanation.plain()["seen"]] == [each.kind for each in explanation.seen]
 
 
 def test_each_fact_is_there_with_where_it_stands_and_what_hides_it() -> None:
@@ -109,6 +112,14 @@ def test_the_command_shows_facts_rules_level_backend_and_verdict(redoma_command:
     ):
         assert part in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_a_file_that_is_run_and_where_programs_are_looked_for_are_facts_too(redoma: Called) -> None:
+    status, out, _ = redoma("policy", "explain", "PATH=/a:$PATH; ./x.sh; make; bash z.sh")
+    assert status == 0
+    assert "file     ./x.sh  (what it holds is run, and an approval is of that)" in out
+    assert "PATH     programs are looked for in /a\n" in out
+    assert {"Makefile", "z.sh"} <= {*out.split()}
 
 
 def test_the_command_reads_python_and_words_as_well_and_answers_in_json(redoma: Called) -> None:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
 from ..audit import Record
+from ..bound import bind, seen_by
 from ..errors import AuditError
 from ..inputs import Inputs
 from ..models import Decision, Request
 from ..output import visible
-from ..policy import Permit, Policy, fingerprint, permit_lines, permit_of
+from ..policy import Permit, Policy, executes, fingerprint, permit_lines, permit_of
 from .policies import Judge, Judged, Unjudged, unknown
 from .recorded import Recorded, pairs, rebuilt
 
@@ -38,6 +40,8 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     time: str
     requester: str
+    approval: str
+    """The id of the question. One yes that was pinned is of many runs."""
     approver: str
     reason: str
     pinned: bool
@@ -54,6 +58,11 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     unanswered: int
     """How often the same was asked for and nobody said anything; that would pass as well."""
 
+    @property
+    def answers(self) -> dict[str, Approved]:
+        """The first run of each yes."""
+        return _answers_of(self.approved)
+
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
     """What is proposed, and what is not."""
@@ -69,6 +78,13 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def permits(self) -> tuple[Permit, ...]:
         return tuple(permit for proposal in self.proposals for permit in proposal.permits)
+
+
+def _answers_of(approved: Iterable[Approved]) -> dict[str, Approved]:
+    answers: dict[str, Approved] = {}
+    for each in approved:
+        answers.setdefault(each.approval, each)
+    return answers
 
 
 class _Key(NamedTuple):
@@ -101,10 +117,15 @@ class History:
     """What is on record, read as often as need be: it is never held as a whole. `since` bounds the runs alone."""
 
     def __init__(
-        self, runs: Callable[[], Iterable[Record]], answers: Callable[[], Iterable[Record]], inputs: Inputs
+        self,
+        runs: Callable[[], Iterable[Record]],
+        answers: Callable[[], Iterable[Record]],
+        asked: Callable[[], Iterable[Record]],
+        inputs: Inputs,
     ) -> None:
-        """`runs`: the records of kind `intent` and `outcome`. `answers`: those about approvals, of all time."""
-        self._runs, self.answers, self._inputs = runs, answers, inputs
+        """`runs`: the records of kind `intent` and `outcome`. `answers`: those about approvals, of all time, as are
+        `asked`, those of kind `intent`: a no is not forgotten because it was said before a period."""
+        self._runs, self.answers, self._asked, self._inputs = runs, answers, asked, inputs
 
     def __iter__(self) -> Iterator[tuple[Record, Recorded]]:
         for intent, outcome in pairs(self._runs()):
@@ -112,6 +133,15 @@ class History:
                 yield intent, rebuilt(intent, outcome.data if outcome else None, self._inputs)
             except AuditError:
                 continue  # nothing was approved that can't be read: at worst something is not proposed
+
+    def said_no(self, refused: set[str]) -> dict[str, str]:
+        """What a person has said no to, by its fingerprint, each with a run."""
+        found: dict[str, str] = {}
+        for intent in self._asked() if refused else ():
+            if intent.id in refused:
+                with suppress(AuditError):
+                    found.setdefault(_key(rebuilt(intent, None, self._inputs)).fingerprint, intent.id)
+        return found
 
 
 def learn(
@@ -121,13 +151,11 @@ def learn(
     given, taken_back, refused = _answers(history.answers())
     left_out: dict[str, list[str]] = {}
     candidates: dict[_Key, _Candidate] = {}
-    said_no: dict[str, str] = {}
+    said_no = history.said_no(refused)
     count = 0
     for intent, run in history:
         key = _key(run)
-        if intent.id in refused:
-            said_no.setdefault(key.fingerprint, intent.id)
-        approval = (intent.data.get("approval") or {}).get("id")
+        approval = str((intent.data.get("approval") or {}).get("id"))
         if not run.approver or run.status in _REFUSED:
             continue
         count += 1
@@ -139,18 +167,19 @@ def learn(
             left_out.setdefault(why, []).append(run.id)
         else:
             candidate = candidates.setdefault(key, _Candidate(run))
-            candidate.approved.append(_evidence(run, *given[approval]))
+            candidate.approved.append(_evidence(run, approval, *given[approval]))
     judge = Judge(lambda pack: load(pack, ()))
     for key, candidate in [*candidates.items()]:
         if why := _objection(candidate, judge, said_no.get(key.fingerprint), at_least):
             left_out.setdefault(why, []).extend(each.id for each in candidate.approved)
             del candidates[key]
-    _try(history, candidates, judge, left_out)
+    if candidates:
+        _try(history, candidates, judge, left_out)
     ordered = sorted(candidates.items(), key=lambda item: (-len(item[1].approved), item[1].run.time, item[0]))
     for key, candidate in _beyond(ordered, most):
         left_out.setdefault(f"more than {most} would be proposed", []).extend(each.id for each in candidate.approved)
         del candidates[key]
-    passing, near = _kept_promise(history, candidates, load, judge)
+    passing, near = _kept_promise(history, candidates, load, judge) if candidates else (0, {})
     return Learned(
         proposals=tuple(
             Proposal(
@@ -192,18 +221,31 @@ def _unfit(run: Recorded) -> str:
     """Why no permit can be made of it."""
     if run.request.secrets:
         return "it had secrets: no file may say which request they went with"
-    if run.live_input:
-        return "it could be given input while it ran, which no permit covers"
+    if run.live_input or run.unread_input:
+        return "it could be given input while it ran, which no permit is about"
     if unknown(run):
         return "the record doesn't have all of it"
     return ""
 
 
-def _evidence(run: Recorded, approver: str, reason: str, pinned: bool) -> Approved:
+def _runs_files(run: Recorded) -> bool:
+    """Whether a yes to it is one to what some files of the host hold, too: of those a permit knows nothing, and would
+    be good for whatever they hold some day."""
+    request, found = run.request, executes(run.request)
+    if run.entry and request.backend == "docker":  # which volumes there are only its configuration of then could tell
+        return bool(found.files or found.imported or found.computed)
+    if (view := seen_by(request)) is None:
+        return False
+    held = bind(request, view)
+    return bool(held.scripts or held.computed or found.imported)  # a module may also appear there
+
+
+def _evidence(run: Recorded, approval: str, approver: str, reason: str, pinned: bool) -> Approved:
     return Approved(
         id=run.id,
         time=run.time,
         requester=run.judged.requester,
+        approval=approval,
         approver=approver,
         reason=reason,
         pinned=pinned,
@@ -215,8 +257,10 @@ def _objection(candidate: _Candidate, judge: Judge, denied: str | None, at_least
     """Why it is not proposed, by what is known of it alone."""
     if denied is not None:
         return f"a person has also said no to the same (run {denied[:12]})"
-    if len(candidate.approved) < at_least:
+    if len(_answers_of(candidate.approved)) < at_least:
         return f"it was approved fewer than {at_least} times"
+    if _runs_files(candidate.run):
+        return "it runs files of the host: what they hold was approved as well, and a permit can't say that"
     try:
         said = judge.judge(candidate.run)
     except Unjudged as error:
@@ -233,14 +277,17 @@ def _try(history: History, candidates: dict[_Key, _Candidate], judge: Judge, lef
     """Narrow what would cover more of the history than was approved.
 
     A permit by text is also of the same text in less time, or with other files to bring back; where such a request was
-    made, and not approved, the permit goes by digest. One that was made of another pack can't be told apart at all."""
+    made, and not approved, the permit goes by digest. One that was made of another pack, or could be given input while
+    it ran, can't be told apart at all."""
     permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
     learned = Policy(name="learned", rules=(), permits=permits)
     prints = {key.fingerprint for key in candidates}
     dropped: set[_Key] = set()
     for _, run in history:
         key = _key(run)
-        if key in candidates or run.live_input or not learned.covering(run.judged, run.entry):
+        if (key in candidates and not run.unread_input) or run.live_input:
+            continue
+        if not learned.covering(run.judged, run.entry):
             continue
         if key.fingerprint not in prints:
             for candidate in candidates.values():
@@ -248,7 +295,7 @@ def _try(history: History, candidates: dict[_Key, _Candidate], judge: Judge, lef
         elif _asks(judge, run):
             dropped |= {each for each in candidates if each.fingerprint == key.fingerprint}
     for key in dropped:
-        why = "the same was asked for under another policy, and not approved there"
+        why = "the same was asked for under another policy, or with input while it ran, and not approved so"
         left_out.setdefault(why, []).extend(each.id for each in candidates.pop(key).approved)
 
 
@@ -276,7 +323,7 @@ def _kept_promise(
     """How many runs would pass; and for each rule, texts that it would still ask about. Raises `AuditError` if what
     is proposed does anything but what is promised."""
     permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
-    learned = Judge(lambda pack: load(pack, permits))
+    learned = Judge(lambda pack: load(pack, permits), judge.last)
     passing, near = 0, dict[str, dict[str, None]]()
     wanted = {rule for candidate in candidates.values() for rule in candidate.rules}
     for _, run in history:
@@ -323,9 +370,10 @@ def _nearest(candidate: _Candidate, near: dict[str, dict[str, None]]) -> tuple[s
 def yaml(learned: Learned, *, when: str, since: str = "") -> str:
     """A redoma.yaml with what is proposed; the evidence is in comments."""
     runs = f"{learned.approved:,} approved run{'' if learned.approved == 1 else 's'}"
+    where = "on record since then" if since else "on record"
     lines = [
         f"# Learned on {when} from {runs}{f' since {since}' if since else ''}.",
-        f"# {learned.passing:,} runs on record that ask would pass; nothing else on record would change.",
+        f"# {learned.passing:,} runs {where} that ask would pass; nothing else {where} would change.",
         "# Each permit is of one exact request, and takes back a question only, never a refusal.",
         "# Read it, try it with `redoma policy test --add FILE`, then move what you want into your redoma.yaml.",
         'version: "1.0"',
@@ -338,19 +386,21 @@ def yaml(learned: Learned, *, when: str, since: str = "") -> str:
     if learned.left_out:
         lines.append("# Approved, and not proposed:")
     for why, left in learned.left_out.items():
-        some = ", ".join(run[:12] for run in left[:_SHOWN]) + (", …" if len(left) > _SHOWN else "")
+        some = ", ".join(_comment(run[:12]) for run in left[:_SHOWN]) + (", …" if len(left) > _SHOWN else "")
         lines.append(f"# - {len(left):,}: {_comment(why)} ({some})")
     return "\n".join(lines) + "\n"
 
 
 def _evidence_lines(proposal: Proposal) -> Iterator[str]:
-    approved = proposal.approved
-    who = Counter(each.approver for each in approved).most_common(_SHOWN)
-    times = "once" if len(approved) == 1 else f"{len(approved):,} times"
-    period = approved[0].time[:10] if len(approved) == 1 else f"{approved[0].time[:10]} to {approved[-1].time[:10]}"
-    yield f"approved {times} by {', '.join(f'{_comment(name, 40)} ({count:,})' for name, count in who)}, {period}"
+    approved, answers = proposal.approved, proposal.answers.values()
+    who = Counter(each.approver for each in answers).most_common(_SHOWN)
+    times = "once" if len(answers) == 1 else f"{len(answers):,} times"
+    days = [_comment(each.time[:10]) for each in (approved[0], approved[-1])]
+    period = days[0] if len(approved) == 1 else " to ".join(days)
+    ran = f", for {len(approved):,} runs" if len(approved) != len(answers) else ""
+    yield f"approved {times} by {', '.join(f'{_comment(name, 40)} ({count:,})' for name, count in who)}{ran}, {period}"
     asked = ", ".join(_comment(name, 40) for name in islice(dict.fromkeys(each.requester for each in approved), _SHOWN))
-    ids = ", ".join(each.id[:12] for each in approved[-_SHOWN:])
+    ids = ", ".join(_comment(each.id[:12]) for each in approved[-_SHOWN:])
     yield f"asked for by {asked}; runs {ids}{' and others' if len(approved) > _SHOWN else ''}"
     for reason in islice(dict.fromkeys(each.reason for each in approved), _SHOWN):
         yield f"reason: {_comment(reason)}"

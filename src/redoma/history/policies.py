@@ -16,8 +16,10 @@ import msgspec
 from ..audit import Record
 from ..errors import AuditError, PolicyError
 from ..inputs import Inputs
-from ..models import Decision
+from ..models import Decision, Request
 from ..policy import Policy, evaluate, fingerprint
+from ..policy.evaluate import facts_of
+from ..policy.facts import Fact
 from .recorded import Recorded, rebuilt
 
 Group = Literal["forbidden", "prompt", "pass"]
@@ -45,11 +47,28 @@ class Judged(NamedTuple):
     """All that found something, permitted or not."""
 
 
-class Judge:
-    """One policy, as loaded for whatever pack a request has asked for."""
+class Last:
+    """What was read of the last request: to parse it is most of what it costs, and two judges look at it in turn."""
 
-    def __init__(self, load: Callable[[str | None], Policy]) -> None:
+    def __init__(self) -> None:
+        self._request, self._how = Request(), (False, False)
+        self._facts: list[Fact] | None = None
+
+    def __call__(self, request: Request, *, live_input: bool, compiled: bool) -> list[Fact]:
+        how = (live_input, compiled)
+        if self._facts is None or request is not self._request or how != self._how:
+            self._facts = facts_of(request, live_input=live_input, compiled=compiled)
+            self._request, self._how = request, how
+        return self._facts
+
+
+class Judge:
+    """One policy, as loaded for whatever pack a request has asked for. Judges that are asked about the same runs share
+    what is read of them."""
+
+    def __init__(self, load: Callable[[str | None], Policy], last: Last | None = None) -> None:
         self._load = load
+        self.last = last or Last()
         self._policies: dict[str | None, Policy] = {}
         self._known: dict[tuple[object, ...], Judged] = {}
         self.evaluated = 0
@@ -80,14 +99,16 @@ class Judge:
 
     def _evaluated(self, policy: Policy, run: Recorded) -> Judged:
         self.evaluated += 1
-        evaluation = evaluate(policy, run.judged, live_input=run.live_input, entry=run.entry)
+        evaluation = evaluate(policy, run.judged, live_input=run.live_input, entry=run.entry, read=self.last)
         deciding = tuple(dict.fromkeys(finding.rule for finding in evaluation.deciding))
         return Judged(evaluation.decision, deciding, frozenset(finding.rule for finding in evaluation.findings))
 
 
 def unknown(run: Recorded) -> frozenset[str]:
     """What is missing of a request that an evaluation, or a permit, may look at."""
-    return frozenset(each.partition(": ")[0] for each in run.missing) - _UNREAD if run.missing else _NOTHING
+    return (
+        frozenset(each.partition(": ")[0] for each in run.missing) - _UNREAD - run.beside if run.missing else _NOTHING
+    )
 
 
 def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:

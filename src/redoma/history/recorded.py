@@ -16,7 +16,7 @@ import msgspec
 from ..audit import Record
 from ..errors import AuditError, InvalidRequest
 from ..inputs import Inputs
-from ..models import Decision, Finding, Limits, Request
+from ..models import Decision, Finding, Language, Limits, Request, Seed, WorkspaceKind
 
 NOT_KEPT = "redoma: the secret {name} was not kept"
 """What stands for the value of a secret: where it is printed, it is taken out as the value was."""
@@ -56,6 +56,8 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """The record of its end; None if there is none: it still runs, or was cut short."""
     missing: tuple[str, ...] = ()
     """What could not be rebuilt, each as `what: why`."""
+    beside: frozenset[str] = frozenset()
+    """What of that policy did not look at either: the variables of a configured executor, the facts of a monitor."""
 
     @property
     def status(self) -> str:
@@ -64,6 +66,77 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def approved(self) -> bool:
         return bool(self.approver)
+
+
+class _Begun(msgspec.Struct):
+    """What an intent must be like. Somebody's hand, or another version, may have written anything."""
+
+    policy_digest: str
+    language: Language
+    code: str
+    requester: str
+    reason: str
+    backend: str
+    env: dict[str, str]
+    secrets: list[str]
+    files: dict[str, int]
+    outputs: list[str]
+    require: list[str]
+    argv: list[str] = []
+    cwd: str | None = None
+    workspace: WorkspaceKind = "scratch"
+    project: str | None = None
+    label: str = ""
+    pack: str | None = None
+    level: str = ""
+    objections: int = 0
+    entry: str = ""
+    live_input: bool = False
+    unread_input: bool = False
+    writes: list[str] | None = None
+    expect: str = ""
+    approval: dict[str, Any] | None = None
+
+
+class _Stream(msgspec.Struct):
+    size: int
+    sha256: str = ""
+    text: str | None = None
+
+
+class _File(msgspec.Struct):
+    name: str
+    size: int
+
+
+class _Effect(msgspec.Struct):
+    changes: int
+    digest: str
+    paths: list[tuple[str, str, str]] | None = None
+
+
+class _Ended(msgspec.Struct):
+    """What is read of the record of an end."""
+
+    status: str
+    backend: str = ""
+    seed: Seed | None = None
+    stdout: _Stream | None = None
+    stderr: _Stream | None = None
+    artifacts: dict[str, _Stream] = {}
+    files: list[_File] = []
+    effect: _Effect | None = None
+
+    def __post_init__(self) -> None:
+        if (self.stdout is None) is not (self.stderr is None):
+            raise ValueError("it has one of the two streams")
+
+
+def found_by(data: dict[str, Any]) -> tuple[str, ...]:
+    """The rules that an intent names, in order, whatever else may be there."""
+    findings = data.get("findings")
+    listed = findings if isinstance(findings, list) else ()
+    return tuple([str(each.get("rule")) for each in listed if isinstance(each, dict)])
 
 
 def recorded(records: Iterable[Record], inputs: Inputs | None = None) -> Iterator[Recorded]:
@@ -87,52 +160,65 @@ def pairs(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
 
 
 def rebuilt(intent: Record, outcome: dict[str, Any] | None, inputs: Inputs | None = None) -> Recorded:
-    """One run, from its two records. Raises `AuditError` for an intent that is none of ours."""
+    """One run, from its two records. Raises `AuditError` for one of them that is none of ours."""
     data = intent.data
-    missing = {str(what): str(why) for what, why in data.get("missing", {}).items()}
     try:
+        begun = msgspec.convert(data, _Begun)
+        missing = {str(what): str(why) for what, why in data.get("missing", {}).items()}
+        if outcome is not None:
+            msgspec.convert(outcome, _Ended)
         request = Request(**_fields(data, inputs, missing), id=intent.id)
-        judged = request
+        judged, beside = request, frozenset[str]()
         if (less := data.get("judged")) is not None:
             limits = msgspec.structs.replace(request.limits, time=less["time"])
             env = {name: request.env[name] for name in less["env"] if name in request.env}
             judged = msgspec.structs.replace(request, env=env, limits=limits, code=less.get("code", request.code))
             if "stdin" in less:
                 judged = msgspec.structs.replace(judged, stdin=b"")
+            beside = frozenset(what for what in missing if _is_beside(what, less))
         findings = data.get("findings", ())
         return Recorded(
             id=intent.id,
             time=intent.time,
             request=request,
             judged=judged,
-            pack=data.get("pack"),
-            digest=data["policy_digest"],
+            pack=begun.pack,
+            digest=begun.policy_digest,
             decision=Decision(data["decision"]),
-            level=data.get("level", ""),
+            level=begun.level,
             rules=tuple([finding["rule"] for finding in findings]),
-            objections=msgspec.convert(tuple(findings[: data.get("objections", 0)]), tuple[Finding, ...]),
-            entry=data.get("entry", ""),
-            live_input=data.get("live_input", False),
-            unread_input=data.get("unread_input", False),
-            writes=None if data.get("writes") is None else tuple(data["writes"]),
-            expects=data.get("expect", ""),
-            approver=_approver(data.get("approval") or {}),
+            objections=msgspec.convert(tuple(findings[: begun.objections]), tuple[Finding, ...]),
+            entry=begun.entry,
+            live_input=begun.live_input,
+            unread_input=begun.unread_input,
+            writes=None if begun.writes is None else tuple(begun.writes),
+            expects=begun.expect,
+            approver=_approver(begun.approval or {}),
             outcome=outcome,
             missing=tuple([f"{what}: {why}" for what, why in missing.items()]),
+            beside=beside,
         )
-    except (InvalidRequest, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, InvalidRequest, KeyError, TypeError, ValueError) as error:
         raise AuditError(
             f"run {intent.id} can't be rebuilt", why=f"its record is not understood ({error})", next="see `audit show`"
         ) from error
 
 
+def _is_beside(what: str, less: dict[str, Any]) -> bool:
+    """A name that held a secret is not the same in both places."""
+    name = what.removeprefix("variable ")
+    return "stdin" in less if what == "stdin" else name != what and name not in less["env"] and "[redacted" not in name
+
+
 def _approver(approval: dict[str, Any]) -> str:
     """Who said yes: somebody may also have said no, or their yes may have expired."""
-    return approval["approver"] if approval.get("decision") == "approved" else ""
+    return str(approval["approver"]) if approval.get("decision") == "approved" else ""
 
 
 def _fields(data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]) -> dict[str, Any]:
     language = data["language"]
+    if "workspace" not in data:
+        missing |= {"workspace": _BEFORE, **_taken_out(data)}
     fields: dict[str, Any] = {
         "language": language,
         "backend": data["backend"],
@@ -156,9 +242,7 @@ def _fields(data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]
     if data["secrets"]:
         fields["secrets"] = {name: NOT_KEPT.format(name=name) for name in data["secrets"]}
         missing.setdefault("secrets", _BEFORE)
-    if "workspace" not in data:
-        missing["workspace"] = _BEFORE
-    elif data["workspace"] != "scratch":
+    if data.get("workspace", "scratch") != "scratch":
         fields |= {"workspace": data["workspace"], "project": data["project"]}
     if data.get("label"):
         fields["label"] = data["label"]
@@ -167,6 +251,13 @@ def _fields(data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]
     if data["stdin"] or data["files"]:
         _contents(fields, data, inputs, missing)
     return fields
+
+
+def _taken_out(data: dict[str, Any]) -> dict[str, str]:
+    """Of a record from before it said so itself: what a secret was taken out of, by what stands in its place."""
+    texts = {"argv" if data["language"] == "command" else "code": data["code"]}
+    texts |= {f"variable {name}": value for name, value in data["env"].items()}
+    return {what: "something sensitive was taken out of it" for what, text in texts.items() if "[redacted:" in text}
 
 
 def _contents(fields: dict[str, Any], data: dict[str, Any], inputs: Inputs | None, missing: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from ..audit import Record
 from ..errors import InvalidRequest
-from .recorded import pairs
+from .recorded import found_by, pairs
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +131,8 @@ def _begun(record: Record) -> Run:
         policy=_text(data, "policy"),
         decision=_text(data, "decision"),
         level=_text(data, "level"),
-        rules=tuple(dict.fromkeys(_text(finding, "rule") for finding in data.get("findings") or ())),
-        approver=_text(data.get("approval") or {}, "approver"),
+        rules=tuple(dict.fromkeys(found_by(data))),
+        approver=_text(data.get("approval"), "approver"),
         backend=_text(data, "backend"),
     )
 
@@ -149,16 +149,16 @@ def _ended(run: Run, record: Record) -> Run:
         cpu=_number(data, "cpu"),
         memory=_number(data, "memory_used"),
         error=_text(data, "error"),
-        denied_by=_text(data.get("denial") or {}, "rule"),
-        changes=_number(data.get("effect") or {}, "changes"),
+        denied_by=_text(data.get("denial"), "rule"),
+        changes=_number(data.get("effect"), "changes"),
         result=_text(data, "result"),
     )
 
 
-def _text(data: dict[str, Any], name: str) -> str:
-    return str(data.get(name) or "")
+def _text(data: Any, name: str) -> str:
+    return str(data.get(name) or "") if isinstance(data, dict) else ""
 
 
-def _number(data: dict[str, Any], name: str) -> Any:
-    value = data.get(name)
+def _number(data: Any, name: str) -> Any:
+    value = data.get(name) if isinstance(data, dict) else None
     return value if isinstance(value, (int, float)) else None

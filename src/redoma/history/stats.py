@@ -12,6 +12,7 @@ import msgspec
 
 from ..audit import Record, Stats
 from ..audit.read import stats
+from .recorded import found_by
 
 EDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Seconds that part the bars of the histogram; the last is of all that took longer."""
@@ -44,7 +45,7 @@ def overview(records: Iterable[Record]) -> Overview:
             data = record.data
             if record.kind == "intent":
                 hours[record.time[:13]] += 1
-                rules.update({str(finding.get("rule")) for finding in data.get("findings") or ()})
+                rules.update({*found_by(data)})
                 levels[str(data.get("level") or "unknown")] += 1
                 decisions[str(data.get("decision") or "unknown")] += 1
             elif record.kind == "outcome" and isinstance(seconds := data.get("duration"), int | float):

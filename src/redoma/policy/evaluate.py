@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from itertools import islice
+from typing import Protocol
 
 import msgspec
 
@@ -19,17 +20,25 @@ UNREADABLE = "policy.unreadable"
 """The rule id of a finding about the checker itself; it is not in any pack, so it can't be switched off."""
 
 
-def evaluate(policy: Policy, request: Request, *, live_input: bool = False, entry: str = "") -> Evaluation:
+class Reader(Protocol):
+    """How `facts_of` is called."""
+
+    def __call__(self, request: Request, *, live_input: bool, compiled: bool) -> list[Fact]: ...
+
+
+def evaluate(
+    policy: Policy, request: Request, *, live_input: bool = False, entry: str = "", read: Reader | None = None
+) -> Evaluation:
     """Everything the policy has to say of the request. Never raises, reads nothing but its arguments.
 
     `live_input`: it can be given input while it runs, beside that of the request, which nobody can read beforehand.
-    `entry`: the address of the configured executor that runs it.
+    `entry`: the address of the configured executor that runs it. `read`: `facts_of`, or what remembers it.
     """
     if not policy.rules:
         return Evaluation(policy=policy.name, digest=policy.digest)
     language = "bash" if request.language == "command" else request.language
     try:
-        facts = facts_for(policy, request, live_input=live_input)
+        facts = facts_for(policy, request, live_input=live_input, read=read)
         findings = policy.matcher.findings(facts, request.text, language)
         if not live_input:  # a permit is of all of a request: not of what else will be said to it
             findings = permitted(policy, request, findings, entry)
@@ -67,10 +76,10 @@ def permitted(policy: Policy, request: Request, findings: list[Finding], entry: 
     ]
 
 
-def facts_for(policy: Policy, request: Request, *, live_input: bool = False) -> list[Fact]:
+def facts_for(policy: Policy, request: Request, *, live_input: bool = False, read: Reader | None = None) -> list[Fact]:
     """What can be said of a request, as far as a rule of the policy asks."""
     compiled = "python.syntax-error" in policy.matcher.traits
-    return [*facts_of(request, live_input=live_input, compiled=compiled), *_secrets(policy, request)]
+    return [*(read or facts_of)(request, live_input=live_input, compiled=compiled), *_secrets(policy, request)]
 
 
 def facts_of(request: Request, *, live_input: bool = False, compiled: bool = False) -> list[Fact]:

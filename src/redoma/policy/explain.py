@@ -12,12 +12,14 @@ import msgspec
 
 from ..models import Evaluation, Finding, Request
 from .evaluate import evaluate, facts_for, permitted
-from .facts import Attribute, Call, Command, Fact, Import, Span, Trait
+from .facts import Attribute, Call, Command, Executed, Fact, Import, Searched, Span, Trait
 from .levels import Leveled, level_of
 from .rules import Permit, Policy
 
 _KINDS: dict[type[Fact], str] = {
     Command: "command",
+    Executed: "file",
+    Searched: "PATH",
     Trait: "trait",
     Import: "import",
     Call: "call",

@@ -164,7 +164,8 @@ def test(
     from redoma.history.policies import Judge, compare
 
     config = proposed(file, state.config if add else None)
-    judge, current = Judge(config.load_policy), Judge(state.config.load_policy)
+    judge = Judge(config.load_policy)
+    current = Judge(state.config.load_policy, judge.last)
     judge.policy(None)  # what is wrong with it is told before anything is read
     with intents(state, since) as records:
         tested = compare(records, judge, current, inputs=kept_inputs(state), examples=examples)
@@ -209,6 +210,7 @@ def learn(state: State, since: datetime | None, at_least: int, output: str, forc
     history = History(
         lambda: log.records(since, kinds=("intent", "outcome")),
         lambda: log.records(kinds=("approval.given", "approval.denied", "approval.unpinned")),
+        lambda: log.records(kinds=("intent",)),
         kept_inputs(state),
     )
     learned = learned_from(history, load, at_least=at_least)
@@ -371,7 +373,7 @@ def _of_fact(seen: Seen) -> Iterator[str]:
 
 def _what(seen: Seen) -> str:
     """A fact on one line; `?` stands for what can't be known before it runs."""
-    from redoma.policy.facts import UNKNOWN, Call, Command, Span, Trait
+    from redoma.policy.facts import UNKNOWN, Call, Command, Executed, Searched, Span, Trait
 
     fact = seen.fact
     match fact:
@@ -379,6 +381,10 @@ def _what(seen: Seen) -> str:
             words = " ".join([fact.path or fact.name, *(shlex.quote(arg) if " " in arg else arg for arg in fact.args)])
             via = f"  (inside {', '.join(fact.via)})" if fact.via else ""
             text = words + via + (f"  writes {', '.join(fact.writes)}" if fact.writes else "")
+        case Executed():
+            text = f"{fact.path}  (what it holds is run, and an approval is of that)"
+        case Searched():
+            text = f"programs are looked for in {fact.path}"
         case Trait():
             text = f"{fact.name}: {seen.meaning}" + (f"  {fact.text}" if fact.text else "")
         case Span():
