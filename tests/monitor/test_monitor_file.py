@@ -140,6 +140,7 @@ def test_a_file_that_others_can_write_is_refused(config: Config, tmp_path: Path)
         ("collect: {a: {kind: tcp, host: h, port: 1}}", "line 1 connects to h:1"),
         ("collect: {a: {kind: command, run: ops:shell, command: mailq}}", "line 1 runs 'mailq' by ops:shell"),
         ("notify: {a: {kind: webhook, url: 'http://h/'}}", "line 1 tells http://h/"),
+        ("notify: {a: {kind: command, run: ops:shell, command: mailq}}", "line 1 runs 'mailq' by ops:shell"),
         ("checks: [{name: x, rule: x, remedy: {run: ops:any, command: c}}]", "line 1 runs 'c' by ops:any"),
     ],
 )
@@ -157,6 +158,14 @@ def test_a_file_that_was_only_found_reaches_nothing_until_exactly_it_is_trusted(
     assert load(None, config, cwd=tmp_path).source == str(file)
     file.write_text(text + "\n# more")
     assert load(None, config, cwd=tmp_path).source == ""
+
+
+def test_a_found_file_cannot_flood_a_terminal_with_what_it_reaches(config: Config, tmp_path: Path) -> None:
+    probes = ", ".join(f"a{number}: {{kind: tcp, host: {'h' * 1000}, port: 1}}" for number in range(100))
+    (tmp_path / "monitor.yaml").write_text(f"collect: {{{probes}}}")
+    (notice,) = load(None, config, cwd=tmp_path).notices
+    assert len(notice) < 2000
+    assert "and 95 more" in notice
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

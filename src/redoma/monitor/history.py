@@ -19,11 +19,12 @@ import msgspec
 
 from ..audit.files import closing, open_private
 from ..store import Schema, Store
-from .model import Check, Deed, Held, Round, State
+from .model import Check, Deed, Held, Plan, Round, State
 from .series import numbers
 from .states import settle
 
 NAME = "monitor.db"
+_APART = "monitor-{}.db"
 DAY = 86400.0
 _FINE = DAY
 """Seconds for which every number is kept."""
@@ -55,6 +56,14 @@ _SCHEMA = Schema(
     "what the monitor remembers",
     "the history begins anew",
 )
+
+
+def place(state: Path, plan: Plan) -> Path:
+    """Where the rounds of a plan are remembered. A file that was merely found names its checks as it likes, and says for
+    how long to remember: its rounds neither end another's alarm nor make anybody forget."""
+    import hashlib
+
+    return state / (NAME if plan.trusted else _APART.format(hashlib.sha256(os.fsencode(plan.source)).hexdigest()[:16]))
 
 
 class Spell(msgspec.Struct, frozen=True, kw_only=True):

@@ -149,6 +149,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that anything is remembered."""
     source: str = ""
     """The file it comes from; empty for the ready-made checks alone."""
+    trusted: bool = True
+    """Whether the user named it, put it among their own, or trusted it. Else it was only found."""
     notices: tuple[str, ...] = ()
     """Sentences the user should see, such as that a file has no effect and why."""
 

@@ -67,14 +67,12 @@ def start_logging(state: State, verbose: bool) -> None:
         log.addHandler(handler)
 
 
-def history_of(state: State, plan: Plan | None = None) -> History | None:
+def history_of(state: State, plan: Plan) -> History | None:
     """What is remembered of earlier rounds; None where there is no place for it."""
-    from redoma.monitor.history import NAME, History
+    from redoma.monitor.history import History, place
 
     directory = state.config.state
-    if directory is None:
-        return None
-    return History(directory / NAME, plan.history) if plan else History(directory / NAME)
+    return None if directory is None else History(place(directory, plan), plan.history)
 
 
 def write_reports(reports: Sequence[Path], found: Round, history: History | None, plan: Plan) -> None:

@@ -206,15 +206,16 @@ def _print(found: Round) -> None:
 
 @click.command("history")
 @click.argument("check", required=False)
+@shared.file_option
 @click.option("--since", type=Ago(), default="24h", show_default=True, metavar="TIME", help="How far to look back.")
 @json_option
 @click.pass_obj
-def history(state: State, check: str | None, since: float, as_json: bool) -> None:
+def history(state: State, check: str | None, file: Path | None, since: float, as_json: bool) -> None:
     """How checks stood, and what was done: of all of them, or of one CHECK."""
     from redoma.monitor.model import worded
     from redoma.monitor.report.story import lasting, moment
 
-    remembered = shared.history_of(state)
+    remembered = shared.history_of(state, shared.plan_of(state, file))
     begin = time.time() - since
     spells = remembered.spells(begin, check) if remembered else []
     deeds = remembered.deeds(begin, check) if remembered else []
