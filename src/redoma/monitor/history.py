@@ -9,6 +9,7 @@ row for each check. Every number is kept for a day, and beside them the highest 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -59,10 +60,8 @@ _SCHEMA = Schema(
 
 
 def place(state: Path, plan: Plan) -> Path:
-    """Where the rounds of a plan are remembered. A file that was merely found names its checks as it likes, and says for
-    how long to remember: its rounds neither end another's alarm nor make anybody forget."""
-    import hashlib
-
+    """Where the rounds of a plan are remembered. A file that was merely found names its checks as it likes, and says
+    for how long to remember: its rounds neither end another's alarm nor make anybody forget."""
     return state / (NAME if plan.trusted else _APART.format(hashlib.sha256(os.fsencode(plan.source)).hexdigest()[:16]))
 
 

@@ -119,7 +119,8 @@ def trust(state: State, file: Path | None, yes: bool, as_json: bool) -> None:
     from .configs import show_before_trust
 
     source, changes = reaches(file or Path(FILE), state.config)
-    shown = show_before_trust(source, changes, "have its checks share your history, and reach nothing beyond the sandbox", yes, as_json)
+    none = "have its checks share your history, and reach nothing beyond the sandbox"
+    shown = show_before_trust(source, changes, none, yes, as_json)
     record(source)
     if as_json:
         print_json({"file": str(source.path), "digest": source.digest, "reaches": changes})
