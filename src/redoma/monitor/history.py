@@ -107,14 +107,19 @@ class History:
                 values,
             )
             db.execute("INSERT OR REPLACE INTO last VALUES (1, ?)", (now,))
-            if before is None or int(before["time"] / 3600) != int(now / 3600):
+            if before is None:
                 self._prune(db, now)
+            elif int(before["time"] / 3600) != int(now / 3600):
+                # By a day at most: a clock that is years ahead for a round must not make us forget everything.
+                self._prune(db, min(now, before["time"] + DAY))
         return settled
 
     def _spell(self, db: Any, check: str, state: State, now: float, message: str) -> None:
         row = db.execute("SELECT * FROM spells WHERE [check] = ? ORDER BY id DESC LIMIT 1", (check,)).fetchone()
-        if row and row["state"] == state and 0 <= now - row["until"] <= UNSEEN:
-            db.execute("UPDATE spells SET until = ?, message = ? WHERE id = ?", (now, message, row["id"]))
+        # Earlier than it was last seen: of two rounds at one time the longer one, or a clock that was set right.
+        if row and row["state"] == state and abs(now - row["until"]) <= UNSEEN:
+            until = max(now, row["until"])
+            db.execute("UPDATE spells SET until = ?, message = ? WHERE id = ?", (until, message, row["id"]))
             return
         db.execute(
             "INSERT INTO spells ([check], state, since, until, message) VALUES (?, ?, ?, ?, ?)",
