@@ -200,7 +200,21 @@ def test_a_mistake_is_told_without_a_traceback(plan: str, redoma_command: Run, a
     done = redoma_command("monitor", *(word.format(plan=plan) for word in arguments))
     assert done.returncode == 3
     assert said in done.stderr
+    if "{plan}" in arguments:
+        assert "is ok: 1 ok" in done.stdout  # what was found is told all the same
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_who_reads_no_further_changes_no_exit_status(plan: str, form: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [PROGRAM, "monitor", "check", "--file", plan, *form.split()]
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (2, "")
 
 
 # --- when the next round is ---

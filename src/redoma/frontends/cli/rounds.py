@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +88,15 @@ def write_reports(reports: Sequence[Path], found: Round, history: History | None
         except StoreError:  # the round says so itself
             text = render(found, None, kind_of(path), plan.checks)
         atomic_write(path, text)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """As in `check | head -n 1`. The exit status counts all the same: the 1 of a broken pipe would be a warning."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still unwritten
 
 
 def table(found: Round, *, brief: bool = False) -> Iterator[str]:
