@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -158,6 +159,15 @@ def test_a_file_that_was_only_found_reaches_nothing_until_exactly_it_is_trusted(
     assert load(None, config, cwd=tmp_path).source == str(file)
     file.write_text(text + "\n# more")
     assert load(None, config, cwd=tmp_path).source == ""
+
+
+@pytest.mark.parametrize("field", ["rule", "message", "about"])
+def test_what_is_on_record_each_round_is_bounded(config: Config, tmp_path: Path, field: str) -> None:
+    file = tmp_path / "mine.yaml"
+    fields = {"name": "x", "rule": "True", field: "x" * 10_001}
+    file.write_text(f"checks: [{json.dumps(fields)}]")
+    with pytest.raises(InvalidFile, match=f"{field}: it has more than 10000 characters"):
+        load(file, config)
 
 
 def test_a_found_file_cannot_flood_a_terminal_with_what_it_reaches(config: Config, tmp_path: Path) -> None:

@@ -206,8 +206,9 @@ def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifie
         check = msgspec.convert(values, Check)
         if check.name in checks:
             reader.report_at(f"{path}.name", f"there is already a check {check.name!r}", "give it a name of its own")
-        if len(check.rule) > LONGEST_RULE:
-            reader.report_at(f"{path}.rule", f"it has more than {LONGEST_RULE} characters", "make it simpler")
+        for field, text in {"rule": check.rule, "message": check.message, "about": check.about}.items():
+            if len(text) > LONGEST_RULE:  # it is on record each round
+                reader.report_at(f"{path}.{field}", f"it has more than {LONGEST_RULE} characters", "make it shorter")
         for each in check.notify or ():
             if each not in notify:
                 reader.report_at(f"{path}.notify", f"nobody is called {each!r}", nearest(each, notify))

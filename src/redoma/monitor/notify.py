@@ -1,6 +1,6 @@
 """Telling somebody of a change: who is to be told what is decided purely, from what they were told last.
 
-What counts as told is what was taken: a notice that nobody took is tried again in the next seen, and is shown as
+What counts as told is what was taken: a notice that nobody took is tried again in the next round, and is shown as
 failed. It is noted after it was taken, so one that was cut short by a kill is told again, with the `id` it had.
 """
 

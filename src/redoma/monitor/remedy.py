@@ -1,7 +1,7 @@
 """Mending what a check found, by a command that policy and, where that asks, a person has agreed to.
 
 Nobody is waited for. What needs a yes is put on the list of `redoma approvals`, under the label `monitor:<check>`, and
-the seen goes on; once it is approved the next try runs it. A pinned approval lets it run unattended from then on, and
+the round goes on; once it is approved the next try runs it. A pinned approval lets it run unattended from then on, and
 a command that is no longer the pinned one is an alarm.
 """
 
