@@ -75,7 +75,7 @@ class After:
 
     async def _mend(self, seen: Round) -> list[Deed]:
         deeds = []
-        for verdict, cure in remedy.due(seen, self._checks, self._history):
+        for verdict, cure in remedy.due(seen, self._checks, self._held, self._history):
             deed = await remedy.attempt(verdict, cure, seen.time, self._executor, self._history)
             _noted(deed)
             deeds.append(deed)

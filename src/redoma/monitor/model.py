@@ -49,7 +49,7 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The executor that runs it, as `namespace:name`."""
     command: Text
     after: Seconds = 0.0
-    """Seconds that the state has to last first."""
+    """Seconds that it has to be warning or critical first."""
     again: Seconds = 3600.0
     """Seconds until it may be tried again."""
 
