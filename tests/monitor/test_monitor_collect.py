@@ -170,6 +170,13 @@ def test_what_work_itself_raises_is_not_taken_for_being_late() -> None:
     asyncio.run(both())
 
 
+async def test_what_ends_in_the_moment_its_time_is_over_has_ended() -> None:
+    waiting = asyncio.ensure_future(Aside().run("x", lambda: 7, 0.05))
+    await asyncio.sleep(0)  # it has begun
+    time.sleep(0.1)  # noqa: ASYNC251 - a loop that is held up finds both, the answer and that it is late
+    assert await waiting == 7
+
+
 # --- files ---
 
 
