@@ -62,7 +62,7 @@ MAY_IMPORT = {
     "scripts": {"facades"},
     "monitor": {
         *("errors", "models", "audit", "config", "executor", "intake", "output", "policy", "posting", "sensitive"),
-        *("store", ""),
+        *("store", "telemetry", ""),
     },
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),

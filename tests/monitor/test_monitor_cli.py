@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,23 @@ def test_a_found_file_is_trusted_by_hand_and_its_checks_are_listed(redoma_comman
     assert listed.stdout.endswith("monitor.yaml\n\nx\n    log\n")
     facts = redoma_command("monitor", "facts")
     assert json.loads(facts.stdout)["log"]["exists"] is False
+
+
+def test_a_file_that_was_only_found_can_neither_end_an_alarm_nor_make_anybody_forget(
+    redoma_command: Command, home: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("defaults: false\nchecks: [{name: web, rule: 'True', severity: critical}]")
+    assert redoma_command("monitor", "check", "--file", str(own)).returncode == 2
+    with closing(sqlite3.connect(home / "monitor.db")) as db, db:  # as if it had been a while ago
+        for table, columns in (("spells", "since until"), ("held", "since bad_since seen"), ("last", "time")):
+            for column in columns.split():
+                db.execute(f"UPDATE {table} SET {column} = {column} - 86400")  # noqa: S608 - of those above
+        before = list(db.iterdump())
+    Path("monitor.yaml").write_text("defaults: false\nhistory: 1h\nchecks: [{name: web, rule: 'False'}]")
+    told = redoma_command("monitor", "check")
+    assert (told.returncode, "which was found here" in told.stderr) == (0, True)
+    with closing(sqlite3.connect(home / "monitor.db")) as db:
+        assert list(db.iterdump()) == before
+    assert '"ok"' in redoma_command("monitor", "history", "--json").stdout  # its own it has
+    assert "share your history" in redoma_command("monitor", "trust", "--yes").stdout

@@ -130,6 +130,22 @@ def test_a_file_system_that_never_answers_costs_only_itself(
     assert again["mounts"][1]["error"] == "it still hangs from an earlier round"
 
 
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError])
+def test_a_file_system_that_is_not_ours_to_look_at_is_no_failure(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    """As a plain user finds a mount in somebody's private directory, or one below another."""
+
+    def refuse(mount: machine.Mount) -> None:
+        raise error(mount.path)
+
+    monkeypatch.setattr(machine, "stored", lambda: [machine.Mount("/private", "/dev/vdb", "ext4", False)])
+    monkeypatch.setattr(machine, "space", refuse)
+    facts, problems = executor.wait(collect({}, executor.core, Aside()))
+    assert (problems, facts["disk"]) == ({}, [])
+    assert (facts["mounts"][0]["answers"], facts["mounts"][0]["error"]) == (True, "/private")
+
+
 def test_one_fact_that_fails_is_told_and_leaves_the_others(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise OSError(5, "Input/output error\x1b[31m")
@@ -152,6 +168,13 @@ def test_what_work_itself_raises_is_not_taken_for_being_late() -> None:
             await Aside().run("it", lambda: time.sleep(0.5), 0.1)
 
     asyncio.run(both())
+
+
+async def test_what_ends_in_the_moment_its_time_is_over_has_ended() -> None:
+    waiting = asyncio.ensure_future(Aside().run("x", lambda: 7, 0.05))
+    await asyncio.sleep(0)  # it has begun
+    time.sleep(0.1)  # noqa: ASYNC251 - a loop that is held up finds both, the answer and that it is late
+    assert await waiting == 7
 
 
 # --- files ---
@@ -183,6 +206,8 @@ def test_a_log_of_ten_gigabytes_is_read_at_its_end_only(executor: Executor, tmp_
     short, _ = found(executor, FileProbe(path=log, tail=5500, pattern="xxx"))
     assert short["matches"] == 1
     assert len(short["lines"][0]) == 300
+    log.write_bytes(b"x" * 5000 + b"\n")  # no line begins in its tail
+    assert found(executor, FileProbe(path=log, tail=100, pattern="xxx"))[0]["matches"] == 1
 
 
 def test_what_is_no_file_is_a_problem_and_what_is_not_there_a_fact(executor: Executor, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -140,6 +141,7 @@ def test_a_file_that_others_can_write_is_refused(config: Config, tmp_path: Path)
         ("collect: {a: {kind: tcp, host: h, port: 1}}", "line 1 connects to h:1"),
         ("collect: {a: {kind: command, run: ops:shell, command: mailq}}", "line 1 runs 'mailq' by ops:shell"),
         ("notify: {a: {kind: webhook, url: 'http://h/'}}", "line 1 tells http://h/"),
+        ("notify: {a: {kind: command, run: ops:shell, command: mailq}}", "line 1 runs 'mailq' by ops:shell"),
         ("checks: [{name: x, rule: x, remedy: {run: ops:any, command: c}}]", "line 1 runs 'c' by ops:any"),
     ],
 )
@@ -157,6 +159,23 @@ def test_a_file_that_was_only_found_reaches_nothing_until_exactly_it_is_trusted(
     assert load(None, config, cwd=tmp_path).source == str(file)
     file.write_text(text + "\n# more")
     assert load(None, config, cwd=tmp_path).source == ""
+
+
+@pytest.mark.parametrize("field", ["rule", "message", "about"])
+def test_what_is_on_record_each_round_is_bounded(config: Config, tmp_path: Path, field: str) -> None:
+    file = tmp_path / "mine.yaml"
+    fields = {"name": "x", "rule": "True", field: "x" * 10_001}
+    file.write_text(f"checks: [{json.dumps(fields)}]")
+    with pytest.raises(InvalidFile, match=f"{field}: it has more than 10000 characters"):
+        load(file, config)
+
+
+def test_a_found_file_cannot_flood_a_terminal_with_what_it_reaches(config: Config, tmp_path: Path) -> None:
+    probes = ", ".join(f"a{number}: {{kind: tcp, host: {'h' * 1000}, port: 1}}" for number in range(100))
+    (tmp_path / "monitor.yaml").write_text(f"collect: {{{probes}}}")
+    (notice,) = load(None, config, cwd=tmp_path).notices
+    assert len(notice) < 2000
+    assert "and 95 more" in notice
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

@@ -16,6 +16,7 @@ from redoma.errors import StoreError
 from redoma.monitor import history as history_module
 from redoma.monitor.history import DAY, History
 from redoma.monitor.model import Check, Deed
+from redoma.monitor.report.story import gather
 from redoma.monitor.series import numbers, plots
 from redoma.store import Store
 
@@ -57,6 +58,26 @@ def test_a_finding_has_lasted_also_over_a_restart(history: History) -> None:
     again = History(history.store.path)
     verdict = again.add(found(WARNING, NOON + 300), checks).verdicts[0]
     assert (verdict.state, verdict.since) == (WARNING, NOON + 300)
+
+
+def test_a_round_that_took_longer_than_one_begun_after_it_begins_no_spell(history: History) -> None:
+    for second in (0, 10, 9, 20):
+        history.add(found(OK, NOON + second), CHECKS)
+    assert [(spell.since, spell.until) for spell in history.spells(0)] == [(NOON, NOON + 20)]
+
+
+def test_a_clock_that_is_years_ahead_for_a_round_makes_nobody_forget(history: History) -> None:
+    for hour in range(3):
+        history.add(found(OK, NOON + 3600 * hour, facts={"cpu": {"percent": 1.0}}), CHECKS)
+    history.note(_deed(NOON))
+    before = history.spells(0), history.deeds(0)
+    history.add(found(OK, NOON + 5000 * DAY, facts={"cpu": {"percent": 2.0}}), CHECKS)
+    assert (history.spells(0)[:1], history.deeds(0)) == before
+    seen = found(OK, NOON + 3 * 3600, facts={"cpu": {"percent": 1.0}})
+    history.add(seen, CHECKS)
+    story = gather(seen, history, CHECKS)
+    assert max(time for _, points in story.curves for time, _ in points) <= seen.time
+    assert max(spell.since for spell in story.spells["disk"]) <= seen.time
 
 
 def test_what_is_older_than_its_time_goes(tmp_path: Path) -> None:

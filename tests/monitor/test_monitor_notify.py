@@ -124,7 +124,9 @@ async def test_one_that_hangs_holds_nobody_up_and_is_shown(
     assert len(listener.posted) == 1
 
 
-async def test_one_that_answers_a_byte_at_a_time_is_given_up_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_answers_a_byte_at_a_time_is_given_up_too_and_gets_no_second_connection(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(notify_module, "_SECONDS", 0.3)
     stop = threading.Event()
 
@@ -138,10 +140,17 @@ async def test_one_that_answers_a_byte_at_a_time_is_given_up_too(place: Place, m
         thread = threading.Thread(target=drip, args=(server,))
         thread.start()
         slow = WebhookNotifier(url=f"http://127.0.0.1:{server.getsockname()[1]}/")
-        seen = await place.after(notify={"slow": slow}).follow(found(CRITICAL))
-        stop.set()
-        thread.join()
-    assert "no answer within" in seen.deeds[0].text
+        after = place.after(notify={"slow": slow})
+        try:
+            seen = [await after.follow(found(CRITICAL, NOON + second)) for second in range(2)]
+            server.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                server.accept()
+        finally:
+            stop.set()
+            thread.join()
+    assert "has not answered within 0.3 s" in seen[0].deeds[0].text
+    assert "still hangs" in seen[1].deeds[0].text
 
 
 async def test_no_secret_and_no_escape_sequence_is_told(place: Place, listener: Listener) -> None:

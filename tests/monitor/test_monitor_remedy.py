@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from after_stage import CRITICAL, NOON, OK, UNKNOWN, Place, found, mending
+from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, Place, found, mending
 
 from redoma.approval import Book
 from redoma.audit import AuditLog
@@ -78,6 +78,13 @@ async def test_what_is_well_or_not_known_is_not_mended(listed: Place, tmp_path: 
 async def test_it_waits_until_the_state_has_lasted(listed: Place) -> None:
     ran = [bool((await mend(listed, HARMLESS, NOON + second, after=60.0)).deeds) for second in (0, 59, 60)]
     assert ran == [False, False, True]
+
+
+async def test_what_gets_worse_or_goes_to_and_fro_has_lasted_as_well(listed: Place) -> None:
+    after, ran = listed.after(mending(HARMLESS, after=60.0)), []
+    for second, state in ((0, WARNING), (40, CRITICAL), (59, WARNING), (60, CRITICAL)):
+        ran.append(bool((await after.follow(found(state, NOON + second))).deeds))
+    assert ran == [False, False, False, True]
 
 
 @pytest.mark.parametrize("command", [HARMLESS, "false"])

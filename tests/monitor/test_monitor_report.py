@@ -18,6 +18,7 @@ from redoma.monitor.model import Check, Deed, Round, Verdict
 from redoma.monitor.report import kind_of, render
 from redoma.monitor.report import markup as markup_module
 from redoma.monitor.report.story import amount, lasting
+from redoma.monitor.report.style import STYLE
 from redoma.monitor.report.text import safe
 
 HOSTILE = (
@@ -164,6 +165,31 @@ def test_a_page_tells_every_state_in_words_and_every_picture_has_a_name(history:
     pictures = re.findall(r"<svg[^>]*>", text)
     assert pictures
     assert all('aria-label="' in picture or 'aria-hidden="true"' in picture for picture in pictures)
+
+
+def test_where_nobody_looked_a_picture_says_so(history: History) -> None:
+    assert "nobody has looked" in render(found(CRITICAL), None, "html")
+    assert "always ok" not in render(found(CRITICAL), None, "html")
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_every_text_has_the_contrast_that_people_need(scheme: int) -> None:
+    """4.5, as WCAG AA has it."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    colours = dict(
+        re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", STYLE.split("@media (prefers-color-scheme: dark)")[scheme])
+    )
+    states = ("ok", "warning", "critical", "unknown")
+    pairs = [(state, f"{state}-wash") for state in states] + [(state, "card") for state in states]
+    pairs += [(ink, on) for ink in ("ink", "soft") for on in ("paper", "card")]
+    for ink, on in pairs:
+        darker, lighter = sorted((light(colours[ink]), light(colours[on])))
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (ink, on)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -120,6 +121,37 @@ def test_in_a_pipe_it_says_what_changes_goes_on_without_a_report_and_a_signal_en
     assert re.fullmatch(r"\S+ \S+ UTC  ok  later  .*\n", shown.stdout)
 
 
+@pytest.mark.usefixtures("nothing_left_behind")
+def test_prometheus_is_answered_until_it_ends(plan: str) -> None:
+    command = [PROGRAM, "monitor", "watch", "--file", plan, "--metrics", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stderr.readline().removeprefix("metrics at ").strip()
+        process.stdout.readline()  # the first round is over
+        with urllib.request.urlopen(url) as answer:  # noqa: S310 - of our own server
+            told = answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    for check, state in {"first": 2, "later": 0, "fine": 0}.items():
+        assert f'redoma_check_state{{check="{check}"}} {state}.0\n' in told
+        assert re.search(rf'redoma_check_seconds{{check="{check}"}} [0-9.e-]+\n', told)
+    assert 'redoma_runs_total{backend="monty",language="python",status="ok"} 3.0\n' in told
+    assert "redoma_round_timestamp_seconds 1." in told
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url)  # noqa: S310 - where it was
+
+
+def test_without_the_library_nothing_is_watched_and_it_says_why(plan: str) -> None:
+    code = "import sys; sys.modules['prometheus_client'] = None; from redoma.frontends.cli import main; main()"
+    call = [sys.executable, "-c", code, "monitor", "watch", "--file", plan, "--metrics", "--plain"]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "prometheus_client is not installed" in done.stderr
+    assert "pip install 'redoma[metrics]'" in done.stderr
+
+
 @pytest.mark.parametrize("live", [True, False])
 def test_whatever_is_said_a_terminal_gets_text(live: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Rules are refused for less; but what a collector, a server or a command said is shown, too."""
@@ -159,6 +191,8 @@ def test_one_look_writes_every_report_and_remembers_nothing_if_it_is_dry(
         (["watch", "--report", "report"], "none of .html, .md and .json"),
         (["history", "--since", "yesterday"], "is not a time; write it like 90s, 5m, 1h or 7d"),
         (["watch", "--interval", "0"], "not in the range"),
+        (["watch", "--metrics", "9464"], "it needs a host and a port"),
+        (["watch", "--metrics", "192.0.2.1:9464"], "metrics can't be served at 192.0.2.1:9464"),
         (["check", "--report", "none/report.html", "--only", "fine", "--file", "{plan}"], "make the directory first"),
     ],
 )
@@ -166,7 +200,21 @@ def test_a_mistake_is_told_without_a_traceback(plan: str, redoma_command: Run, a
     done = redoma_command("monitor", *(word.format(plan=plan) for word in arguments))
     assert done.returncode == 3
     assert said in done.stderr
+    if "{plan}" in arguments:
+        assert "is ok: 1 ok" in done.stdout  # what was found is told all the same
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_who_reads_no_further_changes_no_exit_status(plan: str, form: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [PROGRAM, "monitor", "check", "--file", plan, *form.split()]
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (2, "")
 
 
 # --- when the next round is ---

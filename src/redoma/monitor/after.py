@@ -13,6 +13,7 @@ import msgspec
 from ..errors import AuditError, StoreError
 from ..executor import AsyncExecutor
 from . import notify, remedy
+from .aside import Aside
 from .history import History
 from .model import Deed, Held, Plan, Round, State
 from .states import settle
@@ -26,6 +27,7 @@ class After:
     def __init__(self, plan: Plan, executor: AsyncExecutor, history: History) -> None:
         self._checks = {check.name: check for check in plan.checks}
         self._notifiers, self._executor, self._history = plan.notify, executor, history
+        self._aside = Aside()
         self._held: dict[str, Held] = {}
         self._heard: dict[tuple[str, str], tuple[State, float]] = {}
 
@@ -57,7 +59,7 @@ class After:
     async def _tell(self, seen: Round, *, remembering: bool = True) -> list[Deed]:
         items = notify.due(seen, self._checks.values(), self._notifiers, self._heard)
         deeds = []
-        async for item, failure in notify.send(items, self._notifiers, seen, self._executor):
+        async for item, failure in notify.send(items, self._notifiers, seen, self._executor, self._aside):
             deed = notify.deed_of(item, seen.time, failure)
             if deed.ok:
                 self._heard[item.notifier, deed.check] = deed.state, seen.time
@@ -73,7 +75,7 @@ class After:
 
     async def _mend(self, seen: Round) -> list[Deed]:
         deeds = []
-        for verdict, cure in remedy.due(seen, self._checks, self._history):
+        for verdict, cure in remedy.due(seen, self._checks, self._held, self._history):
             deed = await remedy.attempt(verdict, cure, seen.time, self._executor, self._history)
             _noted(deed)
             deeds.append(deed)

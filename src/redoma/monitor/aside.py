@@ -52,8 +52,8 @@ class Aside:
             async with asyncio.timeout(seconds):
                 return await done
         except TimeoutError:
-            if not done.cancelled():  # its own
-                raise
+            if not done.cancelled():  # it raised that itself, or came to its end in the very moment
+                return done.result()
             self._hanging[name] = thread
             raise Late(f"it has not answered within {seconds:g} s") from None
         finally:

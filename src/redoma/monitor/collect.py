@@ -61,14 +61,15 @@ async def _mounts(aside: Aside) -> list[dict[str, Any]]:
     mounts = await aside.run("mounts", machine.stored, _SECONDS)
 
     async def look(mount: machine.Mount) -> dict[str, Any]:
-        space, error = None, ""
+        space, answers, error = None, True, ""
         try:
             space = await aside.run(f"mount {mount.path}", lambda: machine.space(mount), _MOUNT_SECONDS)
         except (OSError, Late) as failure:
-            error = sanitise(str(failure))
+            # In a directory that is not ours to enter, or below another mount: not for us to look at, and no failure.
+            answers, error = isinstance(failure, PermissionError | FileNotFoundError), sanitise(str(failure))
         return {
             **{"mount": sanitise(mount.path), "kind": mount.kind, "broke": mount.broke},
-            **{"answers": not error, "error": error or None, "space": space},
+            **{"answers": answers, "error": error or None, "space": space},
         }
 
     return list(await asyncio.gather(*map(look, mounts)))

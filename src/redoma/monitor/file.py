@@ -1,8 +1,9 @@
 """`monitor.yaml` to a frozen `Plan`, with every mistake by line and column.
 
 It is read like a `redoma.yaml`, and trusted like one: a file that the user named, or put among their own, may do what
-it says. One that was only found in the current directory may add checks, which run in the sandbox; whatever reaches
-beyond that, such as a file that is read or a command, counts once the user has trusted exactly that content.
+it says. One that was only found in the current directory may add checks, which run in the sandbox, and what they find
+is remembered apart from all else; whatever reaches beyond that, such as a file that is read or a command, counts once
+the user has trusted exactly that content.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from .rules import LONGEST_RULE
 FILE = "monitor.yaml"
 _MOST = 200  # checks, and collectors
 _LONGEST_PATTERN = 1000
+_MOST_SHOWN, _LONGEST_SHOWN = 5, 200  # of what a file that is not trusted reaches: it may be long to hide something
 
 
 class _File(msgspec.Struct):
@@ -97,12 +99,21 @@ def _found(file: Path, config: Config, env: Mapping[str, str]) -> tuple[Plan | N
         return None, f"The file {shown} has no effect, because it is another user's. Name it with `--file` to use it."
     source = read(file)
     plan, reach = _read(source, config, env)
-    if not reach or trust_list.is_trusted(source, env):
+    trusted = trust_list.is_trusted(source, env)
+    if trusted or not reach:
         require_own(source)
-        return plan, ""
+        if trusted:
+            return plan, ""
+        apart = (
+            f"The checks are those of {shown}, which was found here: what they find is remembered apart from all else. "
+            "To make them yours, run `redoma monitor trust`, or name it with `--file`."
+        )
+        return msgspec.structs.replace(plan, trusted=False, notices=(apart,)), ""
+    some = [each if len(each) <= _LONGEST_SHOWN else f"{each[:_LONGEST_SHOWN]}…" for each in reach[:_MOST_SHOWN]]
+    more = f"; and {len(reach) - _MOST_SHOWN} more" if len(reach) > _MOST_SHOWN else ""
     return None, (
-        f"The file {shown} has no effect, because {'; '.join(reach)}. One that reaches beyond the sandbox counts only "
-        "once you have trusted it: read it, then run `redoma monitor trust`, or name it with `--file`."
+        f"The file {shown} has no effect, because {'; '.join(some)}{more}. One that reaches beyond the sandbox counts "
+        "only once you have trusted it: read it, then run `redoma monitor trust`, or name it with `--file`."
     )
 
 
@@ -145,8 +156,10 @@ def _reach(reader: Reader, plan: Plan) -> Iterator[str]:
                 what = f"runs {printable(command)!r} by {printable(run)}"
         yield at(f"collect.{name}", what)
     for name, notifier in plan.notify.items():
-        place = notifier.url if isinstance(notifier, WebhookNotifier) else f"{printable(notifier.run)}"
-        yield at(f"notify.{name}", f"tells {place}")
+        if isinstance(notifier, WebhookNotifier):
+            yield at(f"notify.{name}", f"tells {notifier.url}")
+        else:
+            yield at(f"notify.{name}", f"runs {printable(notifier.command)!r} by {printable(notifier.run)}")
     for check in plan.checks:
         if (remedy := check.remedy) is not None:
             yield at(f"checks.{check.name}", f"runs {printable(remedy.command)!r} by {printable(remedy.run)}")
@@ -193,8 +206,9 @@ def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifie
         check = msgspec.convert(values, Check)
         if check.name in checks:
             reader.report_at(f"{path}.name", f"there is already a check {check.name!r}", "give it a name of its own")
-        if len(check.rule) > LONGEST_RULE:
-            reader.report_at(f"{path}.rule", f"it has more than {LONGEST_RULE} characters", "make it simpler")
+        for field, text in {"rule": check.rule, "message": check.message, "about": check.about}.items():
+            if len(text) > LONGEST_RULE:  # it is on record each round
+                reader.report_at(f"{path}.{field}", f"it has more than {LONGEST_RULE} characters", "make it shorter")
         for each in check.notify or ():
             if each not in notify:
                 reader.report_at(f"{path}.notify", f"nobody is called {each!r}", nearest(each, notify))

@@ -9,6 +9,7 @@ row for each check. Every number is kept for a day, and beside them the highest 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,11 +20,12 @@ import msgspec
 
 from ..audit.files import closing, open_private
 from ..store import Schema, Store
-from .model import Check, Deed, Held, Round, State
+from .model import Check, Deed, Held, Plan, Round, State
 from .series import numbers
 from .states import settle
 
 NAME = "monitor.db"
+_APART = "monitor-{}.db"
 DAY = 86400.0
 _FINE = DAY
 """Seconds for which every number is kept."""
@@ -55,6 +57,12 @@ _SCHEMA = Schema(
     "what the monitor remembers",
     "the history begins anew",
 )
+
+
+def place(state: Path, plan: Plan) -> Path:
+    """Where the rounds of a plan are remembered. A file that was merely found names its checks as it likes, and says
+    for how long to remember: its rounds neither end another's alarm nor make anybody forget."""
+    return state / (NAME if plan.trusted else _APART.format(hashlib.sha256(os.fsencode(plan.source)).hexdigest()[:16]))
 
 
 class Spell(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,14 +107,19 @@ class History:
                 values,
             )
             db.execute("INSERT OR REPLACE INTO last VALUES (1, ?)", (now,))
-            if before is None or int(before["time"] / 3600) != int(now / 3600):
+            if before is None:
                 self._prune(db, now)
+            elif int(before["time"] / 3600) != int(now / 3600):
+                # By a day at most: a clock that is years ahead for a round must not make us forget everything.
+                self._prune(db, min(now, before["time"] + DAY))
         return settled
 
     def _spell(self, db: Any, check: str, state: State, now: float, message: str) -> None:
         row = db.execute("SELECT * FROM spells WHERE [check] = ? ORDER BY id DESC LIMIT 1", (check,)).fetchone()
-        if row and row["state"] == state and 0 <= now - row["until"] <= UNSEEN:
-            db.execute("UPDATE spells SET until = ?, message = ? WHERE id = ?", (now, message, row["id"]))
+        # Earlier than it was last seen: of two rounds at one time the longer one, or a clock that was set right.
+        if row and row["state"] == state and abs(now - row["until"]) <= UNSEEN:
+            until = max(now, row["until"])
+            db.execute("UPDATE spells SET until = ?, message = ? WHERE id = ?", (until, message, row["id"]))
             return
         db.execute(
             "INSERT INTO spells ([check], state, since, until, message) VALUES (?, ?, ?, ?, ?)",

@@ -49,7 +49,7 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The executor that runs it, as `namespace:name`."""
     command: Text
     after: Seconds = 0.0
-    """Seconds that the state has to last first."""
+    """Seconds that it has to be warning or critical first."""
     again: Seconds = 3600.0
     """Seconds until it may be tried again."""
 
@@ -149,6 +149,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that anything is remembered."""
     source: str = ""
     """The file it comes from; empty for the ready-made checks alone."""
+    trusted: bool = True
+    """Whether the user named it, put it among their own, or trusted it. Else it was only found."""
     notices: tuple[str, ...] = ()
     """Sentences the user should see, such as that a file has no effect and why."""
 

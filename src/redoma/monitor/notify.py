@@ -1,6 +1,6 @@
 """Telling somebody of a change: who is to be told what is decided purely, from what they were told last.
 
-What counts as told is what was taken: a notice that nobody took is tried again in the next seen, and is shown as
+What counts as told is what was taken: a notice that nobody took is tried again in the next round, and is shown as
 failed. It is noted after it was taken, so one that was cut short by a kill is told again, with the `id` it had.
 """
 
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +20,7 @@ from ..executor import AsyncExecutor
 from ..models import Decision, Status
 from ..output import clean
 from ..sensitive import Redactor
+from .aside import Aside, Late
 from .model import Check, Deed, Notifier, Round, State, Verdict, WebhookNotifier
 
 Heard = Mapping[tuple[str, str], tuple[State, float]]
@@ -82,7 +81,7 @@ def notice(host: str, now: float, item: Due) -> bytes:
 
 
 async def send(
-    items: list[Due], notifiers: Mapping[str, Notifier], seen: Round, executor: AsyncExecutor
+    items: list[Due], notifiers: Mapping[str, Notifier], seen: Round, executor: AsyncExecutor, aside: Aside
 ) -> AsyncIterator[tuple[Due, str]]:
     """Tell all of them; each as soon as it is known, with why it could not be told, or nothing. They are told at one
     time: who hangs holds up nobody for longer than its own time."""
@@ -92,28 +91,21 @@ async def send(
         if item.event == "silent":
             return item, ""
         if isinstance(notifier, WebhookNotifier):
-            return item, await _post(notifier.url, body)
+            return item, await _post(f"{item.notifier} {item.verdict.check}", notifier.url, body, aside)
         return item, await _run(executor, notifier.run, notifier.command, body)
 
     for answer in asyncio.as_completed([one(item) for item in items]):
         yield await answer
 
 
-async def _post(url: str, body: bytes) -> str:
-    loop, answer = asyncio.get_running_loop(), asyncio.Queue[str]()
-
-    def work() -> None:
-        failed = posting.post(url, body, _SECONDS)
-        with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
-            loop.call_soon_threadsafe(answer.put_nowait, failed.why if failed else "")
-
-    # A daemon: one who answers a byte at a time must not hold up our exit.
-    threading.Thread(target=work, name="redoma-notice", daemon=True).start()
+async def _post(name: str, url: str, body: bytes, aside: Aside) -> str:
+    """Why it could not be posted; empty if it was. One who answers a byte at a time must not hold up our exit, nor get
+    another connection each round."""
     try:
-        async with asyncio.timeout(_SECONDS):
-            return await answer.get()
-    except TimeoutError:
-        return f"no answer within {_SECONDS:g} s"
+        failed = await aside.run(name, lambda: posting.post(url, body, _SECONDS), _SECONDS)
+    except Late as late:
+        return str(late)
+    return failed.why if failed else ""
 
 
 async def _run(executor: AsyncExecutor, address: str, command: str, body: bytes) -> str:

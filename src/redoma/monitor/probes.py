@@ -76,11 +76,13 @@ def _file(given: FileProbe) -> dict[str, Any]:
 
 
 def _tail(fd: int, size: int, most: int) -> bytes:
-    """At most so many bytes at its end, from the beginning of a line. Files in /proc say that their size is 0."""
+    """At most so many bytes at its end, from the beginning of a line unless a single one is longer. Files in /proc say
+    that their size is 0."""
     start, data = max(0, size - most), b""
     while len(data) < most and (piece := os.pread(fd, most - len(data), start + len(data))):
         data += piece
-    return data.partition(b"\n")[2] if start else data
+    rest = data.partition(b"\n")[2] if start else b""
+    return rest or data
 
 
 def _lines(data: bytes, pattern: str) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Mending what a check found, by a command that policy and, where that asks, a person has agreed to.
 
 Nobody is waited for. What needs a yes is put on the list of `redoma approvals`, under the label `monitor:<check>`, and
-the seen goes on; once it is approved the next try runs it. A pinned approval lets it run unattended from then on, and
+the round goes on; once it is approved the next try runs it. A pinned approval lets it run unattended from then on, and
 a command that is no longer the pinned one is an alarm.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 
@@ -13,20 +15,24 @@ from ..errors import RedomaError
 from ..executor import AsyncExecutor
 from ..models import Result, Status
 from .history import History
-from .model import Check, Deed, Remedy, Round, State, Verdict
+from .model import Check, Deed, Held, Remedy, Round, State, Verdict
 
 _SOON = 300.0
 """Seconds after which what was refused, or waits for a person, is tried again."""
 
 
-def due(seen: Round, checks: dict[str, Check], history: History) -> list[tuple[Verdict, Remedy]]:
+def due(
+    seen: Round, checks: Mapping[str, Check], held: Mapping[str, Held], history: History
+) -> list[tuple[Verdict, Remedy]]:
     """What to try now."""
     found = []
     for verdict in seen.verdicts:
-        remedy = checks[verdict.check].remedy
+        check, remedy = checks[verdict.check], checks[verdict.check].remedy
         if remedy is None or verdict.state not in (State.WARNING, State.CRITICAL):
             continue
-        if seen.time - verdict.since >= remedy.after and history.may_try(verdict.check, seen.time):
+        # Not since when it is this state: what gets worse, or goes to and fro between the two, has lasted as well.
+        lasted = seen.time - held[verdict.check].bad_since - check.lasting
+        if lasted >= remedy.after and history.may_try(verdict.check, seen.time):
             found.append((verdict, remedy))
     return found
 

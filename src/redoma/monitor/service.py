@@ -13,6 +13,7 @@ from ..audit import DailyLog
 from ..errors import AuditError, RedomaError
 from ..executor import AsyncExecutor
 from ..intake import must_be_known
+from ..telemetry import metrics
 from .after import After
 from .aside import Aside
 from .collect import collect
@@ -41,7 +42,12 @@ class Monitor:
     async def round(self) -> Round:
         """What is found now, and done because of it. Raises `RedomaError` only where nothing can be found at all."""
         found = await self._found()
-        return await self._after.follow(found) if self._after else found
+        if self._after:
+            found = await self._after.follow(found)
+        metrics.CHECK_STATE.set({(verdict.check,): float(verdict.state) for verdict in found.verdicts})
+        metrics.CHECK_SECONDS.set({(verdict.check,): verdict.seconds for verdict in found.verdicts})
+        metrics.ROUND_TIME.set({(): found.time})
+        return found
 
     async def _found(self) -> Round:
         facts, problems = await collect(self.plan.collect, self._executor, self._aside)

@@ -9,17 +9,18 @@
 Counted always and by ourselves: importing `prometheus_client` takes longer than many runs do, and counting a run takes
 a few microseconds. The library draws them up, in a registry of our own, when somebody asks.
 
-A label only ever has values that are ours, such as a status, and there is a bound on how many a metric may have: no
-requester, no rule, no name that a request has chosen.
+A label only ever has values that are ours, such as a status, or the configuration's, such as the name of a check, and
+there is a bound on how many a metric may have: no requester, no rule, no name that a request has chosen.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import InvalidRequest, RedomaError
@@ -107,6 +108,27 @@ class Histogram:
         return family
 
 
+class Gauge:
+    """Something as it is now, by label."""
+
+    def __init__(self, name: str, about: str, *labels: str, most: int = 100) -> None:
+        self.name, self.about, self.labels, self._most = name, about, labels, most
+        self._values: dict[tuple[str, ...], float] = {}
+
+    def set(self, values: Mapping[tuple[str, ...], float]) -> None:
+        """These, and no others any more."""
+        with _lock:
+            self._values = dict(itertools.islice(values.items(), self._most))
+
+    def collect(self) -> Metric:
+        from prometheus_client.metrics_core import GaugeMetricFamily
+
+        family = GaugeMetricFamily(self.name, self.about, labels=self.labels)
+        for labels, value in self._values.items():
+            family.add_metric(labels, value)
+        return family
+
+
 RUNS = Counter("redoma_runs", "Requests that have ended.", "backend", "status", "language", most=500)
 RUN_SECONDS = Histogram("redoma_run_seconds", "On a backend, the wait for a cell or a container included.", "backend")
 POLICY_SECONDS = Histogram("redoma_policy_seconds", "Until policy had a verdict.")
@@ -115,7 +137,13 @@ APPROVALS = Counter("redoma_approvals", "What came of asking a person.", "outcom
 REDACTIONS = Counter("redoma_redactions", "Secrets and personal data taken out of results.", "kind")
 RECORDS = Counter("redoma_audit_records", "Records written to the audit log.", "kind")
 EVENTS = Counter("redoma_events", "Events as in the log, whether or not one is kept.", "event")
-_ALL = (RUNS, RUN_SECONDS, POLICY_SECONDS, DECISIONS, APPROVALS, REDACTIONS, RECORDS, EVENTS)
+CHECK_STATE = Gauge("redoma_check_state", "0 ok, 1 warning, 2 critical, 3 unknown.", "check", most=500)
+CHECK_SECONDS = Gauge("redoma_check_seconds", "How long its rule took, the last time.", "check", most=500)
+ROUND_TIME = Gauge("redoma_round_timestamp_seconds", "When the monitor last looked.")
+_ALL = (
+    *(RUNS, RUN_SECONDS, POLICY_SECONDS, DECISIONS, APPROVALS, REDACTIONS, RECORDS, EVENTS),
+    *(CHECK_STATE, CHECK_SECONDS, ROUND_TIME),
+)
 
 
 class Pool(Protocol):

@@ -9,7 +9,17 @@ import click
 import msgspec
 
 from .common import State, json_option, print_json
-from .rounds import file_option, history_of, plan_of, report_option, start_logging, table, verbose_option, write_reports
+from .rounds import (
+    file_option,
+    history_of,
+    plan_of,
+    reader_may_leave,
+    report_option,
+    start_logging,
+    table,
+    verbose_option,
+    write_reports,
+)
 from .watching import history, watch
 
 
@@ -64,12 +74,14 @@ def check(
     if dry and remembered:
         verdicts, _ = settle(found.verdicts, remembered.held(), plan.checks, found.time)
         found = msgspec.structs.replace(found, verdicts=tuple(verdicts))
+    with reader_may_leave():
+        if not as_json:
+            for line in table(found):  # before the reports: if one can't be written this is still told
+                click.echo(line)
     write_reports(reports, found, remembered, plan)
-    if as_json:
-        print_json(found.told)
-    else:
-        for line in table(found):
-            click.echo(line)
+    with reader_may_leave():
+        if as_json:
+            print_json(found.told)
     return int(found.state)
 
 
@@ -119,7 +131,8 @@ def trust(state: State, file: Path | None, yes: bool, as_json: bool) -> None:
     from .configs import show_before_trust
 
     source, changes = reaches(file or Path(FILE), state.config)
-    shown = show_before_trust(source, changes, "only add checks: it has effect without being trusted", yes, as_json)
+    none = "have its checks share your history, and reach nothing beyond the sandbox"
+    shown = show_before_trust(source, changes, none, yes, as_json)
     record(source)
     if as_json:
         print_json({"file": str(source.path), "digest": source.digest, "reaches": changes})

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,14 +69,12 @@ def start_logging(state: State, verbose: bool) -> None:
         log.addHandler(handler)
 
 
-def history_of(state: State, plan: Plan | None = None) -> History | None:
+def history_of(state: State, plan: Plan) -> History | None:
     """What is remembered of earlier rounds; None where there is no place for it."""
-    from redoma.monitor.history import NAME, History
+    from redoma.monitor.history import History, place
 
     directory = state.config.state
-    if directory is None:
-        return None
-    return History(directory / NAME, plan.history) if plan else History(directory / NAME)
+    return None if directory is None else History(place(directory, plan), plan.history)
 
 
 def write_reports(reports: Sequence[Path], found: Round, history: History | None, plan: Plan) -> None:
@@ -88,6 +88,15 @@ def write_reports(reports: Sequence[Path], found: Round, history: History | None
         except StoreError:  # the round says so itself
             text = render(found, None, kind_of(path), plan.checks)
         atomic_write(path, text)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """As in `check | head -n 1`. The exit status counts all the same: the 1 of a broken pipe would be a warning."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still unwritten
 
 
 def table(found: Round, *, brief: bool = False) -> Iterator[str]:

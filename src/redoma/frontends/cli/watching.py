@@ -50,6 +50,13 @@ class Ago(click.ParamType[float]):
 )
 @click.option("--rounds", type=click.IntRange(1), metavar="N", help="End after so many.")
 @click.option("--plain", is_flag=True, help="A line for each change, also on a terminal.")
+@click.option(
+    "--metrics",
+    is_flag=False,
+    flag_value="",
+    metavar="HOST:PORT",
+    help="Answer Prometheus there; without an address at 127.0.0.1:9464.",
+)
 @shared.report_option
 @shared.verbose_option
 @click.pass_obj
@@ -59,6 +66,7 @@ def watch(
     interval: float | None,
     rounds: int | None,
     plain: bool,
+    metrics: str | None,
     reports: tuple[Path, ...],
     verbose: bool,
 ) -> int:
@@ -80,7 +88,7 @@ def watch(
     live = not plain and not verbose and sys.stdout.isatty()
     found: Round | None = None
     try:
-        with Executor(state.config) as executor, _screen(live):
+        with _served(metrics), Executor(state.config) as executor, _screen(live):
             monitor = Monitor(plan, executor.core, history)
             for _ in _ticks(every, rounds):
                 before, found = found, executor.wait(monitor.round())
@@ -103,6 +111,19 @@ def watch(
     if live and found:
         _print(found)
     return int(found.state) if found else 0
+
+
+@contextmanager
+def _served(address: str | None) -> Iterator[None]:
+    """With numbers for Prometheus, where they are wanted."""
+    if address is None:
+        yield
+        return
+    from redoma.telemetry.metrics import DEFAULT_ADDRESS, serve
+
+    with serve(address or DEFAULT_ADDRESS) as server:
+        click.echo(f"metrics at {server.url}", err=True)
+        yield
 
 
 def _ticks(interval: float, rounds: int | None) -> Iterator[None]:
@@ -206,15 +227,16 @@ def _print(found: Round) -> None:
 
 @click.command("history")
 @click.argument("check", required=False)
+@shared.file_option
 @click.option("--since", type=Ago(), default="24h", show_default=True, metavar="TIME", help="How far to look back.")
 @json_option
 @click.pass_obj
-def history(state: State, check: str | None, since: float, as_json: bool) -> None:
+def history(state: State, check: str | None, file: Path | None, since: float, as_json: bool) -> None:
     """How checks stood, and what was done: of all of them, or of one CHECK."""
     from redoma.monitor.model import worded
     from redoma.monitor.report.story import lasting, moment
 
-    remembered = shared.history_of(state)
+    remembered = shared.history_of(state, shared.plan_of(state, file))
     begin = time.time() - since
     spells = remembered.spells(begin, check) if remembered else []
     deeds = remembered.deeds(begin, check) if remembered else []

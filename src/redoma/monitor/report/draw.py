@@ -50,7 +50,9 @@ def strip(spells: list[Spell], begin: float, end: float) -> Markup:
             )
         )
     bad = sum(spell.state is not State.OK for spell in spells)
-    label = f"How it stood since {moment(begin, '%d %b %H:%M')}: " + (f"{bad} times not ok" if bad else "always ok")
+    stood = "" if spells else "nobody has looked"
+    stood = stood or ("always ok" if not bad else "once not ok" if bad == 1 else f"{bad} times not ok")
+    label = f"How it stood since {moment(begin, '%d %b %H:%M')}: {stood}"
     return element(
         "svg",
         *parts,

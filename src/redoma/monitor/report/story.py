@@ -55,9 +55,11 @@ class Story(NamedTuple):
 def gather(seen: Round, history: History | None, checks: Iterable[Check], span: float = DAY) -> Story:
     since, now = seen.time - span, numbers(seen.facts)
     chosen = plots([*now, *(history.names(since) if history else [])])
-    curves, spells = [], history.spells(since) if history else []
+    # What was seen while the clock was ahead is kept, and is for nobody to see until it is due.
+    spells = [spell for spell in history.spells(since) if spell.since <= seen.time] if history else []
+    curves = []
     for name, plot in chosen.items():
-        points = history.series(name, since) if history else []
+        points = [point for point in history.series(name, since) if point[0] <= seen.time] if history else []
         if not points and name in now:
             points = [(seen.time, now[name])]
         curves.append((plot, fewer(points)))

@@ -6,7 +6,7 @@ STYLE = """
 :root {
   color-scheme: light dark;
   --paper: #f5f6f8; --card: #ffffff; --ink: #16191d; --soft: #59626d; --line: #dfe3e8; --track: #e7eaee;
-  --ok: #15803d; --warning: #b45309; --critical: #c81e1e; --unknown: #6d28d9; --accent: #1d5fd1;
+  --ok: #137538; --warning: #a94e08; --critical: #c81e1e; --unknown: #6d28d9; --accent: #1d5fd1;
   --ok-wash: #e5f4ea; --warning-wash: #fdf1dd; --critical-wash: #fde8e8; --unknown-wash: #efe8fd;
   --shadow: 0 1px 2px rgb(16 24 40 / .06), 0 1px 3px rgb(16 24 40 / .04);
 }
