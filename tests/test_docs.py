@@ -47,12 +47,17 @@ def test_the_example_of_a_configuration_is_a_valid_one(tmp_path: Path) -> None:
     assert check(tmp_path / "redoma.yaml") == []
 
 
-def test_the_example_of_a_monitor_is_a_valid_one(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "monitor.md").read_text(), re.DOTALL)
-    (tmp_path / "monitor.yaml").write_text(example)
+def test_the_examples_of_a_monitor_are_valid_ones(tmp_path: Path) -> None:
+    examples = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "monitor.md").read_text(), re.DOTALL)
     shell = NativeEntry(name="shell", command_whitelist=("mailq",))
-    plan = load(tmp_path / "monitor.yaml", Config(audit=AuditConfig(directory=tmp_path), entries={"ops:shell": shell}))
-    assert {check.name for check in plan.checks} > {"root_disk", "web", "errors", "memory"}
+    config = Config(audit=AuditConfig(directory=tmp_path), entries={"ops:shell": shell})
+    names = []
+    for number, example in enumerate(examples):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(example)
+        names.append({check.name for check in load(file, config).checks})
+    assert names[0] > {"root_disk", "web", "errors", "memory"}
+    assert names[1] > {"fine", "loops"}
 
 
 # --- the README ---
