@@ -84,7 +84,7 @@ def keep(asked: Asked, policy: Policy, redactor: Redactor, inputs: Inputs) -> Ke
         nonlocal left
         try:
             if not asked.keeps:
-                raise NotKept("its caller did not want it to be kept")
+                raise NotKept("it was not to be kept")
             if len(content) <= LARGEST:  # else it is refused for that, without being looked through
                 left -= len(content)
                 if left < 0:

@@ -249,6 +249,8 @@ class AsyncExecutor:
         policy = self._policy(asked.policy)
         if embedded := secrets_in(policy, asked.judged or asked.request):
             redactor = Redactor([*asked.request.secrets.values(), *embedded])
+        if not self.config.audit.inputs:
+            asked = asked._replace(keeps=False)
         given = asked, policy, redactor, self.inputs
         large = verdict.status is None and asked.size > MiB  # what is refused needs no event loop
         kept = await asyncio.to_thread(keep, *given) if large else keep(*given)

@@ -130,7 +130,16 @@ async def test_what_policy_did_not_look_at_and_what_was_not_to_be_kept_are_known
     (again,) = recorded(AuditLog(kept.audit.directory).records(), inputs_of(kept))
     assert again.judged == judged
     assert again.request == msgspec.structs.replace(request, stdin=b"")
-    assert again.missing == ("stdin: its caller did not want it to be kept",)
+    assert again.missing == ("stdin: it was not to be kept",)
+
+
+async def test_inputs_are_kept_only_where_the_configuration_lets_them(kept: Config) -> None:
+    config = msgspec.structs.replace(kept, audit=msgspec.structs.replace(kept.audit, inputs=False))
+    _, again = await one(config, "print(1)", stdin="personal", files={"a": "personal"})
+    assert again.missing == ("stdin: it was not to be kept", "file a: it was not to be kept")
+    assert config.state is not None
+    kept_files = [file for file in (config.state / "inputs").iterdir() if b"personal" in file.read_bytes()]
+    assert kept_files == []
 
 
 async def test_who_approved_it_is_on_record(kept: Config) -> None:

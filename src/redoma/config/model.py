@@ -52,6 +52,8 @@ class AuditConfig(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
     retention_days: Annotated[int, msgspec.Meta(ge=1, le=36500)] = 30
     fsync: bool = False
+    inputs: bool = True
+    """Whether input and files of a run are kept beside its record, so that it can be replayed."""
 
 
 class ApprovalConfig(msgspec.Struct, frozen=True, kw_only=True):
