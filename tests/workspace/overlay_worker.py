@@ -201,7 +201,7 @@ async def its_limits_hold_for_what_it_writes_there(bench: Bench) -> None:
     assert "No space left" in bench.stdout
     (bench.project / "large").write_bytes(bytes(12 << 20))
     await bench.run("echo x >> large; echo $?", disk=8 << 20)  # it would have to be copied first
-    assert bench.stdout.endswith("1\n"), bench.stdout
+    assert "1" in bench.stdout.splitlines(), bench.stdout  # which of the two streams is read first is chance
     assert (bench.project / "large").stat().st_size == 12 << 20
 
 
