@@ -35,6 +35,7 @@ from jail_insides import (
 
 from redoma import AsyncExecutor, Status
 from redoma.backends.jail import JailBackend
+from redoma.backends.jail.run import Run
 
 _GENEROUS = 10.0  # seconds, where a quiet machine needs a few hundredths
 _HERE = Path(__file__).parent
@@ -98,6 +99,22 @@ async def test_the_loss_of_a_process_that_waits_is_not_noticed_by_the_next_run(t
         os.kill(pid, signal.SIGKILL)
     assert await soon(lambda: not any(map(is_alive, [*victims, *inits])))
     assert await the.works()
+
+
+async def test_a_run_that_ends_before_its_init_hears_of_it_is_not_lost(
+    the: Jail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine so busy that we are held up between the guest's order and its own."""
+    feed = Run._feed
+
+    def held_up(self: Run, number: int, data: bytes, last: bool = False) -> None:
+        if number == self._cell.control.fileno():
+            time.sleep(0.7)
+        feed(self, number, data, last)
+
+    monkeypatch.setattr(Run, "_feed", held_up)
+    result = await run(the.executor, "import sys; sys.exit(3)")
+    assert (result.status, result.exit_code) == (Status.ERROR, 3), result.error
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.005, 0.02])

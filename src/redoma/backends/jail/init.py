@@ -23,7 +23,7 @@ from redoma.backends.jail import above, guest, protocol, setup
 from redoma.backends.jail.root import tell
 
 _TICK = os.sysconf("SC_CLK_TCK")
-_LATE = 0.1  # seconds that our order may come after the guest's
+_LATE, _VERY_LATE = 0.5, 30.0  # seconds that our order may come after the guest's, on a machine that is very busy
 _LOOK_OFTEN, _LOOK = 0.01, 0.1  # seconds between two looks at the cell: where we alone guard its memory, and else
 
 
@@ -77,8 +77,10 @@ class Watch:
         poll.register(self._control, select.POLLIN)
         poll.register(self._died, select.POLLIN)
         poll.poll()
-        # A guest may have ended before we hear of it; but one that dies while nobody has used it gets no order.
-        told = protocol.read_order(self._control.recv) if self._heard(_LATE) else None
+        # A guest may have ended before we hear of it; but one that is killed while nobody has used it gets no order.
+        self._reap()
+        exited = self._status is not None and os.WIFEXITED(self._status)  # by itself: so it had its order
+        told = protocol.read_order(self._control.recv) if self._heard(_VERY_LATE if exited else _LATE) else None
         if told is None:
             return  # never used, or broken before it was: the parent knows why
         self._before = float((_look(str(self._pid), "schedstat").split() or [b"0"])[0]) / 1e9
