@@ -122,7 +122,8 @@ class Pool:
     def _died(self, warm: _Warm) -> None:
         """One that waited has ended, or could not be made."""
         if warm in self._armed:
-            tell(WARNING, "docker.container.lost", image=warm.spec.image)
+            if not self._closed:  # else we have killed it ourselves
+                tell(WARNING, "docker.container.lost", image=warm.spec.image)
             self._armed.remove(warm)
             self._begin(warm.drop())
             self._retry_at = time.monotonic() + _RETRY_AFTER
