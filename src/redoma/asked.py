@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .sensitive import Redactor
 
 
+UNWANTED = "it was not to be kept"
+"""Why something is missing that could have been kept: see `Asked.keeps`."""
+
+
 class Asked(NamedTuple):
     """A request, and what only its caller could know of it."""
 
@@ -84,7 +88,7 @@ def keep(asked: Asked, policy: Policy, redactor: Redactor, inputs: Inputs) -> Ke
         nonlocal left
         try:
             if not asked.keeps:
-                raise NotKept("it was not to be kept")
+                raise NotKept(UNWANTED)
             if len(content) <= LARGEST:  # else it is refused for that, without being looked through
                 left -= len(content)
                 if left < 0:

@@ -15,7 +15,7 @@ from redoma.asked import Asked
 from redoma.audit import AuditLog, Record
 from redoma.config import AuditConfig, PolicyConfig
 from redoma.errors import AuditError
-from redoma.history.recorded import Recorded, recorded
+from redoma.history.recorded import Recorded, is_kept, pairs, recorded
 from redoma.history.replay import Replayed, Replayer
 from redoma.inputs import Inputs
 from redoma.models import Approval, Decision, Request
@@ -225,6 +225,17 @@ async def test_what_had_a_checkpoint_is_replayed_without_one(config: Config, pro
     (done,) = await replay_all(config, runs)
     assert {field.name: field.after for field in done.fields}["exit_code"] == "3", done
     assert everything(project) == before
+
+
+async def test_what_was_not_to_be_kept_is_not_replayed_and_is_none_of_the_last(
+    config: Config,
+) -> None:
+    forgetful = msgspec.structs.replace(config, audit=msgspec.structs.replace(config.audit, inputs=False))
+    await run_all(config, [python("1")], pretended=True)
+    (run,) = await run_all(forgetful, [python("print(1)", stdin="x")], pretended=True)
+    (done,) = await replay_all(config, [run])
+    assert (done.verdict, "not to be kept" in done.why) == ("impossible", True)
+    assert [intent.data["code"] for intent, _ in pairs(log(config)) if is_kept(intent)] == ["1"]
 
 
 async def test_a_project_that_was_only_read_is_only_read_again(config: Config, project: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ..asked import UNWANTED
 from ..audit import Record
 from ..errors import AuditError, InvalidRequest
 from ..inputs import Inputs
@@ -137,6 +138,12 @@ def found_by(data: dict[str, Any]) -> tuple[str, ...]:
     findings = data.get("findings")
     listed = findings if isinstance(findings, list) else ()
     return tuple([str(each.get("rule")) for each in listed if isinstance(each, dict)])
+
+
+def is_kept(intent: Record) -> bool:
+    """Whether nothing of it was left out on purpose: what a rule of the monitor is given is other facts each time."""
+    missing = intent.data.get("missing")
+    return not (isinstance(missing, dict) and UNWANTED in missing.values())
 
 
 def recorded(records: Iterable[Record], inputs: Inputs | None = None) -> Iterator[Recorded]:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ..artifacts import Store as Artifacts
-from ..asked import Asked
+from ..asked import UNWANTED, Asked
 from ..audit import AuditLog
 from ..backends.base import Backend
 from ..config import ApprovalConfig, Config, PolicyConfig, home
@@ -305,6 +305,8 @@ def _impossible(run: Recorded) -> str:
         return "it has no end on record that it could be compared with: it still runs, or was cut short"
     if run.request.language == "lua":
         return "a Lua script asks executors for commands, and those have effects"
+    if any(line.endswith(f": {UNWANTED}") for line in run.missing):
+        return "what it was given was not to be kept: it is a rule of the monitor, or `audit.inputs` was false"
     try:
         Status(run.status)
     except ValueError:

@@ -32,7 +32,12 @@ _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
 @click.command("replay")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--last", type=click.IntRange(1, 100_000), metavar="N", help="The newest N runs on record.")
+@click.option(
+    "--last",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="The newest N runs whose input was kept: rules of the monitor are not among them.",
+)
 @json_option
 @click.pass_obj
 def replay(state: State, ids: tuple[str, ...], last: int | None, as_json: bool) -> int:
@@ -85,11 +90,11 @@ async def _replay(state: State, ids: tuple[str, ...], last: int | None, *, quiet
 
 def _found(state: State, ids: tuple[str, ...], last: int | None) -> list[tuple[Record, Record | None]]:
     """All of them before anything runs, so that a mistake in one of several ids costs nothing."""
-    from redoma.history.recorded import pairs
+    from redoma.history.recorded import is_kept, pairs
 
     log = audit_log(state)
     if last is not None:
-        found = list(deque(pairs(log.records()), maxlen=last))
+        found = list(deque((pair for pair in pairs(log.records()) if is_kept(pair[0])), maxlen=last))
     else:
         found = [pair for each in ids for pair in pairs(log.show(each))]
     if not found:
