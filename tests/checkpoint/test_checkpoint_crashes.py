@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,7 +169,7 @@ def touched(project: Path) -> dict[Path, tuple[int, ...]]:
     found: dict[Path, tuple[int, ...]] = {}
     for path in project.iterdir():
         about = path.lstat()
-        found[path] = (about.st_ino, about.st_mode, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        found[path] = (*about[: stat.ST_ATIME], about.st_mtime_ns, about.st_ctime_ns)
     return found
 
 

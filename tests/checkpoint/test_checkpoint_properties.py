@@ -11,7 +11,7 @@ from checkpoint_stage import NOBODY, Project, everything, in_a_fork, stage, take
 
 from redoma.workspace.restoring import Restored
 
-CASES = 500
+CASES = 1000
 
 
 def wrong(seed: int, place: Path) -> str:

@@ -13,7 +13,7 @@ from workspace_stage import Stage, as_an_ordinary_user, fast_directory, snapshot
 
 from redoma.backends.scratch import remove_tree
 
-CASES = 1000
+CASES = 1500
 _WHAT = ["create", "write", "append", "truncate", "rename", "unlink", "rmdir", "symlink", "chmod", "swap", "mkdir"]
 _NAMES = ["a", "b", "c", "d.txt", "é", "na\udcffme", " ", "-rf", "x\ny"]
 _MODES = [0o644, 0o600, 0o755, 0o444, 0o666]
