@@ -121,9 +121,13 @@ class Inputs:
             tally = self._with_room(directory, _read(lock), len(content))
             # One writer at a time, so one name will do; a file that a killed one has left is written over.
             with closing(open_private(_PART, os.O_CREAT | os.O_TRUNC, dir_fd=directory)) as part:
-                write_all(part, content)
-                if self._fsync:
-                    os.fsync(part)
+                try:
+                    write_all(part, content)
+                    if self._fsync:
+                        os.fsync(part)
+                except OSError:  # on a full disk the record of the run must still find room
+                    os.ftruncate(part, 0)
+                    raise
             os.rename(_PART, name, src_dir_fd=directory, dst_dir_fd=directory)
             if self._fsync:
                 os.fsync(directory)

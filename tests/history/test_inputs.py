@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -107,3 +108,14 @@ def test_what_a_killed_writer_left_does_no_harm(tmp_path: Path) -> None:
     name = inputs.keep(b"two")
     assert inputs.get(name) == b"two"
     assert not (tmp_path / "part").exists()
+
+
+def test_what_a_full_disk_could_not_take_gives_its_room_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, content: bytes) -> None:
+        os.write(file, content[:1000])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("redoma.inputs.write_all", full)
+    with pytest.raises(NotKept, match="No space left"):
+        Inputs(tmp_path / "inputs").keep(b"x" * 5000)
+    assert sum(file.stat().st_size for file in (tmp_path / "inputs").iterdir() if file.name != "lock") == 0
