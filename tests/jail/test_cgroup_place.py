@@ -110,15 +110,80 @@ def test_processes_of_others_are_in_the_way(tree: Tree, other: int) -> None:
 
 @pytest.mark.parametrize("unit", ["run-1.scope", "web.service", "run-1.scope/made-by-hand"])
 def test_a_unit_that_systemd_keeps_is_not_used(tree: Tree, unit: str) -> None:
-    """Its manager marks what it delegates, as it is itself marked; so an unmarked unit is not ours, writable or not."""
+    """The system's manager marks what it delegates, so an unmarked unit is not ours, writable or not."""
     tree.mount()
-    tree.group(f"{USER}/app.slice/{unit}", ME)
-    mark(tree.group(USER))
-    answer = refusal(tree.locate(f"0::{USER}/app.slice/{unit}"))
+    tree.group(f"/box.service/system.slice/{unit}", ME)
+    mark(tree.group("/box.service"))  # as in a container of systemd's: marks are seen here
+    answer = refusal(tree.locate(f"0::/box.service/system.slice/{unit}"))
     assert answer.reason == f"systemd keeps {unit.split('/')[0]} for itself: not delegated"
     assert "systemd-run" in answer.fix
     assert "--scope -p Delegate=yes" in answer.fix
     assert ("[Service]" in answer.fix) == unit.endswith(".service")
+
+
+# A user's manager marks nothing, although its own service is marked. It has to be asked.
+
+OUR_MANAGER = f"/user.slice/user@{os.geteuid()}.service"
+
+
+@pytest.fixture
+def users_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have `systemctl --user` say which unit is delegated, as systemd prints it."""
+
+    def delegates(unit: str) -> None:
+        program = tmp_path / "bin" / "systemctl"
+        program.parent.mkdir()
+        program.write_text(
+            "#!/bin/sh\n"
+            '[ "$*" = "--user show --property=Delegate --value -- $6" ] || exit 1\n'
+            f'[ "$6" = "{unit}" ] && echo yes || echo no\n'
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    return delegates
+
+
+def test_a_scope_that_the_users_manager_delegated_is_used(tree: Tree, users_manager: Callable[[str], None]) -> None:
+    users_manager("run-1.scope")
+    tree.mount()
+    mark(tree.group(OUR_MANAGER))
+    own = tree.group(f"{OUR_MANAGER}/app.slice/run-1.scope", ME)
+    assert tree.locate(f"0::{OUR_MANAGER}/app.slice/run-1.scope") == Place("v2", own, move=True)
+
+
+def test_a_subgroup_of_a_service_that_the_users_manager_delegated(
+    tree: Tree, users_manager: Callable[[str], None]
+) -> None:
+    users_manager("redoma.service")
+    tree.mount()
+    mark(tree.group(OUR_MANAGER))
+    service = tree.group(f"{OUR_MANAGER}/app.slice/redoma.service")
+    tree.group(f"{OUR_MANAGER}/app.slice/redoma.service/main", ME, SOMEBODY)
+    assert tree.locate(f"0::{OUR_MANAGER}/app.slice/redoma.service/main") == Place("v2", service)
+
+
+@pytest.mark.parametrize("unit", ["run-1.scope", "web.service", "run-1.scope/made-by-hand"])
+@pytest.mark.parametrize("asked", ["answers no", "does not answer"])
+def test_a_unit_that_the_users_manager_keeps_is_not_used(
+    tree: Tree, unit: str, asked: str, users_manager: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users_manager("another.scope")
+    if asked == "does not answer":
+        monkeypatch.setenv("PATH", "/nonexistent")
+    tree.mount()
+    mark(tree.group(OUR_MANAGER))
+    tree.group(f"{OUR_MANAGER}/app.slice/{unit}", ME)
+    answer = refusal(tree.locate(f"0::{OUR_MANAGER}/app.slice/{unit}"))
+    assert answer.reason == f"systemd keeps {unit.split('/')[0]} for itself: not delegated"
+
+
+def test_a_unit_of_another_users_manager_is_not_used(tree: Tree, users_manager: Callable[[str], None]) -> None:
+    users_manager("run-1.scope")
+    tree.mount()
+    scope = f"/user.slice/user@{os.geteuid() + 1}.service/app.slice/run-1.scope"
+    tree.group(scope, ME)
+    assert "not delegated" in refusal(tree.locate(f"0::{scope}")).reason
 
 
 def test_a_subgroup_that_systemd_made_for_us_has_its_siblings_as_cells(tree: Tree) -> None:

@@ -12,10 +12,11 @@ groups in it (only the root of all can), and Redoma is always in some group. Wha
   `redoma-main` in it: what they may use together stays the same, and what we start from then on starts there.
 - Processes of others are never moved. Where some are in the way, the answer is `Unavailable`, with the command that
   moves them for a person who wants that. A Redoma started by `uv run`, or by hand in the scope of a shell, is a case.
-- A group of a unit of systemd's is used only if systemd marked it as delegated: in any other it may take the controller
-  back at its next reload, and the limits with it. Systemd before 251 shows the mark to root alone; there, for others,
-  being able to write has to do. Should a controller be taken back all the same, reading from the cell fails: a run is
-  never said to have been limited when it was not.
+- A group of a systemd unit is used only if systemd delegated it: in any other unit systemd may take the controller back
+  at its next reload, and the limits with it. The system's manager marks the groups it delegates with an xattr; a user's
+  manager marks none, so it is asked (`systemctl --user show`). Systemd before 251 shows the mark to root alone; there,
+  for others, being able to write has to do. Should a controller be taken back all the same, reading from the cell fails:
+  a run is never said to have been limited when it was not.
 
 `locate` only looks; `enable` acts.
 """
@@ -27,6 +28,7 @@ import errno
 import os
 import re
 import shlex
+import subprocess
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -34,7 +36,9 @@ import msgspec
 MAIN = "redoma-main"
 _UNIT = re.compile(r"\.(service|scope|slice)$")
 _MARKS = ("user.delegate", "trusted.delegate")  # the second is older, and shown to root alone
+_USER_MANAGER = re.compile(r"/user@(\d+)\.service/")
 _ROUNDS = 100
+_PATIENCE = 5.0  # seconds for systemd's answer, which takes milliseconds
 
 
 class Unavailable(msgspec.Struct, frozen=True):
@@ -148,6 +152,8 @@ def _locate_v2(group: str, mounts: list[_Mount], controller: str) -> Place | Una
     if own == top or (isinstance(answer, Place) and not answer.move):
         return answer
     meant = os.path.basename(own) == MAIN or _marked(parent) or (parent == top and not _is_root(parent))
+    if not meant and _UNIT.search(parent) and not _UNIT.search(own):  # a subgroup of a unit that we are in
+        meant = _delegated_by_users_manager(parent)
     other = _consider(parent, top, controller) if meant else answer
     return other if isinstance(other, Place) else answer
 
@@ -200,11 +206,31 @@ def _delegated(unit: str, top: str) -> bool:
     """Whether systemd left a unit to its processes. Marks anywhere above mean that ours would be seen if it were."""
     if _marked(unit):
         return True
+    if _USER_MANAGER.search(unit):
+        return _delegated_by_users_manager(unit)
     marks_are_seen = os.geteuid() == 0
     while unit != top:
         unit = os.path.dirname(unit)
         marks_are_seen = marks_are_seen or _marked(unit)
     return not marks_are_seen
+
+
+def _delegated_by_users_manager(unit: str) -> bool:
+    """Ask our `systemd --user`, if the unit is one of its own: it marks nothing, only the system's manager does."""
+    found = _USER_MANAGER.search(unit)
+    if not found or int(found[1]) != os.geteuid():
+        return False
+    try:
+        answer = subprocess.run(
+            ["systemctl", "--user", "show", "--property=Delegate", "--value", "--", os.path.basename(unit)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0 and answer.stdout.strip() == b"yes"
 
 
 def _marked(directory: str) -> bool:
