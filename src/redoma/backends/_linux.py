@@ -281,6 +281,8 @@ ACCESS_WRITE_FILE, ACCESS_TRUNCATE, ACCESS_IOCTL_DEV = 1 << 1, 1 << 14, 1 << 15
 ACCESS_MAKE_CHAR, ACCESS_MAKE_BLOCK = 1 << 6, 1 << 11
 _FS_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many rights each version of Landlock knows
 _SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1, 2
+LANDLOCK_SCOPES = 6
+"""The first version that keeps signals and abstract sockets inside (Linux 6.12)."""
 
 
 class _PathBeneath(ctypes.Structure):
@@ -294,6 +296,11 @@ def landlock_abi() -> int:
         ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION)
     )
     return max(int(answer), 0)
+
+
+def landlock_promise(abi: int) -> str:
+    """What `landlock` keeps to the cell with this version."""
+    return f"files{', signals and abstract sockets' if abi >= LANDLOCK_SCOPES else ''} kept to the cell"
 
 
 def landlock_rights(abi: int) -> int:
@@ -310,7 +317,7 @@ def landlock(abi: int, allowed: dict[str, int]) -> None:
     attributes = [handled]
     if abi >= 4:
         attributes.append(0)  # TCP ports: the network namespace has nobody else in it
-    if abi >= 6:
+    if abi >= LANDLOCK_SCOPES:
         attributes.append(_SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL)
     ruleset_attributes = (ctypes.c_uint64 * len(attributes))(*attributes)
     ruleset = _check(

@@ -51,7 +51,8 @@ LAYERS = {
 _ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
 """Names that other backends use too, for whoever asks for a layer without minding which backend provides it."""
 
-_OLDEST = (5, 12)  # mount_setattr
+_OLDEST = (5, 10)  # /proc with processes only came with 5.8; nothing older than 5.10 was ever tried
+_OVERLAYS_FOR_ALL = (5, 11)  # before, only root could mount an overlay
 _MOST_PROJECTS = 8  # with cells of their own that are kept ready
 _PROCESSES_PER_NAMESPACE = (5, 14)  # before, RLIMIT_NPROC counted all processes of the user
 
@@ -110,17 +111,18 @@ class JailBackend:
         if self._kernel < _OLDEST:
             raise BackendUnavailable(
                 f"the jail needs Linux {_OLDEST[0]}.{_OLDEST[1]}",
-                why=f"this is {platform.release()}, which can't make a tree of mounts read-only",
+                why=f"this is {platform.release()}",
                 next="use a newer kernel, or docker",
             )
-        layers = dict(LAYERS)
-        if not _linux.landlock_abi():
-            del layers["landlock"]
+        layers = {**LAYERS, "landlock": _linux.landlock_promise(_linux.landlock_abi())}
+        missing = self._beyond_this_kernel()
+        for name in missing:
+            del layers[name]
         for alias, name in _ALIASES.items():
             layers[alias] = layers[name]
         return Capabilities(
             languages=frozenset({"python", "bash", "command"}),
-            isolation=Isolation(layers=layers, missing=() if "landlock" in layers else ("landlock",)),
+            isolation=Isolation(layers=layers, missing=missing),
             limits=frozenset(Limits.__struct_fields__),
             stdin=True,
             env=True,
@@ -130,6 +132,12 @@ class JailBackend:
             control=True,
             workspaces=frozenset({"scratch", "read-only", "overlay"}),
         )
+
+    def _beyond_this_kernel(self) -> tuple[str, ...]:
+        """Layers that no cell has on this kernel. They are on the result as missing, and `require` insists on them."""
+        landlock = () if _linux.landlock_abi() else ("landlock",)
+        names = ("names",) if self._kernel < _OVERLAYS_FOR_ALL and os.geteuid() != 0 else ()
+        return (*landlock, *names)
 
     def facts(self) -> tuple[Fact, ...]:
         """What this host has for a jail, really tried: for `redoma doctor`."""

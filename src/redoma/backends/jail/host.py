@@ -15,13 +15,13 @@ from typing import Literal
 
 import msgspec
 
+from .._linux import LANDLOCK_SCOPES
 from .look import Seen, look
 from .root import UNPRIVILEGED_ID
 from .tries import NAMESPACES
 
 State = Literal["ok", "missing", "degraded"]
 
-_LANDLOCK_SCOPES = 6  # the first version that keeps signals and abstract sockets inside
 _NO_JAIL = "the jail doesn't work"
 _REFUSED = (errno.EPERM, errno.EACCES)
 _WATCHED = (
@@ -221,13 +221,13 @@ def _seccomp(seen: Seen) -> Fact:
 
 
 def _landlock(seen: Seen) -> Fact:
-    if seen.landlock >= _LANDLOCK_SCOPES:
+    if seen.landlock >= LANDLOCK_SCOPES:
         return Fact(name="Landlock", what=f"version {seen.landlock}")
     if seen.landlock:
         return Fact(
             name="Landlock",
             state="degraded",
-            what=f"version {seen.landlock}; signals and abstract sockets came with {_LANDLOCK_SCOPES}",
+            what=f"version {seen.landlock}; signals and abstract sockets came with {LANDLOCK_SCOPES}",
             costs="those are kept inside by namespaces alone; files have the second lock",
             fix="# boot Linux 6.12 or later",
         )

@@ -5,13 +5,13 @@ Each layer is looked for by its effect, or in what the kernel says of us; none i
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from redoma.backends.jail.root import WRITABLE
+from redoma.backends import _linux
+from redoma.backends.jail.root import WRITABLE, unescape
 
 _SPACES = {"user": "user", "pid": "pid", "mount": "mnt", "net": "net", "ipc": "ipc", "uts": "uts", "cgroup": "cgroup"}
 
@@ -30,7 +30,7 @@ def look(spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         "capabilities": lambda: _capabilities(status),
         "no_new_privs": lambda: _flag(status, "NoNewPrivs", "1", "no program gains privileges"),
         "seccomp": lambda: _flag(status, "Seccomp", "2", "an allowlist of system calls"),
-        "landlock": _landlock,
+        "landlock": lambda: _landlock(spec),
         "filesystem": lambda: _root(spec),
         "private": lambda: _private(spec),
         "descriptors": lambda: _descriptors(spec),
@@ -78,18 +78,26 @@ def _flag(status: Mapping[str, str], name: str, wanted: str, meaning: str) -> st
     return meaning
 
 
-def _landlock() -> str:
-    """Seen by its effect: a signal to init, which is outside, is refused; before version 6 a directory in /dev is."""
+def _landlock(spec: Mapping[str, Any]) -> str:
+    """By its effect. /dev/zero can be opened for reading, and only Landlock keeps it from being opened for writing: the
+    mounts and its mode allow that. Only Landlock keeps a signal from init, which has the guest's own user."""
+    if not spec["landlock"]:
+        raise Missing("this kernel has no Landlock, or it is switched off")
+    os.close(os.open("/dev/zero", os.O_RDONLY))
     try:
-        os.kill(1, 0)
+        os.close(os.open("/dev/zero", os.O_WRONLY))
     except PermissionError:
-        return "files, signals and abstract sockets kept to the cell"
-    try:
-        os.mkdir("/dev/probe")
-    except OSError as error:
-        if error.errno == errno.EACCES:
-            return "files kept to the cell"
-    raise Missing("the kernel has no Landlock, or it is switched off")
+        pass
+    else:
+        raise Missing("files can be written to that should not be")
+    if spec["landlock"] >= _linux.LANDLOCK_SCOPES:
+        try:
+            os.kill(1, 0)
+        except PermissionError:
+            pass
+        else:
+            raise Missing("signals reach processes outside")
+    return _linux.landlock_promise(spec["landlock"])
 
 
 def _root(spec: Mapping[str, Any]) -> str:
@@ -114,16 +122,10 @@ def _workspace(spec: Mapping[str, Any]) -> str:
             raise Missing(f"{path} is writable")
         return f"{path}, read-only"
     with open("/proc/self/mountinfo", "rb") as file:
-        mounts = [line.split() for line in file if _plain(line.split()[4]) == os.fsencode(path)]
+        mounts = [line.split() for line in file if unescape(line.split()[4]) == os.fsencode(path)]
     if not mounts or b"overlay" not in mounts[-1][mounts[-1].index(b"-") :]:
         raise Missing(f"{path} is not beneath a layer of its own")
     return f"{path}, beneath a layer of its own that takes what is written"
-
-
-def _plain(path: bytes) -> bytes:
-    """Without the escapes that mountinfo has for blanks."""
-    first, *others = path.split(b"\\")
-    return first + b"".join(bytes([int(other[:3], 8)]) + other[3:] for other in others)
 
 
 def _private(spec: Mapping[str, Any]) -> str:
@@ -197,7 +199,7 @@ def places_shown(mounts: Iterable[bytes], project: str) -> list[str]:
     found = []
     for line in mounts:
         fields = line.split()
-        place = os.fsdecode(_plain(fields[4]))
+        place = os.fsdecode(unescape(fields[4]))
         of_project = bool(project) and f"{place}/".startswith(f"{project}/")
         if (
             place.startswith("/opt/")

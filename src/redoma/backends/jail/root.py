@@ -6,6 +6,7 @@ say nothing of the host; what it must not see is simply not there. Then the zygo
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -158,7 +159,7 @@ def populate(plan: dict[str, Any]) -> None:
                 continue  # see `setup.only_these_files`: nothing else can keep it from being written to
             write(f"dev/{name}", b"")
             _linux.mount(f"/old/dev/{name}", f"dev/{name}", "", _linux.MS_BIND)
-            _linux.restrict_mounts(f"dev/{name}", _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NOEXEC)
+            restrict(f"dev/{name}", _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NOEXEC)
         os.mkdir("dev/pts")
         os.symlink("pts/ptmx", "dev/ptmx")
         os.symlink("/proc/self/fd", "dev/fd")
@@ -169,7 +170,7 @@ def populate(plan: dict[str, Any]) -> None:
         # it can see a whole one already.
         _linux.mount("/old/proc", "proc", "", _linux.MS_BIND | _linux.MS_REC)
         attributes = _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV | _linux.MOUNT_ATTR_NOEXEC
-        _linux.restrict_mounts("proc", attributes)
+        restrict("proc", attributes)
     with step("give the zygote a place to write to"):
         # Some modules write when they are first imported. A cell mounts its own over these.
         for path in WRITABLE[:-1]:
@@ -210,7 +211,7 @@ def find_library(plan: dict[str, Any]) -> None:
     write("./opt/program", content.replace(old, new.ljust(len(old), b"\0")))
     os.chmod("./opt/program", 0o555)  # noqa: S103 - to be executed by the guest
     _linux.mount("./opt/program", program, "", _linux.MS_BIND)
-    _linux.restrict_mounts(program, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+    restrict(program, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
 
 
 def program(name: str, path: str) -> None:
@@ -221,7 +222,7 @@ def program(name: str, path: str) -> None:
     hide(os.path.dirname(path), around)
     _linux.mount(f"{around}/{os.path.basename(path)}", there, "", _linux.MS_BIND)
     _linux.unmount(around, _linux.MNT_DETACH)
-    _linux.restrict_mounts(there, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+    restrict(there, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
 
 
 def project(path: str) -> None:
@@ -235,7 +236,7 @@ def project(path: str) -> None:
         else:
             _linux.mount(f"/old/{path}", "." + PROJECT, "", _linux.MS_BIND | _linux.MS_REC)
         attributes = _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV
-        _linux.restrict_mounts("." + PROJECT, attributes)
+        restrict("." + PROJECT, attributes)
         if not path.startswith(tuple(f"{place}/" for place in WRITABLE)):  # those are new in each cell
             os.makedirs(f".{path}", exist_ok=True)
 
@@ -271,9 +272,44 @@ def owners(about: os.stat_result) -> Iterator[int]:
         os.waitpid(pid, 0)
 
 
+def restrict(target: str, attributes: int, proc: str = "/old/proc") -> None:
+    """Set flags on a mount and on all mounts below it. `proc` is where /proc is mounted."""
+    try:
+        _linux.restrict_mounts(target, attributes)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:  # Linux before 5.12
+            raise
+        for place, flags in mounts_below(os.path.abspath(target), proc):
+            _linux.mount("none", place, "", _linux.MS_REMOUNT | _linux.MS_BIND | flags | attributes)
+
+
+def mounts_below(target: str, proc: str) -> list[tuple[str, int]]:
+    """Every mount at a path and below it, with the flags that it has: a remount takes away those that it doesn't name,
+    and in a user namespace that is refused. (How access times are kept stays as it is, if nothing is said of it.)"""
+    found = []
+    with open(f"{proc}/self/mountinfo", "rb") as file:
+        for line in file:
+            fields = line.split()
+            place = os.fsdecode(unescape(fields[4]))
+            if f"{place}/".startswith(f"{target}/"):
+                options = fields[5].split(b",")
+                found.append((place, sum(flag for name, flag in _FLAGS.items() if name in options)))
+    return found
+
+
+_FLAGS = {b"ro": _linux.MS_RDONLY, b"nosuid": _linux.MS_NOSUID, b"nodev": _linux.MS_NODEV, b"noexec": _linux.MS_NOEXEC}
+"""As mountinfo has them. The attributes of `restrict_mounts` have the same numbers."""
+
+
+def unescape(path: bytes) -> bytes:
+    """A path as mountinfo has it, without the escapes for blanks."""
+    first, *others = path.split(b"\\")
+    return first + b"".join(bytes([int(other[:3], 8)]) + other[3:] for other in others)
+
+
 def bind(source: str, target: str) -> None:
     _linux.mount(f"/old/{source}", target, "", _linux.MS_BIND | _linux.MS_REC)
-    _linux.restrict_mounts(target, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+    restrict(target, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
 
 
 def hide(source: str, target: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from redoma.backends import _linux
 from redoma.backends.jail import seccomp
-from redoma.backends.jail.root import GUEST_ID, UNPRIVILEGED_ID
+from redoma.backends.jail.root import GUEST_ID, UNPRIVILEGED_ID, restrict
 
 NAMESPACES = {
     "mount": _linux.CLONE_NEWNS,
@@ -82,7 +82,7 @@ class Steps:
         self.take("nested", _in_child, _linux.unshare, _linux.CLONE_NEWUSER)
         namespaces = [self.take(name, _linux.unshare, flag) for name, flag in NAMESPACES.items()]
         if all(namespaces) and self.take("tmpfs", _cover):
-            self.take("attributes", _linux.restrict_mounts, _PLACE, _linux.MOUNT_ATTR_NODEV)
+            self.take("attributes", restrict, _PLACE, _linux.MOUNT_ATTR_NODEV, "/proc")
             self.take("overlay", _overlay)
             self.take("overlay-write", _overlay_for_writing)
             self.take("proc", _in_child, _proc)  # in pid 1 of the new namespace, and with its end the namespace ends

@@ -53,6 +53,7 @@ def prepare(told: dict[str, Any]) -> dict[str, Any]:
     spec = {"filter": seccomp.program(told["watched"]), "watched": told["watched"], "zygote": os.getpid()}
     spec["prelude"] = sys.modules[told["prelude"]] if told["prelude"] else None
     spec["outside"] = {name: os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")}
+    spec["landlock"] = _linux.landlock_abi()
     spec["zygote_handle"] = os.pidfd_open(os.getpid())
     _linux.adopt_orphans()  # the cells, whose keepers leave
     _linux.hide_from_peers()  # other processes of this user on the host have no business here
