@@ -20,24 +20,24 @@ def no_such_call(target: str, attributes: int) -> None:
 @pytest.mark.parametrize("user", [0, NOBODY] if os.geteuid() == 0 else [0], ids=lambda user: f"uid {user}")
 def test_an_older_kernel_restricts_the_same_mounts(user: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of a tree of mounts: one with flags of its own, one with a blank in its name, one deep down."""
-    places = ("/tmp/tree", "/tmp/tree/a b", "/tmp/tree/a b/deep")  # noqa: S108 - covered by a mount of the child's
+    places = ("/tmp/tree", "/tmp/tree/a b", "/tmp/tree/a b/deep")
 
     def flags_after_restricting() -> list[Any]:
         _linux.show_to_peers()  # after a change of user, /proc/self is root's
         root.enter_user_namespace(_linux.CLONE_NEWNS)
         _linux.mount("none", "/", "", _linux.MS_REC | _linux.MS_PRIVATE)
-        _linux.mount("tmpfs", "/tmp", "tmpfs", 0, "mode=755")  # noqa: S108
+        _linux.mount("tmpfs", "/tmp", "tmpfs", 0, "mode=755")
         for place, flags in zip(places, (0, _linux.MS_NOEXEC, _linux.MS_NODEV), strict=True):
             os.mkdir(place)
             _linux.mount("tmpfs", place, "tmpfs", flags, "mode=755")
-        os.mkdir("/tmp/tree2")  # noqa: S108
+        os.mkdir("/tmp/tree2")
         attributes = _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID
-        os.mkdir("/tmp/new")  # noqa: S108
-        _linux.mount("/tmp/tree", "/tmp/new", "", _linux.MS_BIND | _linux.MS_REC)  # noqa: S108
-        os.chdir("/tmp")  # noqa: S108
+        os.mkdir("/tmp/new")
+        _linux.mount("/tmp/tree", "/tmp/new", "", _linux.MS_BIND | _linux.MS_REC)
+        os.chdir("/tmp")
         root.restrict("new", attributes, "/proc")
         copies = [place.replace("tree", "new") for place in places]
-        return [[os.statvfs(place).f_flag & 15 for place in (*copies, *places)], os.statvfs("/tmp").f_flag & 15]  # noqa: S108
+        return [[os.statvfs(place).f_flag & 15 for place in (*copies, *places)], os.statvfs("/tmp").f_flag & 15]
 
     with_the_call = in_a_fork(flags_after_restricting, user=user)
     monkeypatch.setattr(_linux, "restrict_mounts", no_such_call)

@@ -15,8 +15,8 @@ groups in it (only the root of all can), and Redoma is always in some group. Wha
 - A group of a systemd unit is used only if systemd delegated it: in any other unit systemd may take the controller back
   at its next reload, and the limits with it. The system's manager marks the groups it delegates with an xattr; a user's
   manager marks none, so it is asked (`systemctl --user show`). Systemd before 251 shows the mark to root alone; there,
-  for others, being able to write has to do. Should a controller be taken back all the same, reading from the cell fails:
-  a run is never said to have been limited when it was not.
+  for others, being able to write has to do. Should a controller be taken back all the same, reading from the cell
+  fails: a run is never said to have been limited when it was not.
 
 `locate` only looks; `enable` acts.
 """
