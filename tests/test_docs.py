@@ -178,8 +178,23 @@ def test_every_layer_has_a_promise_and_no_promise_names_another() -> None:
 SEEN_TO_BE_MISSING = {
     **{name: name for name in ("net", "ipc", "uts", "cgroup", "capabilities", "seccomp", "landlock")},
     **{"proc": "proc", "names": "names", "descriptors": "descriptors", "memory-of-init": "init"},
+    "user-namespaces": "user-namespaces",
 }
 """Steps of making a cell that can be left out, and the layer that is then found to be missing."""
+NO_CELL_WITHOUT = ("user", "private", "no_new_privs", "session")
+NO_LAYER = ("terminals", "loopback", "lifeline")
+"""Conveniences of a cell, and its end when the zygote dies: no layer is missing without them."""
+
+
+def test_every_step_is_a_layer_a_need_or_a_convenience() -> None:
+    assert sorted(jail_setup.LAYERS) == sorted([*SEEN_TO_BE_MISSING, *NO_CELL_WITHOUT, *NO_LAYER])
+
+
+@pytest.mark.parametrize("step", NO_CELL_WITHOUT)
+async def test_no_cell_can_be_made_without(step: str, config: Config) -> None:
+    async with AsyncExecutor(config, backends=[JailBackend(minimum=1, without=[step])]) as executor:
+        result = await executor.run("6 * 7", backend="jail")
+    assert (result.status, result.value) == (Status.FAILED, None)
 
 
 @pytest.mark.parametrize("step", SEEN_TO_BE_MISSING)

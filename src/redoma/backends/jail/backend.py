@@ -35,6 +35,7 @@ LAYERS = {
     "ipc": "shared memory and queues of its own",
     "uts": "a host name of its own",
     "cgroup": "does not see the host's control groups",
+    "user-namespaces": "no further ones can be made",
     "capabilities": "none",
     "no_new_privs": "no program gains privileges",
     "seccomp": "an allowlist of system calls",

@@ -27,6 +27,7 @@ def look(spec: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     status = _status()
     checks: dict[str, Callable[[], str]] = {
         **{name: partial(_namespace, name, spec) for name in _SPACES},
+        "user-namespaces": lambda: _user_namespaces(spec),
         "capabilities": lambda: _capabilities(status),
         "no_new_privs": lambda: _flag(status, "NoNewPrivs", "1", "no program gains privileges"),
         "seccomp": lambda: _flag(status, "Seccomp", "2", "an allowlist of system calls"),
@@ -63,6 +64,13 @@ def _namespace(name: str, spec: Mapping[str, Any]) -> str:
             if {line.split(":")[0].strip() for line in file if ":" in line} != {"lo"}:
                 raise Missing("there are network interfaces beside the cell's own loopback")
     return "a namespace of its own"
+
+
+def _user_namespaces(spec: Mapping[str, Any]) -> str:
+    """As init read it back from the kernel: the guest's own /proc doesn't show it."""
+    if spec["user_namespaces"]:
+        raise Missing(f"{spec['user_namespaces']} more user namespaces can be made")
+    return "no further ones can be made"
 
 
 def _capabilities(status: Mapping[str, str]) -> str:

@@ -59,9 +59,12 @@ KEEPER: tuple[Step, ...] = (("user", namespaces),)
 # --- init, as pid 1: what a cell sees ---
 
 
+USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
+
+
 def no_more_user_namespaces(spec: Spec) -> None:
     """The classic way back to kernel surface. The filter refuses it too; this holds where a filter has a gap."""
-    put("/proc/sys/user/max_user_namespaces", b"0")
+    put(USER_NAMESPACES, b"0")
 
 
 def private_files(spec: Spec) -> None:
