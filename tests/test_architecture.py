@@ -142,14 +142,3 @@ def test_judging_python_does_not_load_the_bash_parser_nor_the_reverse() -> None:
 def test_ctypes_is_in_one_file() -> None:
     users = [file.name for file in PACKAGE.rglob("*.py") if "import ctypes" in file.read_text()]
     assert users == ["_linux.py"]
-
-
-def test_no_file_is_over_500_lines() -> None:
-    root = PACKAGE.parents[1]
-    long = [
-        path
-        for folder in ("src", "tests")
-        for path in (root / folder).rglob("*.py")
-        if len(path.read_text().splitlines()) > 500
-    ]
-    assert long == []

@@ -150,6 +150,8 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
         record["effect"] = {"digest": result.effect.digest, "changes": len(result.effect.changes)}
         record["effect"]["paths"] = redactor.redact_data(paths)[0]
         record |= {"unexpected": list(result.unexpected)[:100], "rolled_back": result.rollback is not None}
+    if result.passed_over:
+        record["passed_over"] = result.passed_over
     if result.no_checkpoint:
         record["no_checkpoint"] = result.no_checkpoint
     if result.mismatch:

@@ -433,6 +433,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     """What went wrong, in words."""
     backend: str = ""
+    passed_over: dict[str, str] = {}
+    """Backends that `auto` prefers to the one that ran it, and why each could not."""
     evaluation: Evaluation
     level: Level | None = None
     level_why: tuple[str, ...] = ()

@@ -25,7 +25,7 @@ import sys
 sys.path[:0] = {libraries!r}
 {preamble}
 from redoma.frontends.cli import main
-sys.argv = ["redoma", "doctor", *{arguments!r}]
+sys.argv = ["redoma", *{arguments!r}]
 sys.exit(main())
 """
 NO_USER_NAMESPACES = """
@@ -45,9 +45,13 @@ NO_JAIL_LINES = (
 
 
 def doctor(*arguments: str, preamble: str = "", home: str = "/nonexistent") -> subprocess.CompletedProcess[str]:
+    return somebody("doctor", *arguments, preamble=preamble, home=home)
+
+
+def somebody(*arguments: str, preamble: str = "", home: str = "/nonexistent") -> subprocess.CompletedProcess[str]:
     """As an unprivileged user, with the system's interpreter where this one can't be reached by others."""
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60, "check": False, "cwd": "/"}
-    options["env"] = {"HOME": home}
+    options["env"] = {"HOME": home, "MONTY_BIN": str(Path(sys.executable).with_name("monty"))}
     python = sys.executable
     if os.getuid() == 0:
         options |= {"user": SOMEBODY, "group": SOMEBODY, "extra_groups": []}
@@ -112,6 +116,38 @@ def test_the_next_backend_is_chosen_where_the_jail_can_not_be_had() -> None:
     done = doctor("--json", preamble=NO_USER_NAMESPACES)
     assert done.returncode == 0
     assert answer(done)["auto"] == "monty"
+
+
+def test_monty_has_no_cells_around_it_where_the_jail_can_not_be_had() -> None:
+    report = answer(doctor("--json", preamble=NO_USER_NAMESPACES))
+    layers = {backend["name"]: backend.get("layers") for backend in report["backends"]}["monty"]
+    assert layers["filesystem"] == "virtual, in memory"
+    assert "mount" not in layers
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> str:
+    place = tmp_path / "home"
+    place.mkdir()
+    for directory in (place, *list(place.parents)[:3]):
+        directory.chmod(0o777)  # the unprivileged user's
+    return str(place)
+
+
+def test_a_run_says_why_it_was_not_in_the_jail(home: str) -> None:
+    done = somebody("run", "print(6 * 7)", preamble=NO_USER_NAMESPACES, home=home)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    assert "redoma: backend: it ran on monty, because jail could not run it: " in done.stderr
+    assert "No space left on device" in done.stderr  # what the kernel answers where no namespace may be made
+    shown = answer(somebody("run", "--json", "print(6 * 7)", preamble=NO_USER_NAMESPACES, home=home))
+    assert (shown["backend"], list(shown["passed_over"])) == ("monty", ["jail", "docker"])
+
+
+def test_where_nothing_can_run_it_every_backend_says_why(home: str) -> None:
+    done = somebody("run", "--lang", "bash", "echo hello", preamble=NO_USER_NAMESPACES, home=home)
+    assert (done.returncode, done.stdout) == (125, "")
+    for why in ("the jail can't be had on this host: ", "no Docker engine answers: ", "monty can't run this request: "):
+        assert why in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)], ids=["text", "json"])

@@ -53,6 +53,8 @@ class Cell:
         self.spec, self.group = spec, group
         self.found: Found | None = None
         self.broken: str | None = None
+        self.refused = False
+        """Whether the kernel does not allow what a cell needs."""
         self.handle = -1
         """A descriptor of its init: readable once nothing of the cell is alive."""
         self._frames = protocol.Frames()
@@ -120,8 +122,8 @@ class Cell:
             if kind == protocol.BORN and self.group is not None:
                 self.group.add(int(payload))
                 self.control.send(protocol.GO)
-            elif kind == protocol.BROKEN:
-                self.broken = payload.decode("utf-8", "replace")
+            elif kind in (protocol.BROKEN, protocol.REFUSED):
+                self._break(kind, payload)
             elif kind == protocol.INIT and self.handle < 0:  # the kernel drops a descriptor that there is no room for
                 self.broken = "too many open files: no descriptor for its init"
 
@@ -141,9 +143,12 @@ class Cell:
                 if self.handle < 0:
                     self.broken = self.broken or "its keeper was killed while it was being made"
             else:
-                self.broken = payload.decode("utf-8", "replace")
+                self._break(kind, payload)
         if not data and self.found is None:
             self.broken = self.broken or "its guest ended while it was being made"
+
+    def _break(self, kind: bytes, why: bytes) -> None:
+        self.broken, self.refused = why.decode("utf-8", "replace"), kind == protocol.REFUSED
 
     def alive(self) -> bool:
         return self.handle >= 0 and not readable(self.handle)

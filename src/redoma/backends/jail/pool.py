@@ -390,8 +390,8 @@ class Pool:
     def _fail_one(self, cell: Cell, begun: float) -> None:
         """The first who waited for this cell. Who came later is owed another try: what it lacked may be there again."""
         why = cell.broken or ""
-        # Namespaces that the host refuses are no accident: another backend may be tried.
-        kind = BackendUnavailable if why.startswith("user: ") else BackendError
+        # What the kernel refuses is no accident: another backend may be tried.
+        kind = BackendUnavailable if cell.refused else BackendError
         error = kind("a cell could not be made", why=why, next="see `redoma doctor`")
         since = self._to_blame(begun)
         with self._lock:

@@ -22,6 +22,8 @@ ARMED = b"A"
 """From the guest, before it has run anything: what it found to be in force."""
 BROKEN = b"X"
 """From whoever could not do its part of making a cell or a zygote: the step and the reason."""
+REFUSED = b"N"
+"""The same, where the kernel does not allow the step: trying again is of no use."""
 REPORT = b"R"
 """From init: what the guest left about itself (value, exception). Hostile."""
 FILE = b"F"
@@ -45,6 +47,7 @@ MOST = {
     INIT: 0,
     ARMED: 16 << 10,
     BROKEN: 4 << 10,
+    REFUSED: 4 << 10,
     REPORT: 8 << 20,
     FILE: 80 << 20,
     LEFT_OUT: 16 << 10,

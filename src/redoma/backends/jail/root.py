@@ -52,6 +52,13 @@ class Broken(Exception):
     """A step that could not be done, and why."""
 
 
+_NOT_ALLOWED = {
+    *(errno.EPERM, errno.EACCES, errno.EROFS, errno.EINVAL),
+    *(errno.ENOSYS, errno.ENODEV, errno.EOPNOTSUPP, errno.ENOSPC),  # the last: no more namespaces may be made
+}
+"""Answers of a kernel that will not do it; others (no memory, no process) may be different in a moment."""
+
+
 @contextmanager
 def step(name: str) -> Iterator[None]:
     """Whatever goes wrong inside is told with what was being done."""
@@ -65,8 +72,12 @@ def step(name: str) -> Iterator[None]:
 def tell(control: socket.socket, error: BaseException) -> None:
     """The last thing that a process does which can't do its part."""
     text = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
+    cause = error.__cause__
+    refused = isinstance(cause, OSError) and cause.errno in _NOT_ALLOWED
     try:
-        control.send(protocol.frame(protocol.BROKEN, text.encode("utf-8", "replace")[:4000]))
+        control.send(
+            protocol.frame(protocol.REFUSED if refused else protocol.BROKEN, text.encode("utf-8", "replace")[:4000])
+        )
     except OSError:
         return  # nobody listens any more
 

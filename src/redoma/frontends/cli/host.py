@@ -23,10 +23,13 @@ def doctor(state: State, as_json: bool) -> int:
 
     Exit status 1 if no backend here isolates.
     """
+    from redoma.backends.monty import MontyBackend
     from redoma.executor import AUTO, AsyncExecutor
 
     executor = AsyncExecutor(state.config)
     facts = {name: _facts(backend) for name, backend in executor.backends.items()}
+    if any(fact["state"] == "missing" for fact in facts["jail"]):
+        executor.backends["monty"] = MontyBackend(cells=False)  # its workers have no cells to run in here
     backends = [
         {**_examine(backend, facts[name]), "isolates": name in AUTO}  # never one without a boundary
         for name, backend in executor.backends.items()
