@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "workspace": {"errors", "models", "backends", "telemetry"},
     "config": {"errors", "models", "notation", "policy"},
     "intake": {"errors", "models", "config"},
-    "denial": {"errors", "models", "backends", "output", "policy", "sensitive"},
+    "denial": {"errors", "models", "backends", "notation", "output", "policy", "sensitive"},
     "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect", "workspace"},
     "inputs": {"errors", "models", "audit"},
     "asked": {"endings", "inputs"},

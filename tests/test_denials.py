@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,7 +30,9 @@ from redoma import (
     denial,
 )
 from redoma.audit import AuditLog
+from redoma.backends.base import exceeded
 from redoma.config import DockerEntry, check, load
+from redoma.frontends.cli.runs import run as run_command
 from redoma.intake import Options
 from redoma.policy import Policy, evaluate
 from redoma.sensitive import Redactor
@@ -335,6 +338,7 @@ def test_the_time_that_the_owner_of_an_executor_set_asks_nobody(tmp_path: Path) 
         ("output_total", Status.OUTPUT, None),
         ("processes", Status.KILLED, "it had more than 100 processes and was ended"),
         ("file_size", Status.KILLED, f"it wrote a file of more than {256 << 20} bytes and was ended"),
+        ("disk", Status.KILLED, exceeded("disk", Limits())),
     ],
 )
 def test_a_limit_says_which_and_how_to_raise_it(
@@ -357,6 +361,22 @@ def test_a_limit_of_the_request_itself_is_raised_there(config: Config) -> None:
     assert no.narrowest == ""
     assert "limits={'time': 80}" in no.allowed
     assert "over 60 s a person is asked" in no.allowed
+
+
+@pytest.mark.parametrize("value", [1, 1000, (256 << 20) + 1, 134217728, 512 << 20, 10**15 + 1, 2**61 + 512, 2**63 - 1])
+@pytest.mark.parametrize("limit", ["time", "cpu", "memory", "disk"])
+def test_the_command_line_takes_the_words_that_a_limit_is_raised_with(limit: str, value: int, config: Config) -> None:
+    limits = Limits(**{limit: value})
+    status = {"memory": Status.MEMORY, "disk": Status.KILLED}.get(limit, Status.TIMEOUT)
+    error = exceeded(limit, limits) if limit in ("cpu", "disk") else None
+    outcome = Outcome(status=status, error=error, isolation=Isolation())
+    no = denial.of_limit(outcome, Request(code="x", limits=limits), config.limits, BARE)
+    assert no is not None
+    (words,) = re.findall(r"\(`(.+)`\)", no.allowed)
+    given = run_command.make_context("run", [*words.split(), "x"]).params
+    exact = limit in ("memory", "disk") and value < 10**14
+    read = given["seconds" if limit == "time" else limit]
+    assert read == pytest.approx(min(2 * value, 2**62), rel=0 if exact else 1e-3, abs=0)
 
 
 @pytest.mark.parametrize("status", [Status.OK, Status.ERROR, Status.KILLED])

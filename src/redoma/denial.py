@@ -15,12 +15,14 @@ import msgspec
 from .backends.base import Outcome, exceeded
 from .errors import BackendError, BackendUnavailable, Unsupported
 from .models import Decision, Denial, Evaluation, Limits, Request, Status
+from .notation import format_size
 from .output import clean
 from .policy import Policy, permit_lines, permit_of
 from .sensitive import Redactor
 
 _SHOWN = 200
-_OPTIONS = {"time": "--time", "cpu": "--cpu", "memory": "--memory", "disk": "--disk"}
+_OPTIONS = {"time": "{:g}".format, "cpu": "{:g}".format, "memory": format_size, "disk": format_size}
+"""Limits that the command line has options for, and how their values are written there."""
 
 
 def of_policy(
@@ -66,7 +68,7 @@ def of_limit(outcome: Outcome, request: Request, configured: Limits, redactor: R
         return None
     reached = getattr(request.limits, limit)
     more = min(reached * 2, 2**62)
-    option = f" (`{_OPTIONS[limit]} {more:g}`)" if limit in _OPTIONS else ""
+    option = f" (`--{limit} {_OPTIONS[limit](more)}`)" if limit in _OPTIONS else ""
     beyond = "; over 60 s a person is asked" if limit == "time" and more > 60 else ""
     return _shown(
         Denial(
@@ -138,7 +140,8 @@ def _limit(outcome: Outcome, limits: Limits) -> str | None:
         case Status.OUTPUT:
             return "output_total"
         case Status.KILLED:  # the backend says so in these very words, or it was somebody's signal
-            return next((each for each in ("processes", "file_size") if outcome.error == exceeded(each, limits)), None)
+            counted = ("processes", "file_size", "disk")
+            return next((each for each in counted if outcome.error == exceeded(each, limits)), None)
         case _:
             return None
 

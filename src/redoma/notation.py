@@ -15,6 +15,16 @@ def parse_size(text: str) -> int | None:
     return int(float(amount) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
 
 
+def format_size(size: int) -> str:
+    """A size as `parse_size` reads it, in the largest unit that divides it: `256MiB`. One with too many digits for that
+    is rounded up."""
+    for exponent, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB"), (0, "")):
+        amount, rest = divmod(size, 1024**exponent)
+        if not rest and amount < 10**15:
+            return f"{amount}{unit}"
+    return f"{-(-size // 1024**4)}TiB"
+
+
 ENGINES = ("unix://", "tcp://", "http://", "https://")
 """How the URL of a Docker engine begins."""
 
