@@ -21,6 +21,9 @@ from redoma.backends.docker import DockerBackend
 from redoma.backends.jail import cgroup
 from redoma.config import AuditConfig
 
+# Hypothesis keeps what it finds and computes beside the tests, if nothing is said, and a checkout may be read-only.
+os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", f"{tempfile.gettempdir()}/hypothesis-of-{os.getuid()}")
+
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     # What looks for leftovers looks at the whole directory, so each process of a run needs one of its own.
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix=f"{worker}-")
