@@ -112,6 +112,21 @@ def test_what_is_missing_is_told_with_its_cost_and_the_command_that_fixes_it() -
     assert any(line.startswith("        ") and "user.max_user_namespaces = 15000" in line for line in fix)
 
 
+def test_what_this_kernel_is_too_old_for_is_told_among_the_facts() -> None:
+    old = "import platform; platform.release = lambda: '5.13.0'"
+    without = "a fork too many is not refused: the run is ended"
+    lines = (
+        "! kernel           Linux 5.13.0, without processes counted by user namespace\n"
+        f"    costs: {without}\n    fix:\n        # boot Linux 5.14 or later\n"
+    )
+    done = doctor(preamble=old)
+    assert done.returncode == 0
+    assert "\n✓ jail\n" in done.stdout
+    assert lines in done.stdout
+    kernel = next(fact for fact in answer(doctor("--json", preamble=old))["host"] if fact["name"] == "kernel")
+    assert (kernel["state"], kernel["costs"]) == ("degraded", without)
+
+
 def test_the_next_backend_is_chosen_where_the_jail_can_not_be_had() -> None:
     done = doctor("--json", preamble=NO_USER_NAMESPACES)
     assert done.returncode == 0

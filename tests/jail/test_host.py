@@ -229,7 +229,7 @@ def test_an_interpreter_that_only_root_can_read_is_found(tmp_path: Path) -> None
     (tmp_path / "lib" / "python3" / "os.py").touch()
 
     def closed() -> str:
-        command = [sys.executable, "-I", "-S", "-c", boot, str(tmp_path), "lib/python3/os.py"]
+        command = [sys.executable, "-I", "-S", "-c", boot, "", str(tmp_path), "lib/python3/os.py"]
         report = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
         return str(report["closed"])
 

@@ -11,12 +11,21 @@ import pytest
 
 from redoma.backends.jail.cgroup_place import Unavailable
 from redoma.backends.jail.host import Fact, explain
+from redoma.backends.jail.kernels import (
+    BY_KERNEL,
+    CELLS,
+    MEMORY_PEAK,
+    TMPFS_XATTRS,
+    USER_OVERLAYS,
+    Feature,
+    version_of,
+)
 from redoma.backends.jail.look import Seen
 from redoma.backends.jail.tries import NAMESPACES
 
 STEPS = (
     *("user", "map", "nested", *NAMESPACES, "tmpfs", "attributes"),
-    *("overlay", "overlay-write", "proc", "knobs", "pivot", "seccomp"),
+    *("overlay", "overlay-write", "overlay-disk", "proc", "knobs", "pivot", "seccomp"),
 )
 WORKS = dict.fromkeys(STEPS, 0)
 
@@ -169,21 +178,74 @@ def test_a_kernel_without_a_kind_of_namespace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "attributes", "state"),
+    ("kernel", "state", "root"),
     [
-        ("5.10.0-28-amd64", errno.ENOSYS, "missing"),
-        ("4.18.0-553.el8", None, "missing"),
-        ("4.4.0-19041-Microsoft", None, "missing"),
-        ("5.13.0", 0, "degraded"),
-        ("5.14.0-427.el9", 0, "ok"),
-        ("6.12.1", 0, "ok"),
+        ("4.4.0-19041-Microsoft", "missing", "missing"),
+        ("4.18.0-553.el8", "missing", "missing"),
+        ("5.10.0-28-amd64", "degraded", "degraded"),
+        ("5.13.0", "degraded", "degraded"),
+        ("5.14.0-427.el9", "ok", "degraded"),
+        ("6.1.0-18-amd64", "ok", "ok"),
+        ("7.2.0", "ok", "ok"),
     ],
 )
-def test_what_a_kernel_is_too_old_for(release: str, attributes: int | None, state: str) -> None:
-    steps = {"user": errno.EPERM} if attributes is None else {**WORKS, "attributes": attributes}
-    fact = told("kernel", release=release, steps=steps)
-    assert fact.state == state
-    assert bool(fact.costs) == bool(fact.fix) == (state != "ok")
+def test_what_a_kernel_is_too_old_for(kernel: str, state: str, root: str) -> None:
+    steps = {"user": errno.EPERM} if state == "missing" else WORKS
+    for fact, expected in (
+        (told("kernel", release=kernel, steps=steps), state),
+        (told("kernel", release=kernel, steps=steps, root=True), root),
+    ):
+        assert fact.state == expected
+        assert bool(fact.costs) == bool(fact.fix) == (expected != "ok")
+
+
+def test_root_on_an_old_kernel_is_told_all_that_it_lacks_at_once() -> None:
+    fact = told("kernel", release="5.10.0", root=True)
+    assert fact.costs == (
+        "no projects; a fork too many is not refused: the run is ended; no project overlays (`redoma try`)"
+    )
+    assert fact.fix == "# boot Linux 5.19 or later"
+
+
+def on(version: tuple[int, int], *, root: bool) -> dict[str, Any]:
+    """What would be observed on this version of Linux, of what depends on it."""
+    xattrs = errno.EOPNOTSUPP if version < (6, 6) else 0
+    steps = {**WORKS, "overlay": errno.EPERM, "overlay-write": errno.EPERM, "overlay-disk": errno.EPERM}
+    return {
+        "release": f"{version[0]}.{version[1]}.0",
+        "steps": steps if version < (5, 11) else {**WORKS, "overlay-write": xattrs},
+        "landlock": 0 if version < (5, 13) else 1 if version < (6, 12) else 6,
+        "cgroup": "v2 limits the memory of a cell",
+        "root": root,
+    }
+
+
+@pytest.mark.parametrize("feature", BY_KERNEL, ids=lambda feature: feature.what)
+def test_each_feature_is_told_by_its_fact_to_whom_it_concerns_and_before_its_version_alone(feature: Feature) -> None:
+    major, minor = feature.since
+    for root in (False, True):
+        before = told(feature.fact, **on((major, minor - 1), root=root))
+        since = told(feature.fact, **on((major, minor), root=root))
+        concerned = feature.whom == "everybody" or (feature.whom == "root") == root
+        assert (feature.without in before.costs) == concerned
+        assert feature.without not in since.costs
+        if concerned:
+            assert before.state == ("missing" if feature is CELLS else "degraded")
+            assert [version_of(version) >= feature.since for version in before.fix.split("Linux ")[1:]] == [True]
+
+
+def test_a_new_kernel_lacks_nothing() -> None:
+    for root in (False, True):
+        assert [fact.costs for fact in explain(host(**on((7, 2), root=root))) if fact.state != "ok"] == []
+
+
+def test_the_table_is_in_the_order_of_versions() -> None:
+    assert list(BY_KERNEL) == sorted(BY_KERNEL, key=lambda feature: feature.since)
+
+
+def test_the_first_version_of_cgroups_has_a_peak_on_every_kernel() -> None:
+    assert told("cgroup", release="5.10.0", cgroup="v1 limits the memory of a cell").state == "ok"
+    assert told("cgroup", release="5.10.0", cgroup="v2 limits the memory of a cell").costs == MEMORY_PEAK.without
 
 
 def test_another_architecture_has_no_filter() -> None:
@@ -206,9 +268,32 @@ def test_landlock_of_each_age(version: int, modules: str, state: str, words: str
     assert words in fact.what + fact.fix
 
 
-def test_an_overlay_that_can_only_be_read_is_less() -> None:
-    assert told("overlayfs", steps={**WORKS, "overlay-write": errno.EOPNOTSUPP}).state == "degraded"
-    assert "modprobe" in told("overlayfs", steps={**WORKS, "overlay": errno.ENODEV, "overlay-write": errno.ENODEV}).fix
+def test_an_overlay_is_written_to_on_disk_where_it_can_not_be_on_a_tmpfs() -> None:
+    assert told("overlayfs", steps={**WORKS, "overlay-disk": errno.EOPNOTSUPP}).state == "ok"  # nobody needs it
+    fact = told("overlayfs", steps={**WORKS, "overlay-write": errno.EOPNOTSUPP}, release="6.1.0")
+    assert (fact.state, fact.costs) == ("degraded", TMPFS_XATTRS.without)
+    assert "Linux 6.6 or later" in fact.fix
+
+
+@pytest.mark.parametrize("steps", [{"overlay-disk": errno.EOPNOTSUPP}, {}], ids=["it fails", "it was not tried"])
+def test_where_no_disk_will_do_either_another_one_is_asked_for(steps: dict[str, int]) -> None:
+    tried = {name: number for name, number in WORKS.items() if name != "overlay-disk"}
+    fact = told("overlayfs", steps={**tried, "overlay-write": errno.EOPNOTSUPP, **steps}, release="6.1.0")
+    assert (fact.state, fact.costs) == ("degraded", "no project overlays (`redoma try`)")
+    assert "\nexport TMPDIR=DIRECTORY\n" in fact.fix
+
+
+def test_a_kernel_without_overlays_lacks_names() -> None:
+    none = {**WORKS, "overlay": errno.ENODEV, "overlay-write": errno.ENODEV, "overlay-disk": errno.ENODEV}
+    for root in (False, True):
+        fact = told("overlayfs", steps=none, root=root)
+        assert "modprobe" in fact.fix
+        assert fact.costs.startswith(USER_OVERLAYS.without)
+        assert "without `names`" in fact.costs  # as a cell on this kernel is expected to have it
+
+
+def test_overlays_that_a_new_enough_kernel_refuses_need_no_newer_one() -> None:
+    assert "dmesg" in told("overlayfs", steps={**WORKS, "overlay": errno.EPERM}).fix
 
 
 def test_a_host_without_bash_runs_the_rest() -> None:

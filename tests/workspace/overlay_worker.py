@@ -197,12 +197,38 @@ async def a_tree_too_deep_is_refused_from_there_on(bench: Bench) -> None:
 @case
 async def its_limits_hold_for_what_it_writes_there(bench: Bench) -> None:
     code = "head -c 30000000 /dev/zero > big; echo $?; stat -c %s big"
-    await bench.run(code, disk=8 << 20)
-    assert "No space left" in bench.stdout
+    outcome = await bench.run(code, disk=8 << 20)
+    assert "No space left" in bench.stdout or was_ended(outcome), outcome
+    found = {entry.path: entry for entry in outcome.entries or ()}
+    assert found["big"].kind == "refused" or found["big"].size <= 8 << 20
     (bench.project / "large").write_bytes(bytes(12 << 20))
-    await bench.run("echo x >> large; echo $?", disk=8 << 20)  # it would have to be copied first
-    assert "1" in bench.stdout.splitlines(), bench.stdout  # which of the two streams is read first is chance
+    outcome = await bench.run("echo x >> large; echo $?", disk=8 << 20)  # it would have to be copied first
+    refused = "1" in bench.stdout.splitlines()  # which of the two streams is read first is chance
+    assert refused or was_ended(outcome), bench.stdout
     assert (bench.project / "large").stat().st_size == 12 << 20
+
+
+def was_ended(outcome: Outcome) -> bool:
+    """A layer in memory is full at its limit; one on disk goes over it, and then the run is ended."""
+    return outcome.status.value == "killed" and "wrote more than 8388608 bytes" in (outcome.error or "")
+
+
+@case
+async def its_limits_hold_on_how_many_files_it_writes_there(bench: Bench) -> None:
+    code = "import time\nfor n in range(300): open(f'{n}', 'w').close(); time.sleep(0.01)"
+    outcome = await bench.run(code, language="python", files=100)
+    assert outcome.status.value in ("error", "killed"), outcome
+    assert len(outcome.entries or ()) < 250
+
+
+@case
+async def what_a_directory_hides_counts_too(bench: Bench) -> None:
+    """One that nobody may look into, and one deeper than anybody looks."""
+    deep = "; ".join(["mkdir n && cd n || exit"] * 300)
+    for hidden in ("mkdir -m 700 h; cd h", deep):
+        code = f"{hidden}; head -c 40000000 /dev/zero > big; chmod 0 .; sleep 5; echo never"
+        outcome = await bench.run(code, disk=8 << 20)
+        assert "never" not in bench.stdout or "No space left" in bench.stdout, outcome
 
 
 @case
@@ -334,8 +360,8 @@ async def what_is_applied_is_what_a_direct_run_does_and_undo_takes_it_back(bench
         shutil.rmtree(bench.place / "changes")
 
 
-async def main(place: str) -> None:
-    jail = JailBackend(minimum=1)
+async def main(place: str, kept_in: str) -> None:
+    jail = JailBackend(minimum=1, changes_on_disk=kept_in == "disk")
     try:
         for name, work in CASES.items():
             wrong = ""
@@ -352,4 +378,4 @@ async def main(place: str) -> None:
 if __name__ == "__main__":
     os.umask(0o022)
     assert stat.S_ISDIR(os.stat(sys.argv[1]).st_mode)
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

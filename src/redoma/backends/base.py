@@ -224,6 +224,8 @@ def exceeded(limit: str, limits: Limits) -> str:
             what = f"had more than {limits.processes} processes"
         case "output_total":
             what = f"printed more than {limits.output_total} bytes"
+        case "disk":
+            what = f"wrote more than {limits.disk} bytes or {limits.files} files"
         case "file_size":
             what = f"wrote a file of more than {limits.file_size} bytes"
         case _:

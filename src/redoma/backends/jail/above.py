@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ _EVERYTHING = "."  # `EVERYTHING` of backends.base, which is not loaded in a cel
 HOLES = 1 << 30
 """Beyond its limit on the disk: bytes that files may have together, holes included, which cost the guest nothing."""
 _PIECE = 1 << 20
+_COUNT_EVERY = 0.5  # seconds
 _OPAQUE = "user.overlay.opaque"
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _ODD = {
@@ -43,11 +45,67 @@ def send(layer: int, tell: Send, disk: int) -> None:
     What is not sent would look as if the run had not put it there, and what the project has in its place would go. So
     a directory that can't be sent as a whole is refused in place of its entry, and too many entries refuse everything.
     """
-    sender = _Sender(tell, disk + HOLES)
+    sender = _Sender(tell, disk)
     try:
         sender.walk(layer, os.listdir(layer), "", 0)
     except _TooMany:
         sender.refuse(_EVERYTHING, f"more than {MOST_ENTRIES:,} files and directories were changed")
+
+
+class Size:
+    """How much a layer on disk holds, while the cell is alive. A layer in memory has a cap of its own."""
+
+    def __init__(self, layer: int, *, max_bytes: int, max_files: int) -> None:
+        self._layer, self._max_bytes, self._max_files = layer, max_bytes, max_files
+        self._before = os.fstatvfs(layer)
+        self._count_at = 0.0
+
+    def too_large(self) -> bool:
+        """Cheap: the disk's free space tells when to count. Others use the disk too, so now and then count anyway."""
+        now = os.fstatvfs(self._layer)
+        taken = (self._before.f_bfree - now.f_bfree) * now.f_frsize
+        suspected = taken > self._max_bytes or self._before.f_ffree - now.f_ffree > self._max_files
+        if not suspected and time.monotonic() < self._count_at:
+            return False
+        begun = time.monotonic()
+        found = self.counted(unreadable=suspected)
+        ended = time.monotonic()
+        self._count_at = ended + max(_COUNT_EVERY, 10 * (ended - begun))
+        return found
+
+    def counted(self, *, unreadable: bool = False) -> bool:
+        """Whether it holds too much. `unreadable` is the answer where a part of it can't be read or is too deep."""
+        left_bytes, left_files = self._max_bytes, self._max_files
+        hidden = False
+        opened = [os.dup(self._layer)]
+        try:
+            todo = [os.listdir(opened[0])]
+            while todo:
+                if not todo[-1]:
+                    todo.pop()
+                    os.close(opened.pop())
+                    continue
+                name = todo[-1].pop()
+                try:
+                    about = os.stat(name, dir_fd=opened[-1], follow_symlinks=False)
+                    left_bytes -= about.st_blocks * 512
+                    left_files -= 1
+                    if left_bytes < 0 or left_files < 0:
+                        return True
+                    if stat.S_ISDIR(about.st_mode):
+                        if len(opened) > DEEPEST:
+                            hidden = True
+                            continue
+                        opened.append(os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=opened[-1]))
+                        todo.append(os.listdir(opened[-1]))
+                except FileNotFoundError:
+                    continue  # it has gone since
+                except OSError:
+                    hidden = True
+        finally:
+            for number in opened:
+                os.close(number)
+        return hidden and unreadable
 
 
 class _TooMany(Exception):
@@ -55,8 +113,8 @@ class _TooMany(Exception):
 
 
 class _Sender:
-    def __init__(self, tell: Send, room: int) -> None:
-        self._tell, self._room = tell, room
+    def __init__(self, tell: Send, disk: int) -> None:
+        self._tell, self._room, self._data = tell, disk + HOLES, disk
         self._left = MOST_ENTRIES
         self._linked: dict[int, str] = {}
 
@@ -120,6 +178,10 @@ class _Sender:
         mode = stat.S_IMODE(about.st_mode)
         file = _open(directory, name, mode)
         try:
+            self._data -= sum(end - start for start, end in _between_holes(file, about.st_size))
+            if self._data < 0:  # only on disk, where nothing stops a write at once
+                self.refuse(path, "more was written than may be")
+                return
             self.entry(path, {"kind": "file", "mode": mode, "size": about.st_size})
             for place, piece in _pieces(file, about.st_size):
                 self._tell(protocol.frame(protocol.DATA, place.to_bytes(8, "big") + piece))
@@ -144,17 +206,22 @@ def _is_opaque(directory: int) -> bool:
         raise
 
 
-def _pieces(file: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """What there is between the holes."""
-    place = 0
-    while place < size:
+def _between_holes(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where there is something in a file, from and to."""
+    end = 0
+    while end < size:
         try:
-            place = os.lseek(file, place, os.SEEK_DATA)
-            end = os.lseek(file, place, os.SEEK_HOLE)
+            start = os.lseek(file, end, os.SEEK_DATA)
+            end = min(os.lseek(file, start, os.SEEK_HOLE), size)
         except OSError as error:
             if error.errno == errno.ENXIO:  # nothing but a hole is left
                 return
             raise
+        yield start, end
+
+
+def _pieces(file: int, size: int) -> Iterator[tuple[int, bytes]]:
+    for place, end in _between_holes(file, size):
         while place < end:
             piece = os.pread(file, min(_PIECE, end - place), place)
             if not piece:

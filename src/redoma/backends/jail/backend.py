@@ -20,6 +20,7 @@ from ..base import Capabilities, Control, Outcome, Sink
 from . import cgroup, setup
 from .cell import Cell, Spec
 from .cgroup_place import Unavailable
+from .kernels import CELLS, COUNTED_PROCESSES, USER_OVERLAYS, Feature
 from .launch import Zygote
 from .pool import Pool
 from .run import Run
@@ -52,17 +53,15 @@ LAYERS = {
 _ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
 """Names that other backends use too, for whoever asks for a layer without minding which backend provides it."""
 
-_OLDEST = (5, 10)  # /proc with processes only came with 5.8; nothing older than 5.10 was ever tried
-_OVERLAYS_FOR_ALL = (5, 11)  # before, only root could mount an overlay
 _MOST_PROJECTS = 8  # with cells of their own that are kept ready
-_PROCESSES_PER_NAMESPACE = (5, 14)  # before, RLIMIT_NPROC counted all processes of the user
 
 
 class JailBackend:
     """Keeps `minimum` cells armed, runs `maximum` at a time, lets `queue` more wait, and trims after `idle` seconds.
 
     `preload` names modules that every Python run will find already imported. `without` leaves layers out, for tests
-    that must see an attack succeed; a run then has to name the layers that it requires.
+    that must see an attack succeed; a run then has to name the layers that it requires. `changes_on_disk` keeps what
+    runs change in a project on disk, as on kernels where memory can't hold it (before 6.6).
 
     For another backend that runs in cells: `prelude` names a module of ours whose `arm()` every guest calls when it has
     been made ready; the code finds what it returns in its namespace. `programs` are files of the host to have inside,
@@ -80,6 +79,7 @@ class JailBackend:
         idle: float = 30.0,
         preload: Iterable[str] = (),
         without: Iterable[str] = (),
+        changes_on_disk: bool = False,
         prelude: str = "",
         programs: Mapping[str, str] | None = None,
     ) -> None:
@@ -87,6 +87,7 @@ class JailBackend:
         self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
         self._preload, self._without = tuple(preload), frozenset(without)
         self._prelude, self._programs = prelude, dict(programs or {})
+        self._changes_on_disk = changes_on_disk
         if unknown := self._without - {*setup.LAYERS, "memory"}:
             raise InvalidRequest(
                 f"no layer is called {', '.join(sorted(unknown))}",
@@ -98,7 +99,7 @@ class JailBackend:
         self._groups: cgroup.Cgroups | Unavailable | None = None
         self._env: dict[str, str] = {}
         self._memory = ""
-        self._kernel = _kernel()
+        self._release = platform.release()
         self._can: Capabilities | None = None
 
     def capabilities(self) -> Capabilities:
@@ -109,10 +110,10 @@ class JailBackend:
     def _look(self) -> Capabilities:
         if sys.platform != "linux":
             raise BackendUnavailable("the jail needs Linux", why="it is made of its namespaces", next="use docker here")
-        if self._kernel < _OLDEST:
+        if self._lacks(CELLS):
             raise BackendUnavailable(
-                f"the jail needs Linux {_OLDEST[0]}.{_OLDEST[1]}",
-                why=f"this is {platform.release()}",
+                f"the jail needs Linux {CELLS.version}",
+                why=f"this is {self._release}",
                 next="use a newer kernel, or docker",
             )
         layers = {**LAYERS, "landlock": _linux.landlock_promise(_linux.landlock_abi())}
@@ -137,8 +138,11 @@ class JailBackend:
     def _beyond_this_kernel(self) -> tuple[str, ...]:
         """Layers that no cell has on this kernel. They are on the result as missing, and `require` insists on them."""
         landlock = () if _linux.landlock_abi() else ("landlock",)
-        names = ("names",) if self._kernel < _OVERLAYS_FOR_ALL and os.geteuid() != 0 else ()
+        names = ("names",) if self._lacks(USER_OVERLAYS) else ()
         return (*landlock, *names)
+
+    def _lacks(self, feature: Feature) -> bool:
+        return feature.is_missing(self._release, root=os.geteuid() == 0)
 
     def facts(self) -> tuple[Fact, ...]:
         """What this host has for a jail, really tried: for `redoma doctor`."""
@@ -176,7 +180,7 @@ class JailBackend:
             isolation = self._isolation(cell, request.require)
             work = Run(request, sink, cell, isolation, self._env, control, stage)
             return await work.execute(
-                processes_by_rlimit=self._kernel >= _PROCESSES_PER_NAMESPACE, watched=cell.group is None
+                processes_by_rlimit=not self._lacks(COUNTED_PROCESSES), watched=cell.group is None
             )
         finally:
             pool.give_back(cell)
@@ -221,6 +225,7 @@ class JailBackend:
                 self._groups.sweep()
         groups = self._groups if isinstance(self._groups, cgroup.Cgroups) and "memory" not in self._without else None
         inside: dict[str, Any] = {"prelude": self._prelude, "programs": self._programs, "project": project}
+        inside["changes_on_disk"] = self._changes_on_disk
         zygote = Zygote(self._preload, watched=groups is None, hashes=hashes, **inside)
         self._env = zygote.env
         self._memory = groups.describe() if groups else ""
@@ -285,8 +290,3 @@ def _place(project: str) -> _Place:
 
 _making = threading.Lock()  # two threads that come first at the same time must not make a pool each
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)
-
-
-def _kernel() -> tuple[int, int]:
-    major, minor, *_ = (*platform.release().split("."), "0")
-    return int(major), int("".join(filter(str.isdigit, minor)) or 0)

@@ -51,6 +51,8 @@ class Cell:
 
     def __init__(self, zygote: Zygote, spec: Spec, without: frozenset[str], group: Group | None) -> None:
         self.spec, self.group = spec, group
+        self._layers = zygote.layers if spec.workspace == "overlay" else None
+        self._layer = ""
         self.found: Found | None = None
         self.broken: str | None = None
         self.refused = False
@@ -77,13 +79,16 @@ class Cell:
             self.stdin, self.stdout, self.stderr = held[2:]
             for near in held:
                 os.set_blocking(near, False)
+            if self._layers is not None:
+                self._layer = self._layers.take()
             drawn = spec.seed if spec.seed is not None else new_seed()
             self.seed = Seed(random=drawn, hashes=zygote.hashes)
-            told: dict[str, Any] = {**msgspec.structs.asdict(spec), "seed": drawn}
+            told: dict[str, Any] = {**msgspec.structs.asdict(spec), "seed": drawn, "layer": self._layer}
             zygote.order({**told, "without": sorted(without), "cgroup": group is not None}, far)
         except OSError as error:
             for near in held:
                 os.close(near)
+            self._remove_layer()
             if hasattr(self, "control"):
                 self.control.detach()
             if hasattr(self, "order"):
@@ -179,4 +184,10 @@ class Cell:
             if self.alive():
                 return False
             self.close_handle()
+        self._remove_layer()
         return self.group is None or self.group.remove()
+
+    def _remove_layer(self) -> None:
+        if self._layers is not None and self._layer:
+            name, self._layer = self._layer, ""
+            self._layers.give_back(name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import re
 import shlex
 import sys
 from typing import Literal
@@ -16,6 +15,19 @@ from typing import Literal
 import msgspec
 
 from .._linux import LANDLOCK_SCOPES
+from .kernels import (
+    BY_KERNEL,
+    CELLS,
+    IDMAPPED_OVERLAYS,
+    LANDLOCK_FILES,
+    LANDLOCK_SIGNALS,
+    MEMORY_PEAK,
+    NO_OVERLAYS,
+    TMPFS_XATTRS,
+    USER_OVERLAYS,
+    Feature,
+    version_of,
+)
 from .look import Seen, look
 from .root import UNPRIVILEGED_ID
 from .tries import NAMESPACES
@@ -71,27 +83,30 @@ def explain(seen: Seen) -> tuple[Fact, ...]:
 
 
 def _kernel(seen: Seen) -> Fact:
-    numbers = re.match(r"(\d+)\.(\d+)", seen.release)
-    version = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
     what = f"Linux {seen.release}"
-    if version < (5, 12):
+    if CELLS.is_missing(seen.release, root=seen.root):
         wsl1 = seen.release.endswith("-Microsoft")  # the second version calls itself -microsoft-standard-WSL2
         return Fact(
             name="kernel",
             state="missing",
-            what=f"{what}; the jail makes whole trees of mounts read-only, which came with 5.12",
-            costs=_NO_JAIL,
-            fix="# in Windows:\nwsl --set-version DISTRIBUTION 2" if wsl1 else "# boot Linux 5.14 or later",
+            what=f"{what}; the jail needs {CELLS.version} or later",
+            costs=CELLS.without,
+            fix="# in Windows:\nwsl --set-version DISTRIBUTION 2" if wsl1 else _boot(BY_KERNEL[-1]),
         )
-    if version < (5, 14):
-        return Fact(
-            name="kernel",
-            state="degraded",
-            what=f"{what}; processes are counted for each user namespace since 5.14",
-            costs="the limit on processes also counts what else this user runs",
-            fix="# boot Linux 5.14 or later",
-        )
-    return Fact(name="kernel", what=what)
+    lacking = [
+        feature
+        for feature in BY_KERNEL
+        if feature.fact == "kernel" and feature.is_missing(seen.release, root=seen.root)
+    ]
+    if not lacking:
+        return Fact(name="kernel", what=what)
+    return Fact(
+        name="kernel",
+        state="degraded",
+        what=f"{what}, without {', '.join(feature.what for feature in lacking)}",
+        costs="; ".join(dict.fromkeys(feature.without for feature in lacking)),
+        fix=_boot(lacking[-1]),
+    )
 
 
 def _architecture(seen: Seen) -> Fact:
@@ -196,16 +211,38 @@ def _proc(seen: Seen) -> Fact:
 
 
 def _overlay(seen: Seen) -> Fact:
+    """One hides where the interpreter lies; one that can be written to takes what a run changes in a project."""
     if number := seen.steps.get("overlay", 0):
-        what = f"can't be mounted in a user namespace: {os.strerror(number)}"
-        fix = "sudo modprobe overlay" if number == errno.ENODEV else "# boot Linux 5.11 or later"
-        costs = "a guest can read where the interpreter lies on this host"
-        return Fact(name="overlayfs", state="degraded", what=what, costs=costs, fix=fix)
-    if number := seen.steps.get("overlay-write", 0):
-        what = f"can be mounted, but not written to on a tmpfs: {os.strerror(number)}"
-        costs = "nothing for the jail; changes to a directory can't be tried in an overlay first"
-        return Fact(name="overlayfs", state="degraded", what=what, costs=costs, fix="# boot Linux 6.6 or later")
-    return Fact(name="overlayfs", what="can be mounted in a user namespace, also for writing")
+        return _no_overlay(seen, number)
+    on_tmpfs = seen.steps.get("overlay-write", 0)
+    if not on_tmpfs:
+        return Fact(name="overlayfs", what="can be mounted in a user namespace, also for writing")
+    if IDMAPPED_OVERLAYS.is_missing(
+        seen.release, root=seen.root
+    ):  # no project is written to then, and `_kernel` says so
+        return Fact(name="overlayfs", what="can be mounted in a user namespace")
+    fix = f"{_boot(TMPFS_XATTRS)}, built with CONFIG_TMPFS_XATTR=y"
+    on_disk = seen.steps.get("overlay-disk", errno.EOPNOTSUPP)
+    if not on_disk:
+        what = f"can be written to on disk, but not on a tmpfs: {os.strerror(on_tmpfs)}"
+        return Fact(name="overlayfs", state="degraded", what=what, costs=TMPFS_XATTRS.without, fix=fix)
+    tmpfs, disk = os.strerror(on_tmpfs), os.strerror(on_disk)
+    what = f"can be written to neither on a tmpfs ({tmpfs}) nor in $TMPDIR, /tmp or /var/tmp ({disk})"
+    fix = f"# a directory on ext4, XFS or Btrfs:\nexport TMPDIR=DIRECTORY\n# or:\n{fix}"
+    return Fact(name="overlayfs", state="degraded", what=what, costs=NO_OVERLAYS, fix=fix)
+
+
+def _no_overlay(seen: Seen, number: int) -> Fact:
+    what, costs, fix = f"can't be mounted in a user namespace: {os.strerror(number)}", USER_OVERLAYS.without, ""
+    if number == errno.ENODEV:
+        what, fix = "this kernel has none, or its module is not loaded", "sudo modprobe overlay"
+    needed = USER_OVERLAYS
+    if seen.root and not fix:  # it hides the interpreter while it is still root
+        needed, costs = IDMAPPED_OVERLAYS, NO_OVERLAYS
+    elif version_of(seen.release) >= USER_OVERLAYS.since:  # there, `names` is expected of a cell
+        costs += "; a run has to name the layers that it requires, without `names`"
+    fix = fix or (_boot(needed) if needed.is_missing(seen.release, root=seen.root) else _LAST_RESORT)
+    return Fact(name="overlayfs", state="degraded", what=what, costs=costs, fix=fix)
 
 
 def _seccomp(seen: Seen) -> Fact:
@@ -228,10 +265,10 @@ def _landlock(seen: Seen) -> Fact:
             name="Landlock",
             state="degraded",
             what=f"version {seen.landlock}; signals and abstract sockets came with {LANDLOCK_SCOPES}",
-            costs="those are kept inside by namespaces alone; files have the second lock",
-            fix="# boot Linux 6.12 or later",
+            costs=LANDLOCK_SIGNALS.without,
+            fix=_boot(LANDLOCK_SIGNALS),
         )
-    fix = "# boot Linux 6.12 or later, built with CONFIG_SECURITY_LANDLOCK=y"
+    fix = f"{_boot(LANDLOCK_SIGNALS)}, built with CONFIG_SECURITY_LANDLOCK=y"
     if seen.modules and "landlock" not in seen.modules.split(","):
         fix = (
             "# if this kernel has it, it is switched off: add to GRUB_CMDLINE_LINUX in /etc/default/grub\n"
@@ -242,15 +279,18 @@ def _landlock(seen: Seen) -> Fact:
         name="Landlock",
         state="degraded",
         what="this kernel has none, or it is switched off",
-        costs="files, signals and abstract sockets are kept inside by namespaces alone, without a second lock",
+        costs=f"{LANDLOCK_FILES.without}; {LANDLOCK_SIGNALS.without}",
         fix=fix,
     )
 
 
 def _cgroups(seen: Seen) -> Fact:
-    if isinstance(seen.cgroup, str):
-        return Fact(name="cgroup", what=seen.cgroup)
-    return Fact(name="cgroup", state="degraded", what=seen.cgroup.reason, costs=_WATCHED, fix=seen.cgroup.fix)
+    if not isinstance(seen.cgroup, str):
+        return Fact(name="cgroup", state="degraded", what=seen.cgroup.reason, costs=_WATCHED, fix=seen.cgroup.fix)
+    if seen.cgroup.startswith("v2") and MEMORY_PEAK.is_missing(seen.release, root=seen.root):
+        costs, fix = MEMORY_PEAK.without, _boot(MEMORY_PEAK)
+        return Fact(name="cgroup", state="degraded", what=seen.cgroup, costs=costs, fix=fix)
+    return Fact(name="cgroup", what=seen.cgroup)
 
 
 def _bash(seen: Seen) -> Fact:
@@ -285,6 +325,10 @@ _SELINUX_FIX = (
     "sudo ausearch -m avc,user_avc -ts recent\n"
     "sudo ausearch -m avc,user_avc -ts recent | audit2allow -M redoma && sudo semodule -i redoma.pp"
 )
+
+
+def _boot(feature: Feature) -> str:
+    return f"# boot Linux {feature.version} or later"
 
 
 def _confined(seen: Seen) -> bool:

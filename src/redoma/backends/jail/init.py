@@ -62,6 +62,9 @@ class Watch:
         self._watched: bool = spec["watched"]
         self._above: int | None = spec.get("above")
         self._disk: int = spec["disk"]
+        self._layer = None
+        if self._above is not None and spec["changes"] == "disk":
+            self._layer = above.Size(self._above, max_bytes=spec["disk"], max_files=spec["files"])
         self._status: int | None = None
         self._cause = ""
         self._peak = 0
@@ -87,7 +90,7 @@ class Watch:
         if told is None:
             return  # never used, or broken before it was: the parent knows why
         self._before = float((_look(str(self._pid), "schedstat").split() or [b"0"])[0]) / 1e9
-        pause = _LOOK_OFTEN if self._watched else _LOOK
+        pause = _LOOK_OFTEN if self._watched or self._layer else _LOOK
         look = time.monotonic() + pause
         while True:
             ready = [number for number, _ in poll.poll(_LOOK_OFTEN * 1000)]
@@ -108,6 +111,8 @@ class Watch:
                     break
                 look = time.monotonic() + pause
         self._kill_all()
+        if self._layer is not None and not self._cause and self._layer.counted():
+            self._cause = "disk"
         self._report(told)
 
     def _heard(self, seconds: float) -> bool:
@@ -147,6 +152,8 @@ class Watch:
             self._peak = max(self._peak, used)
             if used > told["memory"]:
                 return "memory"
+        if self._layer is not None and self._layer.too_large():
+            return "disk"
         return ""
 
     def _cpu_used(self, processes: list[str]) -> float:

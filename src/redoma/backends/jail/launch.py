@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import BackendError, BackendUnavailable
 from . import protocol
+from .layers import Layers
 from .root import PYTHON, VENV
 
 _PACKAGE = Path(__file__).parents[2]
@@ -32,7 +33,13 @@ _SECONDS = 60.0  # for the interpreter and whatever it preloads
 
 
 def plan(
-    preload: Iterable[str], watched: bool, prelude: str, programs: Mapping[str, str], project: str, hashes: int
+    preload: Iterable[str],
+    watched: bool,
+    prelude: str,
+    programs: Mapping[str, str],
+    project: str,
+    layers: Mapping[str, Any],
+    hashes: int,
 ) -> dict[str, Any]:
     """Where everything is on the host, and what it is called inside."""
     base = os.path.realpath(sys.base_prefix)
@@ -66,7 +73,14 @@ def plan(
         "hashes": hashes,
         "programs": {name: os.path.realpath(path) for name, path in programs.items()},
         "project": project,
-        "zygote": {"preload": [*preload, *([prelude] if prelude else [])], "watched": watched, "prelude": prelude},
+        "layers": layers,
+        "zygote": {
+            "preload": [*preload, *([prelude] if prelude else [])],
+            "watched": watched,
+            "prelude": prelude,
+            "changes": "",
+            "why": "",
+        },
     }
 
 
@@ -101,10 +115,13 @@ class Zygote:
         programs: Mapping[str, str] | None = None,
         project: str = "",
         hashes: int | None = None,
+        changes_on_disk: bool = False,
     ) -> None:
         # Chosen at random, but by us: a run can be repeated only where the order of its sets can be had again.
         self.hashes = hashes if hashes is not None else 1 + secrets.randbelow(MOST_HASHES)
-        told = plan(preload, watched, prelude, programs or {}, project, self.hashes)
+        self.layers = Layers() if project else None
+        layers = {"path": self.layers.path if self.layers else "", "always": changes_on_disk}
+        told = plan(preload, watched, prelude, programs or {}, project, layers, self.hashes)
         self.env: dict[str, str] = told["env"]
         self.socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         us = os.pidfd_open(os.getpid())
@@ -127,6 +144,7 @@ class Zygote:
             )
         except OSError as error:
             self.socket.close()
+            self._forget_layers()
             raise BackendError("the jail could not be started", why=str(error), next="free some processes") from error
         finally:
             os.close(us)
@@ -151,6 +169,13 @@ class Zygote:
             if why.startswith("preload "):
                 raise BackendError("the jail could not be warmed", why=why, next="check `preload`")
             raise BackendUnavailable("the jail can't be had on this host", why=why, next="see `redoma doctor`")
+        if json.loads(text)["changes"] != "disk":
+            self._forget_layers()
+
+    def _forget_layers(self) -> None:
+        if self.layers is not None:
+            self.layers.close()
+            self.layers = None
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -167,3 +192,5 @@ class Zygote:
         except subprocess.TimeoutExpired:  # busy with an import, say
             self._process.kill()
             self._process.wait()
+        if self.layers is not None:
+            self.layers.close()  # it goes with the last of the cells

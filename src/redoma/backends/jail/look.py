@@ -20,6 +20,7 @@ import msgspec
 from . import seccomp
 from .cgroup import find
 from .cgroup_place import Unavailable, locate
+from .layers import Layers
 
 _PACKAGES = str(Path(__file__).parents[3])
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from redoma.backends.jail.tries import main; main()"
@@ -99,9 +100,10 @@ def _take_steps() -> tuple[dict[str, Any], str]:
         (f"{_PACKAGES}/redoma", "__init__.py"),
     ]
     arguments = [word for pair in needed if os.path.isdir(pair[0]) for word in pair]
+    layers = Layers()
     try:
         child = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGES, *arguments],
+            [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGES, layers.path, *arguments],
             capture_output=True,
             timeout=_PATIENCE,
             check=False,
@@ -110,6 +112,8 @@ def _take_steps() -> tuple[dict[str, Any], str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {}, str(error)
+    finally:
+        layers.close()
     if child.returncode:
         last = child.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
         return {}, last or f"the child ended with status {child.returncode}"

@@ -13,6 +13,7 @@ from typing import Any
 from redoma.backends import _linux
 from redoma.backends.jail.root import WRITABLE, unescape
 
+_LAYER = {"memory": "", "disk": "; on disk, where its size is watched every 10 ms"}
 _SPACES = {"user": "user", "pid": "pid", "mount": "mnt", "net": "net", "ipc": "ipc", "uts": "uts", "cgroup": "cgroup"}
 
 
@@ -133,7 +134,7 @@ def _workspace(spec: Mapping[str, Any]) -> str:
         mounts = [line.split() for line in file if unescape(line.split()[4]) == os.fsencode(path)]
     if not mounts or b"overlay" not in mounts[-1][mounts[-1].index(b"-") :]:
         raise Missing(f"{path} is not beneath a layer of its own")
-    return f"{path}, beneath a layer of its own that takes what is written"
+    return f"{path}, beneath a layer of its own that takes what is written{_LAYER[spec['changes']]}"
 
 
 def _private(spec: Mapping[str, Any]) -> str:

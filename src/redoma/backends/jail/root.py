@@ -27,6 +27,8 @@ UNPRIVILEGED_ID = 65530
 PYTHON, VENV, PACKAGE, PROGRAMS = "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs"
 PROJECT = "/.project"
 """Where the zygote has a project of the host, read-only. A cell sees it at its own path."""
+CHANGES = "/.changes"
+"""Where the zygote has a directory on disk for what cells write to the project, if they can't keep it in memory."""
 WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names inside the cell, each a private mount
 """Where each cell mounts what is its own."""
 
@@ -151,6 +153,7 @@ def populate(plan: dict[str, Any]) -> None:
             program(name, path)
     if plan["project"]:
         project(plan["project"])
+        plan["zygote"] |= place_for_changes(plan["layers"]["path"], on_disk=plan["layers"]["always"])
     with step("make /etc"):
         for path, text in _TEXTS.items():
             write(path, text.encode())
@@ -250,6 +253,50 @@ def project(path: str) -> None:
         restrict("." + PROJECT, attributes)
         if not path.startswith(tuple(f"{place}/" for place in WRITABLE)):  # those are new in each cell
             os.makedirs(f".{path}", exist_ok=True)
+
+
+def place_for_changes(layers: str, *, on_disk: bool) -> dict[str, str]:
+    """Find where a cell can keep what it writes to the project: in `memory` (unless `on_disk`), on `disk` (in this
+    directory of the host), or nowhere, and why."""
+    why = "it is to be kept on disk"
+    if not on_disk:
+        try:
+            with step("mount an overlay over the project"):
+                hold_changes("./mnt/memory", "." + PROJECT)
+        except Broken as broken:
+            why = str(broken)
+        else:
+            return {"changes": "memory", "why": ""}
+    if not layers:
+        return {"changes": "", "why": f"{why}; and neither TMPDIR nor /var/tmp takes user xattrs"}
+    try:
+        with step(f"mount an overlay over the project with its upper layer in {os.path.dirname(layers)}"):
+            os.mkdir("." + CHANGES)
+            _linux.mount(f"/old/{layers}", "." + CHANGES, "", _linux.MS_BIND)
+            restrict("." + CHANGES, _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+            hold_changes("." + CHANGES + "/0", "." + PROJECT)
+    except Broken as broken:
+        return {"changes": "", "why": str(broken)}
+    return {"changes": "disk", "why": ""}
+
+
+def hold_changes(upper: str, lower: str) -> None:
+    """Try an overlay with its upper layer in a directory that this makes: raise OSError if it can't be mounted, or if a
+    directory can't be removed and made again. That needs an xattr, which a tmpfs has since Linux 6.6."""
+    _linux.mount("try", "./mnt", "tmpfs", _linux.MS_NOSUID | _linux.MS_NODEV, "mode=755,size=1m")
+    name = os.urandom(16).hex()  # nothing of the project's
+    try:
+        for path in (f"./mnt/lower/{name}/below", "./mnt/merged", f"{upper}/above", f"{upper}/work"):
+            os.makedirs(path)
+        layers = f"lowerdir=./mnt/lower:{lower},upperdir={upper}/above,workdir={upper}/work,userxattr"
+        _linux.mount("try", "./mnt/merged", "overlay", _linux.MS_NOSUID | _linux.MS_NODEV, layers)
+        os.rmdir(f"./mnt/merged/{name}/below")
+        os.rmdir(f"./mnt/merged/{name}")
+        os.mkdir(f"./mnt/merged/{name}")
+        if os.listdir(f"./mnt/merged/{name}"):
+            raise OSError(errno.EOPNOTSUPP, "what was removed shows through")
+    finally:
+        _linux.unmount("./mnt", _linux.MNT_DETACH)
 
 
 @contextmanager

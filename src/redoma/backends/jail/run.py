@@ -373,8 +373,8 @@ class Run:
                 return Status.MEMORY, None, None
             case "cpu":
                 return Status.TIMEOUT, exceeded("cpu", limits), None
-            case "processes":
-                return Status.KILLED, exceeded("processes", limits), None
+            case "processes" | "disk":
+                return Status.KILLED, exceeded(verdict.cause, limits), None
         code = _exit_code(verdict.status)
         if code < 0:
             if -code == signal.SIGXCPU:

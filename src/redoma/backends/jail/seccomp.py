@@ -101,6 +101,10 @@ ABSENT = {
 # Memory that is in no process's resident set: a watcher can't see it. A cgroup counts it all.
 ABSENT_WHEN_WATCHED = {"memory without a process": "memfd_create shmget semget msgget"}
 
+# A file system on disk has no cap: a cell's init looks now and then. One call could take all of the disk before that.
+# (The C library then writes zeros instead.)
+UNSUPPORTED_ON_DISK = "fallocate"
+
 # Flushing disks slows the whole machine down, and nothing that a cell may write to needs it: says yes, does nothing.
 PRETENDED = "sync syncfs"
 
@@ -222,10 +226,11 @@ CHECKED_WHEN_WATCHED: dict[str, tuple[Rule, ...]] = {
 }
 
 
-def program(watched: bool, machine: str | None = None) -> bytes:
+def program(watched: bool, machine: str | None = None, *, changes_on_disk: bool = False) -> bytes:
     """The filter as the kernel takes it, for `_linux.install_filter`.
 
     `watched`: the cell's memory is summed up over its processes, so there must be none outside of them.
+    `changes_on_disk`: what the cell writes to its project is not on a file system of a fixed size.
     `machine` is for the tests: the program of another architecture.
     """
     machine = machine or os.uname().machine
@@ -238,7 +243,7 @@ def program(watched: bool, machine: str | None = None) -> bytes:
         name, *columns = line.split()
         if columns[column] != "-":
             numbers[name] = int(columns[column])
-    answers = {numbers[name]: code for name, code in _answers(watched).items() if name in numbers}
+    answers = {numbers[name]: code for name, code in _answers(watched, changes_on_disk).items() if name in numbers}
     load_architecture = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), _answer(_KILL), (_LOAD, 0, 0, 0)]
     return b"".join(struct.pack("=HBBI", *step) for step in [*load_architecture, *_search(_ranges(answers, machine))])
 
@@ -257,7 +262,7 @@ def _answer(action: int) -> _Step:
     return _RETURN, 0, 0, action
 
 
-def _answers(watched: bool) -> dict[str, _Code]:
+def _answers(watched: bool, changes_on_disk: bool) -> dict[str, _Code]:
     """What to do for each call by name. The first to name a call has the word: refusing comes before allowing."""
     found: dict[str, _Code] = {}
 
@@ -268,6 +273,8 @@ def _answers(watched: bool) -> dict[str, _Code]:
     if watched:
         for names in ABSENT_WHEN_WATCHED.values():
             add(names, _ERRNO | errno.ENOSYS)
+    if changes_on_disk:
+        add(UNSUPPORTED_ON_DISK, _ERRNO | errno.EOPNOTSUPP)
     for names in ABSENT.values():
         add(names, _ERRNO | errno.ENOSYS)
     for names in REFUSED.values():

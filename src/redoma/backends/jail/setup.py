@@ -7,6 +7,7 @@ tests that must see an attack succeed first.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redoma.backends import _linux
-from redoma.backends.jail.root import PROJECT, WRITABLE, enter_user_namespace, put, step
+from redoma.backends.jail.root import CHANGES, PROJECT, WRITABLE, enter_user_namespace, put, step
 
 Spec = dict[str, Any]
 Step = tuple[str, Callable[[Spec], None]]
@@ -82,21 +83,26 @@ def private_files(spec: Spec) -> None:
 
 
 def project(spec: Spec) -> None:
-    """The project at its own path: as it is, to be read; or beneath a layer that takes what is written. That layer is
-    on the cell's own file system, so the limits on it hold for both, and it can only be reached by the descriptor that
-    init keeps."""
+    """The project at its own path: as it is, to be read; or beneath a layer that takes what is written. That layer can
+    only be reached by the descriptor that init keeps. In memory it is on the cell's own file system, and the limits on
+    that hold for both; on disk, init looks after its size."""
     path = spec["project"]
     os.makedirs(path, exist_ok=True)
     if spec["workspace"] == "overlay":
-        os.mkdir("/run/above", 0o755)
-        os.mkdir("/run/work", 0o700)
-        options = f"lowerdir={PROJECT},upperdir=/run/above,workdir=/run/work,userxattr"
+        if not spec["changes"]:
+            raise OSError(errno.EOPNOTSUPP, f"no change to it could be kept apart here: {spec['why']}")
+        place = f"{CHANGES}/{spec['layer']}" if spec["changes"] == "disk" else "/run/layer"
+        os.mkdir(place, 0o700)
+        os.mkdir(f"{place}/above", 0o755)
+        os.mkdir(f"{place}/work", 0o700)
+        options = f"lowerdir={PROJECT},upperdir={place}/above,workdir={place}/work,userxattr"
         _linux.mount("project", path, "overlay", _PRIVATE, options)
-        os.chmod("/run/above", stat.S_IMODE(os.stat(PROJECT).st_mode))
-        spec["above"] = os.open("/run/above", os.O_RDONLY | os.O_DIRECTORY)
+        os.chmod(f"{place}/above", stat.S_IMODE(os.stat(PROJECT).st_mode))
+        spec["above"] = os.open(f"{place}/above", os.O_RDONLY | os.O_DIRECTORY)
     else:
         _linux.mount(PROJECT, path, "", _linux.MS_BIND | _linux.MS_REC)
-    _linux.mount("cell", PROJECT, "tmpfs", _PRIVATE | _linux.MS_RDONLY, "mode=0,size=4k,nr_inodes=2")
+    for place in (PROJECT, *([CHANGES] if spec["changes"] == "disk" else [])):
+        _linux.mount("cell", place, "tmpfs", _PRIVATE | _linux.MS_RDONLY, "mode=0,size=4k,nr_inodes=2")
 
 
 def own_terminals(spec: Spec) -> None:

@@ -31,12 +31,14 @@ _PLACE = "/tmp"  # noqa: S108 - covered, as in `root`, by a tmpfs that only this
 
 
 def main() -> None:
-    """Arguments: pairs of a directory and a path in it that a guest has to read."""
-    os.write(1, json.dumps(take(sys.argv[1:])).encode())
+    """Arguments: a directory on disk to write to, or nothing; pairs of a directory and a path in it that a guest has to
+    read."""
+    _, layers, *needed = sys.argv
+    os.write(1, json.dumps(take(layers, needed)).encode())
 
 
-def take(needed: list[str]) -> dict[str, Any]:
-    steps, closed = Steps(), ""
+def take(layers: str, needed: list[str]) -> dict[str, Any]:
+    steps, closed = Steps(layers), ""
     if os.getuid() == 0:
         # Root binds the interpreter before it gives up root, so what is above these directories doesn't matter.
         opened = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in needed[::2]]
@@ -71,8 +73,9 @@ def obstacle(opened: int, directory: str, path: str) -> str:
 class Steps:
     """The errno of each step taken: 0 for one that worked."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: str) -> None:
         self.taken: dict[str, int] = {}
+        self._layers = layers
 
     def build(self) -> None:
         user, group = os.getuid(), os.getgid()
@@ -81,10 +84,11 @@ class Steps:
         # The zygote of an unprivileged user is in one already, and each of its cells in another.
         self.take("nested", _in_child, _linux.unshare, _linux.CLONE_NEWUSER)
         namespaces = [self.take(name, _linux.unshare, flag) for name, flag in NAMESPACES.items()]
-        if all(namespaces) and self.take("tmpfs", _cover):
+        if all(namespaces) and self.take("tmpfs", _cover, self._layers):
             self.take("attributes", restrict, _PLACE, _linux.MOUNT_ATTR_NODEV, "/proc")
             self.take("overlay", _overlay)
-            self.take("overlay-write", _overlay_for_writing)
+            self.take("overlay-write", _overlay_for_writing, f"{_PLACE}/memory")
+            self.take("overlay-disk", _overlay_for_writing, f"{_PLACE}/disk/try")
             self.take("proc", _in_child, _proc)  # in pid 1 of the new namespace, and with its end the namespace ends
             self.take("knobs", _write, "/proc/sys/user/max_user_namespaces", "0")
             self.take("pivot", _linux.pivot_root, _PLACE, f"{_PLACE}/old")
@@ -128,12 +132,17 @@ def _map(user: int, group: int) -> None:
     _write("/proc/self/gid_map", f"{GUEST_ID} {group} 1")
 
 
-def _cover() -> None:
+def _cover(layers: str) -> None:
     _linux.mount("none", "/", "", _linux.MS_REC | _linux.MS_PRIVATE)
+    disk = os.open(layers, os.O_PATH | os.O_DIRECTORY) if layers else None
     _linux.mount("tmpfs", _PLACE, "tmpfs", _linux.MS_NOSUID | _linux.MS_NODEV, "mode=0755")
-    for name in ("proc", "one/d", "two", "upper", "work", "merged", "written", "old"):
+    for name in ("proc", "one/d", "two", "merged", "disk", "old"):
         os.makedirs(f"{_PLACE}/{name}")
     _write(f"{_PLACE}/one/d/file", "")
+    if disk is not None:
+        _linux.mount(f"/proc/self/fd/{disk}", f"{_PLACE}/disk", "", _linux.MS_BIND)
+    else:
+        os.rmdir(f"{_PLACE}/disk")  # so that there is none to be tried
 
 
 def _overlay() -> None:
@@ -141,14 +150,17 @@ def _overlay() -> None:
     _linux.mount("overlay", f"{_PLACE}/merged", "overlay", _linux.MS_RDONLY, layers)
 
 
-def _overlay_for_writing() -> None:
+def _overlay_for_writing(place: str) -> None:
     """Mounting alone proves little: a directory that is replaced needs an xattr, which tmpfs has since Linux 6.6."""
-    layers = f"lowerdir={_PLACE}/one:{_PLACE}/two,upperdir={_PLACE}/upper,workdir={_PLACE}/work,userxattr"
-    _linux.mount("overlay", f"{_PLACE}/written", "overlay", 0, layers)
-    os.unlink(f"{_PLACE}/written/d/file")
-    os.rmdir(f"{_PLACE}/written/d")
-    os.mkdir(f"{_PLACE}/written/d")
-    if os.listdir(f"{_PLACE}/written/d"):
+    os.mkdir(place)
+    for name in ("upper", "work"):
+        os.mkdir(f"{place}/{name}")
+    layers = f"lowerdir={_PLACE}/one:{_PLACE}/two,upperdir={place}/upper,workdir={place}/work,userxattr"
+    _linux.mount("overlay", f"{_PLACE}/merged", "overlay", 0, layers)
+    os.unlink(f"{_PLACE}/merged/d/file")
+    os.rmdir(f"{_PLACE}/merged/d")
+    os.mkdir(f"{_PLACE}/merged/d")
+    if os.listdir(f"{_PLACE}/merged/d"):
         raise OSError(errno.EOPNOTSUPP, "what was deleted shows through")
 
 

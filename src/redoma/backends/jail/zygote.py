@@ -35,7 +35,8 @@ def main(arguments: str) -> NoReturn:
     except Exception as error:  # a module that can't be imported may raise anything
         tell(control, error)
         os._exit(1)
-    control.send(protocol.frame(protocol.ARMED, json.dumps({"modules": len(sys.modules)}).encode()))
+    armed = {"modules": len(sys.modules), "changes": base["changes"]}
+    control.send(protocol.frame(protocol.ARMED, json.dumps(armed).encode()))
     serve(control, base)
     os._exit(0)
 
@@ -50,7 +51,8 @@ def prepare(told: dict[str, Any]) -> dict[str, Any]:
             importlib.import_module(name)
         except Exception as error:
             raise Broken(f"preload {name}: {type(error).__name__}: {error}") from error
-    spec = {"filter": seccomp.program(told["watched"]), "watched": told["watched"], "zygote": os.getpid()}
+    spec = {"watched": told["watched"], "zygote": os.getpid(), "changes": told["changes"], "why": told["why"]}
+    spec["filter"] = seccomp.program(told["watched"], changes_on_disk=told["changes"] == "disk")
     spec["prelude"] = sys.modules[told["prelude"]] if told["prelude"] else None
     spec["outside"] = {name: os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")}
     spec["landlock"] = _linux.landlock_abi()

@@ -1,0 +1,101 @@
+"""What the jail uses that came with some version of Linux, and what is different without it: one table, which `redoma
+doctor` goes by and docs/kernels.md shows."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+
+class Feature(msgspec.Struct, frozen=True, kw_only=True):
+    """Something of Linux that the jail uses."""
+
+    since: tuple[int, int]
+    """The first version that has it. Distributions bring some features to older ones: what can be tried is tried."""
+    what: str
+    whom: Literal["everybody", "ordinary users", "root"] = "everybody"
+    """Who lacks something without it."""
+    without: str
+    """What is different without it."""
+    fact: str
+    """The name of the fact that tells of it. `kernel` goes by the version alone."""
+
+    def is_missing(self, release: str, *, root: bool) -> bool:
+        """Whether root, or else an ordinary user, lacks it on this release of Linux."""
+        concerned = self.whom == "everybody" or (self.whom == "root") == root
+        return concerned and version_of(release) < self.since
+
+    @property
+    def version(self) -> str:
+        return ".".join(map(str, self.since))
+
+
+NO_OVERLAYS = "no project overlays (`redoma try`)"
+
+CELLS = Feature(
+    since=(5, 10),
+    what="what every cell needs: namespaces, a filter of system calls, a `/proc` with processes only",
+    without="the jail doesn't work; `auto` takes the next backend",
+    fact="kernel",
+)
+USER_OVERLAYS = Feature(
+    since=(5, 11),
+    what="overlays in user namespaces",
+    whom="ordinary users",
+    without=f"the layer `names` is missing: a guest can read where the interpreter lies on this host; {NO_OVERLAYS}",
+    fact="overlayfs",
+)
+IDMAPPED_MOUNTS = Feature(
+    since=(5, 12), what="mounts with other owners (idmapped)", whom="root", without="no projects", fact="kernel"
+)
+LANDLOCK_FILES = Feature(
+    since=(5, 13),
+    what="Landlock for files",
+    without="the layer `landlock` is missing: files have no second lock",
+    fact="Landlock",
+)
+COUNTED_PROCESSES = Feature(
+    since=(5, 14),
+    what="processes counted by user namespace",
+    without="a fork too many is not refused: the run is ended",
+    fact="kernel",
+)
+MEMORY_PEAK = Feature(
+    since=(5, 19),
+    what="`memory.peak` in cgroup v2",
+    without="`usage.memory` is what was in use at the end, not the peak",
+    fact="cgroup",
+)
+IDMAPPED_OVERLAYS = Feature(
+    since=(5, 19),
+    what="overlays over mounts with other owners",
+    whom="root",
+    without=NO_OVERLAYS,
+    fact="kernel",
+)
+TMPFS_XATTRS = Feature(
+    since=(6, 6),
+    what="user xattrs on tmpfs",
+    without="what a run changes in a project is kept in a private directory on disk (in `$TMPDIR` or `/tmp`, else in "
+    "`/var/tmp`) while it runs; its size is watched, not capped",
+    fact="overlayfs",
+)
+LANDLOCK_SIGNALS = Feature(
+    since=(6, 12),
+    what="Landlock for signals and abstract sockets",
+    without="namespaces alone keep signals and abstract sockets inside",
+    fact="Landlock",
+)
+BY_KERNEL = (
+    *(CELLS, USER_OVERLAYS, IDMAPPED_MOUNTS, LANDLOCK_FILES, COUNTED_PROCESSES),
+    *(MEMORY_PEAK, IDMAPPED_OVERLAYS, TMPFS_XATTRS, LANDLOCK_SIGNALS),
+)
+"""What the jail needs (the first) and what it may lack, by version. docs/kernels.md has the same table."""
+
+
+def version_of(release: str) -> tuple[int, int]:
+    """Major and minor number of a release of Linux; (0, 0) for one that can't be read."""
+    numbers = re.match(r"(\d+)\.(\d+)", release)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)

@@ -1,0 +1,159 @@
+"""A run of each kind, as whoever runs the tests: what must work on every kernel that has a jail (`scripts/kernels`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from redoma import Executor, Limits, Status
+from redoma.backends.jail import JailBackend, cgroup
+from redoma.backends.jail.kernels import BY_KERNEL, IDMAPPED_OVERLAYS, LANDLOCK_FILES, USER_OVERLAYS
+from redoma.models import MiB
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+_GROUPS = cgroup.find()
+MISSING = [each for each in BY_KERNEL if each.is_missing(platform.release(), root=os.geteuid() == 0)]
+NO_OVERLAYS = USER_OVERLAYS in MISSING or IDMAPPED_OVERLAYS in MISSING
+needs_overlays = pytest.mark.skipif(NO_OVERLAYS, reason="this kernel has no project overlays for this user")
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    with Executor(backends=[JailBackend(minimum=1)]) as executor:
+        yield executor
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("print(6 * 7)",), ("--lang", "bash", "echo $((6 * 7))")],
+    ids=["python", "bash"],
+)
+def test_code_typed_at_a_shell(arguments: tuple[str, ...], redoma_command: Command) -> None:
+    done = redoma_command("run", "--backend", "jail", *arguments)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
+def test_a_command_typed_at_a_shell(redoma_command: Command) -> None:
+    done = redoma_command("exec", "--backend", "jail", "--", "echo", "42")
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+
+
+def test_auto_takes_the_jail(redoma_command: Command) -> None:
+    done = redoma_command("run", "--json", "6 * 7")
+    result = json.loads(done.stdout)
+    assert (result["backend"], result["value"], result.get("passed_over", {})) == ("jail", 42, {})
+
+
+HEAP = "kept = [b'x' * (1 << 20) for _ in range(400)]"
+FILES = """
+with open('/tmp/filled', 'wb') as file:
+    for _ in range(400):
+        file.write(b'x' * (1 << 20))
+import time; time.sleep(1)
+"""
+MEMFD = """
+import os
+number = os.memfd_create('filled')
+for _ in range(400):
+    os.write(number, b'x' * (1 << 20))
+import time; time.sleep(1)
+"""
+FORKS = """
+import os, time
+for _ in range(10):
+    if os.fork() == 0:
+        kept = b'x' * (40 << 20)
+        time.sleep(5)
+        os._exit(0)
+time.sleep(5)
+"""
+
+
+@pytest.mark.parametrize("how", [HEAP, FILES, MEMFD, FORKS], ids=["heap", "tmpfs", "memfd", "a tree of processes"])
+def test_memory_over_its_limit_ends_the_run(how: str, executor: Executor) -> None:
+    limits = Limits(memory=128 * MiB, disk=1024 * MiB, file_size=1024 * MiB)
+    result = executor.run(how, backend="jail", policy="none", limits=limits)
+    if how == MEMFD and not isinstance(_GROUPS, cgroup.Cgroups):
+        assert result.exception == "OSError", "a watcher can't see such memory, so there is none"
+        assert "Function not implemented" in (result.error or "")
+    else:
+        assert result.status == Status.MEMORY, result
+
+
+def test_what_is_missing_is_on_the_result_and_can_be_insisted_on(executor: Executor) -> None:
+    result = executor.run("6 * 7", backend="jail")
+    assert (result.status, result.value) == (Status.OK, 42)
+    missing = {"landlock"} if LANDLOCK_FILES in MISSING else set()
+    missing |= {"names"} if USER_OVERLAYS in MISSING else set()
+    assert set(result.isolation.missing) == missing
+    for layer in missing:
+        assert executor.run("6 * 7", backend="jail", require=[layer]).status == Status.FAILED
+
+
+def project(tmp_path: Path) -> Path:
+    place = tmp_path / "project"
+    for name in ("build/lib/a.o", "build/b.o", "src/main.c"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+    return place
+
+
+def files(place: Path) -> dict[str, str]:
+    return {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
+
+
+def test_a_removal_is_tried_applied_and_undone(tmp_path: Path, redoma_command: Command) -> None:
+    place = project(tmp_path)
+    before = files(place)
+    tried = redoma_command("try", "--keep", "--", "rm", "-rf", "build", cwd=place)
+    if NO_OVERLAYS:
+        assert (tried.returncode, files(place)) == (125, before)
+        assert "see `redoma doctor`" in tried.stderr
+        return
+    assert (tried.returncode, files(place)) == (0, before), tried.stderr
+    kept = tried.stderr.split("Kept as ")[1].split(".")[0]
+    with Executor() as executor:
+        executor.apply(kept)
+        assert files(place) == {"src/main.c": "src/main.c"}
+        executor.undo(kept)
+    assert files(place) == before
+
+
+@needs_overlays
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm -rf build && mkdir build && echo new >build/new",
+        "mkdir new && mv build/* new && rmdir build",
+        "rm build/b.o && mkdir build/b.o && echo in >build/b.o/in",
+        "rm -rf build && echo file >build",
+        "rm -rf * && mkdir -p src/main.c && echo deep >src/main.c/deep",
+    ],
+)
+def test_an_overlay_applied_is_what_a_direct_run_does(command: str, tmp_path: Path, executor: Executor) -> None:
+    place, direct = project(tmp_path / "tried"), project(tmp_path / "direct")
+    result = executor.run(command, "bash", project=str(place), workspace="overlay", policy="none")
+    assert result.status == Status.OK, result.error
+    executor.apply(result.id)
+    subprocess.run(["bash", "-c", command], cwd=direct, check=True)
+    assert files(place) == files(direct)
+    assert sorted(os.listdir(place)) == sorted(os.listdir(direct))
+
+
+@needs_overlays
+def test_a_project_cannot_be_filled_beyond_the_limit(tmp_path: Path, executor: Executor) -> None:
+    """In memory the write fails; on disk the run is ended. Either way no more than that was ever there."""
+    place = project(tmp_path)
+    limits = Limits(disk=16 * MiB, file_size=64 * MiB, memory=512 * MiB)
+    code = "import time\nfor n in range(40):\n    open(f'{n}', 'wb').write(b'x' * (1 << 20))\n    time.sleep(0.05)"
+    result = executor.run(code, project=str(place), workspace="overlay", policy="none", limits=limits)
+    assert result.status in (Status.ERROR, Status.KILLED)
+    assert "No space left" in (result.error or "") or "wrote more than" in (result.error or "")
+    assert not list(place.glob("[0-9]*"))
