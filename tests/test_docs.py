@@ -19,6 +19,7 @@ from redoma.backends import _linux
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail import setup as jail_setup
 from redoma.backends.jail.backend import LAYERS
+from redoma.backends.jail.kernels import BY_KERNEL
 from redoma.config import AuditConfig, NativeEntry, check
 from redoma.monitor.file import load
 
@@ -58,6 +59,13 @@ def test_the_examples_of_a_monitor_are_valid_ones(tmp_path: Path) -> None:
         names.append({check.name for check in load(file, config).checks})
     assert names[0] > {"root_disk", "web", "errors", "memory"}
     assert names[1] > {"fine", "loops"}
+
+
+def test_the_table_of_kernels_is_the_one_that_doctor_goes_by() -> None:
+    lines = [line for line in (ROOT / "docs" / "kernels.md").read_text().splitlines() if line.startswith("|")]
+    heads, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    assert heads == ["since Linux", "what", "for whom", "without it"]
+    assert rows == [[each.version, each.what, each.whom, each.without] for each in BY_KERNEL]
 
 
 # --- the README ---
