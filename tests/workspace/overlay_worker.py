@@ -293,7 +293,7 @@ async def a_project_that_is_gone_is_told(bench: Bench) -> None:
     assert "can't be used: No such file" in told
 
 
-_TREES, _ROUNDS = 60, 20
+_TREES, _ROUNDS = int(os.environ.get("REDOMA_TREES", "60")), 20
 """Small trees in one project, and runs over such a project."""
 
 

@@ -6,6 +6,7 @@ import grp
 import importlib.util
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -37,10 +38,12 @@ def library() -> None:
         )
 
 
-def no_engine(
-    why: str,
-    next: str = "start it (`sudo systemctl start docker`), or set DOCKER_HOST",  # noqa: A002 - as in the errors
-) -> BackendUnavailable:
+def no_engine(why: str, next: str = "") -> BackendUnavailable:  # noqa: A002 - as in the errors
+    if not next:
+        start = "start it (`sudo systemctl start docker`)"
+        if shutil.which("dockerd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin") is None:
+            start = "install one (`sudo apt install docker.io`)"
+        next = f"{start}, or set DOCKER_HOST"  # noqa: A001
     return BackendUnavailable("no Docker engine answers", why=why, next=next)
 
 

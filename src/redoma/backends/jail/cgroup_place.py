@@ -332,7 +332,7 @@ _V1_FIX = (
 
 def _systemd_run(unit: str = "") -> str:
     user = "" if os.geteuid() == 0 else "--user "
-    command = f"systemd-run {user}--scope -p Delegate=yes redoma <arguments>"
+    command = f"systemd-run {user}--scope -p Delegate=yes redoma doctor  # and so with any other command"
     if not unit.endswith(".service"):
         return command
     return f"# in the file of {os.path.basename(unit)}, under [Service]:\n#   Delegate=yes\n# or on its own:\n{command}"
