@@ -7,6 +7,7 @@ it, and where a system call would do harm, it asks whether the call *would* reac
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shlex
 import socket
@@ -14,8 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from redoma.backends.jail.kernels import TMPFS_XATTRS, version_of
 from redoma.models import Language
 
+SLOW = int(os.environ.get("REDOMA_SLOW", "1"))
+"""How many times slower this machine is than those that the times of the attacks are meant for: an emulated one."""
 MARKER = "BREACH-4711"
 STARTED = "attack-started"
 
@@ -111,6 +115,30 @@ def only_with_ipv6() -> str:
             return ""
     except OSError as error:
         return f"this machine has no IPv6: {error}"
+
+
+def only_with_a_route() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            any_socket.connect(("192.0.2.1", 9))  # nobody's; nothing is sent
+        except OSError as error:
+            return f"this machine has no way out of its network itself: {error}"
+    return ""
+
+
+def only_with_xattrs_on_tmpfs() -> str:
+    return TMPFS_XATTRS.without if TMPFS_XATTRS.is_missing(platform.release(), root=False) else ""
+
+
+def only_where_anybody_may_count() -> str:
+    with open("/proc/sys/kernel/perf_event_paranoid") as file:
+        return "perf_event_paranoid keeps everybody from it" if int(file.read()) > 2 else ""
+
+
+def only_with_secret_memory() -> str:
+    with open("/proc/cmdline") as file:
+        off = "secretmem.enable=y" not in file.read() and version_of(platform.release()) < (6, 5)
+    return "before Linux 6.5 secret memory is switched off" if off else ""
 
 
 def text_of(attack_code: str, language: Language, targets: Mapping[str, Any]) -> str:

@@ -20,12 +20,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from jail_attack import SLOW
+
 import redoma
 
 _HERE = Path(__file__).parent
 _USER = 47110
 """A user that owns nothing."""
-_PATIENCE = 240.0
+_PATIENCE = 240.0 * SLOW
 _NEEDED = "msgspec yaml _yaml click re2 _re2 stdnum tree_sitter tree_sitter_bash pydantic_monty rich pygments lupa"
 """What Redoma imports. The attacks need little of it, and none of what the tests do."""
 
@@ -44,7 +46,12 @@ class Crew:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={"PATH": os.defpath, "HOST_SECRET": f"hostsecret-{secrets.token_hex(16)}", "LANG": "C.UTF-8"},
+            env={
+                "PATH": os.defpath,
+                "HOST_SECRET": f"hostsecret-{secrets.token_hex(16)}",
+                "LANG": "C.UTF-8",
+                "REDOMA_SLOW": str(SLOW),
+            },
             cwd="/",
         )
         if self._process.stdin:

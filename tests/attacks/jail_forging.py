@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from jail_attack import NAIVE, NATIVE, SYSCALLS, Attack, Seen
+from jail_attack import NAIVE, NATIVE, SLOW, SYSCALLS, Attack, Seen
 
 _FORGED = "FORGED-4711"
+_DAEMON = f"import time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep({4 * SLOW})\n    os._exit(0)\n"
 
 
 def _not_seven(seen: Seen) -> bool:
@@ -198,24 +199,24 @@ import time
 if os.fork() == 0:
     os.setsid()
     for _ in range(20):
-        time.sleep(0.1)
+        time.sleep({0.1 * SLOW})
         os.write(1, b'{_FORGED}')
     os._exit(0)
 """,
         control=NAIVE,
-        succeeded=lambda seen: _FORGED in seen.stdout or seen.wall > 1.5,
+        succeeded=lambda seen: _FORGED in seen.stdout or seen.wall > 1.5 * SLOW,
     ),
     Attack(
         name="keeps its output open after its end",
-        code="import time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(4)\n    os._exit(0)\n",
+        code=_DAEMON,
         control=NAIVE,
-        succeeded=lambda seen: seen.wall > 2,
+        succeeded=lambda seen: seen.wall > 2 * SLOW,
     ),
     Attack(
         name="hands its output to a daemon and fails",
-        code="import time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(4)\n    os._exit(0)\nos._exit(7)\n",
+        code=_DAEMON + "os._exit(7)\n",
         control=NAIVE,
-        succeeded=lambda seen: seen.wall > 2 or _not_seven(seen),
+        succeeded=lambda seen: seen.wall > 2 * SLOW or _not_seven(seen),
     ),
 ]
 
@@ -256,17 +257,17 @@ if ours:
     ),
     Attack(
         name="returns something whose text has no end",
-        code="""
+        code=f"""
 import time
 class Slow:
     def __repr__(self):
-        time.sleep(2.5)
+        time.sleep({1 + 1.5 * SLOW})
         return 'done'
 Slow()
 """,
         limits={"time": 1.0},
         control=NAIVE,
-        succeeded=lambda seen: seen.status == "ok" or seen.wall > 2,
+        succeeded=lambda seen: seen.status == "ok" or seen.wall > 1 + SLOW,
     ),
 ]
 

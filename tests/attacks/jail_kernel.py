@@ -5,7 +5,17 @@ Where the call does no harm it is made, and what it gives is proof. Else the att
 
 from __future__ import annotations
 
-from jail_attack import NATIVE, REACHES, SYSCALLS, Attack, Control, only_on_x86, without
+from jail_attack import (
+    NATIVE,
+    REACHES,
+    SYSCALLS,
+    Attack,
+    Control,
+    only_on_x86,
+    only_where_anybody_may_count,
+    only_with_secret_memory,
+    without,
+)
 
 _FILTER = without("seccomp")
 _POWER = without("seccomp", "capabilities")
@@ -163,6 +173,7 @@ CODE = [
     _reaches("loads a program into the kernel", "'bpf', 5, 0, 0"),
     Attack(
         name="counts what the processor does",
+        absent=only_where_anybody_may_count,
         code=SYSCALLS
         + """
 import struct
@@ -185,7 +196,12 @@ if not refused(result): breach(result)
         code=_try("'userfaultfd', 1"),  # of user code alone: what anybody may ask for
         control=_FILTER,
     ),
-    Attack(name="takes memory that nobody can see", code=_try("'memfd_secret', 0"), control=_FILTER),
+    Attack(
+        name="takes memory that nobody can see",
+        absent=only_with_secret_memory,
+        code=_try("'memfd_secret', 0"),
+        control=_FILTER,
+    ),
     _reaches("watches whole file systems", "'fanotify_init', 0, 0"),
     _reaches("names files by their handles", "'name_to_handle_at', -1, b'', 0, 0, 0"),
     Attack(

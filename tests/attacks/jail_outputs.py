@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jail_attack import MARKER, NAIVE, Attack, Seen
+from jail_attack import MARKER, NAIVE, SLOW, Attack, Seen
 
 
 def _leaked(seen: Seen) -> bool:
@@ -10,7 +10,7 @@ def _leaked(seen: Seen) -> bool:
 
 
 def _hung(seen: Seen) -> bool:
-    return "hung" in seen.left_out or seen.status == "timeout" or seen.wall > 6
+    return "hung" in seen.left_out or seen.status == "timeout" or seen.wall > 6 * SLOW
 
 
 def _brings(name: str, code: str, **more: object) -> Attack:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jail_attack import STARTED, Attack, Control, Seen, text_of
+from jail_attack import SLOW, STARTED, Attack, Control, Seen, text_of
 from jail_stage import Stage, Victim
 from jail_suite import ATTACKS
 
@@ -32,10 +32,10 @@ from redoma.config import AuditConfig
 from redoma.executor import AsyncExecutor
 from redoma.models import Result
 
-_AT_ONCE = 6
+_AT_ONCE = 6 if SLOW == 1 else 2
 _LOOKS = 4
 """Runs that look for what an earlier one planted: the first get cells armed before it, the others cells made after."""
-_LIMITS = {"time": 20.0}
+_LIMITS = {"time": 20.0 * SLOW}
 _WHOLE_HOST = {"cpu": 1e9, "memory": 1 << 50, "processes": 1 << 20}
 """Without its own /proc a cell's init counts the host's processes as the cell's: how much those use must not matter."""
 _OTHER_LOCKS = frozenset({"capabilities", "landlock", "user-namespaces"})
@@ -107,7 +107,7 @@ class Worker:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={"HOST_SECRET": os.environ["HOST_SECRET"], "PATH": os.defpath},
+            env={"HOST_SECRET": os.environ["HOST_SECRET"], "PATH": os.defpath, "REDOMA_SLOW": str(SLOW)},
             start_new_session=True,
             limit=1 << 28,
         )

@@ -221,7 +221,8 @@ class _Run:
         """Nothing returns while a process of the run lives."""
         _, unfinished = await asyncio.wait([*tasks, asyncio.create_task(process.wait())], timeout=_GRACE)
         if unfinished:
-            process.kill()
+            with suppress(ProcessLookupError):  # it has just ended by itself
+                process.kill()
             self._kill_group()
             for task in unfinished:
                 task.cancel()
