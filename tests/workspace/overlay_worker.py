@@ -222,6 +222,25 @@ async def its_limits_hold_on_how_many_files_it_writes_there(bench: Bench) -> Non
 
 
 @case
+async def files_without_a_name_count_too(bench: Bench) -> None:
+    """In memory they are capped with the rest; on disk nothing shows them but the disk's free space."""
+    code = """
+import os, time
+held = []
+for number in range(40):
+    held.append(os.open(f'{number}', os.O_CREAT | os.O_WRONLY))
+    os.unlink(f'{number}')
+    for _ in range(8):
+        os.write(held[-1], bytes(4 << 20))
+time.sleep(1)
+print('never')
+"""
+    outcome = await bench.run(code, language="python", disk=8 << 20, file_size=64 << 20)
+    assert "never" not in bench.stdout, outcome
+    assert outcome.status.value in ("error", "killed"), outcome
+
+
+@case
 async def what_a_directory_hides_counts_too(bench: Bench) -> None:
     """One that nobody may look into, and one deeper than anybody looks."""
     deep = "; ".join(["mkdir n && cd n || exit"] * 300)

@@ -27,6 +27,8 @@ HOLES = 1 << 30
 """Beyond its limit on the disk: bytes that files may have together, holes included, which cost the guest nothing."""
 _PIECE = 1 << 20
 _COUNT_EVERY = 0.5  # seconds
+_OTHERS_BYTES, _OTHERS_FILES = 1 << 30, 100_000
+"""What others may write to the same disk while a cell is alive, before the cell is taken to hide it."""
 _OPAQUE = "user.overlay.opaque"
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _ODD = {
@@ -61,10 +63,17 @@ class Size:
         self._count_at = 0.0
 
     def too_large(self) -> bool:
-        """Cheap: the disk's free space tells when to count. Others use the disk too, so now and then count anyway."""
+        """Cheap: the disk's free space tells when to count. Others use the disk too, so now and then count anyway.
+
+        What is held open after its removal can't be counted. So there is an end to what may vanish from the disk while
+        the cell is alive, whoever took it.
+        """
         now = os.fstatvfs(self._layer)
-        taken = (self._before.f_bfree - now.f_bfree) * now.f_frsize
-        suspected = taken > self._max_bytes or self._before.f_ffree - now.f_ffree > self._max_files
+        taken_bytes = (self._before.f_bfree - now.f_bfree) * now.f_frsize
+        taken_files = self._before.f_ffree - now.f_ffree
+        if taken_bytes > 2 * self._max_bytes + _OTHERS_BYTES or taken_files > 2 * self._max_files + _OTHERS_FILES:
+            return True
+        suspected = taken_bytes > self._max_bytes or taken_files > self._max_files
         if not suspected and time.monotonic() < self._count_at:
             return False
         begun = time.monotonic()
