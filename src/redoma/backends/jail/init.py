@@ -36,7 +36,10 @@ def main(spec: dict[str, Any], control: socket.socket) -> NoReturn:
 
 
 def make(spec: dict[str, Any], control: socket.socket) -> NoReturn:
-    further = os.open(setup.USER_NAMESPACES, os.O_RDONLY)  # the cell's own /proc doesn't have it
+    # What the cell's own /proc doesn't have, or not on every kernel.
+    with open("/proc/self/net/dev") as file:
+        spec["interfaces"] = {line.split(":")[0].strip() for line in file if ":" in line}
+    further = os.open(setup.USER_NAMESPACES, os.O_RDONLY)
     setup.take(setup.INIT, spec)
     spec["user_namespaces"] = int(os.read(further, 32))
     os.close(further)
