@@ -295,7 +295,7 @@ class AsyncExecutor:
                 outcome, more = await run
             except (Unsupported, BackendUnavailable) as error:
                 refusals.append(error)
-                passed_over = {**result.passed_over, backend.name: f"{error.what}: {error.why}"}
+                passed_over = {**result.passed_over, backend.name: redactor.redact(f"{error.what}: {error.why}")[0]}
                 result = msgspec.structs.replace(result, passed_over=passed_over)
             except Exception as error:  # a backend's own bug too: the output is kept, and the record says what broke
                 return endings.failed(result, error, redactor, captured=capture.finish())

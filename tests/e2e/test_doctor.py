@@ -114,7 +114,7 @@ def test_what_is_missing_is_told_with_its_cost_and_the_command_that_fixes_it() -
 
 def test_what_this_kernel_is_too_old_for_is_told_among_the_facts() -> None:
     old = "import platform; platform.release = lambda: '5.13.0'"
-    without = "a fork too many is not refused: the run is ended"
+    without = "exceeding the limit on processes ends the run instead of failing the fork"
     lines = (
         "! kernel           Linux 5.13.0, without processes counted by user namespace\n"
         f"    costs: {without}\n    fix:\n        # boot Linux 5.14 or later\n"

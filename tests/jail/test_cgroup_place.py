@@ -139,7 +139,7 @@ def users_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[
             f'[ "$6" = "{unit}" ] && echo yes || echo no\n'
         )
         program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        monkeypatch.setattr(cgroup_place, "_SYSTEM_PATH", str(program.parent))
 
     return delegates
 
@@ -170,7 +170,7 @@ def test_a_unit_that_the_users_manager_keeps_is_not_used(
 ) -> None:
     users_manager("another.scope")
     if asked == "does not answer":
-        monkeypatch.setenv("PATH", "/nonexistent")
+        monkeypatch.setattr(cgroup_place, "_SYSTEM_PATH", "/nonexistent")
     tree.mount()
     mark(tree.group(OUR_MANAGER))
     tree.group(f"{OUR_MANAGER}/app.slice/{unit}", ME)

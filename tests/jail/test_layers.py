@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,19 @@ import pytest
 
 from redoma import AsyncExecutor, Config, Limits, Status
 from redoma.backends.jail import JailBackend
+from redoma.backends.jail import layers as layers_module
 from redoma.backends.jail.kernels import BY_KERNEL
 from redoma.backends.jail.layers import Layers
+from redoma.backends.jail.root import UNPRIVILEGED_ID
 from redoma.config import AuditConfig
 from redoma.models import MiB
 
 HOUR = 3600
 KILLED = """
 import os, signal, sys
-from redoma.backends.jail.layers import Layers
-layers = Layers()
+from redoma.backends.jail import layers
+layers.PARENT = sys.argv[1]
+layers = layers.Layers()
 os.makedirs(f"{layers.path}/1/work/work", 0)
 print(layers.path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -32,10 +35,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture(autouse=True)
 def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In the place of /var/tmp."""
     place = tmp_path / "temporary"
     place.mkdir()
-    monkeypatch.setenv("TMPDIR", str(place))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(layers_module, "PARENT", str(place))
     return place
 
 
@@ -56,7 +59,7 @@ def make_old(path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next(own_place: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(own_place)], capture_output=True, text=True, check=False)
     left = Path(done.stdout.strip())
     assert left.parent == own_place
     assert (left / "1").is_dir()
@@ -95,20 +98,36 @@ def test_the_directory_goes_with_the_last_cell(own_place: Path) -> None:
     assert list(own_place.iterdir()) == []
 
 
-def test_a_disk_without_xattrs_is_passed_over(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    really = os.setxattr
+def test_a_directory_of_ours_that_somebody_moved_there_stays(own_place: Path) -> None:
+    """Whoever may write to a directory can give it this name. Those that are not 0700 are none of ours."""
+    (own_place / "redoma-layers-moved" / "private").mkdir(parents=True)
+    (own_place / "redoma-layers-moved").chmod(0o777)
+    if os.geteuid() == 0:
+        os.chown(own_place / "redoma-layers-moved", UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+    make_old(own_place / "redoma-layers-moved")
+    Layers().close()
+    assert (own_place / "redoma-layers-moved" / "private").is_dir()
 
+
+def test_there_are_none_on_a_disk_without_xattrs(own_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str, *arguments: Any) -> None:
-        if path.startswith(str(own_place)):
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        really(path, *arguments)
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr(os, "setxattr", refuse)
     layers = Layers()
-    assert layers.path.startswith("/var/tmp/redoma-layers-")
+    assert (layers.path, layers.why) == ("", f"{own_place}: Operation not supported")
     assert list(own_place.iterdir()) == []
-    layers.close()
-    assert not Path(layers.path).exists()
+
+
+@pytest.mark.parametrize("project", ["/", "here", "above"])
+def test_there_are_none_inside_the_project(project: str, own_place: Path) -> None:
+    """A cell could read there what another one writes."""
+    place = {"/": "/", "here": str(own_place), "above": str(own_place.parent)}[project]
+    layers = Layers(place)
+    assert (layers.path, layers.why) == ("", f"{own_place} is in the project")
+    beside = Layers(f"{own_place}-and-more")
+    assert beside.path
+    beside.close()
 
 
 NO_OVERLAYS = [
@@ -141,3 +160,17 @@ async def test_runs_leave_nothing_on_disk(own_place: Path, project: Path, config
         late = await executor.run("while :; do :; done", "bash", limits=Limits(time=5), **options)
     assert [removed.status, closed.status, late.status] == [Status.OK, Status.OK, Status.TIMEOUT]
     assert [name for name in os.listdir(own_place) if name.startswith("redoma-layers-")] == []
+
+
+@pytest.mark.skipif(bool(NO_OVERLAYS), reason=f"this kernel has no {NO_OVERLAYS}")
+async def test_what_others_wrote_before_a_run_is_not_its_own(own_place: Path, project: Path, config: Config) -> None:
+    """A cell may have waited for its run for hours."""
+    options: dict[str, Any] = {"project": str(project), "workspace": "overlay", "policy": "none"}
+    async with AsyncExecutor(config, backends=[JailBackend(minimum=1, changes_on_disk=True)]) as executor:
+        await executor.run("true", "bash", **options)
+        await asyncio.sleep(1)  # for the next cell, which waits
+        others = os.open(own_place / "of others", os.O_CREAT | os.O_WRONLY)
+        os.posix_fallocate(others, 0, 2 << 30)
+        os.close(others)
+        waited = await executor.run("sleep 0.3", "bash", **options)
+    assert (waited.status, waited.error) == (Status.OK, None)

@@ -279,7 +279,7 @@ _RULE_PATH_BENEATH = 1
 ACCESS_EXECUTE, ACCESS_READ_FILE, ACCESS_READ_DIR = 1 << 0, 1 << 2, 1 << 3
 ACCESS_WRITE_FILE, ACCESS_TRUNCATE, ACCESS_IOCTL_DEV = 1 << 1, 1 << 14, 1 << 15
 ACCESS_MAKE_CHAR, ACCESS_MAKE_BLOCK = 1 << 6, 1 << 11
-_FS_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many rights each version of Landlock knows
+_FS_RIGHTS = {2: 14, 3: 15, 4: 15, 5: 16}  # how many rights each version of Landlock knows
 _SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1, 2
 LANDLOCK_SCOPES = 6
 """The first version that keeps signals and abstract sockets inside (Linux 6.12)."""
@@ -291,11 +291,14 @@ class _PathBeneath(ctypes.Structure):
 
 
 def landlock_abi() -> int:
-    """The version of Landlock this kernel has; 0 where there is none, or it is switched off."""
+    """The version of Landlock this kernel has; 0 where there is none of use, or it is switched off.
+
+    Version 1 (Linux 5.13 to 5.18) is of no use: it refuses every move of a file to another directory.
+    """
     answer = _libc.syscall(
         ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(_LANDLOCK_VERSION)
     )
-    return max(int(answer), 0)
+    return int(answer) if answer > 1 else 0
 
 
 def landlock_promise(abi: int) -> str:

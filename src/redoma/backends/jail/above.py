@@ -28,7 +28,7 @@ HOLES = 1 << 30
 _PIECE = 1 << 20
 _COUNT_EVERY = 0.5  # seconds
 _OTHERS_BYTES, _OTHERS_FILES = 1 << 30, 100_000
-"""What others may write to the same disk while a cell is alive, before the cell is taken to hide it."""
+"""What others may write to the same disk while a cell is alive, before we assume that the cell wrote it."""
 _OPAQUE = "user.overlay.opaque"
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _ODD = {
@@ -62,25 +62,25 @@ class Size:
         self._before = os.fstatvfs(layer)
         self._count_at = 0.0
 
-    def too_large(self) -> bool:
-        """Cheap: the disk's free space tells when to count. Others use the disk too, so now and then count anyway.
+    def excess(self) -> str:
+        """`disk` if it holds too much, `space` if the disk has lost too much meanwhile, else nothing.
 
-        What is held open after its removal can't be counted. So there is an end to what may vanish from the disk while
-        the cell is alive, whoever took it.
+        Cheap: free space tells when to count. Others use the disk too, so now and then count anyway. Deleted files that
+        are still open can't be counted, so there is a limit on what the disk may lose, whoever used it.
         """
         now = os.fstatvfs(self._layer)
         taken_bytes = (self._before.f_bfree - now.f_bfree) * now.f_frsize
         taken_files = self._before.f_ffree - now.f_ffree
         if taken_bytes > 2 * self._max_bytes + _OTHERS_BYTES or taken_files > 2 * self._max_files + _OTHERS_FILES:
-            return True
+            return "space"
         suspected = taken_bytes > self._max_bytes or taken_files > self._max_files
         if not suspected and time.monotonic() < self._count_at:
-            return False
+            return ""
         begun = time.monotonic()
         found = self.counted(unreadable=suspected)
         ended = time.monotonic()
         self._count_at = ended + max(_COUNT_EVERY, 10 * (ended - begun))
-        return found
+        return "disk" if found else ""
 
     def counted(self, *, unreadable: bool = False) -> bool:
         """Whether it holds too much. `unreadable` is the answer where a part of it can't be read or is too deep."""

@@ -249,7 +249,7 @@ class JailBackend:
         needed.add("workspace")  # not to be waived: a project that could be written to is not what was asked for
         for name, why in missing.items():
             if name in needed:
-                raise BackendUnavailable(
+                raise BackendError(
                     f"the isolation layer {name!r} can't be had here",
                     why=why,
                     next=f"see `redoma doctor`, or name the layers you need without {name!r} in `require`",

@@ -28,6 +28,7 @@ import errno
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from typing import Literal, NamedTuple
 
@@ -38,6 +39,7 @@ _UNIT = re.compile(r"\.(service|scope|slice)$")
 _MARKS = ("user.delegate", "trusted.delegate")  # the second is older, and shown to root alone
 _USER_MANAGER = re.compile(r"/user@(\d+)\.service/")
 _ROUNDS = 100
+_SYSTEM_PATH = "/usr/bin:/bin"  # not the user's: it may lead into a project that nobody has reviewed
 _PATIENCE = 5.0  # seconds for systemd's answer, which takes milliseconds
 
 
@@ -220,11 +222,15 @@ def _delegated_by_users_manager(unit: str) -> bool:
     found = _USER_MANAGER.search(unit)
     if not found or int(found[1]) != os.geteuid():
         return False
+    program = shutil.which("systemctl", path=_SYSTEM_PATH)
+    if program is None:
+        return False
     try:
         answer = subprocess.run(
-            ["systemctl", "--user", "show", "--property=Delegate", "--value", "--", os.path.basename(unit)],
+            [program, "--user", "show", "--property=Delegate", "--value", "--", os.path.basename(unit)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            cwd="/",
             timeout=_PATIENCE,
             check=False,
         )

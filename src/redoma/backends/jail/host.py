@@ -227,8 +227,8 @@ def _overlay(seen: Seen) -> Fact:
         what = f"can be written to on disk, but not on a tmpfs: {os.strerror(on_tmpfs)}"
         return Fact(name="overlayfs", state="degraded", what=what, costs=TMPFS_XATTRS.without, fix=fix)
     tmpfs, disk = os.strerror(on_tmpfs), os.strerror(on_disk)
-    what = f"can be written to neither on a tmpfs ({tmpfs}) nor in $TMPDIR, /tmp or /var/tmp ({disk})"
-    fix = f"# a directory on ext4, XFS or Btrfs:\nexport TMPDIR=DIRECTORY\n# or:\n{fix}"
+    what = f"can be written to neither on a tmpfs ({tmpfs}) nor in /var/tmp ({disk})"
+    fix = f"# mount a file system at /var/tmp that can hold an overlay's upper layer: ext4, XFS or Btrfs; or\n{fix}"
     return Fact(name="overlayfs", state="degraded", what=what, costs=NO_OVERLAYS, fix=fix)
 
 

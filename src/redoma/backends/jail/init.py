@@ -65,9 +65,9 @@ class Watch:
         self._watched: bool = spec["watched"]
         self._above: int | None = spec.get("above")
         self._disk: int = spec["disk"]
-        self._layer = None
-        if self._above is not None and spec["changes"] == "disk":
-            self._layer = above.Size(self._above, max_bytes=spec["disk"], max_files=spec["files"])
+        self._files: int = spec["files"]
+        self._on_disk = spec["changes"] == "disk"
+        self._layer: above.Size | None = None
         self._status: int | None = None
         self._cause = ""
         self._peak = 0
@@ -93,6 +93,8 @@ class Watch:
         if told is None:
             return  # never used, or broken before it was: the parent knows why
         self._before = float((_look(str(self._pid), "schedstat").split() or [b"0"])[0]) / 1e9
+        if self._above is not None and self._on_disk:  # not before: it may have waited for its order for hours
+            self._layer = above.Size(self._above, max_bytes=self._disk, max_files=self._files)
         pause = _LOOK_OFTEN if self._watched or self._layer else _LOOK
         look = time.monotonic() + pause
         while True:
@@ -155,9 +157,7 @@ class Watch:
             self._peak = max(self._peak, used)
             if used > told["memory"]:
                 return "memory"
-        if self._layer is not None and self._layer.too_large():
-            return "disk"
-        return ""
+        return self._layer.excess() if self._layer is not None else ""
 
     def _cpu_used(self, processes: list[str]) -> float:
         """By two counts, of which the larger is true. What waited-for children used is added to their parent; but one

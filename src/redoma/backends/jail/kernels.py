@@ -51,15 +51,15 @@ IDMAPPED_MOUNTS = Feature(
     since=(5, 12), what="mounts with other owners (idmapped)", whom="root", without="no projects", fact="kernel"
 )
 LANDLOCK_FILES = Feature(
-    since=(5, 13),
-    what="Landlock for files",
+    since=(5, 19),
+    what="Landlock for files (its first version, in 5.13, refuses to move files between directories)",
     without="the layer `landlock` is missing: files have no second lock",
     fact="Landlock",
 )
 COUNTED_PROCESSES = Feature(
     since=(5, 14),
     what="processes counted by user namespace",
-    without="a fork too many is not refused: the run is ended",
+    without="exceeding the limit on processes ends the run instead of failing the fork",
     fact="kernel",
 )
 MEMORY_PEAK = Feature(
@@ -78,8 +78,8 @@ IDMAPPED_OVERLAYS = Feature(
 TMPFS_XATTRS = Feature(
     since=(6, 6),
     what="user xattrs on tmpfs",
-    without="what a run changes in a project is kept in a private directory on disk (in `$TMPDIR` or `/tmp`, else in "
-    "`/var/tmp`) while it runs; its size is watched, not capped",
+    without="what a run changes in a project is kept in a private directory in `/var/tmp` while it runs; its size "
+    "is watched, not capped",
     fact="overlayfs",
 )
 LANDLOCK_SIGNALS = Feature(
@@ -89,8 +89,8 @@ LANDLOCK_SIGNALS = Feature(
     fact="Landlock",
 )
 BY_KERNEL = (
-    *(CELLS, USER_OVERLAYS, IDMAPPED_MOUNTS, LANDLOCK_FILES, COUNTED_PROCESSES),
-    *(MEMORY_PEAK, IDMAPPED_OVERLAYS, TMPFS_XATTRS, LANDLOCK_SIGNALS),
+    *(CELLS, USER_OVERLAYS, IDMAPPED_MOUNTS, COUNTED_PROCESSES),
+    *(LANDLOCK_FILES, MEMORY_PEAK, IDMAPPED_OVERLAYS, TMPFS_XATTRS, LANDLOCK_SIGNALS),
 )
 """What the jail needs (the first) and what it may lack, by version. docs/kernels.md has the same table."""
 

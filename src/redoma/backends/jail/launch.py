@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import BackendError, BackendUnavailable
 from . import protocol
+from .kernels import TMPFS_XATTRS
 from .layers import Layers
 from .root import PYTHON, VENV
 
@@ -119,9 +120,27 @@ class Zygote:
     ) -> None:
         # Chosen at random, but by us: a run can be repeated only where the order of its sets can be had again.
         self.hashes = hashes if hashes is not None else 1 + secrets.randbelow(MOST_HASHES)
-        self.layers = Layers() if project else None
-        layers = {"path": self.layers.path if self.layers else "", "always": changes_on_disk}
-        told = plan(preload, watched, prelude, programs or {}, project, layers, self.hashes)
+        on_disk = changes_on_disk or TMPFS_XATTRS.is_missing(os.uname().release, root=os.geteuid() == 0)
+        self.layers = Layers(project) if project and on_disk else None
+        try:
+            self._start(preload, watched, prelude, programs or {}, project, changes_on_disk)
+        except BaseException:
+            self._forget_layers()
+            raise
+
+    def _start(
+        self,
+        preload: Iterable[str],
+        watched: bool,
+        prelude: str,
+        programs: Mapping[str, str],
+        project: str,
+        changes_on_disk: bool,
+    ) -> None:
+        layers: dict[str, Any] = {"layers": "", "why": "", "on_disk": changes_on_disk}
+        if self.layers is not None:
+            layers |= {"layers": self.layers.path, "why": self.layers.why}
+        told = plan(preload, watched, prelude, programs, project, layers, self.hashes)
         self.env: dict[str, str] = told["env"]
         self.socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         us = os.pidfd_open(os.getpid())
@@ -144,7 +163,6 @@ class Zygote:
             )
         except OSError as error:
             self.socket.close()
-            self._forget_layers()
             raise BackendError("the jail could not be started", why=str(error), next="free some processes") from error
         finally:
             os.close(us)

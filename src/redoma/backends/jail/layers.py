@@ -1,8 +1,11 @@
-"""Where the kernel's tmpfs can't hold what a run writes to a project (Linux before 6.6): directories on disk.
+"""Directories on disk for what runs write to a project, where a tmpfs can't hold it (Linux before 6.6).
 
 An overlay marks what was removed with extended attributes, and a tmpfs has none before 6.6. So each zygote of a project
-is given a private directory on a disk that has them, and each of its cells makes a directory in that. What is in one is
-read by the cell's init; we only remove it, once the cell is dead.
+is given a private directory on disk, and each of its cells makes a directory in that. What is in one is read by the
+cell's init; we only remove it, once the cell is dead.
+
+It is in /var/tmp and nowhere else: that is on a disk, nobody can rename what is ours in it, and a guest, which can read
+where it is, learns nothing from that.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -17,25 +21,31 @@ from pathlib import Path
 from ..scratch import remove_tree
 from .root import UNPRIVILEGED_ID
 
+PARENT = "/var/tmp"  # noqa: S108 - a private directory in it
 _PREFIX = "redoma-layers-"
-_NEW = 60.0  # seconds in which a directory may not be locked yet by who made it
+_NEW = 60.0  # seconds: a younger directory may not be locked yet by its maker
 
 
 class Layers:
-    """A directory for the layers of one zygote. `path` is empty where no disk takes extended attributes."""
+    """A directory for the layers of one zygote. `path` is empty if there can be none, and `why` says why."""
 
-    def __init__(self) -> None:
-        self.path, self._lock = "", -1
+    def __init__(self, project: str = "") -> None:
+        self.path, self.why, self._lock = "", "", -1
         self._made = self._used = 0
         self._closed = False
-        for parent in dict.fromkeys((tempfile.gettempdir(), "/var/tmp")):  # noqa: S108 - a private directory in it
-            with contextlib.suppress(OSError):
-                _sweep(parent)
-                self._make(parent)
-                return
+        if f"{os.path.realpath(PARENT)}/".startswith(f"{os.path.realpath(project)}/".replace("//", "/")) and project:
+            self.why = f"{PARENT} is in the project"  # one cell could read there what another writes
+            return
+        with contextlib.suppress(OSError):
+            _sweep()
+        try:
+            self._make()
+        except OSError as error:
+            self.why = f"{PARENT}: {error.strerror}"
 
-    def _make(self, parent: str) -> None:
-        path = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+    def _make(self) -> None:
+        path = tempfile.mkdtemp(prefix=_PREFIX, dir=PARENT)
+        lock = -1
         try:
             os.setxattr(path, "user.redoma", b"")
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -43,6 +53,8 @@ class Layers:
             if os.geteuid() == 0:
                 os.chown(path, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
         except OSError:
+            if lock >= 0:
+                os.close(lock)
             os.rmdir(path)
             raise
         self.path, self._lock = path, lock
@@ -55,7 +67,7 @@ class Layers:
 
     def give_back(self, name: str) -> None:
         """Remove it. The cell must be dead: nobody else may change what is being removed."""
-        with contextlib.suppress(OSError):  # left for `_sweep`
+        with contextlib.suppress(OSError):  # `close` tries again
             remove_tree(Path(self.path, name))
         self._used -= 1
         self._remove_if_unused()
@@ -67,25 +79,28 @@ class Layers:
 
     def _remove_if_unused(self) -> None:
         if self._closed and not self._used and self._lock >= 0:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # left for `_sweep`
                 remove_tree(Path(self.path))
             os.close(self._lock)
             self._lock = -1
 
 
-def _sweep(parent: str) -> None:
-    """Remove what a Redoma of this user left that was killed: its lock is gone with it."""
-    for entry in os.scandir(parent):
+def _sweep() -> None:
+    """Remove what a Redoma of this user left that was killed: its lock is gone with it.
+
+    Only a directory with mode 0700: others could have moved any other of ours here, under this name.
+    """
+    owner = UNPRIVILEGED_ID if os.geteuid() == 0 else os.geteuid()
+    for entry in os.scandir(PARENT):
         if not entry.name.startswith(_PREFIX):
             continue
         with contextlib.suppress(OSError):
-            about = entry.stat(follow_symlinks=False)
-            ours = about.st_uid in (os.geteuid(), UNPRIVILEGED_ID if os.geteuid() == 0 else os.geteuid())
-            if not ours or time.time() - about.st_mtime < _NEW:
-                continue
-            lock = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            lock = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_tree(Path(entry.path))
+                about = os.fstat(lock)
+                ours = (about.st_uid, stat.S_IMODE(about.st_mode)) == (owner, 0o700)
+                if ours and time.time() - about.st_mtime > _NEW:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_tree(Path(entry.path))
             finally:
                 os.close(lock)

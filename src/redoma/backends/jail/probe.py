@@ -13,7 +13,7 @@ from typing import Any
 from redoma.backends import _linux
 from redoma.backends.jail.root import WRITABLE, unescape
 
-_LAYER = {"memory": "", "disk": "; on disk, where its size is watched every 10 ms"}
+_LAYER = {"memory": "", "disk": "; on disk, where its size is watched"}
 _SPACES = {"user": "user", "pid": "pid", "mount": "mnt", "net": "net", "ipc": "ipc", "uts": "uts", "cgroup": "cgroup"}
 
 
@@ -60,9 +60,9 @@ def _namespace(name: str, spec: Mapping[str, Any]) -> str:
     own = os.readlink(f"/proc/self/ns/{kind}")
     if own == spec["outside"][kind]:
         raise Missing(f"the {name} namespace is the host's")
-    if name == "net":
-        if spec["interfaces"] != {"lo"}:  # as init has seen it: the guest is refused netlink, and on 5.10 /proc/self/net
-            raise Missing("there are network interfaces beside the cell's own loopback")
+    # As init has seen them: the guest is refused netlink, and on 5.10 its /proc has no `net`.
+    if name == "net" and spec["interfaces"] != {"lo"}:
+        raise Missing("there are network interfaces beside the cell's own loopback")
     return "a namespace of its own"
 
 

@@ -29,6 +29,8 @@ PROJECT = "/.project"
 """Where the zygote has a project of the host, read-only. A cell sees it at its own path."""
 CHANGES = "/.changes"
 """Where the zygote has a directory on disk for what cells write to the project, if they can't keep it in memory."""
+OVERLAY_OPTIONS = "userxattr,volatile"
+"""Volatile: nobody needs the layer after a crash, and without it every unmount would flush the whole disk."""
 WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names inside the cell, each a private mount
 """Where each cell mounts what is its own."""
 
@@ -153,7 +155,7 @@ def populate(plan: dict[str, Any]) -> None:
             program(name, path)
     if plan["project"]:
         project(plan["project"])
-        plan["zygote"] |= place_for_changes(plan["layers"]["path"], on_disk=plan["layers"]["always"])
+        plan["zygote"] |= place_for_changes(**plan["layers"])
     with step("make /etc"):
         for path, text in _TEXTS.items():
             write(path, text.encode())
@@ -255,20 +257,19 @@ def project(path: str) -> None:
             os.makedirs(f".{path}", exist_ok=True)
 
 
-def place_for_changes(layers: str, *, on_disk: bool) -> dict[str, str]:
+def place_for_changes(layers: str, why: str, *, on_disk: bool) -> dict[str, str]:
     """Find where a cell can keep what it writes to the project: in `memory` (unless `on_disk`), on `disk` (in this
-    directory of the host), or nowhere, and why."""
-    why = "it is to be kept on disk"
+    directory of the host, or if it is empty nowhere, and why), or nowhere."""
     if not on_disk:
         try:
             with step("mount an overlay over the project"):
                 hold_changes("./mnt/memory", "." + PROJECT)
         except Broken as broken:
-            why = str(broken)
+            why = f"{broken}; {why}" if why else str(broken)
         else:
             return {"changes": "memory", "why": ""}
     if not layers:
-        return {"changes": "", "why": f"{why}; and neither TMPDIR nor /var/tmp takes user xattrs"}
+        return {"changes": "", "why": why}
     try:
         with step(f"mount an overlay over the project with its upper layer in {os.path.dirname(layers)}"):
             os.mkdir("." + CHANGES)
@@ -288,7 +289,7 @@ def hold_changes(upper: str, lower: str) -> None:
     try:
         for path in (f"./mnt/lower/{name}/below", "./mnt/merged", f"{upper}/above", f"{upper}/work"):
             os.makedirs(path)
-        layers = f"lowerdir=./mnt/lower:{lower},upperdir={upper}/above,workdir={upper}/work,userxattr"
+        layers = f"lowerdir=./mnt/lower:{lower},upperdir={upper}/above,workdir={upper}/work,{OVERLAY_OPTIONS}"
         _linux.mount("try", "./mnt/merged", "overlay", _linux.MS_NOSUID | _linux.MS_NODEV, layers)
         os.rmdir(f"./mnt/merged/{name}/below")
         os.rmdir(f"./mnt/merged/{name}")

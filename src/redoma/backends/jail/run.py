@@ -375,6 +375,8 @@ class Run:
                 return Status.TIMEOUT, exceeded("cpu", limits), None
             case "processes" | "disk":
                 return Status.KILLED, exceeded(verdict.cause, limits), None
+            case "space":
+                return Status.KILLED, "free space on the disk fell too far while it ran, so it was ended", None
         code = _exit_code(verdict.status)
         if code < 0:
             if -code == signal.SIGXCPU:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redoma.backends import _linux
-from redoma.backends.jail.root import CHANGES, PROJECT, WRITABLE, enter_user_namespace, put, step
+from redoma.backends.jail.root import CHANGES, OVERLAY_OPTIONS, PROJECT, WRITABLE, enter_user_namespace, put, step
 
 Spec = dict[str, Any]
 Step = tuple[str, Callable[[Spec], None]]
@@ -90,12 +90,12 @@ def project(spec: Spec) -> None:
     os.makedirs(path, exist_ok=True)
     if spec["workspace"] == "overlay":
         if not spec["changes"]:
-            raise OSError(errno.EOPNOTSUPP, f"no change to it could be kept apart here: {spec['why']}")
+            raise OSError(errno.EOPNOTSUPP, f"changes to it can't be kept separate on this host: {spec['why']}")
         place = f"{CHANGES}/{spec['layer']}" if spec["changes"] == "disk" else "/run/layer"
         os.mkdir(place, 0o700)
         os.mkdir(f"{place}/above", 0o755)
         os.mkdir(f"{place}/work", 0o700)
-        options = f"lowerdir={PROJECT},upperdir={place}/above,workdir={place}/work,userxattr"
+        options = f"lowerdir={PROJECT},upperdir={place}/above,workdir={place}/work,{OVERLAY_OPTIONS}"
         _linux.mount("project", path, "overlay", _PRIVATE, options)
         os.chmod(f"{place}/above", stat.S_IMODE(os.stat(PROJECT).st_mode))
         spec["above"] = os.open(f"{place}/above", os.O_RDONLY | os.O_DIRECTORY)

@@ -320,9 +320,11 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
         _print_denial(result.denial, result.error or "")
     _print_rollback(result)
     if result.passed_over and result.status.ending == "ran":
-        preferred, why = next(iter(result.passed_over.items()))
-        said = f"it ran on {result.backend}, because {preferred} could not run it: {_name(why)}; see `redoma doctor`"
-        click.echo(f"{click.style('redoma: backend:', fg='yellow')} {said}", err=True)
+        label = click.style("redoma: backend:", fg="yellow")
+        for preferred, why in result.passed_over.items():
+            click.echo(
+                f"{label} it ran on {result.backend}, because {preferred} could not run it: {_name(why)}", err=True
+            )
     if result.redacted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
         click.echo(f"{click.style('redoma: redacted:', fg='yellow')} {kinds}", err=True)
