@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +142,11 @@ def test_monty_has_no_cells_around_it_where_the_jail_can_not_be_had() -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> str:
-    place = tmp_path / "home"
-    place.mkdir()
-    for directory in (place, *list(place.parents)[:3]):
-        directory.chmod(0o777)  # the unprivileged user's
-    return str(place)
+def home() -> Iterator[str]:
+    """The unprivileged user's, where nobody keeps it from going."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o777)  # noqa: S103
+        yield place
 
 
 def test_a_run_says_why_it_was_not_in_the_jail(home: str) -> None:

@@ -1,10 +1,13 @@
-"""What the probe in a cell takes for a name of the host."""
+"""What the probe in a cell takes for a name of the host, and what follows where it finds a layer missing."""
 
 from __future__ import annotations
 
 import os
 
+from redoma import AsyncExecutor, Config, Status
+from redoma.backends.jail import JailBackend
 from redoma.backends.jail.probe import places_shown
+from redoma.backends.monty import MontyBackend
 
 
 def mounted(place: bytes, kind: bytes) -> bytes:
@@ -17,3 +20,11 @@ def test_a_project_below_opt_is_not_taken_for_ours() -> None:
     assert places_shown(mounts, os.fsdecode(b"/opt/my app\xff")) == ["/opt/venv"]
     assert len(places_shown(mounts, "/opt/my")) == 3
     assert len(places_shown(mounts, "")) == 3
+
+
+async def test_no_other_backend_is_tried_where_a_layer_of_a_cell_was_not_found(config: Config) -> None:
+    """What was set up and is not in force is an alarm, not a host without a jail."""
+    backends = [JailBackend(minimum=1, without=["seccomp"]), MontyBackend(cells=False)]
+    async with AsyncExecutor(config, backends=backends) as executor:
+        result = await executor.run("6 * 7")
+    assert (result.status, result.backend, result.value) == (Status.FAILED, "jail", None)
