@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +18,11 @@ from redoma.backends.jail import JailBackend, cgroup
 from redoma.backends.jail.kernels import BY_KERNEL, IDMAPPED_OVERLAYS, LANDLOCK_FILES, USER_OVERLAYS
 from redoma.models import MiB
 
+PROGRAM = Path(sys.executable).with_name("redoma")
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 _GROUPS = cgroup.find()
+_DELEGATED = "REDOMA_DELEGATED" in os.environ  # read here: a test of its own sees none of the user's variables
 MISSING = [each for each in BY_KERNEL if each.is_missing(platform.release(), root=os.geteuid() == 0)]
 NO_OVERLAYS = USER_OVERLAYS in MISSING or IDMAPPED_OVERLAYS in MISSING
 needs_overlays = pytest.mark.skipif(NO_OVERLAYS, reason="this kernel has no project overlays for this user")
@@ -85,6 +89,30 @@ def test_memory_over_its_limit_ends_the_run(how: str, executor: Executor) -> Non
         assert "Function not implemented" in (result.error or "")
     else:
         assert result.status == Status.MEMORY, result
+
+
+def test_the_result_says_how_memory_is_limited(executor: Executor) -> None:
+    result = executor.run("6 * 7", backend="jail")
+    by_group = "watched" not in result.isolation.layers["memory"]
+    assert by_group == isinstance(_GROUPS, cgroup.Cgroups)
+    assert by_group or not _DELEGATED
+
+
+def test_advice_on_groups_works_when_it_is_followed(redoma_command: Command) -> None:
+    def groups(*command: str) -> dict[str, str]:
+        done = redoma_command("doctor", "--json") if not command else subprocess.run(command, **captured)
+        facts: list[dict[str, str]] = json.loads(done.stdout)["host"]
+        return next(fact for fact in facts if fact["name"] == "cgroup")
+
+    captured: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "timeout": 120}
+    captured["env"] = {**os.environ, "XDG_RUNTIME_DIR": f"/run/user/{os.geteuid()}"}  # as in the user's own shell
+    fact = groups()
+    if fact["state"] != "ok" and fact["fix"].startswith("systemd-run "):
+        line = fact["fix"].splitlines()[0].replace("redoma doctor", f"{PROGRAM} doctor --json")
+        fact = groups("sh", "-c", line)
+        assert (fact["state"], fact["what"][:3]) == ("ok", "v2 ")
+    else:
+        assert fact["state"] == "ok" or not os.path.isdir("/run/systemd/system")
 
 
 def test_what_is_missing_is_on_the_result_and_can_be_insisted_on(executor: Executor) -> None:

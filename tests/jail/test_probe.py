@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from redoma import AsyncExecutor, Config, Status
+from redoma import AsyncExecutor, Backend, Config, Status
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail.probe import places_shown
 from redoma.backends.monty import MontyBackend
@@ -24,7 +24,7 @@ def test_a_project_below_opt_is_not_taken_for_ours() -> None:
 
 async def test_no_other_backend_is_tried_where_a_layer_of_a_cell_was_not_found(config: Config) -> None:
     """What was set up and is not in force is an alarm, not a host without a jail."""
-    backends = [JailBackend(minimum=1, without=["seccomp"]), MontyBackend(cells=False)]
+    backends: list[Backend] = [JailBackend(minimum=1, without=["seccomp"]), MontyBackend(cells=False)]
     async with AsyncExecutor(config, backends=backends) as executor:
         result = await executor.run("6 * 7")
     assert (result.status, result.backend, result.value) == (Status.FAILED, "jail", None)

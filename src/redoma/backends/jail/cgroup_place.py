@@ -231,6 +231,7 @@ def _delegated_by_users_manager(unit: str) -> bool:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             cwd="/",
+            env={"XDG_RUNTIME_DIR": f"/run/user/{os.geteuid()}"},  # where systemd has it, also for cron and sudo
             timeout=_PATIENCE,
             check=False,
         )
