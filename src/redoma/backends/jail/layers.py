@@ -33,7 +33,7 @@ class Layers:
         self.path, self.why, self._lock = "", "", -1
         self._made = self._used = 0
         self._closed = False
-        if f"{os.path.realpath(PARENT)}/".startswith(f"{os.path.realpath(project)}/".replace("//", "/")) and project:
+        if project and Path(os.path.realpath(PARENT)).is_relative_to(os.path.realpath(project)):
             self.why = f"{PARENT} is in the project"  # one cell could read there what another writes
             return
         with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ class Layers:
             self.why = f"{PARENT}: {error.strerror}"
 
     def _make(self) -> None:
-        path = tempfile.mkdtemp(prefix=_PREFIX, dir=PARENT)
+        path = tempfile.mkdtemp(prefix=_PREFIX, dir=os.path.realpath(PARENT))  # it is bound by this path: no links
         lock = -1
         try:
             os.setxattr(path, "user.redoma", b"")

@@ -258,8 +258,8 @@ def project(path: str) -> None:
 
 
 def place_for_changes(layers: str, why: str, *, on_disk: bool) -> dict[str, str]:
-    """Find where a cell can keep what it writes to the project: in `memory` (unless `on_disk`), on `disk` (in this
-    directory of the host, or if it is empty nowhere, and why), or nowhere."""
+    """Find where a cell can keep what it writes to the project: in `memory` (unless `on_disk`), on `disk` (`layers` is
+    a directory of the host for that; if it is empty, `why` says why there is none), or nowhere, and why."""
     if not on_disk:
         try:
             with step("mount an overlay over the project"):
