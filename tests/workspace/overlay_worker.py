@@ -210,7 +210,8 @@ async def its_limits_hold_for_what_it_writes_there(bench: Bench) -> None:
 
 def was_ended(outcome: Outcome) -> bool:
     """A layer in memory is full at its limit; one on disk goes over it, and then the run is ended."""
-    return outcome.status.value == "killed" and "wrote more than 8388608 bytes" in (outcome.error or "")
+    told = outcome.status.value == "killed" and "wrote more than 8388608 bytes" in (outcome.error or "")
+    return told and "on disk" in outcome.isolation.layers["workspace"]
 
 
 @case
