@@ -16,13 +16,14 @@ PACKAGE = Path(redoma.__file__).parent
 # Each room, and the rooms it may import. Whatever is not listed is a mistake, so a new room has to be placed here.
 MAY_IMPORT = {
     "errors": set(),
+    "reach": set(),
     "learned": {"errors"},
     "effect": set(),
     "notation": set(),
     "telemetry": {"errors"},  # looks at what others hand it, by shape
-    "models": {"effect", "errors", "learned"},
+    "models": {"effect", "errors", "learned", "reach"},
     "sensitive": {"errors", "models"},
-    "policy": {"errors", "models", "sensitive"},
+    "policy": {"errors", "models", "reach", "sensitive"},
     "output": {"errors", "learned", "models", "sensitive"},
     "artifacts": {"errors", "learned", "models", "output", "sensitive"},
     "expect": {"errors", "models", "output", "sensitive"},
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "store": {"errors"},
     "posting": set(),
     "approval": {"errors", "models", "sensitive", "output", "posting", "store", "telemetry"},
-    "backends": {"errors", "models", "notation", "telemetry"},
+    "backends": {"errors", "models", "notation", "reach", "telemetry"},
     "bound": {"models", "policy"},
     "workspace": {"errors", "models", "backends", "telemetry"},
     "config": {"errors", "models", "notation", "policy"},
@@ -43,17 +44,17 @@ MAY_IMPORT = {
     "inputs": {"errors", "models", "audit"},
     "asked": {"endings", "inputs"},
     "entries": {"errors", "models", "backends", "config", "denial", "intake"},
-    "projects": {"errors", "models", "approval", "backends", "sensitive", "telemetry", "workspace"},
+    "projects": {"errors", "models", "approval", "backends", "reach", "sensitive", "telemetry", "workspace"},
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
         *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
-        *("asked", "bound", "inputs", "projects", "telemetry", "workspace"),
+        *("asked", "bound", "inputs", "projects", "reach", "telemetry", "workspace"),
     },
     "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
     "history": {
         *("errors", "models", "sensitive", "policy", "audit", "backends", "config", "inputs", "asked", "endings"),
-        *("artifacts", "bound", "expect", "executor", "output", "projects", "workspace"),
+        *("artifacts", "bound", "expect", "executor", "output", "projects", "reach", "workspace"),
     },
     "facades": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config", "intake"),
@@ -67,7 +68,7 @@ MAY_IMPORT = {
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
         *("facades", "artifacts", "expect", "approval", "notation", "store", "projects", "workspace", "history"),
-        *("inputs", "monitor", "telemetry", ""),
+        *("inputs", "monitor", "reach", "telemetry", ""),
     },
 }
 

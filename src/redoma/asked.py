@@ -144,6 +144,7 @@ def intent(
         "policy": evaluation.policy,
         "policy_digest": evaluation.digest,
         "decision": evaluation.decision.value,
+        "reach": msgspec.to_builtins(evaluation.reach),
         "level": level.level.value,
         "limits": msgspec.to_builtins(request.limits),
         "stdin": len(request.stdin),

@@ -41,6 +41,7 @@ from .models import Decision, Evaluation, Language, Limits, MiB, Request, Result
 from .output import Capture, Spool
 from .policy import Leveled, Policy, evaluate, level_of, secrets_in
 from .projects import Projects
+from .reach import NOTHING, Reach
 from .sensitive import Redactor
 from .store import NAME as DATABASE
 from .store import Store
@@ -147,17 +148,33 @@ class AsyncExecutor:
         return self.follow(asked)
 
     def check(
-        self, request: Request, policy: str | None = None, *, live_input: bool = False, entry: str = ""
+        self,
+        request: Request,
+        policy: str | None = None,
+        *,
+        reach: Reach | None = None,
+        live_input: bool = False,
+        entry: str = "",
     ) -> Evaluation:
-        """What policy says of a request, without running it. See `evaluate`."""
-        return evaluate(self._policy(policy), request, live_input=live_input, entry=entry)
+        """What policy says of a request where it would run, without running it; or of one that could touch what
+        `reach` says. See `evaluate`."""
+        reach = self.reach(Asked(request)) if reach is None else reach
+        return evaluate(self._policy(policy), request, reach=reach, live_input=live_input, entry=entry)
 
     @telemetry.policy
     def judge(self, asked: Asked) -> Evaluation:
         """What speaks against it, in one list."""
-        shown = asked.judged or asked.request
-        evaluation = self.check(shown, asked.policy, live_input=asked.live_input, entry=asked.entry)
+        shown, reach = asked.judged or asked.request, self.reach(asked)
+        evaluation = self.check(shown, asked.policy, reach=reach, live_input=asked.live_input, entry=asked.entry)
         return msgspec.structs.replace(evaluation, findings=asked.objections + evaluation.findings)
+
+    def reach(self, asked: Asked) -> Reach:
+        """What it could touch on the backend that would be the first to be tried. If none can run it, what it could on
+        any of them."""
+        candidates = self._candidates(asked)
+        first = next((backend for backend in candidates if _can_run(backend, asked)), None)
+        tried = candidates if first is None else [first]
+        return functools.reduce(Reach.__or__, (_reach(backend, asked.request) for backend in tried), NOTHING)
 
     def _policy(self, pack: str | None) -> Policy:
         if pack not in self._policies:
@@ -166,13 +183,7 @@ class AsyncExecutor:
 
     def place(self, asked: Asked) -> str:
         """The backend that would be the first to be tried, without trying it; empty if none can do it."""
-        for backend in self._candidates(asked):
-            try:
-                _require(backend.name, backend.capabilities(), asked)
-            except (Unsupported, BackendUnavailable):
-                continue
-            return backend.name
-        return ""
+        return next((backend.name for backend in self._candidates(asked) if _can_run(backend, asked)), "")
 
     @telemetry.run
     async def submit(self, asked: Asked, live: Live | None = None) -> Result:
@@ -211,7 +222,8 @@ class AsyncExecutor:
     async def _bound(self, asked: Asked, case: Case) -> Case:
         """With the files that it would execute, where somebody's yes counts: to read them takes time."""
         decision = case.evaluation.decision
-        asks = asked.redeems or decision is Decision.PROMPT
+        later = case.evaluation.reach.files == "later" and case.evaluation.findings  # asked when it is to be applied
+        asks = asked.redeems or decision is Decision.PROMPT or later
         if self._gate is None or not (asks or self._gate.watches(case.request)):
             return case
         refused = decision is Decision.FORBID  # which needs no event loop: see `Gate.watch`
@@ -227,12 +239,12 @@ class AsyncExecutor:
 
     @telemetry.decided
     async def _decided(self, asked: Asked, case: Case) -> Verdict:
-        """Whether it may run: by policy, or by a person. In an overlay nothing happens: there a person decides on the
-        effect, when it is to be applied."""
+        """Whether it may run: by policy, or by a person. What only an overlay would change asks nobody yet: there a
+        person decides on the effect, when it is to be applied."""
         decision = case.evaluation.decision
         if asked.redeems and self._gate is not None and decision is not Decision.FORBID:
             return await self._gate.redeem(asked.redeems, case)  # also where nobody need be asked any more: see there
-        if decision is not Decision.PROMPT or case.request.workspace == "overlay":
+        if decision is not Decision.PROMPT:
             alarm = await self._gate.watch(case) if self._gate else None
             return alarm or Verdict(status=Status.FORBIDDEN if decision is Decision.FORBID else None)
         if self._gate is None:
@@ -288,6 +300,7 @@ class AsyncExecutor:
             capture = Capture(request.limits, redactor, live.feed if live else None, self._keep(request, redactor))
             try:
                 _require(backend.name, backend.capabilities(), asked)
+                _must_be_judged(backend, request, result.evaluation)
                 if (changed := await self._changed(asked, case, result.approval_id)) is not None:
                     no = denial.of_pin(request, redactor) if changed.alarm else None
                     return msgspec.structs.replace(result, status=Status.DENIED, error=changed.error, denial=no)
@@ -413,6 +426,29 @@ def _installed(config: Config) -> list[Backend]:
         MontyBackend(),
         NativeBackend(),
     ]
+
+
+def _can_run(backend: Backend, asked: Asked) -> bool:
+    try:
+        _require(backend.name, backend.capabilities(), asked)
+    except (Unsupported, BackendUnavailable):
+        return False
+    return True
+
+
+def _reach(backend: Backend, request: Request) -> Reach:
+    return backend.reach.over(request.workspace)
+
+
+def _must_be_judged(backend: Backend, request: Request, evaluation: Evaluation) -> None:
+    """The verdict was for the backend that was to run it. Another one may run it only if it reaches no further."""
+    reach = _reach(backend, request)
+    if not reach.within(evaluation.reach):
+        raise Unsupported(
+            f"{backend.name} can't run this request",
+            why=f"there it could touch {reach.words}, and it was judged as what touches {evaluation.reach.words}",
+            next=f"ask for it by its name: backend={backend.name}",
+        )
 
 
 def _require(name: str, can: Capabilities, asked: Asked) -> None:

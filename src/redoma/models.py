@@ -22,6 +22,7 @@ from .errors import InvalidRequest
 from .learned import Artifact, Diagnosis
 from .learned import Seed as Seed
 from .learned import Usage as Usage
+from .reach import HOST, Reach
 
 KiB = 1024
 MiB = 1024 * KiB
@@ -344,6 +345,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     suggestion: str = ""
     permit: str = ""
     """Lines of a redoma.yaml that would permit it, where what found it is no rule of the policy."""
+    out_of_reach: str = ""
+    """Why it decides nothing here although it is there: what it is about can't be touched, or not yet."""
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,6 +357,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """SHA-256 of the policy's rules: two evaluations with one digest followed the same rules."""
     findings: tuple[Finding, ...] = ()
+    reach: Reach = HOST
+    """What the run could touch; with another reach, or another policy, the verdict would be another."""
 
     @property
     def decision(self) -> Decision:

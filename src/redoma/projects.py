@@ -27,7 +27,8 @@ from .approval.ask import decode, encode, stored
 from .backends.base import Backend, Control, Outcome, OverlayBackend, Sink
 from .backends.scratch import remove_tree
 from .errors import ApprovalError, BackendError, WorkspaceError
-from .models import Decision, Effect, Evaluation, Request, Status
+from .models import Decision, Effect, Evaluation, Level, Request, Status
+from .reach import EFFECT, Reach
 from .sensitive import Redactor
 from .workspace.checkpoint import guarded
 from .workspace.effects import effect_of
@@ -47,7 +48,13 @@ class Judge(Protocol):
     """What policy says of a request: `AsyncExecutor.check`."""
 
     def __call__(
-        self, request: Request, policy: str | None = None, *, live_input: bool = False, entry: str = ""
+        self,
+        request: Request,
+        policy: str | None = None,
+        *,
+        reach: Reach | None = None,
+        live_input: bool = False,
+        entry: str = "",
     ) -> Evaluation: ...
 
 
@@ -266,8 +273,9 @@ class Projects:
         request = judged = msgspec.structs.replace(ask.request, reason=reason)
         if ask.judged_env is not None:
             judged = msgspec.structs.replace(request, env=ask.judged_env)
-        evaluation = self._judge(judged, ask.policy, live_input=ask.live_input, entry=ask.entry)
-        case = Case(request, evaluation, ask.level, effect, ask.policy, ask.entry, ask.judged_env, setting)
+        evaluation = self._judge(judged, ask.policy, reach=EFFECT, live_input=ask.live_input, entry=ask.entry)
+        level = ask.level if evaluation.decision is Decision.ALLOW else Level.L4
+        case = Case(request, evaluation, level, effect, ask.policy, ask.entry, ask.judged_env, setting)
         # The files as they were when it ran: that run has made the effect.
         return case._replace(live_input=ask.live_input, scripts=ask.scripts, computed=ask.computed, unread=ask.unread)
 

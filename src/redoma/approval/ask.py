@@ -123,7 +123,7 @@ def digest_of(case: Case, key: bytes) -> tuple[str, str]:
     # An effect has happened already: which secrets the run had can't change it any more.
     sealed = "" if case.effect else _seal(request.secrets, key)
     evaluation = case.evaluation
-    rules = [evaluation.policy, evaluation.digest, evaluation.findings, case.policy]
+    rules = [evaluation.policy, evaluation.digest, evaluation.findings, case.policy, evaluation.reach]
     effect = case.effect.digest if case.effect else ""
     whole = ["redoma case 1", content, sealed, rules, case.entry, case.judged_env, case.setting, effect]
     whole += ["live input"] if case.live_input else []  # a yes to a program is none to what it will be told

@@ -18,6 +18,7 @@ import msgspec
 
 from ..errors import InvalidRequest
 from ..models import Isolation, Language, Limits, Request, Seed, Status, Stream, Usage, WorkspaceKind
+from ..reach import Reach
 
 Sink = Callable[[Stream, bytes], bool]
 """Takes output as it comes. Returns False once the run has printed all it may: end it with `Status.OUTPUT`."""
@@ -186,6 +187,8 @@ class Backend(Protocol):
     """One way of running things."""
 
     name: str
+    reach: Reach
+    """What a run on it could touch, whatever kind of workspace it has."""
 
     def capabilities(self) -> Capabilities:
         """What it can do here. Raises `BackendUnavailable` where it can't work at all."""

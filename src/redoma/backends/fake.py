@@ -19,6 +19,7 @@ import msgspec
 
 from ..errors import BackendError
 from ..models import LANGUAGES, Isolation, Limits, Request, Status, Stream, Usage
+from ..reach import HOST, Reach
 from .base import Capabilities, Control, Outcome, Sink
 from .collect import wanted
 
@@ -48,8 +49,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FakeBackend:
-    def __init__(self, *answers: Answer, name: str = "fake", isolation: Isolation | None = None) -> None:
-        self.name = name
+    """`reach` is what policy takes its runs to be able to touch."""
+
+    def __init__(
+        self, *answers: Answer, name: str = "fake", isolation: Isolation | None = None, reach: Reach = HOST
+    ) -> None:
+        self.name, self.reach = name, reach
         self.answers = answers or (Answer(),)
         self.requests: list[Request] = []
         self._isolation = isolation or Isolation(missing=("everything",))

@@ -154,7 +154,7 @@ class LuaBackend:
     """Runs one script on another backend, whose name it has."""
 
     def __init__(self, inner: Backend, broker: Broker, boot: Boot) -> None:
-        self.name = inner.name
+        self.name, self.reach = inner.name, inner.reach
         self._inner, self._broker, self._boot = inner, broker, boot
 
     def capabilities(self) -> Capabilities:

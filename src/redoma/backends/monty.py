@@ -21,6 +21,7 @@ import msgspec
 
 from ..errors import BackendError, BackendUnavailable, Unsupported
 from ..models import Isolation, KiB, Limits, MiB, Request, Seed, Status, Stream, Usage
+from ..reach import NOTHING
 from . import monty_session
 from .base import Capabilities, Control, Outcome, Sink, exceeded, new_seed
 from .inside import is_seen_in_cells
@@ -59,6 +60,7 @@ class MontyBackend:
     """Runs Python on workers of Monty, `workers` at a time. `cells=False` is for tests, and leaves the jail out."""
 
     name = "monty"
+    reach = NOTHING
 
     def __init__(self, *, workers: int | None = None, cells: bool = True) -> None:
         self._workers = workers or max(4, os.cpu_count() or 1)

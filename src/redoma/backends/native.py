@@ -23,6 +23,7 @@ import msgspec
 
 from ..errors import BackendError, BackendUnavailable
 from ..models import Isolation, Limits, Request, Status, Stream, Usage
+from ..reach import HOST
 from .base import Capabilities, Control, Outcome, Sink, ended_by, exceeded, uncancellable
 from .collect import collect
 from .scratch import scratch
@@ -45,6 +46,7 @@ _GRACE = 5.0  # seconds a supervisor has to kill and reap before it is given up
 
 class NativeBackend:
     name = "native"
+    reach = HOST
 
     def capabilities(self) -> Capabilities:
         if sys.platform != "linux":

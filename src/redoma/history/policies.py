@@ -88,7 +88,7 @@ class Judge:
         missing = unknown(run)
         if run.missing:
             _must_be_readable(run, missing)
-        key = (run.pack, run.live_input, tuple(run.judged.secrets), fingerprint(run.judged, run.entry))
+        key = (run.pack, run.reach, run.live_input, tuple(run.judged.secrets), fingerprint(run.judged, run.entry))
         if (said := self._known.get(key)) is None:
             said = self._known[key] = self._evaluated(policy, run)
             if len(self._known) > _REMEMBERED:
@@ -99,7 +99,8 @@ class Judge:
 
     def _evaluated(self, policy: Policy, run: Recorded) -> Judged:
         self.evaluated += 1
-        evaluation = evaluate(policy, run.judged, live_input=run.live_input, entry=run.entry, read=self.last)
+        about = {"reach": run.reach, "live_input": run.live_input, "entry": run.entry}
+        evaluation = evaluate(policy, run.judged, **about, read=self.last)  # type: ignore[arg-type]
         deciding = tuple(dict.fromkeys(finding.rule for finding in evaluation.deciding))
         return Judged(evaluation.decision, deciding, frozenset(finding.rule for finding in evaluation.findings))
 

@@ -18,6 +18,7 @@ from ..audit import Record
 from ..errors import AuditError, InvalidRequest
 from ..inputs import Inputs
 from ..models import Decision, Finding, Language, Limits, Request, Seed, WorkspaceKind
+from ..reach import HOST, Reach
 
 NOT_KEPT = "redoma: the secret {name} was not kept"
 """What stands for the value of a secret: where it is printed, it is taken out as the value was."""
@@ -40,6 +41,8 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """Of the policy that judged it."""
     decision: Decision
+    reach: Reach
+    """What it could touch where it was to run."""
     level: str
     rules: tuple[str, ...]
     """The ids of what was found, in order."""
@@ -83,6 +86,7 @@ class _Begun(msgspec.Struct):
     files: dict[str, int]
     outputs: list[str]
     require: list[str]
+    reach: Reach = HOST
     argv: list[str] = []
     cwd: str | None = None
     workspace: WorkspaceKind = "scratch"
@@ -192,6 +196,7 @@ def rebuilt(intent: Record, outcome: dict[str, Any] | None, inputs: Inputs | Non
             pack=begun.pack,
             digest=begun.policy_digest,
             decision=Decision(data["decision"]),
+            reach=begun.reach,
             level=begun.level,
             rules=tuple([finding["rule"] for finding in findings]),
             objections=msgspec.convert(tuple(findings[: begun.objections]), tuple[Finding, ...]),

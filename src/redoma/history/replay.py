@@ -145,7 +145,7 @@ class Replayer:
     # --- whether it may be run ---
 
     def _judged(self, run: Recorded) -> _Judged:
-        about = {"live_input": run.live_input, "entry": run.entry}
+        about = {"reach": run.reach, "live_input": run.live_input, "entry": run.entry}
 
         def says(policy: Policy) -> Evaluation:
             evaluation = evaluate(policy, run.judged, **about)  # type: ignore[arg-type]
@@ -340,7 +340,7 @@ def _of_policy(run: Recorded, judged: _Judged) -> Iterator[str]:
         said = f"{now.decision}{_named(tuple(finding.rule for finding in now.findings))}"
         same = "the verdict is the same" if then == said else f"it was {then}, and would now be {said}"
         yield f"the policy has changed since: {same}"
-    if now.decision is Decision.PROMPT and run.request.workspace != "overlay":
+    if now.decision is Decision.PROMPT:
         yield "a person had to say yes to it; nobody is asked for a replay, which has no effects"
 
 

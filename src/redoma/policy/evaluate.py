@@ -10,8 +10,10 @@ from typing import Protocol
 import msgspec
 
 from ..models import Decision, Evaluation, Finding, Request
+from ..reach import HOST, Reach
 from .facts import MAX_SOURCE, Command, Executed, Fact, Span, Trait
-from .rules import Policy
+from .outside import written_outside
+from .rules import Policy, Rule
 
 MAX_FINDINGS = 200
 MAX_SECRETS = 20
@@ -27,19 +29,26 @@ class Reader(Protocol):
 
 
 def evaluate(
-    policy: Policy, request: Request, *, live_input: bool = False, entry: str = "", read: Reader | None = None
+    policy: Policy,
+    request: Request,
+    *,
+    reach: Reach = HOST,
+    live_input: bool = False,
+    entry: str = "",
+    read: Reader | None = None,
 ) -> Evaluation:
     """Everything the policy has to say of the request. Never raises, reads nothing but its arguments.
 
-    `live_input`: it can be given input while it runs, beside that of the request, which nobody can read beforehand.
-    `entry`: the address of the configured executor that runs it. `read`: `facts_of`, or what remembers it.
+    `reach`: what the run could touch. `live_input`: it can be given input while it runs, beside that of the request,
+    which nobody can read beforehand. `entry`: the address of the configured executor that runs it. `read`: `facts_of`,
+    or what remembers it.
     """
     if not policy.rules:
-        return Evaluation(policy=policy.name, digest=policy.digest)
+        return Evaluation(policy=policy.name, digest=policy.digest, reach=reach)
     language = "bash" if request.language == "command" else request.language
     try:
         facts = facts_for(policy, request, live_input=live_input, read=read)
-        findings = policy.matcher.findings(facts, request.text, language)
+        findings = weighed(policy, policy.matcher.findings(facts, request.text, language), reach)
         if not live_input:  # a permit is of all of a request: not of what else will be said to it
             findings = permitted(policy, request, findings, entry)
     except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
@@ -54,7 +63,43 @@ def evaluate(
     if len(findings) > MAX_FINDINGS:
         strictest = sorted(findings, key=lambda finding: -finding.decision.rank)[:MAX_FINDINGS]
         findings = sorted(strictest, key=lambda finding: (finding.line, finding.column))
-    return Evaluation(policy=policy.name, digest=policy.digest, findings=tuple(findings))
+    return Evaluation(policy=policy.name, digest=policy.digest, findings=tuple(findings), reach=reach)
+
+
+def weighed(policy: Policy, findings: list[Finding], reach: Reach) -> list[Finding]:
+    """What was found, with what it comes to for a run that could touch this much. None is left out."""
+    return [_weighed(each, policy.by_id[each.rule], reach, by_text=policy.by_text) for each in findings]
+
+
+def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Finding:
+    decision, why = rule.decision, ""
+    if reach.files == "effect":
+        decision, why = _of_effect(rule, reach, by_text)
+    elif any(map(reach.holds, rule.touches)):
+        return finding
+    elif reach.files == "later" and not rule.time_over:
+        # Nothing happens before somebody applies it, and is asked then. A refusal by the owner's own rule stays one.
+        if decision is Decision.PROMPT or (rule.touches and not by_text):
+            decision, why = Decision.ALLOW, _LATER if _is_later(rule) else reach.lacks(rule.touches)
+    elif rule.touches and not rule.outright and (rule.by_reach or not by_text):
+        decision, why = Decision.ALLOW, reach.lacks(rule.touches)
+    return msgspec.structs.replace(finding, decision=decision, out_of_reach=why)
+
+
+_LATER = "nothing happens before its changes are applied"
+
+
+def _of_effect(rule: Rule, reach: Reach, by_text: bool) -> tuple[Decision, str]:
+    """Of changes that are about to be applied. Whoever decides sees them, so they are asked rather than refused."""
+    if rule.time_over:
+        return Decision.ALLOW, "it has run"
+    if _is_later(rule):
+        return (Decision.PROMPT, "") if rule.touches and not by_text else (rule.decision, "")
+    return (Decision.ALLOW, reach.lacks(rule.touches)) if not by_text else (rule.decision, "")
+
+
+def _is_later(rule: Rule) -> bool:
+    return not rule.touches or "files" in rule.touches
 
 
 def secrets_in(policy: Policy, request: Request) -> list[str]:
@@ -84,7 +129,8 @@ def facts_for(policy: Policy, request: Request, *, live_input: bool = False, rea
 
 def facts_of(request: Request, *, live_input: bool = False, compiled: bool = False) -> list[Fact]:
     """Everything that can be said of a request. `compiled`: also what only the compiler finds wrong with Python."""
-    return [*_source_facts(request, live_input, compiled), *_request_facts(request)]
+    facts = _source_facts(request, live_input, compiled)
+    return [*facts, *written_outside(request, facts), *_request_facts(request)]
 
 
 def _source_facts(request: Request, live_input: bool, compiled: bool) -> list[Fact]:

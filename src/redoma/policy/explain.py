@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from ..models import Evaluation, Finding, Request
-from .evaluate import evaluate, facts_for, permitted
+from ..reach import HOST, Reach
+from .evaluate import evaluate, facts_for, permitted, weighed
 from .facts import Attribute, Call, Command, Executed, Fact, Import, Searched, Span, Trait
 from .levels import Leveled, level_of
 from .rules import Permit, Policy
@@ -81,13 +82,16 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return shape
 
 
-def explain(policy: Policy, request: Request, *, live_input: bool = False, entry: str = "") -> Explanation:
+def explain(
+    policy: Policy, request: Request, *, reach: Reach = HOST, live_input: bool = False, entry: str = ""
+) -> Explanation:
     """As `evaluate`, with everything that it went by. Never raises, reads nothing but its arguments."""
-    evaluation = evaluate(policy, request, live_input=live_input, entry=entry)
+    evaluation = evaluate(policy, request, reach=reach, live_input=live_input, entry=entry)
     language = "bash" if request.language == "command" else request.language
     matcher = policy.matcher
 
     def said(findings: list[Finding]) -> tuple[Finding, ...]:
+        findings = weighed(policy, findings, reach)
         return tuple(findings if live_input else permitted(policy, request, findings, entry))
 
     try:

@@ -109,7 +109,7 @@ _WITH_VALUE = _names("-n -k -s -u")
 
 _SINKS = _names("/dev/null /dev/stdout /dev/stderr /dev/tty")
 _SYSTEM_PROGRAMS = _names("/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin")
-_HARMLESS_TRAITS = _names("shell.operator source.secret")
+_HARMLESS_TRAITS = _names("shell.operator source.secret files.outside")
 
 _SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\\n]|\\.)*/)"
 _SED_SUBSTITUTION = r"[sy]([/|#,:@])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gIip\d]*"

@@ -18,12 +18,15 @@ import msgspec
 
 from ..errors import PolicyError
 from ..models import Decision, Language, Limits, Request
+from ..reach import Resource
 
 if TYPE_CHECKING:
     from .match import Matcher
 
 PACKS = ("none", "standard", "script", "strict", "core")
 """The built-in packs, weakest first: each holds every rule of the one before it, at least as strict."""
+BY_TEXT = ("script", "strict", "core")
+"""Those that judge by the text alone: what the same text could touch where it runs makes it no better."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -35,6 +38,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     suggestion: str = ""
     language: Literal["python", "bash"] | None = None
     """Only requests in this language; an argument vector counts as bash. None: all of them."""
+    touches: tuple[Resource, ...] = ()
+    """What it is about: "files", "network" and "system" (processes, services, devices and users of the host). It
+    decides only where the run could touch one of them, and is no more than told elsewhere. None: it always decides."""
+    outright: bool = False
+    """Whether it decides wherever it is found, but not in an overlay: there the effect is what is decided on."""
+    by_reach: bool = False
+    """Whether it depends on what can be touched also under the packs that judge by the text alone."""
 
     command: tuple[str, ...] = ()
     """A name and its first words: "rm", "git push", "mkfs*". Options between the words don't matter."""
@@ -208,6 +218,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             ) from error
         return cls(name=name, rules=rules, permits=permits)
 
+    @property
+    def by_text(self) -> bool:
+        """Whether it judges by what is written alone, wherever it would run."""
+        return self.name in BY_TEXT
+
+    @functools.cached_property
+    def by_id(self) -> dict[str, Rule]:
+        return {rule.id: rule for rule in self.rules}
+
     @functools.cached_property
     def matcher(self) -> Matcher:
         from .match import Matcher
@@ -274,7 +293,8 @@ def load(
                 why=f"the pack {pack!r} and your own rules don't have it",
                 next=_nearest(rule_id, chosen),
             )
-        chosen[rule_id] = msgspec.structs.replace(chosen[rule_id], decision=decision)
+        # Somebody has said so of this rule: then it is so wherever the request runs.
+        chosen[rule_id] = msgspec.structs.replace(chosen[rule_id], decision=decision, touches=())
     return Policy(name=pack, rules=tuple(chosen.values()), permits=tuple(permits))
 
 

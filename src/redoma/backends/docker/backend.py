@@ -14,6 +14,7 @@ import msgspec
 
 from ...errors import BackendError, Unsupported
 from ...models import Isolation, Limits, Request, Status
+from ...reach import Reach
 from ...telemetry import metrics
 from ..base import Capabilities, Control, Outcome, Sink, uncancellable
 from . import box as boxes
@@ -67,6 +68,10 @@ class DockerBackend:
     ) -> DockerBackend:
         """The hardened one, from the section `docker` of a configuration."""
         return cls(Box(**box), host=host, minimum=minimum, maximum=maximum, queue=queue, idle=idle)
+
+    @property
+    def reach(self) -> Reach:
+        return self.box.reach
 
     def capabilities(self) -> Capabilities:
         engines.must_be_there(self._host)

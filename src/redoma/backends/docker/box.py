@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import posixpath
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from ...errors import InvalidRequest
 from ...models import Language, Limits
+from ...reach import Reach
 from . import stub, syscalls
 
 HOSTS = "/etc/hosts"
@@ -80,6 +82,19 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "cap_drop": (),
         }
         return cls(direct=True, **engine | fields)
+
+    @property
+    def reach(self) -> Reach:
+        """What a program in it could touch: the volumes it may write, the network it is in, and what rights, another
+        container or a socket of the host give it."""
+        mounts = [_mount(volume) for volume in self.volumes]
+        shared = self.network_mode not in ("none", "bridge")  # the host's own, or another container's
+        return Reach(
+            files="host" if any(not mount["ReadOnly"] for mount in mounts) else "none",
+            network=self.network_mode != "none",
+            # A socket takes orders through a read-only mount as well.
+            system=shared or bool(self.cap_add) or any(_holds_sockets(mount["Source"]) for mount in mounts),
+        )
 
     def image(self, language: Language) -> str:
         return str(getattr(self, language))
@@ -222,6 +237,12 @@ def _host(box: Box) -> dict[str, Any]:
         "CapAdd": list(box.cap_add),
         **({"Runtime": box.runtime} if box.runtime else {}),
     }
+
+
+def _holds_sockets(source: str) -> bool:
+    """Whether it is a socket by its name, or a directory where services of a host have theirs."""
+    path = posixpath.normpath(source)
+    return ".sock" in path or path in ("/", "//", "/var", "/tmp") or path.startswith(("/run", "/var/run"))  # noqa: S108
 
 
 def _mount(volume: str) -> dict[str, Any]:

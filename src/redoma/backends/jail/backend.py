@@ -14,6 +14,7 @@ import msgspec
 
 from ...errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
 from ...models import Isolation, Limits, Request
+from ...reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import _linux
 from ..base import Capabilities, Control, Outcome, Sink
@@ -69,6 +70,7 @@ class JailBackend:
     """
 
     name = "jail"
+    reach = NOTHING
 
     def __init__(
         self,

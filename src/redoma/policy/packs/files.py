@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import ask, listed, refuse, tree
+from .base import ask, listed, on_host, refuse, touching, tree
 
 _RECURSIVE = ("-r|-R|--recursive",)
 
@@ -34,6 +34,7 @@ _WORLD_WRITABLE = tuple(
 REMOVAL = (
     refuse(
         id="remove.everything",
+        outright=True,
         reason="it removes the whole file system or the whole home directory",
         suggestion="name the directory to remove",
         command=("rm", "rmdir", "unlink", "trash", "srm"),
@@ -76,6 +77,7 @@ REMOVAL = (
     ),
     refuse(
         id="remove.nothing-named",
+        outright=True,
         reason="it removes recursively without saying what",
         suggestion="name the directory to remove",
         command=("rm",),
@@ -196,6 +198,7 @@ REMOVAL = (
 PERMISSIONS = (
     refuse(
         id="permissions.everyone",
+        outright=True,
         reason="it lets everybody on the machine change the files (chmod 777)",
         suggestion="give rights to the owner only: chmod u+rwx, or 755 for directories",
         command=("chmod", "install", "mkdir"),
@@ -323,5 +326,144 @@ WRITES = (
     ),
 )
 
+_DRY_RUN = r"(-C [^\s]+ )?clean( -[dfxXqi]+)*( -[dfxXqi]*n[dfxXqin]*| --dry-run)( [^\x00]*)?"
 
-RULES = (*REMOVAL, *PERMISSIONS, *WRITES)
+ON_THE_HOST = (
+    on_host(
+        id="write.outside",
+        reason="it writes, moves or removes files outside the working directory and the project",
+        suggestion="work on files of the project or of /tmp, or see what it would do with `redoma try`",
+        traits=("files.outside",),
+        match=(
+            "rm -r /srv/x",
+            "mv data ~/x",
+            "cp a ../x",
+            "tar -xf x.tar -C ~",
+            "cd /data && touch x",
+            "ln -s /srv d; echo x > d/y",
+        ),
+        not_match=("rm -r build", "echo x > /tmp/y", "cp ~/x .", "cat /srv/x > /dev/null", 'mv "$tmp" package.json'),
+    ),
+    on_host(
+        id="remove.recursive",
+        reason="it removes a directory with everything in it, beyond recovery",
+        suggestion="see what it would remove with `redoma try`",
+        command=("rm", "srm", "trash"),
+        flags=_RECURSIVE,
+        match=("rm -rf src", 'rm -r "$target"', "rm -Rf build dist"),
+        not_match=("rm x", "rmdir x", "echo rm -r x"),
+    ),
+    on_host(
+        id="remove.matching",
+        reason="it removes whatever is there, by no name of its own",
+        suggestion="name the files, or see what it would remove with `redoma try`",
+        command=("rm", "unlink"),
+        args=("[*]", "./[*]", "[*].[*]", ".[*]"),
+        match=("rm *", "rm -f ./*"),
+        not_match=("rm *.o", "rm -f a.txt"),
+    ),
+    on_host(
+        id="remove.found",
+        reason="it removes everything that it finds",
+        suggestion="look first, without -delete; or see what it would remove with `redoma try`",
+        command=("find",),
+        flags=("-delete",),
+        match=("find . -delete", "find . -name '*.pyc' -delete"),
+        not_match=("find . -name delete",),
+    ),
+    on_host(
+        id="remove.each-found",
+        reason="it removes everything that it finds",
+        suggestion="look first, without -exec; or see what it would remove with `redoma try`",
+        command=("find", "fd", "fdfind"),
+        flags=("-exec|-execdir|-ok|-okdir|-x|-X|--exec|--exec-batch",),
+        args=("rm", "*/rm", "unlink", "*/unlink", "shred", "*/shred"),
+        match=("find . -name x -exec rm {} +", "fd x -x rm"),
+        not_match=("find . -name rm", "find . -exec ls {} +"),
+    ),
+    on_host(
+        id="remove.mirrored",
+        reason="it removes whatever the source doesn't have",
+        suggestion="leave out --delete, or see what it would remove with `redoma try`",
+        command=("rsync",),
+        flags=("--delete|--del|--delete-before|--delete-during|--delete-delay|--delete-after|--delete-excluded",),
+        match=("rsync -a --delete src/ dst/",),
+        not_match=("rsync -a src/ dst/",),
+    ),
+    on_host(
+        id="git.clean",
+        reason="it removes files that Git doesn't track, beyond recovery",
+        suggestion="look with git clean -n, or see what it would remove with `redoma try`",
+        command=("git clean",),
+        unless=_DRY_RUN,
+        match=("git clean -fdx", "git -C sub clean -f"),
+        not_match=("git clean -n", "git clean -fdn", "git clean --dry-run -fd"),
+    ),
+    on_host(
+        id="git.reset",
+        reason="it drops changes that were never committed",
+        suggestion="keep them first: git stash push",
+        command=("git reset", "git read-tree"),
+        flags=("--hard|--merge|--keep|--reset",),
+        match=("git reset --hard HEAD~1", "git -C x reset --hard"),
+        not_match=("git reset HEAD file", "git reset --soft HEAD~1"),
+    ),
+    on_host(
+        id="git.checkout",
+        reason="it drops changes that were never committed",
+        suggestion="keep them first: git stash push",
+        command=("git checkout", "git checkout-index"),
+        args=("--", ".", "./", ":/", "[*]", "-f", "-a", "--force", "--ours", "--theirs"),
+        match=("git checkout -- .", "git checkout .", "git checkout -f main", "git checkout HEAD~1 -- src/a.py"),
+        not_match=("git checkout -b fix", "git checkout main"),
+    ),
+    on_host(
+        id="git.restore",
+        reason="it drops changes that were never committed",
+        suggestion="keep them first: git stash push",
+        command=("git restore",),
+        unless=r"(-C [^\s]+ )?restore (--staged|-S)( [^-\x00\s][^\x00\s]*)*",
+        match=("git restore .", "git restore --staged --worktree x"),
+        not_match=("git restore --staged x",),
+    ),
+    on_host(
+        id="git.switch",
+        reason="it drops changes that were never committed",
+        suggestion="keep them first: git stash push",
+        command=("git switch",),
+        flags=("-f|--force|--discard-changes|-C|--force-create",),
+        match=("git switch -f main",),
+        not_match=("git switch main", "git switch -c fix"),
+    ),
+    on_host(
+        id="git.drop-branch",
+        reason="it drops a branch that may not be merged anywhere",
+        suggestion="git branch -d drops merged ones only",
+        command=("git branch",),
+        flags=("-d|-D|--delete", "-f|-D|--force"),
+        match=("git branch -D fix", "git branch | xargs git branch -D", "git branch -d -f fix"),
+        not_match=("git branch -d fix", "git branch", "git branch -a"),
+    ),
+    on_host(
+        id="git.drop",
+        reason="it drops work that Git keeps nowhere else",
+        suggestion="look with git stash list, git reflog or git worktree list",
+        command=listed("""
+            git stash drop, git stash clear, git worktree remove, git reflog expire, git reflog delete, git prune,
+            git gc --prune*, git update-ref -d, git tag -d, git tag --delete, git rm -*f*, git rm --force,
+            git submodule deinit, git filter-branch, git filter-repo, git lfs prune
+        """),
+        match=("git stash clear", "git stash drop 'stash@{1}'", "git gc --prune=now", "git rm -rf src"),
+        not_match=("git stash push -m wip", "git stash list", "git gc", "git tag v1", "git rm a.py"),
+    ),
+    on_host(
+        id="git.unknown",
+        reason="what Git is told to do can't be known beforehand",
+        suggestion="write Git's command out",
+        command=("git $*",),
+        match=('git "$@"', "git -C sub $cmd"),
+        not_match=('git log "$branch"', "git status"),
+    ),
+)
+
+RULES = touching(*REMOVAL, *PERMISSIONS, *WRITES, *ON_THE_HOST, touches=("files",))

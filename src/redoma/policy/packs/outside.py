@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import ask, listed
+from .base import EVERYTHING, ask, listed, on_host, touching
 
 
 def _words(*words: str) -> tuple[str, ...]:
@@ -164,9 +164,9 @@ NETWORK = (
             podman pull, podman login, twine, vault, op, stripe, cargo publish, gem push, uv publish, poetry publish,
             skopeo, crane
         """),
-        unless=r"(--version|version|--help|help)( .*)?",
-        match=("aws s3 rm s3://bucket --recursive", "terraform apply", "docker push x"),
-        not_match=("docker ps", "docker build .", "terraform --version"),
+        unless=r"(--version|version|--help|help)( .*)?|config (get-contexts|current-context|view|get-clusters)( -[^\x00\s]+)*",
+        match=("aws s3 rm s3://bucket --recursive", "terraform apply", "docker push x", "kubectl config use-context x"),
+        not_match=("docker ps", "docker build .", "terraform --version", "kubectl config current-context"),
     ),
     # A branch of one's own at a remote that has a name is what R3.10 doesn't ask about.
     ask(
@@ -221,6 +221,33 @@ NETWORK = (
     ),
 )
 
+NETWORK += (
+    on_host(
+        id="git.outward",
+        reason="it sends commits to another repository",
+        suggestion="let a person push it",
+        command=("git push",),
+        match=("git push origin my-fix",),
+        not_match=("git stash push", "git commit -m 'git push'"),
+    ),
+    on_host(
+        id="network.registry",
+        reason="it asks or tells a registry of packages something",
+        suggestion="work with what is installed",
+        command=listed("""
+            npm view, npm info, npm show, npm outdated, npm audit, npm search, npm login, npm adduser, npm whoami,
+            npm ping, npm access, npm owner, npm dist-tag, npm token, npm deprecate, npm unpublish, npm pack,
+            yarn info, yarn audit, yarn outdated, yarn publish, yarn npm, pnpm outdated, pnpm audit, pnpm publish,
+            pip* index, pip* search, uv lock, poetry lock, poetry search, cargo search, cargo fetch, cargo login,
+            cargo yank, go mod download, go mod tidy, go list -*m, gem fetch, gem yank, bundle outdated, bundle update,
+            composer outdated, mvn deploy, mvn release*, gradle publish*, gradlew publish*, dotnet restore,
+            dotnet nuget, ssh-keyscan
+        """),
+        match=("npm view react version", "npm audit", "go mod tidy"),
+        not_match=("npm test", "npm run build", "go mod verify", "cargo build"),
+    ),
+)
+
 _CLIENTS = listed("""
     psql, mysql, mariadb, sqlite3, sqlite, mongosh, mongo, cqlsh, sqlcmd, sqlplus, duckdb,
     clickhouse-client, clickhouse, influx, pgcli, mycli, usql, bq
@@ -235,7 +262,22 @@ _REDIS_READS = (
     "bitcount|dbsize|info|ping|echo|time|config get|client list|memory usage|object encoding|slowlog get|command)"
 )
 
+# A database in memory is nobody's. Statements begin with a word of this list, and only these of its commands are there;
+# what its functions do to files is a rule of its own.
+_STATEMENT = r"(create|insert|select|drop|delete|update|with|values|explain|begin|commit|end)\b[^;\x00]*;?\s*"
+_SETTING = r"\.(mode|headers?|import|separator|width|nullvalue|schema|tables|print) [^|\n\x00]*\n"
+_IN_MEMORY = rf"(?is)(-[a-z]+ )*:memory:( ?({_SETTING}|{_STATEMENT}))*"
+
 DATABASE = (
+    ask(
+        id="database.functions",
+        reason="a function of the database's client reads or writes files, or loads code",
+        suggestion="leave it out, and use SQL alone",
+        command=("sqlite3", "sqlite"),
+        args=("*writefile*", "*load_extension*", "*edit(*", "*fts3_tokenizer*"),
+        match=("sqlite3 :memory: \"select writefile('x', 'y')\"",),
+        not_match=("sqlite3 a.db 'select 1'",),
+    ),
     ask(
         id="database.write",
         reason="it changes data in a database",
@@ -300,6 +342,7 @@ DATABASE = (
             "$",
             "* $*",
         ),
+        unless=_IN_MEMORY,
         match=(
             "psql -c 'DROP TABLE users'",
             "psql prod < migration.sql",
@@ -309,11 +352,13 @@ DATABASE = (
             "mongosh migrate.js",
             'mongosh --eval "db.users.drop()"',
             'psql -c "$sql"',
+            "sqlite3 :memory: \"attach 'a.db' as a; drop table a.t\"",
         ),
         not_match=(
             "psql -c 'SELECT * FROM updates'",
             "sqlite3 a.db 'select deleted_at from t'",
             "mongosh --eval 'db.t.find()'",
+            "sqlite3 :memory: 'create table t (a); insert into t values (1); drop table t'",
         ),
     ),
     ask(
@@ -349,4 +394,7 @@ DATABASE = (
 )
 
 
-RULES = (*INSTALLS, *NETWORK, *DATABASE)
+RULES = (
+    *touching(*INSTALLS, *DATABASE, touches=EVERYTHING),
+    *touching(*NETWORK, touches=("network",)),
+)

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
-from .base import ask, listed, refuse
+from .base import EVERYTHING, ask, listed, on_host, refuse, touching
 
-STANDARD = (
+_ALWAYS = (
     refuse(
         id="python.encoding",
+        outright=True,
         reason="it asks to be read in another encoding than UTF-8: what is checked and what runs would differ",
         suggestion="save it as UTF-8 and drop the coding comment",
         traits=("python.encoding",),
@@ -100,6 +101,123 @@ STANDARD = (
         not_match=("__import__('json')", "import importlib\nimportlib.import_module('json')"),
     ),
 )
+
+_NETWORK = listed("""
+    requests.*, requests_*.*, urllib.request.*, urllib2.*, urllib3.*, httpx.*, httpcore.*, aiohttp.*, http.client.*,
+    socket.*, ssl.wrap_socket, socketserver.*, ftplib.*, smtplib.*, aiosmtplib.*, imaplib.*, poplib.*, nntplib.*,
+    telnetlib.*, xmlrpc.client.*, asyncio.open_connection, asyncio.open_unix_connection, webbrowser.*, websocket.*,
+    websockets.*, paramiko.*, asyncssh.*, fabric.*, pysftp.*, boto3.*, botocore.*, aioboto3.*, google.cloud.*, gspread.*,
+    azure.*, kubernetes.*, slack_sdk.*, slack.*, discord.*, telegram.*, tweepy.*, twilio.*, sendgrid.*, stripe.*,
+    openai.*, anthropic.*, github.*, gitlab.*, jira.*, pycurl.*, grpc.*, dns.*, ldap3.*, huggingface_hub.*,
+    psycopg.connect*, psycopg.*.connect*, psycopg2.connect*, asyncpg.*, pymysql.*, MySQLdb.*, mysql.connector.*,
+    aiomysql.*, oracledb.*, cx_Oracle.*, pyodbc.*, pymssql.*, pymongo.*, motor.*, redis.*, aioredis.*, cassandra.*,
+    elasticsearch.*, opensearchpy.*, clickhouse_*.*, snowflake.*, kafka.*, confluent_kafka.*, pika.*, celery.*, nats.*
+""")
+
+ON_THE_HOST = (
+    on_host(
+        id="python.starts",
+        reason="it starts programs past what can be read here",
+        suggestion="use subprocess.run with a list of words, which are read as a command",
+        touches=EVERYTHING,
+        calls=listed("""
+            os.system, os.popen, os.exec*, os.spawn*, os.posix_spawn*, pty.spawn, subprocess.Popen*,
+            subprocess.getoutput, subprocess.getstatusoutput, asyncio.create_subprocess_shell, commands.getoutput,
+            popen2.*, pexpect.*, sh.*, plumbum.*, ctypes.*, cffi.*
+        """),
+        attributes=("os.system", "os.popen", "subprocess.Popen", "subprocess.getoutput"),
+        match=("import os\nos.system('ls')", "import subprocess\nsubprocess.Popen(['ls'])"),
+        not_match=("import subprocess\nsubprocess.run(['git', 'status'])", "import os\nos.getcwd()"),
+    ),
+    on_host(
+        id="python.eval",
+        reason="it runs text as code (eval, exec, compile)",
+        suggestion="write the code out; to read data, use json.loads or ast.literal_eval",
+        touches=EVERYTHING,
+        calls=("eval", "exec", "compile"),
+        attributes=("eval", "exec", "compile"),
+        match=("eval('1 + 1')", "exec(x)", "f = eval"),
+        not_match=("model.eval()", "import re\nre.compile('x')", "import ast\nast.literal_eval(x)"),
+    ),
+    on_host(
+        id="python.pickle",
+        reason="it reads or writes objects that run code when they are read (pickle)",
+        suggestion="use json",
+        touches=EVERYTHING,
+        calls=listed("""
+            pickle.*, _pickle.*, cPickle.*, dill.*, cloudpickle.*, marshal.load*, shelve.*, joblib.load, torch.load,
+            pandas.read_pickle, *.to_pickle
+        """),
+        match=("import pickle\npickle.load(f)",),
+        not_match=("import json\njson.load(f)",),
+    ),
+    on_host(
+        id="python.network",
+        reason="it talks to another machine",
+        suggestion="pass the data in as a file",
+        touches=("network",),
+        calls=_NETWORK,
+        traits=("python.remote-file",),
+        # Of the network's modules, what looks at this machine only, or just turns numbers and names around.
+        unless=r"socket\.(gethostname|getfqdn|inet_\w+|htons|htonl|ntohs|ntohl|if_\w+)|requests\.(compat|utils|structures)\..*",
+        match=(
+            "import requests\nrequests.post(u, json=d)",
+            "from urllib.request import urlopen\nurlopen(u)",
+            "import smtplib\nsmtplib.SMTP('x')",
+            "import pandas as pd\npd.read_csv('https://x.org/a.csv')",
+        ),
+        not_match=(
+            "from urllib.parse import urlparse\nurlparse(u)",
+            "import socket\nsocket.gethostname()",
+            "import pandas as pd\npd.read_csv('a.csv')",
+        ),
+    ),
+    on_host(
+        id="python.database-write",
+        reason="it changes data in a database",
+        suggestion="read with SELECT, use a database in memory, or let a person run the change",
+        touches=("files", "network"),
+        calls=("*.to_sql",),
+        traits=("python.database-write",),
+        match=(
+            "import sqlite3\nsqlite3.connect('a.db').execute('DELETE FROM t')",
+            "con.execute(f'DROP TABLE {t}')",
+            "import psycopg\nc = psycopg.connect(d)\nc.cursor().executemany(sql, rows)",
+        ),
+        not_match=(
+            "import sqlite3\nsqlite3.connect('a.db').execute('SELECT * FROM t')",
+            "import sqlite3\nc = sqlite3.connect(':memory:')\nc.execute('CREATE TABLE t (a)')",
+            "pool.execute(task)",
+        ),
+    ),
+    on_host(
+        id="python.removes",
+        reason="it removes a directory with everything in it, or files that can't be known beforehand",
+        suggestion="name the files to remove, or see what it would remove with an overlay",
+        touches=("files",),
+        calls=("shutil.rmtree", "*.rmtree", "os.removedirs", "send2trash.*"),
+        attributes=("shutil.rmtree", "os.remove", "os.unlink", "os.rmdir"),
+        traits=("python.removes-unknown",),
+        match=(
+            "import shutil\nshutil.rmtree('build')",
+            "import os\nos.remove(path)",
+            "for p in found:\n    p.unlink()",
+            "import os\nlist(map(os.remove, found))",
+        ),
+        not_match=("import os\nos.remove('a.txt')", "from pathlib import Path\nPath('a.txt').unlink()"),
+    ),
+    on_host(
+        id="python.processes",
+        reason="it ends processes, or acts on services of the machine",
+        suggestion="end what it has started itself: process.terminate()",
+        touches=("system",),
+        calls=("os.kill*", "psutil.*.kill", "psutil.*.terminate", "docker.*", "podman.*", "libvirt.*", "dbus.*"),
+        match=("import os\nos.kill(pid, 9)", "import docker\ndocker.from_env()"),
+        not_match=("import os\nos.getpid()", "import psutil\npsutil.cpu_percent()"),
+    ),
+)
+
+STANDARD = (*touching(*_ALWAYS, touches=EVERYTHING), *ON_THE_HOST)
 
 SYNTAX = refuse(
     id="python.syntax",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from .base import ask, refuse
+from .base import EVERYTHING, ask, on_host, refuse, touching
 
-RULES = (
+_ALL = (
     refuse(
         id="shell.pipe-to-interpreter",
+        outright=True,
         reason="it runs text it has just downloaded or decoded, unread (curl | sh)",
         suggestion="save it to a file, read it, then run it",
         traits=("shell.pipe-to-interpreter",),
@@ -26,6 +27,14 @@ RULES = (
         traits=("shell.dynamic-code",),
         match=('eval "$x"', 'bash -c "$cmd"', 'source "$file"', "source <(gen)"),
         not_match=("source ./env.sh", "bash -c 'ls'", "bash script.sh", "echo eval"),
+    ),
+    on_host(
+        id="shell.eval",
+        reason="it runs text as code (eval)",
+        suggestion="write the commands out",
+        command=("eval",),
+        match=("eval ls", 'eval "$x"'),
+        not_match=("echo eval", "# eval ls"),
     ),
     ask(
         id="shell.inline-code",
@@ -84,6 +93,7 @@ RULES = (
     ),
     refuse(
         id="shell.fork-bomb",
+        outright=True,
         reason="it starts processes without end",
         suggestion="start as many processes as there is work for",
         traits=("shell.fork-bomb",),
@@ -100,6 +110,7 @@ RULES = (
     ),
     refuse(
         id="source.nul",
+        outright=True,
         reason="it holds a NUL character: programs disagree on what comes after it",
         suggestion="remove it",
         traits=("source.nul",),
@@ -134,3 +145,5 @@ RULES = (
         traits=("source.too-deep",),
     ),
 )
+
+RULES = touching(*_ALL, touches=EVERYTHING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import ask, listed, refuse
+from .base import EVERYTHING, ask, listed, on_host, refuse, touching
 
 _DISKS = listed("""
     /dev/sd*, /dev/hd*, /dev/vd*, /dev/xvd*, /dev/nvme*, /dev/mmcblk*, /dev/dm-*, /dev/mapper/*, /dev/md*,
@@ -221,5 +221,83 @@ SYSTEM_STATE = (
     ),
 )
 
+_ENGINES = ("docker", "podman", "nerdctl")
 
-RULES = (*PRIVILEGE, *SYSTEM_STATE)
+ON_THE_HOST = (
+    on_host(
+        id="container.remove",
+        reason="it removes containers, images or volumes, with what they hold",
+        suggestion="look with docker ps -a, docker images and docker volume ls",
+        command=tuple(
+            f"{engine} {words}"
+            for engine in _ENGINES
+            for words in listed("""
+                system prune, system reset, volume rm, volume remove, volume prune, container rm, container remove,
+                container prune, rm, rmi, image rm, image remove, image prune, builder prune, buildx prune, buildx rm,
+                network rm, network remove, network prune, compose rm, stack rm, pod rm, pod prune, swarm leave,
+                secret rm, config rm, context rm, plugin rm
+            """)
+        ),
+        match=("docker system prune -af --volumes", "docker volume rm data", "docker rm -f web", "podman volume prune"),
+        not_match=("docker ps -a", "docker volume ls", "docker logs web"),
+    ),
+    on_host(
+        id="container.compose-down",
+        reason="it removes the volumes or images of a whole set of containers",
+        suggestion="leave out -v and --rmi: the containers go, and what they hold stays",
+        command=(*(f"{engine} compose down" for engine in _ENGINES), "docker-compose down", "docker-compose rm"),
+        flags=("-v|--volumes|--rmi",),
+        match=("docker compose down -v --remove-orphans", "docker-compose -f x.yml down --volumes"),
+        not_match=("docker compose down", "docker compose ps"),
+    ),
+    on_host(
+        id="container.run",
+        reason="it runs a program in a container, with whatever of the host that is given",
+        suggestion="configure the container as an executor, with the volumes and the network that it needs",
+        command=tuple(
+            f"{engine} {words}"
+            for engine in _ENGINES
+            for words in listed("""
+                run, exec, create, container run, container exec, container create, compose run, compose exec, cp,
+                container cp, machine ssh
+            """)
+        ),
+        match=("docker run --rm -v ./data:/data x", "docker exec web rm -rf /data"),
+        not_match=("docker ps", "docker build ."),
+    ),
+    on_host(
+        id="container.unknown",
+        reason="what the container engine is told to do can't be known beforehand",
+        suggestion="write its command out",
+        command=tuple(f"{engine} $*" for engine in _ENGINES),
+        match=('docker "$@"',),
+        not_match=('docker logs "$name"',),
+    ),
+    on_host(
+        id="system.kill-matching",
+        reason="it ends processes by a name or a file, whosever they are",
+        suggestion="name the processes by their ids",
+        command=("pkill", "killall", "fuser -*k*", "xkill", "skill"),
+        match=("pkill -f server", "fuser -k 8080/tcp"),
+        not_match=("pgrep server", "fuser 8080/tcp"),
+    ),
+    on_host(
+        id="system.service-state",
+        reason="it changes which services run, or how",
+        suggestion="look with systemctl status",
+        command=listed("""
+            systemctl reload*, systemctl try-restart, systemctl kill, systemctl isolate, systemctl revert,
+            systemctl link, systemctl set-*, systemctl unmask, systemctl reenable, systemctl preset*, systemctl clean,
+            systemctl add-*, systemctl daemon-reexec, systemctl freeze, initctl, supervisorctl, pm2, brew services
+        """),
+        match=("systemctl --user reload web", "supervisorctl restart all"),
+        not_match=("systemctl is-enabled nginx", "systemctl status nginx --no-pager", "systemctl list-units"),
+    ),
+)
+
+
+RULES = (
+    *touching(*PRIVILEGE, touches=EVERYTHING),
+    *touching(*SYSTEM_STATE, touches=("files", "system")),
+    *touching(*ON_THE_HOST, touches=("system",)),
+)

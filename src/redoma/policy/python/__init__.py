@@ -7,6 +7,8 @@ starts with constant words are read by the shell's own reader, so one set of rul
 from __future__ import annotations
 
 import ast
+import functools
+import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from .calls import (
     EXEC_SPREAD,
     FOLLOWED,
     LOOKERS,
+    MOVERS,
     OPENERS,
     PATCHERS,
     PATH_WRITERS,
@@ -33,12 +36,15 @@ from .calls import (
     SHELL_CALLS,
     SPREAD_CALLS,
     STARTS_COMMANDS,
+    STATEMENT_CALLS,
     TABLE_PATHS,
+    TABLE_READERS,
     TABLE_WRITERS,
     TARGET_KEYWORDS,
     TARGETS,
     TELLING_METHODS,
     TIMERS,
+    UNPACKERS,
 )
 from .names import Names, module_of
 from .tree import MAX_COMPILED, all_nodes, bound_in, must_compile, parse, statements_of
@@ -50,6 +56,10 @@ TRAITS = {
     "python.dynamic-attribute": "it hands a sensitive module around, or fetches a member by a name that can't be known",
     "python.table-file": "it writes a table to a file, or hands on the method that does",
     "python.shell": "it hands a text to a shell",
+    "python.remote-file": "it reads a file by an address on the network",
+    "python.database-write": "it gives a database statements that change it, or that can't be known",
+    "python.removes-unknown": "it removes files that can't be known beforehand",
+    "files.outside": "it writes outside the working directory and the project",
     "python.dynamic-import": "it imports a module by a name that can't be known",
     "source.nul": "it holds a NUL character",
     "source.bad-utf8": "it is not valid UTF-8",
@@ -63,6 +73,21 @@ _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _HARMLESS_ENCODINGS = frozenset({"utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii", "u8", "utf"})
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+_SQL = re.compile(
+    r"\s*(?:--[^\n]*\n\s*)*(?:insert|update|delete|drop|alter|truncate|create|replace|merge|grant|revoke|vacuum|copy|attach"
+    r"|call|do|lock|reindex|set|rename|load|pragma|select|with|explain|show|describe|values|begin|commit|analyze)\b",
+    re.IGNORECASE,
+)
+_READS = re.compile(
+    r"\s*(?:select|explain(?!\s+analy)|show|describe|values|begin|commit|rollback"
+    r"|with(?!.*\b(?:insert|update|delete|merge)\b)|pragma(?!.*=))\b(?!.*\binto\b)[^;]*;?\s*\Z",
+    re.IGNORECASE | re.DOTALL,
+)
+"""One statement that only looks: what is after a semicolon is another one."""
+_CONNECTS = re.compile(r"(?:\A|\.)(?:connect|create_engine|create_async_engine|create_pool)\Z")
+_MEMORY = ("", ":memory:", "sqlite://", "sqlite:///:memory:", "duckdb:///:memory:")
+_ADDRESS = re.compile(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 _INNER_SLACK = 5_000
 _UNKNOWN_WORD = "$unknown"
@@ -272,6 +297,7 @@ class _Reader:
             yield from self.looked_up_by(node, meaning, place)
             yield from self.started_by(node, meaning, place)
             yield from self.written_by(node, meaning, place)
+            yield from self.sent_by(node, meaning, place)
 
     def note_handed(self, node: ast.Call, callee: str) -> None:
         """A function that is handed on may be called there; `print(os)` and `isinstance(p, Popen)` call nothing."""
@@ -427,8 +453,17 @@ class _Reader:
             yield from self.file_command("chmod", (mode,), self.argument(node, 0, "path"), place)
         elif name.endswith(".chmod"):
             yield from self.file_command("chmod", (_octal(self.argument(node, 0, "mode")),), owner, place)
+        elif name in ("os.symlink", "os.link"):
+            yield from self.linked(self.argument(node, 0, "src"), self.argument(node, 1, "dst"), place)
+        elif name.endswith((".symlink_to", ".hardlink_to")):
+            yield from self.linked(self.argument(node, 0, "target"), owner, place)
         elif name in TARGETS:
             yield from self.file_write(name, self.argument(node, TARGETS[name], *TARGET_KEYWORDS), place)
+            if name in MOVERS:
+                yield from self.file_write(name, self.argument(node, 0, "src"), place)
+        elif name.endswith(UNPACKERS):
+            at = 1 if name.startswith("shutil.") else 0
+            yield from self.file_write(name, self.argument(node, at, "path", "extract_dir"), place)
         elif name in OPENERS or name == "os.open":
             if self.opens_for_writing(node, at=1) if name in OPENERS else self.flags_write(node):
                 yield from self.file_write(name, self.argument(node, 0, "file", "filename", "path"), place)
@@ -438,6 +473,45 @@ class _Reader:
             yield from self.file_command("rm", (), owner, place)
         elif name.endswith(TABLE_WRITERS) and (node.args or any(k.arg in TABLE_PATHS for k in node.keywords)):
             yield Trait(name="python.table-file", **place)
+
+    def sent_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
+        """What goes to a database, and files that come from another machine."""
+        if name.endswith(STATEMENT_CALLS):
+            statement = self.argument(node, 0, "sql", "query", "operation", "statement")
+            text = self.names.text(statement) if statement is not None else None
+            if self.is_statement(node, text) and not (text is not None and _READS.match(text)):
+                yield Trait(name="python.database-write", **place)
+        elif name.endswith(TABLE_READERS) and node.args:
+            address = self.names.text(node.args[0])
+            if address is not None and _ADDRESS.match(address):
+                yield Trait(name="python.remote-file", **place)
+
+    def is_statement(self, node: ast.Call, text: str | None) -> bool:
+        """Whether it is SQL, for a database that is not in memory. `pool.execute(task)` is none; `cur.execute(sql)` may
+        be, in a program that has such a thing as a connection."""
+        if text is not None and not _SQL.match(text):
+            return UNKNOWN in text[:1] and self.has_database
+        return not self.in_memory if text is not None else self.has_database
+
+    @functools.cached_property
+    def connections(self) -> list[ast.Call]:
+        """Every call that may open a database."""
+        return [
+            node
+            for node in self.nodes
+            if isinstance(node, ast.Call) and any(map(_CONNECTS.search, self.names.meanings(node.func)))
+        ]
+
+    @property
+    def has_database(self) -> bool:
+        """Whether it opens one that is not in memory."""
+        return bool(self.connections) and not self.in_memory
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether all databases that it opens are in memory, and there is one."""
+        places = [self.names.text(call.args[0]) if call.args else None for call in self.connections]
+        return bool(places) and all(place in _MEMORY for place in places)
 
     def opens_for_writing(self, node: ast.Call, *, at: int) -> bool:
         mode = self.argument(node, at, "mode")
@@ -460,12 +534,25 @@ class _Reader:
     def file_command(self, name: str, args: tuple[str, ...], path: ast.expr | None, place: Place) -> Iterator[Fact]:
         text = self.names.text(path) if path is not None else None
         if text is not None and not text.startswith(UNKNOWN):
-            yield Command(name=name, args=(*args, text), writes=(text,), via=("python",), **place)
+            yield Command(name=name, args=(*args, text), writes=(_tidy(text),), via=("python",), **place)
+        elif name == "rm":
+            yield Trait(name="python.removes-unknown", **place)
 
     def file_write(self, name: str, path: ast.expr | None, place: Place) -> Iterator[Fact]:
         text = self.names.text(path) if path is not None else None
         if text is not None and not text.startswith(UNKNOWN):
-            yield Command(name=name, args=(), writes=(text,), via=("python",), **place)
+            yield Command(name=name, args=(), writes=(_tidy(text),), via=("python",), **place)
+
+    def linked(self, source: ast.expr | None, link: ast.expr | None, place: Place) -> Iterator[Fact]:
+        """As the command `ln`: what is written through the link is written where it leads."""
+        paths = [self.names.text(path) if path is not None else None for path in (source, link)]
+        if paths[1] is not None and not paths[1].startswith(UNKNOWN):
+            words = ("-s", paths[0] or UNKNOWN, paths[1])
+            yield Command(name="ln", args=words, writes=(_tidy(paths[1]),), via=("python",), **place)
+
+
+def _tidy(path: str) -> str:
+    return posixpath.normpath(path) if path else path
 
 
 def arguments_of(node: ast.Call) -> list[ast.expr]:

@@ -56,10 +56,10 @@ PATCHERS = frozenset(
 
 REMOVERS = {"os.remove": (), "os.unlink": (), "os.rmdir": (), "os.removedirs": (), "shutil.rmtree": ("-r", "-f")}
 FOLLOWED = STARTS_COMMANDS | SENSITIVE_MODULES | REMOVERS.keys()
-TARGETS = {"os.rename": 1, "os.replace": 1, "os.link": 1, "os.symlink": 1, "shutil.copy": 1, "shutil.copy2": 1,
+TARGETS = {"os.rename": 1, "os.replace": 1, "os.renames": 1, "shutil.copy": 1, "shutil.copy2": 1,
             "shutil.copyfile": 1, "shutil.copytree": 1, "shutil.move": 1, "os.mkdir": 0, "os.makedirs": 0,
             "os.truncate": 0, "os.mknod": 0}  # fmt: skip
-PATH_WRITERS = (".write_text", ".write_bytes", ".touch", ".mkdir", ".symlink_to", ".hardlink_to")
+PATH_WRITERS = (".write_text", ".write_bytes", ".touch", ".mkdir")
 OPENERS = frozenset({"open", "io.open", "codecs.open", "io.FileIO"})
 READING_FLAGS = frozenset({"os", "O_RDONLY", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_PATH"})
 TARGET_KEYWORDS = ("dst", "path", "name")
@@ -67,3 +67,8 @@ TARGET_KEYWORDS = ("dst", "path", "name")
 TABLE_WRITERS = (".to_csv", ".to_json", ".to_string", ".to_html", ".to_latex", ".to_markdown", ".to_xml",
                   ".to_parquet", ".to_feather", ".to_orc", ".to_stata")  # fmt: skip
 TABLE_PATHS = frozenset({"path_or_buf", "path_or_buffer", "path", "buf", None})
+TABLE_READERS = (".read_csv", ".read_json", ".read_table", ".read_excel", ".read_parquet", ".read_html", ".read_xml",
+                  ".read_feather", ".read_fwf", ".scan_csv", ".scan_parquet", ".urlretrieve")  # fmt: skip
+MOVERS = frozenset({"os.rename", "os.renames", "os.replace", "shutil.move"})
+UNPACKERS = (".extractall", ".unpack_archive")
+STATEMENT_CALLS = (".execute", ".executemany", ".executescript", ".exec_driver_sql", ".copy_expert")

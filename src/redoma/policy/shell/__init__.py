@@ -40,6 +40,7 @@ TRAITS: dict[str, str] = {
     "shell.operator": "an operator joins commands, or a substitution is made",
     "shell.shadowed-command": "a function or alias redefines a known command",
     "shell.hidden-option": "an option makes an innocent program run another one",
+    "files.outside": "it writes outside the working directory and the project",
     "shell.live-input": "a program will be given input while it runs, and does what that says",
     "source.nul": "the text holds a NUL byte",
     "source.too-large": "the text is too long to be read",

@@ -1,0 +1,87 @@
+"""Which writes lead out of the working directory and the project.
+
+Facts name paths as far as they are known: relative to where it all begins, from `~`, or absolute. Links that the same
+source makes are followed, in whatever order: a link that is made later only makes one more place to ask about.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..models import Request
+from .facts import UNKNOWN, Command, Fact, Trait
+
+_SINKS = frozenset({"/dev/null", "/dev/zero", "/dev/stdout", "/dev/stderr", "/dev/stdin", "/dev/tty", "/dev/full", "-"})
+_DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - places to name, not to use
+_NO_PLACE_TO_WORK = frozenset(
+    {"/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/srv"}
+    | {"/sys", "/usr", "/var", "/Users", "/System", "/Library"}
+)
+"""Where nobody has a project: what works there works on the system, by whatever path."""
+_TAKES_LINK_ITSELF = frozenset({"rm", "unlink", "mv", "ln", "rmdir"})
+_MAX_LINKS = 20
+
+
+def written_outside(request: Request, facts: Sequence[Fact]) -> Iterator[Trait]:
+    """A trait for each command that writes, moves or removes something out there."""
+    commands = [fact for fact in facts if isinstance(fact, Command) and fact.writes]
+    if not commands:
+        return
+    links = dict(pair for command in commands if command.name == "ln" for pair in _links(command))
+    roots = [posixpath.normpath(root) for root in (request.project, request.cwd) if root]
+    for command in commands:
+        exact = command.name not in _TAKES_LINK_ITSELF
+        if any(_is_outside(_followed(path, links, exact=exact), roots) for path in command.writes):
+            yield Trait(name="files.outside", line=command.line, column=command.column, text=command.text)
+
+
+def _links(command: Command) -> Iterator[tuple[str, str]]:
+    """The paths that may be a link once `ln` has run, and where each leads."""
+    sources = [arg for arg in command.args if not arg.startswith("-")]
+    for place in command.writes:
+        for source in sources[:-1] or sources:
+            yield place, _joined(posixpath.dirname(place), source)
+            yield posixpath.join(place, posixpath.basename(source)), _joined(place, source)
+
+
+def _joined(directory: str, path: str) -> str:
+    if path.startswith(("/", "~", UNKNOWN)):
+        return path
+    return posixpath.normpath(posixpath.join(directory, path))
+
+
+def _followed(path: str, links: Mapping[str, str], *, exact: bool) -> str:
+    for _ in range(_MAX_LINKS if links else 0):
+        for link, target in links.items():
+            if path.startswith(f"{link}/") or (exact and path == link):
+                led = posixpath.normpath(target + path[len(link) :])
+                break
+        else:
+            return path
+        if led == path:
+            return path
+        path = "~" if UNKNOWN in target else led  # where that leads can't be known
+    return path
+
+
+def _is_outside(path: str, roots: Sequence[str]) -> bool:
+    if not path or path in _SINKS or path.startswith((UNKNOWN, *_DESCRIPTORS)):
+        return False
+    if path.startswith("~"):
+        return True
+    working = roots[-1] if roots else ""
+    if not path.startswith("/"):
+        if working in _NO_PLACE_TO_WORK:
+            return True
+        if not path.startswith(".."):
+            return False
+        path = posixpath.normpath(posixpath.join(working, path)) if working else path
+    if any(_is_below(path, root) for root in roots if root not in _NO_PLACE_TO_WORK):
+        return False
+    return not any(_is_below(path, place) and path[len(place) + 1 :][:1] not in ("", "*") for place in _TEMPORARY)
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(f"{root.rstrip('/')}/")
