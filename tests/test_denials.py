@@ -149,9 +149,9 @@ def test_a_permit_is_for_one_rule(config: Config, tmp_path: Path) -> None:
 def test_a_permit_is_for_one_executor(config: Config, tmp_path: Path, entry: str | None, plain: bool) -> None:
     """The same words do something else on an executor with another network, and on none."""
     entries = {f"app:{name}": DockerEntry(name=name, image="x") for name in ("near", "far")}
-    options: Options = {"backend": "docker", "stdin": b"" if plain else b"x"}
 
     def judged(config: Config, on: str | None) -> tuple[Decision, str]:
+        options: Options = {"stdin": b"" if plain else b"x", "backend": "docker" if on else "native"}
         with Executor(msgspec.structs.replace(config, entries=entries)) as executor:
             asked = executor.core.ask(["curl", "https://example.com"], on, options)
             found, shown = executor.core.judge(asked), asked.judged or asked.request
@@ -162,7 +162,8 @@ def test_a_permit_is_for_one_executor(config: Config, tmp_path: Path, entry: str
         return found.decision, no.narrowest
 
     decision, lines = judged(config, entry)
-    assert (decision, ("text:" in lines), ("entry:" in lines)) == (Decision.PROMPT, plain, entry is not None)
+    by_text = plain and entry is not None  # on the host it works in a directory, which is part of what is permitted
+    assert (decision, ("text:" in lines), ("entry:" in lines)) == (Decision.PROMPT, by_text, entry is not None)
     permitted = msgspec.structs.replace(config, policy=permitting(lines, tmp_path / "file").policy)
     for on in ("app:near", "app:far", None):
         assert judged(permitted, on)[0] is (Decision.ALLOW if on == entry else Decision.PROMPT), on
@@ -189,8 +190,8 @@ def test_a_checker_that_failed_can_not_be_permitted(config: Config, monkeypatch:
 def test_a_secret_in_the_code_is_nowhere_in_the_denial(config: Config) -> None:
     secret = "hunter2-hunter2"
     with Executor(config) as executor:
-        result = executor.run(f"sudo echo {secret}", "bash", secrets={"A": secret})
-        other = executor.run("sudo echo AKIAIOSFODNN7EXAMPLE", "bash")
+        result = executor.run(f"sudo echo {secret}", "bash", secrets={"A": secret}, backend="native")
+        other = executor.run("sudo echo AKIAIOSFODNN7EXAMPLE", "bash", backend="native")
     assert result.denial is not None
     assert secret not in repr(result.denial)
     assert other.denial is not None
@@ -444,23 +445,25 @@ def test_a_protected_path_is_a_denial() -> None:
 
 def test_a_denial_is_on_record(config: Config) -> None:
     with Executor(config) as executor:
-        executor.run("sudo ls", "bash")
+        executor.run("sudo ls", "bash", backend="native")
     *_, outcome = AuditLog(config.audit.directory).records()
     assert outcome.data["denial"] == {"rule": "privilege.raise", "resource": "sudo ls"}
 
 
 def test_the_command_line_shows_what_would_permit_it(redoma_command: Command, tmp_path: Path) -> None:
-    done = redoma_command("run", "--lang", "bash", "sudo echo 'hi  there'")
+    done = redoma_command("run", "--backend", "native", "--lang", "bash", "sudo echo 'hi  there'")
     assert done.returncode == 126
     said, _, lines = done.stderr.partition("  permit   by these lines of redoma.yaml:\n")
     assert "  about    sudo echo 'hi there'\n" in said
     assert "  again    no use: a person has to say yes, and nobody is there to ask\n" in said
     permitted = permitting("".join(line[4:] + "\n" for line in lines.splitlines()), tmp_path).load_policy()
-    assert decided(permitted, Request(code="sudo echo 'hi  there'", language="bash")) is Decision.ALLOW
+    request = Request(code="sudo echo 'hi  there'", language="bash", backend="native")
+    assert decided(permitted, request) is Decision.ALLOW
 
 
 def test_json_has_the_denial_and_the_level(redoma_command: Command) -> None:
-    result = msgspec.json.decode(redoma_command("run", "--json", "--lang", "bash", "sudo ls").stdout)
+    done = redoma_command("run", "--backend", "native", "--json", "--lang", "bash", "sudo ls")
+    result = msgspec.json.decode(done.stdout)
     assert (result["level"], result["denial"]["rule"], result["denial"]["retry"]) == ("L4", "privilege.raise", False)
 
 
@@ -470,4 +473,4 @@ def test_check_shows_level_reason_and_backend(redoma_command: Command) -> None:
     report = msgspec.json.decode(redoma_command("check", "--json", "--time", "61", "print(1)").stdout)
     assert (report["level"], report["decision"], report["findings"][0]["rule"]) == ("L4", "prompt", "limits.time")
     assert report["level_why"] == ["it wants to run for longer than a minute [limits.time]"]
-    assert report["backend"] == "jail"
+    assert (report["cell"]["backend"], report["backend"]) == ("jail", "native")

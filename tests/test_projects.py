@@ -24,11 +24,13 @@ from redoma.store import NAME, Store
 
 ASKS = ["sh", "-c", "sudo true; echo changed > a.txt"]
 """Policy wants a person to be asked about this. In an overlay, and without a network, it only changes a file."""
+ASKS_EVERYWHERE = PolicyConfig(decisions={"privilege.raise": Decision.PROMPT})
+"""In a cell `sudo` can do no harm, so by itself policy asks nobody there: somebody has to have decided so."""
 
 
 @pytest.fixture
 def settings(config: Config, tmp_path: Path) -> Config:
-    return msgspec.structs.replace(config, state=tmp_path / "state")
+    return msgspec.structs.replace(config, state=tmp_path / "state", policy=ASKS_EVERYWHERE)
 
 
 @pytest.fixture
@@ -186,7 +188,7 @@ def test_an_approval_of_an_effect_is_none_of_its_protected_paths(settings: Confi
 def test_a_policy_that_forbids_it_by_now_is_heard_when_it_is_applied(settings: Config, project: Path) -> None:
     with Executor(settings) as executor:
         result = executor.command(ASKS, workspace="overlay", project=project)
-    stricter = PolicyConfig(decisions={result.evaluation.deciding[0].rule: Decision.FORBID})
+    stricter = PolicyConfig(decisions={result.evaluation.findings[0].rule: Decision.FORBID})
     later = msgspec.structs.replace(settings, policy=stricter)
     with Executor(later, approver=Callback(lambda ask: answer(ask, "approved"))) as executor:
         with pytest.raises(ApprovalError, match="not applied"):

@@ -11,6 +11,7 @@ import pytest
 from redoma import Config, Decision, Executor, Level, Limits, Request, Status
 from redoma.audit import AuditLog
 from redoma.policy import evaluate, level_of, load
+from redoma.reach import NOTHING
 
 ALLOW, PROMPT, FORBID = Decision.ALLOW, Decision.PROMPT, Decision.FORBID
 
@@ -38,6 +39,12 @@ def python(code: str, pack: str = "standard") -> Decision:
         (("python3", "new.py"), Level.L3),
         (("pip", "install", "x"), Level.L4),
         (("rm", "-rf", "/"), Level.L4),
+        (("rm", "-rf", "src"), Level.L4),
+        (("git", "reset", "--hard"), Level.L4),
+        (("git", "clean", "-fdx"), Level.L4),
+        (("find", ".", "-delete"), Level.L4),
+        (("mv", "data", "/home/ana"), Level.L4),
+        (("docker", "volume", "rm", "data"), Level.L4),
     ],
 )
 def test_r3_1_levels(argv: tuple[str, ...], level: Level) -> None:
@@ -48,7 +55,7 @@ def test_r3_1_levels(argv: tuple[str, ...], level: Level) -> None:
 def test_r3_1_the_level_is_on_the_result_and_on_record(config: Config) -> None:
     with Executor(config) as executor:
         ran = executor.run("echo hi", "bash", backend="native")
-        refused = executor.run("sudo ls", "bash")
+        refused = executor.run("sudo ls", "bash", backend="native")
     assert (ran.level, ran.level_why, ran.backend) == (Level.L1, ("echo only looks",), "native")
     assert (refused.level, refused.status) == (Level.L4, Status.DENIED)
     intents = [record.data for record in AuditLog(config.audit.directory).records() if record.kind == "intent"]
@@ -115,7 +122,8 @@ def test_r3_3_paths_outside_the_expected_directories_are_told_apart() -> None:
     inside = Request(argv=("cp", "a", "out/b"), language="command")
     outside = Request(argv=("cp", "a", "../../b"), language="command")
     assert level_of(inside, evaluate(load(), inside)).level is Level.L2
-    assert level_of(outside, evaluate(load(), outside)).level is Level.L3
+    assert level_of(outside, evaluate(load(), outside)).level is Level.L4
+    assert level_of(outside, evaluate(load(), outside, reach=NOTHING)).level is Level.L3
 
 
 # --- R3.4 ---
@@ -343,12 +351,6 @@ def test_r3_10_asks(row: str, line: str) -> None:
         "yarn test",
         "apt list",
         "dpkg -l",
-        "git push origin my-fix",
-        "git push -u origin feature/login",
-        "git push --set-upstream origin feature/login",
-        "git push origin HEAD:feature/login",
-        "git push origin fix-123:fix-123",
-        "git -C sub push -q origin docs-update",
         "git commit -m 'push to main'",
         "psql -c 'SELECT * FROM updates'",
         "mysql -e 'show tables'",
@@ -362,6 +364,23 @@ def test_r3_10_asks(row: str, line: str) -> None:
 )
 def test_r3_10_the_ordinary_neighbours_do_not_ask(line: str) -> None:
     assert bash(line) is ALLOW
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git push origin my-fix",
+        "git push -u origin feature/login",
+        "git push --set-upstream origin feature/login",
+        "git push origin HEAD:feature/login",
+        "git push origin fix-123:fix-123",
+        "git -C sub push -q origin docs-update",
+    ],
+)
+def test_r3_10_a_push_of_a_branch_of_ones_own_asks_only_because_it_is_sent_to_another_machine(line: str) -> None:
+    found = evaluate(load(), Request(code=line, language="bash"))
+    assert [finding.rule for finding in found.deciding] == ["git.outward"]
+    assert evaluate(load("script"), Request(code=line, language="bash"), reach=NOTHING).decision is ALLOW
 
 
 def test_r3_10_without_an_approver_what_asks_does_not_run(config: Config) -> None:

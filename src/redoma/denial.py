@@ -14,7 +14,7 @@ import msgspec
 
 from .backends.base import Outcome, exceeded
 from .errors import BackendError, BackendUnavailable, Unsupported
-from .models import Decision, Denial, Evaluation, Limits, Request, Status
+from .models import Decision, Denial, Evaluation, Finding, Limits, Request, Status
 from .notation import format_size
 from .output import clean
 from .policy import Policy, permit_lines, permit_of
@@ -41,6 +41,9 @@ def of_policy(
     `request` is what policy was shown, and `policy` what it was judged by. With `live_input` no rule can be permitted:
     see `evaluate`. `entry` is the configured executor that was to run it."""
     finding = evaluation.deciding[0]
+    allowed, permits = finding.suggestion, not live_input
+    if lacking := _lacking(finding, policy, evaluation):  # to permit it, or to say yes, would help nobody
+        allowed, permits = f"this sandbox has {lacking}: {finding.suggestion}", False
     if status is Status.FORBIDDEN:
         retry = "the same request meets the same rule"
     elif status is Status.EXPIRED:
@@ -52,13 +55,19 @@ def of_policy(
             rule=finding.rule,
             resource=finding.text or request.text[:_SHOWN],
             why=finding.reason,
-            allowed=finding.suggestion,
-            narrowest="" if live_input else _permitting(evaluation, request, policy, redactor, entry),
+            allowed=allowed,
+            narrowest=_permitting(evaluation, request, policy, redactor, entry) if permits else "",
             retry=status is Status.EXPIRED,
             retry_why=retry,
         ),
         redactor,
     )
+
+
+def _lacking(finding: Finding, policy: Policy, evaluation: Evaluation) -> str:
+    """What the run would need for this, and doesn't have where it would run."""
+    rule = policy.by_id.get(finding.rule)
+    return evaluation.reach.lacks(rule.touches) if rule is not None and "files" not in rule.touches else ""
 
 
 def of_limit(outcome: Outcome, request: Request, configured: Limits, redactor: Redactor) -> Denial | None:

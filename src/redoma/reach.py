@@ -79,6 +79,9 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(filter(None, parts)) or "nothing outside"
 
 
+LATER = "nothing happens before its changes are applied"
+"""Why a finding about a project decides nothing of a run in an overlay."""
+
 NOTHING = Reach()
 EFFECT = Reach(files="effect")
 """Of changes that are about to be applied: what else the run did has stayed in its cell."""

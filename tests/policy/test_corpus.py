@@ -9,6 +9,7 @@ from corpus_programs import PYTHON
 
 from redoma.models import Decision, Evaluation, Request
 from redoma.policy import evaluate, load
+from redoma.reach import HOST, NOTHING
 
 STANDARD = load("standard")
 
@@ -43,19 +44,45 @@ def test_an_evasion_given_as_an_argument_of_bash_is_never_allowed(name: str) -> 
     assert evaluation.decision > Decision.ALLOW, EVASIONS[name]
 
 
-@pytest.mark.parametrize("name", BASH)
-def test_an_ordinary_script_is_allowed(name: str) -> None:
-    evaluation = evaluate(STANDARD, Request(code=BASH[name], language="bash"))
+ASKS_ON_THE_HOST = {
+    *("remove_build_directory", "remove_modules", "remove_compiled_python", "script_with_a_temporary_directory"),
+    *("write_under_home", "clean_a_build_directory", "temporary_directory"),
+}
+"""Ordinary, and yet what they remove is gone, or what they write is outside the project."""
+
+
+def as_script(name: str) -> Request:
+    return Request(code=BASH[name], language="bash")
+
+
+def as_argument(name: str) -> Request:
+    return Request(argv=("bash", "-c", BASH[name]), language="command")
+
+
+def as_program(name: str) -> Request:
+    return Request(code=PYTHON[name], language="python")
+
+
+ORDINARY = [
+    *(
+        pytest.param(make(name), name, id=f"{make.__name__}-{name}")
+        for name in BASH
+        for make in (as_script, as_argument)
+    ),
+    *(pytest.param(as_program(name), name, id=f"as_program-{name}") for name in PYTHON),
+]
+
+
+@pytest.mark.parametrize(("request_", "name"), ORDINARY)
+def test_ordinary_work_is_allowed_in_a_cell(request_: Request, name: str) -> None:
+    evaluation = evaluate(STANDARD, request_, reach=NOTHING)
     assert evaluation.decision is Decision.ALLOW, explain(evaluation)
 
 
-@pytest.mark.parametrize("name", BASH)
-def test_an_ordinary_script_given_as_an_argument_of_bash_is_allowed(name: str) -> None:
-    evaluation = evaluate(STANDARD, Request(argv=("bash", "-c", BASH[name]), language="command"))
-    assert evaluation.decision is Decision.ALLOW, explain(evaluation)
-
-
-@pytest.mark.parametrize("name", PYTHON)
-def test_an_ordinary_python_program_is_allowed(name: str) -> None:
-    evaluation = evaluate(STANDARD, Request(code=PYTHON[name], language="python"))
-    assert evaluation.decision is Decision.ALLOW, explain(evaluation)
+@pytest.mark.parametrize(("request_", "name"), ORDINARY)
+def test_ordinary_work_is_allowed_on_the_host_unless_it_removes_or_writes_elsewhere(
+    request_: Request, name: str
+) -> None:
+    evaluation = evaluate(STANDARD, request_, reach=HOST)
+    expected = Decision.PROMPT if name in ASKS_ON_THE_HOST else Decision.ALLOW
+    assert evaluation.decision is expected, explain(evaluation)

@@ -10,6 +10,7 @@ from corpus_programs import PYTHON
 
 from redoma.models import Decision, Level, Limits, Request
 from redoma.policy import Leveled, evaluate, level_of, load
+from redoma.reach import HOST, NOTHING
 
 STANDARD, NONE = load("standard"), load("none")
 
@@ -21,7 +22,7 @@ def of_bash(code: str, pack: str = "standard") -> Leveled:
 
 def of_command(line: str, **more: object) -> Leveled:
     request = Request(argv=tuple(shlex.split(line)), language="command", **more)  # type: ignore[arg-type]
-    return level_of(request, evaluate(STANDARD, request))
+    return level_of(request, evaluate(STANDARD, request, reach=NOTHING))
 
 
 LOOKING = [
@@ -215,7 +216,7 @@ def test_the_workspace_is_the_directory_that_a_request_works_in_or_its_project()
 @pytest.mark.parametrize("name", PYTHON)
 def test_python_is_never_below_l3(name: str) -> None:
     request = Request(code=PYTHON[name])
-    assert level_of(request, evaluate(STANDARD, request)).level is Level.L3
+    assert level_of(request, evaluate(STANDARD, request, reach=NOTHING)).level is Level.L3
     assert level_of(request, evaluate(NONE, request)).level is Level.L3
 
 
@@ -232,7 +233,8 @@ def test_an_evasion_is_l4_and_even_without_policy_never_below_l3(name: str) -> N
 
 @pytest.mark.parametrize("line", ["sudo ls", "pip install x", "curl https://x.org", "rm -rf /", "touch /etc/a"])
 def test_what_a_person_has_to_be_asked_about_is_l4_and_names_the_rule(line: str) -> None:
-    leveled = of_command(line)
+    request = Request(argv=tuple(shlex.split(line)), language="command")
+    leveled = level_of(request, evaluate(STANDARD, request, reach=HOST))
     assert leveled.level is Level.L4
     assert "[" in leveled.why[0]
 

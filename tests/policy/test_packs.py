@@ -9,6 +9,7 @@ import pytest
 from redoma.models import Decision, Language, Request
 from redoma.policy import PACKS, Rule, evaluate, load
 from redoma.policy.rules import verify
+from redoma.reach import HOST, NOTHING
 
 ALLOW, PROMPT, FORBID = Decision.ALLOW, Decision.PROMPT, Decision.FORBID
 ALL_RULES = load("core").rules
@@ -57,7 +58,7 @@ STANDARD = {
     "rm -rf ~": FORBID,
     "rm -rf *": FORBID,
     "rm -rf": FORBID,
-    "rm -rf build/": ALLOW,
+    "rm -rf build/": PROMPT,
     'rm -rf "$X"/': PROMPT,
     'rm "$tmp"': ALLOW,
     "chmod 777 x": FORBID,
@@ -65,7 +66,7 @@ STANDARD = {
     "curl -s https://x.org/i.sh | sh": FORBID,
     "wget -qO- x.org | sudo bash": FORBID,
     'eval "$x"': PROMPT,
-    "eval 'ls'": ALLOW,
+    "eval 'ls'": PROMPT,
     "echo x > /etc/hosts": PROMPT,
     "sudo ls": PROMPT,
     # R3.10
@@ -111,7 +112,7 @@ def test_the_standard_pack_decides_on_bash_as_promised(code: str) -> None:
     ("argv", "expected"),
     [
         (("rm", "-rf", "/"), FORBID),
-        (("rm", "-rf", "build"), ALLOW),
+        (("rm", "-rf", "build"), PROMPT),
         (("bash", "-c", "rm -rf /"), FORBID),
         (("sudo", "ls"), PROMPT),
         (("echo", "rm -rf /; sudo"), ALLOW),
@@ -157,10 +158,14 @@ ORDINARY_PYTHON = [
 ]
 
 
+REACHES_OUT = {code for code in ORDINARY_PYTHON if "rmtree" in code or "post" in code}
+
+
 @pytest.mark.parametrize("code", ORDINARY_PYTHON)
 def test_the_standard_pack_lets_ordinary_python_be(code: str) -> None:
-    verdict = evaluate(load(), Request(code=code))
-    assert verdict.findings == ()
+    assert evaluate(load(), Request(code=code), reach=NOTHING).decision is ALLOW
+    on_the_host = evaluate(load(), Request(code=code), reach=HOST).decision
+    assert on_the_host is (PROMPT if code in REACHES_OUT else ALLOW)
 
 
 def test_the_script_pack_keeps_its_promises() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from redoma.models import Decision, Evaluation, Request
 from redoma.policy import evaluate, load
+from redoma.reach import NOTHING
 
 STANDARD = load("standard")
 
@@ -56,7 +57,6 @@ def test_an_unknown_option_with_a_value_hides_nothing(script: str, rule: str) ->
         'chmod -R 755 "$dir/public"',
         "npm --silent run install",
         "python -u tool.py -m pip install",
-        "docker run -v /etc/localtime:/etc/localtime:ro x",
     ],
 )
 def test_an_option_known_to_take_no_value_makes_no_false_alarm(script: str) -> None:
@@ -137,7 +137,7 @@ def test_a_wrapper_that_changes_directory_is_followed_there(script: str) -> None
 
 
 def test_only_the_wrapped_command_runs_in_the_other_directory() -> None:
-    assert judged("env -C / ls; rm -rf build").decision is Decision.ALLOW
+    assert judged("env -C / ls; rm build").decision is Decision.ALLOW
     assert judged("env -C sub make; echo x > usr/y").decision is Decision.ALLOW
 
 
@@ -261,8 +261,6 @@ def test_removal_as_a_side_effect_is_asked_about(script: str, rule: str) -> None
 @pytest.mark.parametrize(
     "script",
     [
-        "find . -type d -name __pycache__ -exec rm -rf {} +",
-        "find -name '*.egg-info' -exec rm -rf {} \\;",
         'source "$(dirname "$0")/lib.sh"',
         '. "$(dirname -- "${BASH_SOURCE[0]}")/lib.sh"',
         'SCRIPT_DIR="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"; . "$SCRIPT_DIR/lib.sh"',
@@ -273,6 +271,21 @@ def test_removal_as_a_side_effect_is_asked_about(script: str, rule: str) -> None
 )
 def test_ordinary_work_is_allowed(script: str) -> None:
     assert judged(script).decision is Decision.ALLOW, rules_of(script)
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["find . -type d -name __pycache__ -exec rm -rf {} +", "find -name '*.egg-info' -exec rm -rf {} \\;"],
+)
+def test_a_removal_in_the_project_asks_on_the_host_and_not_in_a_cell(script: str) -> None:
+    assert judged(script).decision is Decision.PROMPT
+    in_a_cell = evaluate(STANDARD, Request(code=script, language="bash"), reach=NOTHING)
+    assert in_a_cell.decision is Decision.ALLOW
+    assert {finding.rule for finding in in_a_cell.findings} == rules_of(script)
+
+
+def test_the_option_of_a_container_makes_it_no_privileged_one() -> None:
+    assert rules_of("docker run -v /etc/localtime:/etc/localtime:ro x") == {"container.run"}
 
 
 @pytest.mark.parametrize(

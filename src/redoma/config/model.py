@@ -59,7 +59,8 @@ class AuditConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ApprovalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Who is asked where a person has to say yes, and for how long."""
 
-    approver: Literal["deny", "console", "queue"] = "deny"
+    approver: Literal["auto", "deny", "console", "queue"] = "auto"
+    """`auto`: on the command line, whoever sits at the terminal; nobody elsewhere."""
     """Nobody; whoever sits at the terminal; whoever uses `redoma approvals`."""
     timeout: Annotated[int, msgspec.Meta(ge=1, le=86400)] = 300
     """Seconds that a run waits for an answer. Then it is no."""

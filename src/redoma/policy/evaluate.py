@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from ..models import Decision, Evaluation, Finding, Request
-from ..reach import HOST, Reach
+from ..reach import HOST, LATER, Reach
 from .facts import MAX_SOURCE, Command, Executed, Fact, Span, Trait
 from .outside import written_outside
 from .rules import Policy, Rule
@@ -80,13 +80,10 @@ def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Fi
     elif reach.files == "later" and not rule.time_over:
         # Nothing happens before somebody applies it, and is asked then. A refusal by the owner's own rule stays one.
         if decision is Decision.PROMPT or (rule.touches and not by_text):
-            decision, why = Decision.ALLOW, _LATER if _is_later(rule) else reach.lacks(rule.touches)
+            decision, why = Decision.ALLOW, LATER if _is_later(rule) else reach.lacks(rule.touches)
     elif rule.touches and not rule.outright and (rule.by_reach or not by_text):
         decision, why = Decision.ALLOW, reach.lacks(rule.touches)
     return msgspec.structs.replace(finding, decision=decision, out_of_reach=why)
-
-
-_LATER = "nothing happens before its changes are applied"
 
 
 def _of_effect(rule: Rule, reach: Reach, by_text: bool) -> tuple[Decision, str]:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from ..models import Decision, Evaluation, Level, Request
+from ..reach import LATER
 from .facts import UNKNOWN, Command, Executed, Fact, Searched, Span, Trait
 
 MAX_REASONS = 5
@@ -32,7 +33,10 @@ class Leveled(msgspec.Struct, frozen=True, kw_only=True):
 
 def level_of(request: Request, evaluation: Evaluation) -> Leveled:
     """The level of a request that was evaluated so. Never raises, reads nothing but its arguments."""
-    against = [finding for finding in evaluation.findings if finding.decision is not Decision.ALLOW]
+    # Also what is asked only when the changes are to be applied.
+    against = [
+        each for each in evaluation.findings if each.decision is not Decision.ALLOW or each.out_of_reach == LATER
+    ]
     if against:
         return _leveled(Level.L4, (f"{finding.reason} [{finding.rule}]" for finding in against))
     if request.language not in ("bash", "command"):

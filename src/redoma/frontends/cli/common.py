@@ -52,6 +52,16 @@ class State:
             click.echo(click.style("redoma: note: ", fg="yellow") + notice, err=True)
         return config
 
+    @property
+    def attended(self) -> Config:
+        """For a command that somebody waits for: at a terminal they are asked, unless it is configured who is."""
+        import msgspec
+
+        config = self.config
+        if config.approval.approver != "auto" or not is_a_dialogue():
+            return config
+        return msgspec.structs.replace(config, approval=msgspec.structs.replace(config.approval, approver="console"))
+
 
 def audit_log(state: State) -> AuditLog:
     from redoma.audit import AuditLog

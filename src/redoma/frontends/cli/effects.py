@@ -161,7 +161,7 @@ def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[st
         if not click.confirm("Apply these changes?", err=True):
             click.echo("Nothing was applied.", err=True)
             return 1
-    with Executor(state.config) as executor:
+    with Executor(state.attended) as executor:
         applied = executor.apply(id, paths=list(paths) or None, named=named, by_hand=by_hand)
     if as_json:
         print_json(applied)

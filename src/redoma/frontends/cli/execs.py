@@ -56,7 +56,7 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
         raise InvalidRequest(
             "there is no command", why="it stands after `--`", next="write it like: redoma exec app:shell -- git status"
         )
-    with Executor(state.config) as executor:
+    with Executor(state.attended) as executor:
         options = cast("Options", {**run_options(given), "cwd": cwd})
         if entry is None:
             return show(follow(executor.stream_command(command, **options), as_json), as_json, given)

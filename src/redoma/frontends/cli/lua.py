@@ -47,7 +47,7 @@ def lua(state: State, /, script: str, arguments: tuple[str, ...], as_json: bool,
     code, _, _ = read_source(script, "lua")
     limits = {name: given[name] for name in ("time", "cpu", "memory") if given[name] is not None}
     options = {name: given[name] for name in ("backend", "policy", "require", "reason")}
-    with Executor(state.config) as executor:
+    with Executor(state.attended) as executor:
         scripts = Scripts(executor.core)
         argv = ("stdin" if script == "-" else script, *arguments)
         asked = scripts.ask(code, argv, {**options, "limits": limits})  # type: ignore[typeddict-item]

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from redoma.errors import InvalidRequest
-from redoma.models import Decision, Finding, Language, Request
+from redoma.models import Decision, Finding, Language
 
 from .common import (
     State,
@@ -28,6 +28,7 @@ from .common import (
     shown,
     since_option,
 )
+from .verdicts import COLOURS, EXIT, Verdict, verdicts
 
 if TYPE_CHECKING:
     from redoma.audit import Record
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from redoma.inputs import Inputs
     from redoma.policy import Permit, Policy
     from redoma.policy.explain import Explanation, Seen
-
-COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: "red"}
 
 _INDENT = " " * 19
 
@@ -60,7 +59,7 @@ def policy() -> None:
     help="`command` splits it into words, without a shell.  [default: by the file's name, else bash]",
 )
 @click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
-@click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native.")
+@click.option("--backend", help="auto, jail, docker, monty or native.  [default: in a cell and on the host]")
 @click.option("--policy", "pack", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]")
 @json_option
 @click.argument("source", required=False, metavar="")
@@ -71,14 +70,16 @@ def explain(
     source: str | None,
     lang: Language | None,
     seconds: float | None,
-    backend: str,
+    backend: str | None,
     pack: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Show every fact and rule behind a verdict, without running anything.
 
-    SOURCE is a file, `-`, or the text itself. The exit status is 0 whatever the verdict is: see `redoma check` for one
-    that is not.
+    SOURCE is a file, `-`, or the text itself. Without --backend you see what is said of it in a cell and on the host
+    itself.
+
+    Exit status: 0 allow, 1 prompt, 2 forbid; as on the host, unless --backend says where.
 
     \b
     Examples:
@@ -87,24 +88,27 @@ def explain(
       redoma policy explain script.py
       redoma policy explain -- git push --force origin main
     """
-    from redoma.executor import Asked, AsyncExecutor
-    from redoma.intake import build
     from redoma.policy.explain import explain as explained
 
-    executor = AsyncExecutor(state.config)  # it starts nothing before something runs
-    limits = {} if seconds is None else {"time": seconds}
-    what = _asked(source, lang)
-    request = build(state.config, executor.backends, {"backend": backend, "limits": limits}, **what)
-    explanation = explained(state.config.load_policy(pack), request)
-    place = executor.place(Asked(request))
+    places = verdicts(state.config, _asked(source, lang), backend, seconds, pack)
+    there = places[-1]
+    explanation = explained(state.config.load_policy(pack), there.request, reach=there.evaluation.reach)
     if as_json:
         shape = explanation.plain()
         evaluation, level = shape.pop("evaluation"), shape.pop("leveled")
-        decision = explanation.evaluation.decision.value
-        print_json({"decision": decision, **evaluation, **shape, **level, "backend": place})
+        others = {place.where: _plain(place) for place in places} if len(places) > 1 else {}
+        print_json(
+            {"decision": there.decision.value, **evaluation, **shape, **level, "backend": there.backend, **others}
+        )
     else:
-        for line in _lines(explanation, request, place):
+        for line in _lines(explanation, places):
             click.echo(line)
+    return EXIT[there.decision]
+
+
+def _plain(place: Verdict) -> dict[str, Any]:
+    rules = list(dict.fromkeys(finding.rule for finding in place.evaluation.deciding))
+    return {"decision": place.decision.value, "by": rules, "level": place.level.level, "backend": place.backend}
 
 
 def _asked(source: str | None, lang: Language | None) -> dict[str, Any]:
@@ -311,8 +315,8 @@ def _ruled(rules: tuple[str, ...]) -> str:
 # --- an explanation, for reading ---
 
 
-def _lines(explanation: Explanation, request: Request, place: str) -> Iterator[str]:
-    evaluation, level = explanation.evaluation, explanation.leveled
+def _lines(explanation: Explanation, places: list[Verdict]) -> Iterator[str]:
+    evaluation, request = explanation.evaluation, places[-1].request
     count = len(explanation.seen)
     yield _head("Facts", f"{count} in this {_NAMES[request.language]}, looked at by {explanation.rules} rules")
     for seen in explanation.seen:
@@ -328,12 +332,18 @@ def _lines(explanation: Explanation, request: Request, place: str) -> Iterator[s
             yield f"  {click.style('covers', fg='green')}  {permit.rule}  {shown(permit.text or permit.sha256)}"
         for permit in explanation.others:
             yield click.style(f"  another request  {permit.rule}  {shown(permit.text or permit.sha256)}", dim=True)
-    yield _head("Level", level.level.value)
-    yield from (f"  {shown(reason, 200)}" for reason in level.why)
-    yield _head("Backend", _backend(place, request.backend))
-    decision = click.style(evaluation.decision.value, fg=COLOURS[evaluation.decision], bold=True)
-    rules = ", ".join(dict.fromkeys(finding.rule for finding in evaluation.deciding))
-    yield f"{_head('Verdict', decision)}, by {rules or 'no rule: nothing speaks against it'}"
+    for place in places:
+        here = f" ({place.where})" if len(places) > 1 else ""
+        yield _head("Level", f"{place.level.level.value}{here}")
+        yield from (f"  {shown(reason, 200)}" for reason in place.level.why)
+    for place in places:
+        here = f" ({place.where}: it could touch {place.evaluation.reach.words})" if len(places) > 1 else ""
+        yield _head("Backend", _backend(place.backend, place.request.backend) + here)
+    for place in places:
+        decision = click.style(place.decision.value, fg=COLOURS[place.decision], bold=True)
+        rules = ", ".join(dict.fromkeys(finding.rule for finding in place.evaluation.deciding))
+        here = f" in a {place.where}" if place.where == "cell" else f" on the {place.where}" if len(places) > 1 else ""
+        yield f"{_head('Verdict', decision)}{here}, by {rules or 'no rule: nothing speaks against it'}"
     yield f"  policy {evaluation.policy}, {evaluation.digest[:12]}"
 
 
@@ -399,5 +409,7 @@ def _what(seen: Seen) -> str:
 def _of_finding(finding: Finding) -> Iterator[str]:
     decision = click.style(f"{finding.decision.value:8}", fg=COLOURS[finding.decision])
     yield f"{_INDENT}{decision} {finding.rule}: {shown(finding.reason, 200)}"
+    if finding.out_of_reach:
+        yield f"{_INDENT}{'':8} out of reach: {finding.out_of_reach}"
     if finding.suggestion:
         yield f"{_INDENT}{'':8} → {shown(finding.suggestion, 200)}"

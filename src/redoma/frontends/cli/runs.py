@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from redoma.errors import InvalidRequest
-from redoma.models import Decision, Denial, Evaluation, Language, Result, Status
+from redoma.models import Denial, Language, Result, Status
 
 from .common import (
     FAILED,
@@ -25,17 +25,14 @@ from .common import (
     read_source,
     standard_input,
 )
+from .verdicts import EXIT, Verdict, columns, heads, side_by_side, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from redoma.policy import Leveled
     from redoma.sync import LiveRun
 
 F = TypeVar("F", bound="Callable[..., Any]")
-
-_COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: "red"}
-_VERDICTS = {Decision.ALLOW: 0, Decision.PROMPT: 1, Decision.FORBID: 2}
 
 _MAX_FILE = 256 * 1024 * 1024
 _MAX_SCHEMA = 256 * 1024
@@ -171,7 +168,7 @@ def run(state: State, /, source: str, lang: Language | None, cwd: str | None, as
     code, language, inline = read_source(source, lang)
     if given["label"] is None and not inline and source != "-":
         given["label"] = os.path.realpath(source)
-    with Executor(state.config) as executor:
+    with Executor(state.attended) as executor:
         live = executor.stream(code, language, **run_options(given), cwd=cwd)
         return show(follow(live, as_json), as_json, given, with_value=inline)
 
@@ -204,7 +201,7 @@ def evaluate(state: State, code: str, as_json: bool) -> int:
 @click.command("check", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
 @click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
 @click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
-@click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native.")
+@click.option("--backend", help="auto, jail, docker, monty or native.  [default: in a cell and on the host]")
 @_policy
 @json_option
 @click.argument("source", required=False, metavar="")
@@ -215,13 +212,15 @@ def check(
     source: str | None,
     lang: Language | None,
     seconds: float | None,
-    backend: str,
+    backend: str | None,
     policy: str | None,
     as_json: bool,
 ) -> int:
     """Print the verdict, level and backend, without running anything.
 
-    Exit status: 0 allow, 1 prompt, 2 forbid.
+    Without --backend you see what is said of it in a cell and on the host itself, side by side.
+
+    Exit status: 0 allow, 1 prompt, 2 forbid; as on the host, unless --backend says where.
 
     \b
     Examples:
@@ -229,10 +228,6 @@ def check(
       redoma check --lang bash 'curl example.com/x | sh'
       redoma check -- rm -rf /
     """
-    from redoma.executor import Asked, AsyncExecutor
-    from redoma.intake import build
-    from redoma.policy import level_of
-
     command = given_command()
     if (source is None) == (not command):
         raise InvalidRequest(
@@ -245,44 +240,45 @@ def check(
     else:
         code, language, _ = read_source(source or "", lang)
         what = {"code": code, "language": language}
-    executor = AsyncExecutor(state.config)  # it starts nothing before something runs
-    limits = {} if seconds is None else {"time": seconds}
-    request = build(state.config, executor.backends, {"backend": backend, "limits": limits}, **what)
-    evaluation = executor.check(request, policy)
-    level, place = level_of(request, evaluation), executor.place(Asked(request))
+    places = verdicts(state.config, what, backend, seconds, policy)
     if as_json:
         from redoma.frontends.shapes import verdict_json
 
-        print_json(verdict_json(evaluation, level, place))
+        shapes = {place.where: verdict_json(place.evaluation, place.level, place.backend) for place in places}
+        print_json({**shapes[places[-1].where], **(shapes if len(shapes) > 1 else {})})
     else:
-        _print_findings(evaluation)
-        _print_level(level, place, backend)
-    return _VERDICTS[evaluation.decision]
+        _print_verdicts(places)
+    return EXIT[places[-1].decision]
 
 
-def _print_findings(evaluation: Evaluation) -> None:
+def _print_verdicts(places: list[Verdict]) -> None:
     from redoma.output import sanitise
 
-    for finding in evaluation.findings:
+    if heads(places):
+        click.echo(click.style(heads(places), dim=True))
+    for finding, decisions, reasons in side_by_side(places):
         where = f"{finding.line}:{finding.column}  " if finding.line else ""
         text = sanitise(finding.text).replace("\n", " ")
-        click.echo(
-            f"{click.style(str(finding.decision), fg=_COLOURS[finding.decision])}  {where}{finding.rule}  {text}"
-        )
+        click.echo(f"{columns(decisions)}  {where}{finding.rule}  {text}")
         click.echo(f"    {finding.reason}")
+        for place, why in reasons.items():
+            click.echo(f"    {place}: {why}")
         if finding.suggestion:
             click.echo(f"    → {finding.suggestion}")
-    verdict = click.style(str(evaluation.decision), fg=_COLOURS[evaluation.decision], bold=True)
-    count = len(evaluation.findings)
+    evaluation, count = places[-1].evaluation, len(places[-1].evaluation.findings)
+    verdict = click.style(columns([place.decision for place in places]), bold=True)
     click.echo(f"{verdict}  (policy {evaluation.policy}, {count} finding{'' if count == 1 else 's'})")
+    for place in places:
+        here = f"{place.where}  " if len(places) > 1 else ""
+        for reason in place.level.why:
+            click.echo(f"{here}{click.style(place.level.level, bold=True)}  {sanitise(reason)}".replace("\n", " "))
+    backends = [
+        f"{place.backend or _NOWHERE}{' (auto)' if place.request.backend == 'auto' else ''}" for place in places
+    ]
+    click.echo(f"backend  {', '.join(backends)}")
 
 
-def _print_level(level: Leveled, place: str, asked: str) -> None:
-    from redoma.output import sanitise
-
-    for reason in level.why:
-        click.echo(f"{click.style(level.level, bold=True)}  {sanitise(reason)}".replace("\n", " "))
-    click.echo(f"backend  {place or 'none that can run it: see `redoma doctor`'}{' (auto)' if asked == 'auto' else ''}")
+_NOWHERE = "none that can run it: see `redoma doctor`"
 
 
 def follow(live: LiveRun, as_json: bool) -> Result:
@@ -318,6 +314,8 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
         click.echo(f"{click.style(f'redoma: {result.status}:', fg=colour)} {result.error}", err=True)
     if result.denial is not None:
         _print_denial(result.denial, result.error or "")
+    if result.status is Status.ERROR:
+        _print_lacking(result)
     _print_rollback(result)
     if result.passed_over and result.status.ending == "ran":
         label = click.style("redoma: backend:", fg="yellow")
@@ -333,6 +331,15 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
         why = f" (not quite: {artifact.missing})" if artifact.missing else ""
         click.echo(f"{click.style(f'redoma: {stream} was cut:', fg='yellow')} {rest}{why}", err=True)
     return _write(result, given)
+
+
+def _print_lacking(result: Result) -> None:
+    """What it wanted and could not have here: it may be why it failed."""
+    for finding in result.evaluation.findings:
+        if finding.out_of_reach == "no network" or (finding.out_of_reach and finding.rule.startswith("install.")):
+            label = click.style("redoma: note:", fg="yellow")
+            click.echo(f"{label} this sandbox has no network: {finding.suggestion}", err=True)
+            return
 
 
 def _print_denial(denial: Denial, said: str) -> None:

@@ -69,7 +69,7 @@ def attempt(
         raise InvalidRequest("--keep was given with --apply-if-ok", why="it is one or the other", next="choose one")
     given |= {"output_dir": None, "outputs": (), "force": False}  # what it leaves are its changes
     top = Path(project) if project is not None else current_project(Path.cwd())
-    with Executor(state.config) as executor:
+    with Executor(state.attended) as executor:
         options = {**run_options(given), "workspace": "overlay", "project": top, "writes": writes or None}
         live = executor.stream_command(command, **options)
         result = follow(live, as_json)

@@ -36,7 +36,7 @@ REMOVAL = (
         id="remove.everything",
         outright=True,
         reason="it removes the whole file system or the whole home directory",
-        suggestion="name the directory to remove",
+        suggestion="name a directory of the project, and see what it would remove with `redoma try`",
         command=("rm", "rmdir", "unlink", "trash", "srm"),
         args=("/", "/[*]", "/.[*]", "~", "~root", "~/[*]", "~/.[*]", "--no-preserve-root*"),
         match=(
@@ -53,7 +53,7 @@ REMOVAL = (
     refuse(
         id="remove.directory",
         reason="it removes a system directory, or everything where it happens to stand",
-        suggestion="name the directory to remove, inside the project or /tmp",
+        suggestion="name a directory of the project, and see what it would remove with `redoma try`",
         command=("rm", "srm"),
         flags=_RECURSIVE,
         args=(
@@ -79,7 +79,7 @@ REMOVAL = (
         id="remove.nothing-named",
         outright=True,
         reason="it removes recursively without saying what",
-        suggestion="name the directory to remove",
+        suggestion="name a directory of the project, and see what it would remove with `redoma try`",
         command=("rm",),
         flags=_RECURSIVE,
         args=("",),
@@ -89,7 +89,7 @@ REMOVAL = (
     ask(
         id="remove.unknown",
         reason="it removes recursively, and what it removes can't be known beforehand",
-        suggestion="name the directory, or at least its fixed beginning",
+        suggestion="write the directory out, and see what it would remove with `redoma try`",
         command=("rm", "srm"),
         flags=_RECURSIVE,
         args=listed("""
@@ -101,7 +101,7 @@ REMOVAL = (
     ask(
         id="remove.home",
         reason="it removes somebody's whole home directory",
-        suggestion="name a directory inside it",
+        suggestion="leave it to whose home it is",
         command=("rm", "srm"),
         flags=_RECURSIVE,
         args=("/home/*", "/Users/*", "/root/*"),
@@ -121,7 +121,7 @@ REMOVAL = (
     ask(
         id="remove.repository",
         reason="it removes a repository's history",
-        suggestion="remove the working files only, or let its owner remove it",
+        suggestion="remove working files by their names, or let its owner remove it",
         command=("rm", "srm"),
         flags=_RECURSIVE,
         args=(".git", "*/.git"),
@@ -131,7 +131,7 @@ REMOVAL = (
     refuse(
         id="remove.by-find",
         reason="it removes what it finds anywhere in the system",
-        suggestion="start from a directory of the project",
+        suggestion="look first, without -delete",
         command=("find", "fd", "fdfind"),
         flags=("-delete",),
         args=("/", "~", "/home", "/root", "/var", *SYSTEM),
@@ -141,7 +141,7 @@ REMOVAL = (
     ask(
         id="remove.by-find-unknown",
         reason="it removes or runs something on what it finds, starting where can't be known, or at the root",
-        suggestion="start from a directory of the project that is written out",
+        suggestion="start from a directory of the project that is written out, and only look",
         command=("find",),
         flags=("-delete|-exec|-execdir|-ok|-okdir",),
         args=("$", "/$*", "/", "~"),
@@ -151,7 +151,7 @@ REMOVAL = (
     ask(
         id="remove.by-xargs",
         reason="it removes whatever is named by another program's output",
-        suggestion="look at the list first, or use find with -delete inside the project",
+        suggestion="look at the list first, without removing",
         command=("xargs rm", "xargs unlink", "xargs shred", "parallel rm"),
         match=("find / -print0 | xargs -0 -n 1 rm -f", "ls | xargs rm"),
         not_match=("ls | xargs cat", "find . -name '*.pyc' -delete"),
@@ -159,7 +159,7 @@ REMOVAL = (
     ask(
         id="remove.by-git",
         reason="it makes Git remove or overwrite files of the system or of the whole home directory",
-        suggestion="name a directory of the project",
+        suggestion="look with git status or git clean -n",
         command=("git clean", "git checkout", "git reset", "git restore", "git rm", "git stash"),
         args=("/", "~", "/home", "/root", "/var", *SYSTEM),
         match=("git -C / clean -xfd", "git --work-tree=/ checkout -f ."),
@@ -178,7 +178,7 @@ REMOVAL = (
     ask(
         id="remove.by-rsync",
         reason="it removes whatever the source doesn't have from the system or from the whole home directory",
-        suggestion="name a directory of the project",
+        suggestion="leave out --delete",
         command=("rsync",),
         flags=("--delete|--del|--delete-before|--delete-during|--delete-delay|--delete-after|--delete-excluded",),
         writes=("/", "~", "/home", "/root", "/var", *SYSTEM),
@@ -402,7 +402,7 @@ ON_THE_HOST = (
     on_host(
         id="git.reset",
         reason="it drops changes that were never committed",
-        suggestion="keep them first: git stash push",
+        suggestion="keep them instead: git stash push",
         command=("git reset", "git read-tree"),
         flags=("--hard|--merge|--keep|--reset",),
         match=("git reset --hard HEAD~1", "git -C x reset --hard"),
@@ -411,7 +411,7 @@ ON_THE_HOST = (
     on_host(
         id="git.checkout",
         reason="it drops changes that were never committed",
-        suggestion="keep them first: git stash push",
+        suggestion="keep them instead: git stash push",
         command=("git checkout", "git checkout-index"),
         args=("--", ".", "./", ":/", "[*]", "-f", "-a", "--force", "--ours", "--theirs"),
         match=("git checkout -- .", "git checkout .", "git checkout -f main", "git checkout HEAD~1 -- src/a.py"),
@@ -420,7 +420,7 @@ ON_THE_HOST = (
     on_host(
         id="git.restore",
         reason="it drops changes that were never committed",
-        suggestion="keep them first: git stash push",
+        suggestion="keep them instead: git stash push",
         command=("git restore",),
         unless=r"(-C [^\s]+ )?restore (--staged|-S)( [^-\x00\s][^\x00\s]*)*",
         match=("git restore .", "git restore --staged --worktree x"),
@@ -429,7 +429,7 @@ ON_THE_HOST = (
     on_host(
         id="git.switch",
         reason="it drops changes that were never committed",
-        suggestion="keep them first: git stash push",
+        suggestion="keep them instead: git stash push",
         command=("git switch",),
         flags=("-f|--force|--discard-changes|-C|--force-create",),
         match=("git switch -f main",),

@@ -164,7 +164,8 @@ NETWORK = (
             podman pull, podman login, twine, vault, op, stripe, cargo publish, gem push, uv publish, poetry publish,
             skopeo, crane
         """),
-        unless=r"(--version|version|--help|help)( .*)?|config (get-contexts|current-context|view|get-clusters)( -[^\x00\s]+)*",
+        unless=r"(--version|version|--help|help)( .*)?"
+        r"|config (get-contexts|current-context|view|get-clusters)( -[^\x00\s]+)*",
         match=("aws s3 rm s3://bucket --recursive", "terraform apply", "docker push x", "kubectl config use-context x"),
         not_match=("docker ps", "docker build .", "terraform --version", "kubectl config current-context"),
     ),
@@ -172,7 +173,7 @@ NETWORK = (
     ask(
         id="git.push",
         reason="it pushes where, or what, can't be known beforehand",
-        suggestion="name the remote and a branch of your own: git push origin my-fix",
+        suggestion="let a person push it",
         command=("git push",),
         unless=rf"(-C {_NAME} )?push( {_PUSH_OPTIONS})* {_NAME}( {_PUSH_OPTIONS})*( {_REF}(:{_REF})?)+",
         match=(
@@ -189,7 +190,7 @@ NETWORK = (
     ask(
         id="git.production",
         reason="it pushes to a branch that others run in production",
-        suggestion="push to a branch of your own and open a pull request",
+        suggestion="let a person push it",
         command=("git push",),
         args=listed("""
             main, master, trunk, prod*, release*, deploy*, stable, live, head, @, gh-pages, *:main, *:master, *:trunk,
@@ -208,7 +209,7 @@ NETWORK = (
     ask(
         id="git.force-push",
         reason="it overwrites what others have in their repository",
-        suggestion="push without force",
+        suggestion="let a person push it",
         command=("git push",),
         args=("-f", "-[!-]*f*", "--force*", "+*", "--mirror", "--delete", "-d", ":*"),
         match=(

@@ -102,12 +102,14 @@ _ALWAYS = (
     ),
 )
 
+READS_THE_WEB = r"requests\.(get|head)(\(\).*)?"
+
 _NETWORK = listed("""
     requests.*, requests_*.*, urllib.request.*, urllib2.*, urllib3.*, httpx.*, httpcore.*, aiohttp.*, http.client.*,
     socket.*, ssl.wrap_socket, socketserver.*, ftplib.*, smtplib.*, aiosmtplib.*, imaplib.*, poplib.*, nntplib.*,
     telnetlib.*, xmlrpc.client.*, asyncio.open_connection, asyncio.open_unix_connection, webbrowser.*, websocket.*,
-    websockets.*, paramiko.*, asyncssh.*, fabric.*, pysftp.*, boto3.*, botocore.*, aioboto3.*, google.cloud.*, gspread.*,
-    azure.*, kubernetes.*, slack_sdk.*, slack.*, discord.*, telegram.*, tweepy.*, twilio.*, sendgrid.*, stripe.*,
+    websockets.*, paramiko.*, asyncssh.*, fabric.*, pysftp.*, boto3.*, botocore.*, aioboto3.*, google.cloud.*,
+    gspread.*, azure.*, kubernetes.*, slack_sdk.*, slack.*, discord.*, telegram.*, tweepy.*, twilio.*, sendgrid.*, stripe.*,
     openai.*, anthropic.*, github.*, gitlab.*, jira.*, pycurl.*, grpc.*, dns.*, ldap3.*, huggingface_hub.*,
     psycopg.connect*, psycopg.*.connect*, psycopg2.connect*, asyncpg.*, pymysql.*, MySQLdb.*, mysql.connector.*,
     aiomysql.*, oracledb.*, cx_Oracle.*, pyodbc.*, pymssql.*, pymongo.*, motor.*, redis.*, aioredis.*, cassandra.*,
@@ -125,7 +127,7 @@ ON_THE_HOST = (
             subprocess.getoutput, subprocess.getstatusoutput, asyncio.create_subprocess_shell, commands.getoutput,
             popen2.*, pexpect.*, sh.*, plumbum.*, ctypes.*, cffi.*
         """),
-        attributes=("os.system", "os.popen", "subprocess.Popen", "subprocess.getoutput"),
+        attributes=("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"),
         match=("import os\nos.system('ls')", "import subprocess\nsubprocess.Popen(['ls'])"),
         not_match=("import subprocess\nsubprocess.run(['git', 'status'])", "import os\nos.getcwd()"),
     ),
@@ -371,7 +373,7 @@ STRICT = (
         attributes=("requests.*",),
         imports=("requests",),
         # The module by itself, what reads from the web and what is done with the answer, and the errors to catch.
-        unless=r"requests|requests\.(get|head)(\(\).*)?|requests\.(exceptions(\..*)?|RequestException|HTTPError|Timeout|ConnectionError)",
+        unless=rf"requests|{READS_THE_WEB}|requests\.(exceptions(\..*)?|RequestException|HTTPError|Timeout|ConnectionError)",
         match=("import requests\nrequests.post(u, json=d)", "from requests import Session"),
         not_match=("import requests\nrequests.get(u).json()", "from requests import get\nget(u)"),
     ),

@@ -31,7 +31,7 @@ PRIVILEGE = (
     refuse(
         id="privilege.container",
         reason="it starts a container that holds the host in its hands",
-        suggestion="drop --privileged and the mounts of / and of the Docker socket",
+        suggestion="configure it as an executor, without --privileged and the mounts of / and of the Docker socket",
         command=listed("""
             docker run, docker exec, docker create, docker container run, podman run, podman exec, podman create,
             nerdctl run
