@@ -13,6 +13,7 @@ from .evaluate import evaluate, secrets_in
 from .executed import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
 from .levels import Leveled, level_of
 from .rules import (
+    BY_TEXT,
     PACKS,
     Permit,
     Policy,
@@ -26,6 +27,7 @@ from .rules import (
 )
 
 __all__ = [
+    "BY_TEXT",
     "PACKS",
     "Executes",
     "Leveled",

@@ -319,8 +319,8 @@ class _Reader:
         for code in given:
             function = isinstance(code, ast.Lambda) or (isinstance(code, ast.Name) and self.names.is_function(code.id))
             if code is not None and not (name in TIMERS and function):
-                text = self.names.text(code)
-                codes.append(text if text is not None and UNKNOWN not in text else None)
+                texts = self.names.texts(code)
+                codes += [text if text is not None and UNKNOWN not in text else None for text in texts]
         return codes
 
     def stands_alone(self, code: str, name: str) -> bool:

@@ -319,6 +319,15 @@ class Names:
         self._nesting -= 1
         return folded if folded is None or len(folded) <= _MAX_TEXT else None
 
+    def texts(self, node: ast.expr) -> list[str | None]:
+        """Every string an expression can make: of a loop's variable, one for each turn; None for one that can't be
+        known."""
+        values = self._assigned.get(node.id, []) if isinstance(node, ast.Name) else []
+        if len(values) < 2 or not isinstance(node, ast.Name):
+            return [self.text(node)]
+        once = self._stores[node.id] == 1 and node.id not in self._changed | self._grown | self._no_plain_value
+        return [self.text(value) for value in values] if once else [None]
+
     def _fold(self, node: ast.expr) -> str | None:
         match node:
             case ast.Constant(value=bytes(raw)):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ..facts import MAX_NAME
+from .oneliners import only_prints
 from .prefixes import Prefix, strip
 from .words import Word
 
@@ -34,6 +35,8 @@ class Code(NamedTuple):
     """What the code sees as `$0`, `$1` …"""
     when: str = "elsewhere"
     """"now" or "later" if it runs in this same shell and sees its variables."""
+    plain: bool = False
+    """Whether it only computes and prints, though its language is not read here."""
 
 
 class Script(NamedTuple):
@@ -55,7 +58,7 @@ _PYTHONS = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)*)?w?t?\Z")
 
 # Interpreters whose code we don't read: the options that carry code, and those that take some other value.
 _OTHERS: dict[str, tuple[str, str]] = {
-    "perl": ("e E", "I M m F i x"),
+    "perl": ("e E", "I"),
     "ruby": ("e", "I r C E F K"),
     "node": ("e p eval print", "r require import loader C conditions"),
     "nodejs": ("e p eval print", "r require"),
@@ -230,7 +233,10 @@ def _other(name: str, rest: list[Word]) -> Iterator[Step]:
             carries = option in code or any(letter in code for letter in option)
         if carries:
             found = True
-            yield Code("other", rest[min(at + 1, len(rest) - 1)], f"{name} {text[:20]}")
+            source, operands = rest[min(at + 1, len(rest) - 1)], rest[at + 2 :]
+            options = [word.text for word in rest[: at + 1]]
+            plain = only_prints(name, options, source.text, [word.text for word in operands])
+            yield Code("other", source, f"{name} {text[:20]}", plain=plain)
         elif option in values and option in _LOADS:
             given = replace(rest[at], text=text.partition("=")[2]) if "=" in text else rest[min(at + 1, len(rest) - 1)]
             if "/" in given.text or option in ("f", "File", "load"):
