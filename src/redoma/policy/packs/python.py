@@ -109,8 +109,8 @@ _NETWORK = listed("""
     socket.*, ssl.wrap_socket, socketserver.*, ftplib.*, smtplib.*, aiosmtplib.*, imaplib.*, poplib.*, nntplib.*,
     telnetlib.*, xmlrpc.client.*, asyncio.open_connection, asyncio.open_unix_connection, webbrowser.*, websocket.*,
     websockets.*, paramiko.*, asyncssh.*, fabric.*, pysftp.*, boto3.*, botocore.*, aioboto3.*, google.cloud.*,
-    gspread.*, azure.*, kubernetes.*, slack_sdk.*, slack.*, discord.*, telegram.*, tweepy.*, twilio.*, sendgrid.*, stripe.*,
-    openai.*, anthropic.*, github.*, gitlab.*, jira.*, pycurl.*, grpc.*, dns.*, ldap3.*, huggingface_hub.*,
+    gspread.*, azure.*, kubernetes.*, slack_sdk.*, slack.*, discord.*, telegram.*, tweepy.*, twilio.*, sendgrid.*,
+    stripe.*, openai.*, anthropic.*, github.*, gitlab.*, jira.*, pycurl.*, grpc.*, dns.*, ldap3.*, huggingface_hub.*,
     psycopg.connect*, psycopg.*.connect*, psycopg2.connect*, asyncpg.*, pymysql.*, MySQLdb.*, mysql.connector.*,
     aiomysql.*, oracledb.*, cx_Oracle.*, pyodbc.*, pymssql.*, pymongo.*, motor.*, redis.*, aioredis.*, cassandra.*,
     elasticsearch.*, opensearchpy.*, clickhouse_*.*, snowflake.*, kafka.*, confluent_kafka.*, pika.*, celery.*, nats.*

@@ -72,7 +72,16 @@ _PERL = _Grammar(
 _JSON = re.compile(r"""\brequire\((["'])(?:\./|\.\./)?[\w./-]+\.json\1\)""")
 _DECLARED = re.compile(r"\b(?:const|let)\s+([A-Za-z]\w*)|(?<![\w.])([a-z])\s*=>|\(([a-z](?:\s*,\s*[a-z])*)\)\s*=>")
 _GLOBAL = frozenset(
-    ["assert", "async_hooks", "buffer", "child_process", "cluster", "console", "constants", "crypto", "dgram", "diagnostics_channel", "dns", "domain", "events", "fs", "global", "globalThis", "http", "http2", "https", "inspector", "localStorage", "module", "navigator", "net", "os", "path", "perf_hooks", "performance", "process", "punycode", "querystring", "readline", "repl", "require", "sea", "sqlite", "stream", "string_decoder", "sys", "test", "timers", "tls", "trace_events", "tty", "url", "util", "v8", "vm", "wasi", "worker_threads", "zlib", "exports", "eval", "this", "arguments", "constructor", "fetch", "async", "await"]
+    re.findall(
+        r"\w+",
+        """
+        assert async_hooks buffer child_process cluster console constants crypto dgram diagnostics_channel dns domain
+        events fs global globalThis http http2 https inspector localStorage module navigator net os path perf_hooks
+        performance process punycode querystring readline repl require sea sqlite stream string_decoder sys test timers
+        tls trace_events tty url util v8 vm wasi worker_threads zlib exports eval this arguments constructor fetch async
+        await
+        """,
+    )
 )
 """What `node -e` has without asking for it."""
 
