@@ -14,7 +14,6 @@ import msgspec
 
 from ...errors import BackendError, Unsupported
 from ...models import Isolation, Limits, Request, Status
-from ...reach import Reach
 from ...telemetry import metrics
 from ..base import Capabilities, Control, Outcome, Sink, uncancellable
 from . import box as boxes
@@ -57,7 +56,7 @@ class DockerBackend:
         queue: int = 1000,
         idle: float = 30.0,
     ) -> None:
-        self.name, self.box, self._host = name, box, host
+        self.name, self.box, self.reach, self._host = name, box, box.reach, host
         self._minimum, self._queue, self._idle = minimum, queue, idle
         self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
         self._heres: dict[asyncio.AbstractEventLoop, _Here] = {}
@@ -68,10 +67,6 @@ class DockerBackend:
     ) -> DockerBackend:
         """The hardened one, from the section `docker` of a configuration."""
         return cls(Box(**box), host=host, minimum=minimum, maximum=maximum, queue=queue, idle=idle)
-
-    @property
-    def reach(self) -> Reach:
-        return self.box.reach
 
     def capabilities(self) -> Capabilities:
         engines.must_be_there(self._host)

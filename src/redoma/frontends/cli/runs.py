@@ -261,8 +261,8 @@ def _print_verdicts(places: list[Verdict]) -> None:
         text = sanitise(finding.text).replace("\n", " ")
         click.echo(f"{columns(decisions)}  {where}{finding.rule}  {text}")
         click.echo(f"    {finding.reason}")
-        for place, why in reasons.items():
-            click.echo(f"    {place}: {why}")
+        for name, why in reasons.items():
+            click.echo(f"    {name}: {why}")
         if finding.suggestion:
             click.echo(f"    → {finding.suggestion}")
     evaluation, count = places[-1].evaluation, len(places[-1].evaluation.findings)

@@ -61,10 +61,10 @@ def side_by_side(places: Sequence[Verdict]) -> Iterator[tuple[Finding, list[Deci
     for place in places:
         for each in place.evaluation.findings:
             found.setdefault((each.line, each.column, each.rule, each.text), {})[place.where] = each
-    for each in found.values():
-        decisions = [each[place.where].decision if place.where in each else Decision.ALLOW for place in places]
-        reasons = {where: finding.out_of_reach for where, finding in each.items() if finding.out_of_reach}
-        yield list(each.values())[-1], decisions, reasons
+    for there in found.values():
+        decisions = [there[place.where].decision if place.where in there else Decision.ALLOW for place in places]
+        reasons = {where: finding.out_of_reach for where, finding in there.items() if finding.out_of_reach}
+        yield list(there.values())[-1], decisions, reasons
 
 
 def heads(places: Sequence[Verdict]) -> str:

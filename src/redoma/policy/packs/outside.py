@@ -222,7 +222,7 @@ NETWORK = (
     ),
 )
 
-NETWORK += (
+ON_THE_HOST = (
     on_host(
         id="git.outward",
         reason="it sends commits to another repository",
@@ -397,5 +397,5 @@ DATABASE = (
 
 RULES = (
     *touching(*INSTALLS, *DATABASE, touches=EVERYTHING),
-    *touching(*NETWORK, touches=("network",)),
+    *touching(*NETWORK, *ON_THE_HOST, touches=("network",)),
 )
