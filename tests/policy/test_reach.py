@@ -166,6 +166,8 @@ OUTSIDE = [
     "ln -s /srv a; ln -s a b; echo x > b/y",
     'ln -s "$X" d; echo x > d/y',
     "python3 -c \"open('/srv/x', 'w')\"",
+    "zip -r ~/x.zip .",
+    "git worktree add ../x",
 ]
 
 
@@ -269,6 +271,11 @@ PROGRAMS = {
     "move": "import shutil\nshutil.move('/srv/x', 'y')",
     "write at home": "from pathlib import Path\n(Path.home() / 'x').write_text('y')",
     "write above": "open('../x', 'w')",
+    "a table elsewhere": "df.to_csv('../x.csv')",
+    "an archive elsewhere": "import zipfile\nzipfile.ZipFile('/srv/x.zip', 'w')",
+    "a program elsewhere": "import subprocess\nsubprocess.run(['touch', 'x'], cwd='/srv')",
+    "from elsewhere": "import os\nos.chdir('/srv')\nopen('x', 'w')",
+    "rename": "from pathlib import Path\nPath('x').rename('/srv/x')",
     "through a link": "import os\nos.symlink('/srv', 'd')\nopen('d/x', 'w')",
     "extractall": "import tarfile\ntarfile.open('a').extractall('/')",
     "unpack_archive": "import shutil\nshutil.unpack_archive('a.zip', '/opt/x')",

@@ -19,6 +19,7 @@ import msgspec
 from ..facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Attribute, Call, Command, Fact, Import, Trait
 from .calls import (
     ARGV_CALLS,
+    CHDIRS,
     CODE_CALLS,
     EXEC_LISTS,
     EXEC_SPREAD,
@@ -362,7 +363,16 @@ class _Reader:
                 yield Trait(name="python.dynamic-attribute", **place)
 
     def started_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """The commands a call starts."""
+        """The commands a call starts, in the directory that it names."""
+        directory = next((keyword.value for keyword in node.keywords if keyword.arg == "cwd"), None)
+        where = self.names.text(directory) if directory is not None else None
+        for fact in self.commands_of(node, name, place):
+            if isinstance(fact, Command) and where and where[:1] in "/~.":
+                paths = (path if path[:1] in ("/", "~", UNKNOWN) else f"{where}/{path}" for path in fact.writes)
+                fact = msgspec.structs.replace(fact, writes=tuple(map(_tidy, paths)))
+            yield fact
+
+    def commands_of(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         shell = self.wants_shell(node) if name in ARGV_CALLS else name in SHELL_CALLS
         if shell is not False:
             yield Trait(name="python.shell", **place)
@@ -467,12 +477,20 @@ class _Reader:
         elif name in OPENERS or name == "os.open":
             if self.opens_for_writing(node, at=1) if name in OPENERS else self.flags_write(node):
                 yield from self.file_write(name, self.argument(node, 0, "file", "filename", "path"), place)
+        elif name.endswith(".rename") and node.args:
+            yield from self.file_write(name, node.args[0], place)
+            yield from self.file_write(name, owner, place)
+        elif name in CHDIRS:  # what is relative from there on is out there, too
+            yield from self.file_write(name, self.argument(node, 0, "path"), place)
+        elif name.endswith(".savefig") and node.args:
+            yield from self.file_write(name, node.args[0], place)
         elif name.endswith(PATH_WRITERS) or (name.endswith(".open") and self.opens_for_writing(node, at=0)):
             yield from self.file_write(name, owner, place)
         elif name.endswith((".unlink", ".rmdir")):
             yield from self.file_command("rm", (), owner, place)
         elif name.endswith(TABLE_WRITERS) and (node.args or any(k.arg in TABLE_PATHS for k in node.keywords)):
             yield Trait(name="python.table-file", **place)
+            yield from self.file_write(name, self.argument(node, 0, "path_or_buf", "path", "buf"), place)
 
     def sent_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         """What goes to a database, and files that come from another machine."""

@@ -180,6 +180,8 @@ def _tar_targets(args: Sequence[str]) -> list[str]:
 def _git_targets(args: Sequence[str]) -> list[str]:
     if args[:1] == ("clone",):
         return _operands(args[1:], "bocjun")[1:2]
+    if args[:1] == ("init",) or args[:2] == ("worktree", "add"):
+        return _operands(args[1 if args[0] == "init" else 2 :], "bB")[:1]
     short = ("-o", "--output-directory") if {"archive", "format-patch"} & set(args) else ()
     return _option(args, "--output", *short)
 
@@ -224,6 +226,7 @@ _TARGETS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "patch": lambda args: _operands(args, "pidDo")[:1] + _option(args, "-o", "--output", "-d", "--directory"),
     "tar": _tar_targets,
     "unzip": lambda args: _option(args, "-d"),
+    "zip": lambda args: _operands(args, "bnPtxi")[:1],
     "7z": lambda args: _option(args, "-o"),
     "curl": lambda args: _option(args, "-o", "--output", "--output-dir", "-D", "--dump-header", "-c", "--cookie-jar"),
     "wget": lambda args: _option(args, "-O", "--output-document", "-P", "--directory-prefix", "-o", "--output-file"),
@@ -303,12 +306,14 @@ def _is_store(keys: Sequence[str]) -> bool:
 
 
 _SED_RUNS = re.compile(
-    r"(?:\A|[;{}\n])\s*(?:\d+|\$|/(?:[^/\\]|\\.)*/)?(?:,(?:\d+|\$|/(?:[^/\\]|\\.)*/))?\s*!?\s*(?:e(?:\s|\Z|;)|[wW]\s*/)"
+    r"(?:\A|[;{}\n])\s*(?:\d+|\$|/(?:[^/\\]|\\.)*/)?(?:,(?:\d+|\$|/(?:[^/\\]|\\.)*/))?\s*!?\s*(?:e(?:\s|\Z|;)|[wW]\s*(?:/|\.\./))"
     r"|(?:\A|[;{}\n/\d$,!\s])s([^\w\s\\])(?:(?!\1)[^\\]|\\.)*\1(?:(?!\1)[^\\]|\\.)*\1[gIiMmp\d]*e"
-    r"|(?:\A|[;{}\n/\d$,!\s])s([^\w\s\\])(?:(?!\2)[^\\]|\\.)*\2(?:(?!\2)[^\\]|\\.)*\2[gIiMmp\d]*w\s*/",
+    r"|(?:\A|[;{}\n/\d$,!\s])s([^\w\s\\])(?:(?!\2)[^\\]|\\.)*\2(?:(?!\2)[^\\]|\\.)*\2[gIiMmp\d]*w\s*(?:/|\.\./)",
     re.DOTALL,
 )
-_AWK_RUNS = re.compile(r"\bsystem\s*\(|\|&?\s*getline|\|&?\s*\"|\"\s*\|&?|>>?\s*\"?/|@load|\binet\b|close\s*\(")
+_AWK_RUNS = re.compile(
+    r"\bsystem\s*\(|\|&?\s*getline|\|&?\s*\"|\"\s*\|&?|>>?\s*\"?(?:/|\.\./)|@load|\binet\b|close\s*\("
+)
 _SHELL_OUT = re.compile(r"!|\bsystem\b|\bshell\b|\bpython\b|\bpy3?\b|\blua\b|\bperl\b|\bcall\b|\bsource\b|\bterm")
 
 
