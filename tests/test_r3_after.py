@@ -109,7 +109,7 @@ def test_r3_11_command_reasoning_and_risks_are_shown_and_the_approver_is_on_reco
         return ask.answer("approved", approver="ana", reason="needed", at=datetime.now(UTC))
 
     with Executor(settings, approver=Callback(decide)) as executor:
-        result = executor.run("sudo true", "bash", reason="to see it work")
+        result = executor.run("sudo true", "bash", reason="to see it work", backend="native")
     assert result.approval is not None
     assert result.status.ending == "ran"
     (text,) = shown
@@ -124,5 +124,5 @@ def test_r3_11_command_reasoning_and_risks_are_shown_and_the_approver_is_on_reco
 
 def test_r3_11_without_an_explicit_yes_nothing_runs(settings: Config) -> None:
     with Executor(settings) as executor:
-        result = executor.run("sudo true; echo ran", "bash")
+        result = executor.run("sudo true; echo ran", "bash", backend="native")
     assert (result.status, result.stdout) == (Status.DENIED, "")

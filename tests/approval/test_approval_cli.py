@@ -155,7 +155,7 @@ MISTAKES = {
     "approval: {webhook: 'https://me:pw@example.com'}": ("approval.webhook", "nothing can be posted there"),
     "approval: {webhook: 'http://[::1'}": ("approval.webhook", "nothing can be posted there"),
     "approval: {webhook: 'http://a b'}": ("approval.webhook", "nothing can be posted there"),
-    "approval: {approver: everybody}": ("approval.approver", "expected one of console, deny, queue"),
+    "approval: {approver: everybody}": ("approval.approver", "expected one of auto, console, deny, queue"),
     "approval: {timeout: 0}": ("approval.timeout", "expected a number from 1 to 86400"),
     "approval: {separate: 1}": ("approval.separate", "expected true or false"),
 }

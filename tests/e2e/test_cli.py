@@ -84,7 +84,7 @@ def test_run_bash_in_a_cell_and_on_the_host_only_when_asked(redoma_command: Comm
         (("run", "--time", "0.5", "while True: pass"), 124),
         (("run", "--memory", "20MiB", "x = 'a' * 10**9"), 137),
         (("run", "--lang", "bash", "rm -rf /"), 126),
-        (("run", "--lang", "bash", "sudo ls"), 126),
+        (("run", "--backend", "native", "--lang", "bash", "sudo ls"), 126),
         (("run", "--require", "moon-dust", "1"), 125),
         (("run", "--backend", "nativ", "1"), 125),
         (("run", "--memory", "lots", "1"), 125),

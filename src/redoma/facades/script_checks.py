@@ -176,6 +176,7 @@ def rules_of(layer: Layer, language: Language | None = None) -> list[Rule]:
     return [
         rule
         for rule in load(PACK).rules
+        if not rule.by_reach  # no script is run on the host
         if _LAYERS.get(rule.id, "dangerous") == layer and (language is None or language in rule.example_languages)
     ]
 
