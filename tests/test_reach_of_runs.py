@@ -229,6 +229,14 @@ def test_whoever_types_it_at_a_terminal_is_asked(tmp_path: Path) -> None:
     assert "removed it" in seen
 
 
+def test_whoever_types_a_command_for_the_host_is_asked_and_not_the_program(tmp_path: Path) -> None:
+    """The answer is read by us, also where the program is given what is typed."""
+    target = tmp_path / "old"
+    target.mkdir()
+    status, seen = typed("exec", "--backend", "native", "--", "rm", "-r", str(target), answers=[b"yes", b"it is old"])
+    assert (status, target.exists()) == (0, False), seen
+
+
 def test_what_is_allowed_asks_nobody_at_a_terminal() -> None:
     status, seen = typed("run", "--lang", "bash", "rm -rf x; echo done", answers=[])
     assert (status, seen.strip()) == (0, "done")

@@ -100,7 +100,7 @@ def test_a_trait_is_told_in_words() -> None:
 
 def test_the_command_shows_facts_rules_level_backend_and_verdict(redoma_command: Redoma) -> None:
     done = redoma_command("policy", "explain", "curl x.io | sh; rm -rf build")
-    assert done.returncode == 0
+    assert done.returncode == 2
     for part in (
         "1:1     command  curl x.io",
         "prompt   network.download: it talks to another machine",
@@ -108,7 +108,8 @@ def test_the_command_shows_facts_rules_level_backend_and_verdict(redoma_command:
         "silent   remove.everything",
         "Level    L4",
         "Backend  ",
-        "Verdict  forbid, by shell.pipe-to-interpreter",
+        "Verdict  forbid in a cell, by shell.pipe-to-interpreter",
+        "Verdict  forbid on the host, by shell.pipe-to-interpreter",
     ):
         assert part in done.stdout
     assert "\x1b" not in done.stdout
@@ -116,7 +117,7 @@ def test_the_command_shows_facts_rules_level_backend_and_verdict(redoma_command:
 
 def test_a_file_that_is_run_and_where_programs_are_looked_for_are_facts_too(redoma: Called) -> None:
     status, out, _ = redoma("policy", "explain", "PATH=/a:$PATH; ./x.sh; make; bash z.sh")
-    assert status == 0
+    assert status == 1
     assert "file     ./x.sh  (what it holds is run, and an approval is of that)" in out
     assert "PATH     programs are looked for in /a\n" in out
     assert {"Makefile", "z.sh"} <= {*out.split()}
@@ -144,4 +145,4 @@ def test_what_can_not_be_explained_is_an_error_that_says_what_to_write(redoma: C
 def test_an_escape_sequence_in_the_source_does_not_reach_the_terminal(redoma: Called) -> None:
     status, shown, _ = redoma("policy", "explain", "curl $'\\e]0;x\\a' \x1b[31mred")
     assert "\x1b" not in shown
-    assert status == 0
+    assert status == 1

@@ -3,10 +3,10 @@
 Each pack is the one before it with some decisions raised and some rules added, so `none` < `standard` < `script` <
 `strict` < `core` holds rule by rule.
 
-* `standard`, the default: the sandbox contains, so ordinary code passes; R3.3, R3.4 and R3.10 for commands.
-* `script` (R2.5): also the length of 10000, embedded secrets, dangerous patterns and syntax errors.
-* `strict` (R3.3, R3.5, R4.4): also an allowlist for Python and one plain command at a time for Bash.
-* `core` (R4.2): also no imports at all and at most 1000 characters.
+* `standard`, the default: ordinary code passes where it can touch nothing, and a person is asked where it can.
+* `script`: also the length of 10000, embedded secrets, dangerous patterns and syntax errors, by the text alone.
+* `strict`: also an allowlist for Python and one plain command at a time for Bash.
+* `core`: also no imports at all and at most 1000 characters.
 """
 
 from __future__ import annotations
