@@ -167,6 +167,8 @@ OUTSIDE = [
     'ln -s "$X" d; echo x > d/y',
     "python3 -c \"open('/srv/x', 'w')\"",
     "zip -r ~/x.zip .",
+    "tar -C ~ -xf a.tar",
+    "tar --directory=/srv -xf a.tar",
     "git worktree add ../x",
 ]
 
@@ -240,6 +242,9 @@ DESTRUCTIVE = [
     "pkill -f server",
     "systemctl --user reload web",
     "perl -i -pe 'system(1)' f",
+    "vagrant destroy -f",
+    "git config --global user.name x",
+    "find . -exec sh -c 'rm \"$1\"' _ {} +",
 ]
 
 
@@ -275,6 +280,10 @@ PROGRAMS = {
     "an archive elsewhere": "import zipfile\nzipfile.ZipFile('/srv/x.zip', 'w')",
     "a program elsewhere": "import subprocess\nsubprocess.run(['touch', 'x'], cwd='/srv')",
     "from elsewhere": "import os\nos.chdir('/srv')\nopen('x', 'w')",
+    "one member": "import zipfile\nzipfile.ZipFile('a').extract('m', '/srv')",
+    "an array": "import numpy as np\nnp.save('/srv/x', a)",
+    "a log": "import logging\nlogging.basicConfig(filename='/srv/x')",
+    "a repository": "import git\ngit.Repo('.').git.clean('-fdx')",
     "rename": "from pathlib import Path\nPath('x').rename('/srv/x')",
     "through a link": "import os\nos.symlink('/srv', 'd')\nopen('d/x', 'w')",
     "extractall": "import tarfile\ntarfile.open('a').extractall('/')",

@@ -377,8 +377,8 @@ ON_THE_HOST = (
         suggestion="look first, without -exec; or see what it would remove with `redoma try`",
         command=("find", "fd", "fdfind"),
         flags=("-exec|-execdir|-ok|-okdir|-x|-X|--exec|--exec-batch",),
-        args=("rm", "*/rm", "unlink", "*/unlink", "shred", "*/shred"),
-        match=("find . -name x -exec rm {} +", "fd x -x rm"),
+        args=("rm", "*/rm", "rm *", "*[!a-z]rm *", "unlink", "*/unlink", "shred", "*/shred"),
+        match=("find . -name x -exec rm {} +", "fd x -x rm", "find . -exec sh -c 'rm \"$1\"' _ {} +"),
         not_match=("find . -name rm", "find . -exec ls {} +"),
     ),
     on_host(
@@ -455,6 +455,25 @@ ON_THE_HOST = (
         """),
         match=("git stash clear", "git stash drop 'stash@{1}'", "git gc --prune=now", "git rm -rf src"),
         not_match=("git stash push -m wip", "git stash list", "git gc", "git tag v1", "git rm a.py"),
+    ),
+    on_host(
+        id="write.user-settings",
+        reason="it changes settings that hold outside the project",
+        suggestion="change them for the project alone: git config without --global",
+        command=listed("npm config set, npm set, yarn config set, pip* config set, pip3 config set, go env -w"),
+        match=("npm config set registry x", "pip config set global.index-url x"),
+        not_match=("npm config get registry", "pip config list"),
+    ),
+    on_host(
+        id="git.user-settings",
+        reason="it changes settings that hold outside the project",
+        suggestion="change them for the project alone: leave out --global",
+        command=("git config",),
+        flags=("--global|--system",),
+        unless=r"config (--global|--system) ((--get[a-z-]*|--list|-l|get|list)( [^\x00]*)?|[A-Za-z0-9.-]+)"
+        r"|config (--get[a-z-]*|--list|-l|get|list) (--global|--system)( [^\x00]*)?",
+        match=("git config --global user.name x", "git config --global --unset a.b"),
+        not_match=("git config user.name x", "git config --global user.name", "git config --global --list"),
     ),
     on_host(
         id="git.unknown",

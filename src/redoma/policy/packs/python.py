@@ -125,7 +125,7 @@ ON_THE_HOST = (
         calls=listed("""
             os.system, os.popen, os.exec*, os.spawn*, os.posix_spawn*, pty.spawn, subprocess.Popen*,
             subprocess.getoutput, subprocess.getstatusoutput, asyncio.create_subprocess_shell, commands.getoutput,
-            popen2.*, pexpect.*, sh.*, plumbum.*, ctypes.*, cffi.*
+            popen2.*, pexpect.*, sh.*, plumbum.*, ctypes.*, cffi.*, git.Repo*, pygit2.*
         """),
         attributes=("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"),
         match=("import os\nos.system('ls')", "import subprocess\nsubprocess.Popen(['ls'])"),
@@ -179,7 +179,7 @@ ON_THE_HOST = (
         reason="it changes data in a database",
         suggestion="read with SELECT, use a database in memory, or let a person run the change",
         touches=("files", "network"),
-        calls=("*.to_sql",),
+        calls=("*.to_sql", "session.commit", "*.session.commit"),
         traits=("python.database-write",),
         match=(
             "import sqlite3\nsqlite3.connect('a.db').execute('DELETE FROM t')",

@@ -242,6 +242,17 @@ ON_THE_HOST = (
         not_match=("docker ps -a", "docker volume ls", "docker logs web"),
     ),
     on_host(
+        id="machine.remove",
+        reason="it removes a virtual machine, a cluster or a volume, with what it holds",
+        suggestion="look at what there is first, with its list or status",
+        command=listed("""
+            vagrant destroy, minikube delete, kind delete, k3d cluster delete, virsh destroy, virsh undefine,
+            lxc delete, incus delete, multipass delete, multipass purge, colima delete, zfs destroy, btrfs subvolume delete
+        """),
+        match=("vagrant destroy -f", "minikube delete"),
+        not_match=("vagrant status", "minikube status"),
+    ),
+    on_host(
         id="container.compose-down",
         reason="it removes the volumes or images of a whole set of containers",
         suggestion="leave out -v and --rmi: the containers go, and what they hold stays",

@@ -480,6 +480,10 @@ class _Reader:
         elif name.endswith(".rename") and node.args:
             yield from self.file_write(name, node.args[0], place)
             yield from self.file_write(name, owner, place)
+        elif name.endswith(".extract"):
+            yield from self.file_write(name, self.argument(node, 1, "path"), place)
+        elif name == "logging.basicConfig":
+            yield from self.file_write(name, self.argument(node, len(node.args), "filename"), place)
         elif name in CHDIRS:  # what is relative from there on is out there, too
             yield from self.file_write(name, self.argument(node, 0, "path"), place)
         elif name.endswith(".savefig") and node.args:

@@ -59,13 +59,14 @@ FOLLOWED = STARTS_COMMANDS | SENSITIVE_MODULES | REMOVERS.keys()
 TARGETS = {"os.rename": 1, "os.replace": 1, "os.renames": 1, "shutil.copy": 1, "shutil.copy2": 1,
             "shutil.copyfile": 1, "shutil.copytree": 1, "shutil.move": 1, "os.mkdir": 0, "os.makedirs": 0,
             "os.truncate": 0, "os.mknod": 0, "os.mkfifo": 0, "os.chown": 0, "shutil.chown": 0,
-            "shutil.make_archive": 0}  # fmt: skip
+            "shutil.make_archive": 0, "numpy.save": 0, "numpy.savez": 0, "numpy.savez_compressed": 0,
+            "numpy.savetxt": 0, "logging.FileHandler": 0}  # fmt: skip
 PATH_WRITERS = (".write_text", ".write_bytes", ".touch", ".mkdir")
 OPENERS = frozenset({"open", "io.open", "codecs.open", "io.FileIO", "gzip.open", "bz2.open", "lzma.open",
                      "tarfile.open", "zipfile.ZipFile", "aiofiles.open", "h5py.File"})  # fmt: skip
 CHDIRS = frozenset({"os.chdir", "contextlib.chdir"})
 READING_FLAGS = frozenset({"os", "O_RDONLY", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_PATH"})
-TARGET_KEYWORDS = ("dst", "path", "name")
+TARGET_KEYWORDS = ("dst", "path", "name", "filename", "file")
 """What the targets are called when they are not given by position."""
 TABLE_WRITERS = (".to_csv", ".to_json", ".to_string", ".to_html", ".to_latex", ".to_markdown", ".to_xml",
                   ".to_parquet", ".to_feather", ".to_orc", ".to_stata")  # fmt: skip

@@ -171,7 +171,7 @@ _TAR_LETTERS, _TAR_BUNDLE = re.compile(r"-?[A-Za-z]+\Z"), re.compile(r"[A-Za-z]*
 def _tar_targets(args: Sequence[str]) -> list[str]:
     """Extracting writes where -C says, creating writes the archive."""
     letters = "".join([arg for arg in args[:2] if _TAR_LETTERS.match(arg)])
-    if "x" in letters or "--extract" in args or "--get" in args:
+    if "x" in letters or any(re.match(r"-[A-Za-z]*x|--(?:extract|get)\Z", arg) for arg in args):
         return _option(args, "-C", "--directory")
     bundled = args[1:2] if args and _TAR_BUNDLE.match(args[0]) else []
     return [*bundled, *_option(args, "-f", "--file")]
