@@ -247,7 +247,8 @@ ON_THE_HOST = (
         suggestion="look at what there is first, with its list or status",
         command=listed("""
             vagrant destroy, minikube delete, kind delete, k3d cluster delete, virsh destroy, virsh undefine,
-            lxc delete, incus delete, multipass delete, multipass purge, colima delete, zfs destroy, btrfs subvolume delete
+            lxc delete, incus delete, multipass delete, multipass purge, colima delete, zfs destroy,
+            btrfs subvolume delete
         """),
         match=("vagrant destroy -f", "minikube delete"),
         not_match=("vagrant status", "minikube status"),
