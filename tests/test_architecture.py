@@ -59,7 +59,9 @@ MAY_IMPORT = {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config", "intake"),
         *("executor", "sync"),
     },
-    "scripts": {"facades"},
+    "scripts": {
+        *("errors", "models", "sensitive", "policy", "output", "backends", "config", "intake", "executor"),
+    },
     "monitor": {
         *("errors", "models", "audit", "config", "executor", "intake", "output", "policy", "posting", "sensitive"),
         *("store", "telemetry", ""),
