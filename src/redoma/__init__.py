@@ -37,7 +37,14 @@ if TYPE_CHECKING:
         WorkspaceError,
     )
     from .executor import AsyncExecutor
-    from .facades.core import Core, command_history, process_command, run_python_code
+    from .facades.core import (
+        Core,
+        command_history,
+        handle_execution_error,
+        process_command,
+        run_python_code,
+        validate_code,
+    )
     from .facades.safe import execute_safe
     from .learned import Artifact, Diagnosis
     from .models import (
@@ -72,7 +79,7 @@ _HOMES = {
         "NotWritten PolicyError RedomaError Refused StoreError Unsupported WorkspaceError"
     ),
     "executor": "AsyncExecutor",
-    "facades.core": "Core command_history process_command run_python_code",
+    "facades.core": "Core command_history handle_execution_error process_command run_python_code validate_code",
     "facades.safe": "execute_safe",
     "learned": "Artifact Diagnosis",
     "models": "Approval Chunk Decision Denial Evaluation Finding Isolation Level Limits Request Result Status Usage",
@@ -133,12 +140,14 @@ __all__ = [
     "command",
     "command_history",
     "execute_safe",
+    "handle_execution_error",
     "metrics",
     "process_command",
     "run",
     "run_python_code",
     "scripts",
     "stream",
+    "validate_code",
 ]
 
 

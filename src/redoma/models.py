@@ -132,7 +132,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     open_files: int = 256
     """Descriptors of one process."""
     recursion: int = 1000
-    """Depth of Python calls, on backends that count them."""
+    """Depth of the code's own Python calls, on backends that count them."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
