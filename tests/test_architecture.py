@@ -15,6 +15,7 @@ PACKAGE = Path(redoma.__file__).parent
 
 # Each room, and the rooms it may import. Whatever is not listed is a mistake, so a new room has to be placed here.
 MAY_IMPORT = {
+    "__main__": {"frontends"},
     "errors": set(),
     "learned": {"errors"},
     "effect": set(),

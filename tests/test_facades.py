@@ -270,7 +270,7 @@ def test_no_advice_of_the_profile_is_something_that_it_refuses(core: Core) -> No
     # Each refusal that used to recommend what is refused itself.
     for code in ("eval(x)", "import os", "import json\njson._os", "__import__(n)", "requests.post(1)", "os.system(x)"):
         for locale in ("pt-BR", "en"):
-            said = Core(executor=core._executor, locale=locale).run_python_code(code)  # type: ignore[arg-type]
+            said = Core(executor=core._executor, locale=locale).run_python_code(code)
             assert not re.search(r"json|csv|ast\b|subprocess|requests|import the", said), said
 
 
