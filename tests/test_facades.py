@@ -299,6 +299,10 @@ def test_code_is_validated_without_running_it(core: Core) -> None:
         (RuntimeError("x"), "Erro na execução: x"),
         (json.JSONDecodeError("x", "", 0), "Valor inválido: x: line 1 column 1 (char 0)"),
         (ValueError(), "Valor inválido: ValueError"),
+        (
+            ValueError("ghp_16C7e42F292c6912E7710c838347Ae178B4a"),
+            "Valor inválido: [redacted:github-token]",
+        ),
     ],
 )
 def test_an_exception_becomes_its_message(error: BaseException, message: str) -> None:

@@ -22,6 +22,7 @@ from .. import intake
 from ..errors import InvalidRequest
 from ..executor import Asked
 from ..models import Decision, Limits, MiB, Result, Status
+from ..output import clean
 from ..policy.python.tree import parse
 from ..sensitive import Redactor
 from ..sync import Executor, default
@@ -94,11 +95,11 @@ class Core:
         return executor.core.judge(asked).decision is Decision.ALLOW
 
     def handle_execution_error(self, error: BaseException) -> str:
-        """The message for an exception, with its text as the detail."""
+        """The message for an exception, with its text as the detail: redacted, and without control characters."""
         bases = (base.__name__ for base in type(error).__mro__)
         kind = next((name for name in map(kind_of, bases) if name != "else"), "else")
         try:
-            detail = str(error)
+            detail, _ = clean(str(error), Redactor())
         except Exception:  # that is the exception's own code
             detail = ""
         return f"{self._messages[kind]}: {detail or type(error).__name__}"
