@@ -206,7 +206,7 @@ class AsyncExecutor:
                 self._record("outcome", request.id, endings.outcome(result, redactor))
             except AuditError as error:
                 result = endings.failed(result, error, redactor, ran=True)
-        return result
+        return endings.with_safe_names(result, redactor)
 
     async def _bound(self, asked: Asked, case: Case) -> Case:
         """With the files that it would execute, where somebody's yes counts: to read them takes time."""
