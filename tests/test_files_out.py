@@ -335,7 +335,7 @@ def test_the_record_has_names_sizes_and_digests_but_no_contents(config: Config) 
     backend = FakeBackend(Answer(files={"hunter2-hunter2": b"the contents", "ok\udcff": b""}))
     with Executor(config, backends=[backend]) as executor:
         result = executor.run("1", backend="fake", outputs=["**"], secrets={"P": "hunter2-hunter2"})
-    assert set(result.files) == {"hunter2-hunter2", "ok\udcff"}
+    assert set(result.files) == {"[redacted:known-secret]", "ok\udcff"}
     (log,) = Path(config.audit.directory).glob("*.jsonl")
     intent, outcome = (json.loads(line)["data"] for line in log.read_text().splitlines())
     assert intent["outputs"] == ["**"]
