@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     )
     from .policy import Rule
     from .streaming import AsyncLiveRun
-    from .sync import Executor, LiveRun, command, run, stream
+    from .sync import Executor, LiveRun, arun, command, run, stream
     from .telemetry import metrics
     from .workspace.atomic import atomic_write
 
@@ -85,7 +85,7 @@ _HOMES = {
     "models": "Approval Chunk Decision Denial Evaluation Finding Isolation Level Limits Request Result Status Usage",
     "policy": "Rule",
     "streaming": "AsyncLiveRun",
-    "sync": "Executor LiveRun command run stream",
+    "sync": "Executor LiveRun arun command run stream",
     "workspace.atomic": "atomic_write",
 }
 _MODULES = {"approval": "approval", "exec": "exec", "metrics": "telemetry.metrics", "scripts": "scripts"}
@@ -136,6 +136,7 @@ __all__ = [
     "Usage",
     "WorkspaceError",
     "approval",
+    "arun",
     "atomic_write",
     "command",
     "command_history",

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .backends.base import Outcome, exceeded
+from .backends.base import Outcome, Repr, exceeded
 from .diagnose import diagnose
 from .errors import RedomaError
 from .expect import Expectation, applied
@@ -60,6 +60,7 @@ def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Red
         status=outcome.status,
         exit_code=outcome.exit_code,
         value=value,
+        value_repr=_repr(outcome.value, value),
         exception=outcome.exception,
         error=error or None,
         isolation=outcome.isolation,
@@ -69,6 +70,16 @@ def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Red
         files=outcome.files,
         left_out=outcome.left_out,
     )
+
+
+def _repr(came: Any, value: Any) -> str | None:
+    """The value as Python prints it: what came in place of a value that could not is that already."""
+    if came is None:
+        return None
+    try:
+        return str(value) if isinstance(came, Repr) else repr(value)
+    except (ValueError, RecursionError):  # an integer of more than 4300 digits
+        return f"<{type(value).__name__}, too large to print>"
 
 
 def looked_at(result: Result, expectation: Expectation | None, redactor: Redactor) -> Result:

@@ -84,11 +84,12 @@ class AsyncExecutor:
         )
 
     async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
-        """Run source text."""
+        """Run source text and return its `Result`. Options are those of `redoma.run`; so is what it raises."""
         return await self._run(self._source(code, language, options), options)
 
     async def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
-        """Run an argument vector, without a shell; `entry` names a configured executor such as `app:shell`."""
+        """Run a program with its arguments, without a shell; `entry` names a configured executor such as `app:shell`.
+        Options are those of `redoma.run`."""
         return await self._run(self.ask(argv, entry, options), options)
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[Options]) -> AsyncLiveRun:

@@ -71,6 +71,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+class Repr(str):
+    """How `repr` prints a value that could not come back itself."""
+
+    __slots__ = ()
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the code did, as far as the backend knows."""
 

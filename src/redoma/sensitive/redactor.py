@@ -10,6 +10,8 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -204,6 +206,9 @@ class _Walk:
                 return frozenset(self._items(value, depth))
             case int() | float():
                 return self._number(value)
+            case Decimal() | date() | time() | timedelta():
+                cleaned = self._text(str(value))
+                return value if cleaned == str(value) else cleaned
             case _:
                 return self._text(repr(value))
 

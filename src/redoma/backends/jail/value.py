@@ -8,6 +8,7 @@ by the size of the frame and by a depth.
 from __future__ import annotations
 
 import base64
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -61,6 +62,19 @@ class _Encoder:
         if kind is dict:
             flat = (part for pair in value.items() for part in pair)
             return ["dict", *(self.encode(part, depth + 1) for part in flat)]
+        return self._other(kind, value, depth)
+
+    def _other(self, kind: type, value: Any, depth: int) -> object:
+        """Dates, decimals, and NumPy's scalars as what they hold. Nothing is imported: whoever made one has."""
+        for module, names in _EXACT.items():
+            for name in names:
+                if kind is getattr(sys.modules.get(module), name, object):
+                    return [name, self._text(_spelt(value, name))]
+        generic = getattr(sys.modules.get("numpy"), "generic", None)
+        if isinstance(generic, type) and issubclass(kind, generic):
+            item = value.item()
+            if type(item) is not kind:  # a `longdouble` has nothing plainer to offer
+                return self.encode(item, depth + 1)
         raise _Odd
 
     def _text(self, text: str) -> str:
@@ -123,4 +137,45 @@ def _scalar(tag: str, text: str) -> Any:
         return int(text, 16)
     if tag == "float":
         return float(text) if text in ("nan", "inf", "-inf") else 0.0
-    return text
+    from ..base import Repr  # in the parent: there is no such module in a cell
+
+    return Repr(text)
+
+
+# --- dates and decimals --------------------------------------------------------------------------------------
+
+_EXACT = {"datetime": ("datetime", "date", "time", "timedelta"), "decimal": ("Decimal",)}
+_LONGEST_EXACT = 5000
+
+
+def _spelt(value: Any, name: str) -> str:
+    if name == "timedelta":
+        return f"{value.days} {value.seconds} {value.microseconds}"
+    return str(value) if name == "Decimal" else str(value.isoformat())
+
+
+def _exact(name: str) -> Any:
+    def read(items: list[Any]) -> Any:
+        if len(items) != 1 or type(items[0]) is not str or len(items[0]) > _LONGEST_EXACT:
+            raise ValueError(f"not a {name}")
+        try:
+            return _read_exact(name, items[0])
+        except (ArithmeticError, OverflowError) as error:
+            raise ValueError(f"not a {name}") from error
+
+    return read
+
+
+def _read_exact(name: str, text: str) -> Any:
+    import datetime
+    from decimal import Decimal
+
+    if name == "Decimal":
+        return Decimal(text)
+    if name == "timedelta":
+        days, seconds, microseconds = map(int, text.split(" "))
+        return datetime.timedelta(days, seconds, microseconds)
+    return getattr(datetime, name).fromisoformat(text)
+
+
+_CONTAINERS.update({name: _exact(name) for names in _EXACT.values() for name in names})
