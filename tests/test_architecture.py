@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "effect": set(),
     "notation": set(),
     "telemetry": {"errors"},  # looks at what others hand it, by shape
-    "models": {"effect", "errors", "learned"},
+    "models": {"effect", "errors", "learned", "notation"},
     "sensitive": {"errors", "models"},
     "policy": {"errors", "models", "sensitive"},
     "output": {"errors", "learned", "models", "sensitive"},

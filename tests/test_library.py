@@ -140,6 +140,11 @@ def test_dates_and_decimals_come_back(code: str, value: object) -> None:
     assert result.value_repr == repr(value)
 
 
+def test_a_decimal_as_a_key_makes_the_value_a_repr() -> None:
+    result = redoma.run("from decimal import Decimal\n{Decimal('1.5'): [Decimal('2')]}", timeout=20)
+    assert result.value == result.value_repr == "{Decimal('1.5'): [Decimal('2')]}"
+
+
 def test_what_is_no_plain_data_comes_as_its_repr() -> None:
     result = redoma.run("class Point:\n    def __repr__(self): return 'Point(1, 2)'\nPoint()", timeout=20)
     assert (result.value, result.value_repr) == ("Point(1, 2)", "Point(1, 2)")
@@ -179,6 +184,7 @@ def test_the_host_imports_no_numpy_for_a_value() -> None:
 HOSTILE = [
     ["date", "x"], ["date"], ["date", 5], ["Decimal", "1" * 9000], ["timedelta", "1"], ["datetime", ["list"]],
     ["timedelta", "999999999999 0 0"], ["Decimal", "abc"], ["time", "25:00"],
+    ["Decimal", "1E+999999999"], ["set", ["Decimal", "1"]], ["dict", ["tuple", ["Decimal", "1"]], 1],
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from redoma.backends.base import Outcome
+from redoma.backends.base import Outcome, Repr
 from redoma.backends.jail import protocol, value
 from redoma.backends.jail.cell import Cell, Spec
 from redoma.backends.jail.launch import Zygote
@@ -144,7 +144,7 @@ def test_whatever_claims_to_be_a_value_is_plain_data_or_refused(data: Any) -> No
     todo = [found]
     while todo:
         item = todo.pop()
-        assert type(item) in (type(None), bool, int, float, str, bytes, list, tuple, set, frozenset, dict)
+        assert type(item) in (type(None), bool, int, float, str, Repr, bytes, list, tuple, set, frozenset, dict)
         if isinstance(item, dict):
             todo += [*item, *item.values()]
         elif isinstance(item, list | tuple | set | frozenset):

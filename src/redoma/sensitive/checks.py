@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import itertools
 import re
 from collections.abc import Callable
 from types import ModuleType
@@ -313,23 +314,29 @@ def authorization_header(text: bytes, start: int, end: int) -> Span | None:
     return (at, end) if end - at >= 8 and (named or _is_strong(text[at : min(end, at + _LONGEST_VALUE)])) else None
 
 
-_COOKIES = re.compile(rb"[^\n\r\"']{1,4096}")
-_COOKIE = re.compile(rb"([\w.-]+)=([^;\s]+)")
-_ATTRIBUTES = frozenset((b"path", b"expires", b"domain", b"max-age", b"samesite", b"priority", b"version"))
+_COOKIES = re.compile(rb"[^\n\r\"']{1,1024}")
+_COOKIE = re.compile(rb"=([^;\s]{8,})")
+_ATTRIBUTES = (b"path", b"expires", b"domain", b"max-age", b"samesite", b"priority", b"version")
+_MOST_COOKIES = 20
 
 
 def cookie(text: bytes, start: int, end: int) -> Span | None:
     """From the first to the last cookie of a header that looks like a token: what is between goes too."""
     at = end + (text[end : end + 1] in (b'"', b"'"))
     header = _COOKIES.match(text, at)
-    if not header:
+    if not header or b"=" not in header[0]:
         return None
     strong = [
         one
-        for one in _COOKIE.finditer(text, at, header.end())
-        if one[1].lower() not in _ATTRIBUTES and _is_strong(one[2][:_LONGEST_VALUE]) and b"(" not in one[2]
+        for one in itertools.islice(_COOKIE.finditer(text, at, header.end()), _MOST_COOKIES)
+        if not text[max(at, one.start() - 12) : one.start()].lower().endswith(_ATTRIBUTES)
+        and _is_strong(one[1][:_LONGEST_VALUE])
+        and b"(" not in one[1]
     ]
-    return (strong[0].start(2), strong[-1].end(2)) if strong else None
+    if not strong:
+        return None
+    last = _REST_OF_WORD.match(text, strong[-1].start(1)) if strong[-1].end() == header.end() else None
+    return strong[0].start(1), max(strong[-1].end(1), last.end() if last else 0)
 
 
 def _is_basic(value: bytes) -> bool:

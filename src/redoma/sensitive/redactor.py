@@ -206,7 +206,10 @@ class _Walk:
                 return frozenset(self._items(value, depth))
             case int() | float():
                 return self._number(value)
-            case Decimal() | date() | time() | timedelta():
+            case Decimal():
+                cleaned = self._text(str(value))
+                return Decimal(value) if cleaned == str(value) else cleaned
+            case date() | time() | timedelta():
                 cleaned = self._text(str(value))
                 return value if cleaned == str(value) else cleaned
             case _:

@@ -8,6 +8,7 @@ by the size of the frame and by a depth.
 from __future__ import annotations
 
 import base64
+import functools
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ def encode(value: object, max_bytes: int) -> object:
 
 class _Encoder:
     def __init__(self, max_bytes: int) -> None:
-        self._bytes, self._items = max_bytes, _MAX_ITEMS
+        self._bytes, self._items, self._keys = max_bytes, _MAX_ITEMS, 0
 
     def encode(self, value: Any, depth: int) -> object:
         # By exact type: a subclass may behave in any way, and would not come back as what it was.
@@ -57,18 +58,30 @@ class _Encoder:
             return value if value - value == 0 else ["float", repr(value)]
         if kind is bytes:
             return ["bytes", self._text(base64.b64encode(value).decode())]
-        if kind in (list, tuple, set, frozenset):
+        if kind in (list, tuple):
             return [kind.__name__, *(self.encode(item, depth + 1) for item in value)]
+        if kind in (set, frozenset):
+            return [kind.__name__, *(self._key(item, depth + 1) for item in value)]
         if kind is dict:
-            flat = (part for pair in value.items() for part in pair)
-            return ["dict", *(self.encode(part, depth + 1) for part in flat)]
+            pairs = ((self._key(key, depth + 1), self.encode(item, depth + 1)) for key, item in value.items())
+            return ["dict", *(part for pair in pairs for part in pair)]
         return self._other(kind, value, depth)
+
+    def _key(self, value: Any, depth: int) -> object:
+        """A key of a dictionary or a member of a set."""
+        self._keys += 1
+        try:
+            return self.encode(value, depth)
+        finally:
+            self._keys -= 1
 
     def _other(self, kind: type, value: Any, depth: int) -> object:
         """Dates, decimals, and NumPy's scalars as what they hold. Nothing is imported: whoever made one has."""
         for module, names in _EXACT.items():
             for name in names:
                 if kind is getattr(sys.modules.get(module), name, object):
+                    if name == "Decimal" and self._keys:  # the parent takes none there: see `_unhashable`
+                        raise _Odd
                     return [name, self._text(_spelt(value, name))]
         generic = getattr(sys.modules.get("numpy"), "generic", None)
         if isinstance(generic, type) and issubclass(kind, generic):
@@ -148,6 +161,15 @@ _EXACT = {"datetime": ("datetime", "date", "time", "timedelta"), "decimal": ("De
 _LONGEST_EXACT = 5000
 
 
+@functools.cache
+def _unhashable() -> type:
+    """A `Decimal` that is no key: to compare one with an integer of 4000 digits takes a millisecond, and both can be
+    made to have the same hash. Redaction makes it a `Decimal`."""
+    from decimal import Decimal
+
+    return type("Decimal", (Decimal,), {"__hash__": None, "__slots__": ()})
+
+
 def _spelt(value: Any, name: str) -> str:
     if name == "timedelta":
         return f"{value.days} {value.seconds} {value.microseconds}"
@@ -171,7 +193,10 @@ def _read_exact(name: str, text: str) -> Any:
     from decimal import Decimal
 
     if name == "Decimal":
-        return Decimal(text)
+        number = Decimal(text)
+        if number.is_finite() and abs(number.adjusted()) > _LONGEST_EXACT:
+            raise ValueError("not a Decimal that anybody uses")  # to compute with it could take for ever
+        return _unhashable()(number)
     if name == "timedelta":
         days, seconds, microseconds = map(int, text.split(" "))
         return datetime.timedelta(days, seconds, microseconds)
