@@ -14,10 +14,29 @@ import itertools
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
+
+
+class _Lazily:
+    """A pattern that is compiled when it is first used: few texts need all, and each takes up to a millisecond."""
+
+    def __init__(self, pattern: bytes) -> None:
+        self._pattern = pattern
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = re.compile(self._pattern)
+        self.__dict__.update(
+            {method: getattr(compiled, method) for method in ("match", "search", "fullmatch", "finditer")}
+        )
+        return getattr(compiled, name)
+
+
+def _lazily(pattern: bytes) -> re.Pattern[bytes]:
+    return cast("re.Pattern[bytes]", _Lazily(pattern))
+
 
 _LONGEST_VALUE = 200
 _LONGEST_JWT_HEADER = 1024
@@ -28,19 +47,19 @@ _LONGEST_KEY = 16 * 1024
 
 # Quoted (also as quotes are written inside a JSON string, HTML or a URL), or bare. A bare value ends where a query
 # string, a connection string, a list or a call would end it. A quote that is never closed still opens a value.
-_VALUE = re.compile(
+_VALUE = _lazily(
     rb"""(?:[bBrRuU]{1,2}(?=["']))?(?:\\{1,7}["'](?P<escaped>[^"'\\\n]+)|\\{1,3}u002[27](?P<unicode>[^"'\\\n]+)"""
     rb"""|"(?P<double>[^"\\\n]*(?:\\.[^"\\\n]*)*)|'(?P<single>[^'\\\n]*(?:\\.[^'\\\n]*)*)"""
     rb"""|(?i:&(?:quot|apos|\#0{0,2}3[49]|\#x0{0,2}2[27]);)(?P<html>[^&<>\n]+(?:&(?:amp|lt|gt|\#\d{2});[^&<>\n]*)*)"""
     rb"""|%2[27](?P<encoded>[^%\s&"'<>]+(?:%(?!2[27])[0-9A-Fa-f]{2}[^%\s&"'<>]*)*)|(?P<bare>[^\s"'`,;&<>(){}\[\]|\\]+))"""
 )
-_ENCODED_END = re.compile(rb"(?i)%(?:2[267]|7d|20|0[ad])")
-_REST_OF_WORD = re.compile(rb"[^\s\"'`]*")
+_ENCODED_END = _lazily(rb"(?i)%(?:2[267]|7d|20|0[ad])")
+_REST_OF_WORD = _lazily(rb"[^\s\"'`]*")
 # `NAME=` of an .env file, at the beginning of its line.
-_ENV_LINE = re.compile(rb"(?:^|\n)[ \t]*(?:export )?[A-Z0-9_]*$")
+_ENV_LINE = _lazily(rb"(?:^|\n)[ \t]*(?:export )?[A-Z0-9_]*$")
 
 # What stands where a secret would, without being one: a variable, a template, a mask, our own replacement.
-_STAND_IN = re.compile(
+_STAND_IN = _lazily(
     rb"""(?i)\$\w|\$[({]|%[(sv{]|\[redacted:|<[^<>]*>$|[^{]{0,99}(?:\$\{|\{\{|\{[a-z_][\w.]*\})"""
     rb"""|(?:[*x.\-_#?]|\xe2\x80\xa2|\xe2\x80\xa6)+$|your[-_ ]|(?:os|process|env|self|settings|config|secrets)\."""
 )
@@ -51,9 +70,9 @@ _WORDS = frozenset(
     b" invalid expired missing incorrect wrong valid disabled enabled default password passwd pass secret token bearer"
     b" basic input prompt stdin file number integer boolean object field type name value example".split()
 )
-_DOTTED = re.compile(rb"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+$")
-_IDENTIFIER = re.compile(rb"[A-Za-z_]\w*$")
-_MOMENT = re.compile(rb"[0-9TZ:.+-]+$")
+_DOTTED = _lazily(rb"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+$")
+_IDENTIFIER = _lazily(rb"[A-Za-z_]\w*$")
+_MOMENT = _lazily(rb"[0-9TZ:.+-]+$")
 _DIGITS, _LETTERS = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -118,16 +137,16 @@ def _all_of(value: _Value, text: bytes, at: int) -> Span:
 
 
 # Where a whole line is one setting, even an ordinary word is its value.
-_LINE_BEFORE = re.compile(rb"(?:^|[\n\r])(?P<margin>[ \t]*(?:- |export )?)(?P<name>[\w.-]*)$")
-_LINE_AFTER = re.compile(rb"[ \t]*(?:[\r\n]|\Z)")
-_SETTING_BEFORE = re.compile(
+_LINE_BEFORE = _lazily(rb"(?:^|[\n\r])(?P<margin>[ \t]*(?:- |export )?)(?P<name>[\w.-]*)$")
+_LINE_AFTER = _lazily(rb"[ \t]*(?:[\r\n]|\Z)")
+_SETTING_BEFORE = _lazily(
     rb"(?i)(?:^|\n)[ \t]*(?:\[[^\]\n]+\]|(?:user(?:name)?|login|host|port|server|email|database|dbname|repository|url)"
     rb"[ \t]*[=:][^\n()]*)[ \t]*\r?\n$"
 )
-_DOTTED_NAME = re.compile(rb"[a-z][\w-]*(?:\.[\w-]+)+$")
-_ENV_NAME = re.compile(rb"[A-Z][A-Z0-9_]*$")
-_NAME_OF_SECRET = re.compile(rb"(?i)pass|pwd|secret|token|key|hash|hidden|change|example|dummy|test|user")
-_IN_EXPANSION = re.compile(rb"\$\{\w*$")
+_DOTTED_NAME = _lazily(rb"[a-z][\w-]*(?:\.[\w-]+)+$")
+_ENV_NAME = _lazily(rb"[A-Z][A-Z0-9_]*$")
+_NAME_OF_SECRET = _lazily(rb"(?i)pass|pwd|secret|token|key|hash|hidden|change|example|dummy|test|user")
+_IN_EXPANSION = _lazily(rb"\$\{\w*$")
 
 
 def password(text: bytes, start: int, end: int) -> Span | None:
@@ -184,10 +203,10 @@ def netrc(text: bytes, start: int, end: int) -> Span | None:
     return _all_of(found, text, end) if likely else None
 
 
-_OPTION_VALUE = re.compile(rb"""\s-(?P<option>[a-z-]+?)(?P<space>[ =]{0,2})(?P<quote>['"]?)(?P<value>[^\s'"]{1,200})""")
-_QUOTED_REST = re.compile(rb"""[^'"\n]{0,200}""")
-_GLUED = re.compile(rb"\b(?:mysql\w*|mariadb(?:-\w+)?)\s[^\n|;&]*$")
-_APART = re.compile(rb"\b(?:sshpass|(?:docker|podman|oc|az|helm registry|skopeo) login)\b[^\n|;&]*$")
+_OPTION_VALUE = _lazily(rb"""\s-(?P<option>[a-z-]+?)(?P<space>[ =]{0,2})(?P<quote>['"]?)(?P<value>[^\s'"]{1,200})""")
+_QUOTED_REST = _lazily(rb"""[^'"\n]{0,200}""")
+_GLUED = _lazily(rb"\b(?:mysql\w*|mariadb(?:-\w+)?)\s[^\n|;&]*$")
+_APART = _lazily(rb"\b(?:sshpass|(?:docker|podman|oc|az|helm registry|skopeo) login)\b[^\n|;&]*$")
 
 
 def short_option(text: bytes, start: int, end: int) -> Span | None:
@@ -245,7 +264,7 @@ _HARMLESS_KEYS = frozenset(
     b" issue record parent child candidate natural composite surrogate image blob asset bundle chunk module lock state"
     b" registry value entity host known ssh gpg verify verification storage data list dict json field column".split()
 )
-_UUID = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
+_UUID = _lazily(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
 
 
 def named_key(text: bytes, start: int, end: int) -> Span | None:
@@ -314,8 +333,8 @@ def authorization_header(text: bytes, start: int, end: int) -> Span | None:
     return (at, end) if end - at >= 8 and (named or _is_strong(text[at : min(end, at + _LONGEST_VALUE)])) else None
 
 
-_COOKIES = re.compile(rb"[^\n\r\"']{1,1024}")
-_COOKIE = re.compile(rb"=([^;\s]{8,})")
+_COOKIES = _lazily(rb"[^\n\r\"']{1,1024}")
+_COOKIE = _lazily(rb"=([^;\s]{8,})")
 _ATTRIBUTES = (b"path", b"expires", b"domain", b"max-age", b"samesite", b"priority", b"version")
 _MOST_COOKIES = 20
 
@@ -353,14 +372,14 @@ def random_token(text: bytes, start: int, end: int) -> Span | None:
 
 # --- things with a shape of their own ------------------------------------------------------------------------
 
-_JWT = re.compile(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _LONGEST_JWT_HEADER)
+_JWT = _lazily(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _LONGEST_JWT_HEADER)
 # Headers (`DEK-Info: AES-128-CBC,0A1B`) and a literal \\n, as in JSON, belong to the body. Without a last line there
 # is only the shape of the lines to say where the key ends and other output begins.
 KEY_BODY = re.compile(rb"[\w+/=\s\\:,.()-]*")
-_KEY_LINES = re.compile(
+_KEY_LINES = _lazily(
     rb"(?:\s|\\n)*(?:[A-Z][A-Za-z-]+: [^\n]*\n\s*)*(?:[A-Za-z0-9+/=]+(?:\s*\n\s*|\\n|\Z))*(?:[A-Za-z0-9+/=]{16,})?"
 )
-_KEY_END = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = _lazily(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 BASE64 = _LETTERS + _DIGITS + b"+/=-_"
 BASE64_LINES = _LETTERS + _DIGITS + b"+/=\r\n"
 
@@ -476,7 +495,7 @@ def ssn(text: bytes, start: int, end: int) -> Span | None:
     return (start, end) if issued and _stands_alone(text, start, end) else None
 
 
-_PHONE_START = re.compile(rb"[+(]*[0-9]")
+_PHONE_START = _lazily(rb"[+(]*[0-9]")
 
 
 def phone(text: bytes, start: int, end: int) -> Span | None:
@@ -510,8 +529,8 @@ _BY_NUMBER = {
     b"bsn": ("nl.bsn",),
     b"pesel": ("pl.pesel",),
 }
-_HINT = re.compile(rb"([A-Za-z]+)(?i:[ -](?:security|insurance|fiscale|id|no\.?|number|nr\.?))*")
-_ID = re.compile(rb"(?:[0-9]|[A-Z]{1,6} ?[0-9])[0-9A-Z .-]*")
+_HINT = _lazily(rb"([A-Za-z]+)(?i:[ -](?:security|insurance|fiscale|id|no\.?|number|nr\.?))*")
+_ID = _lazily(rb"(?:[0-9]|[A-Z]{1,6} ?[0-9])[0-9A-Z .-]*")
 
 
 def national_id(text: bytes, start: int, end: int) -> Span | None:

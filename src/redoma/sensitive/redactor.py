@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import functools
-import html
 import json
 import re
 import unicodedata
@@ -297,6 +296,8 @@ def _encodings(value: str) -> Iterator[bytes]:
     data = value.encode("utf-8", "surrogatepass")
     yield from (data, data.hex().encode(), data.hex().upper().encode())
     yield from (quote(data).encode(), quote(data, safe="").encode(), quote_plus(data).encode())
+    import html  # a list of two thousand names, which few need
+
     yield from (html.escape(value).encode("utf-8", "surrogatepass"), quote(quote(data, safe="")).encode())
     yield from (
         json.dumps(json.dumps(value))[3:-3].encode(),
