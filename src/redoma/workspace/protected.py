@@ -84,7 +84,7 @@ _SHARED = (
     *("/tmp", "/var", "/var/cache", "/var/log", "/var/run", "/var/tmp"),  # noqa: S108 - as above
 )
 """These hold projects, but are none."""
-_CELLS = ("/.project", "/workspace", "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs")
+_CELLS = ("/.project", "/.empty", "/workspace", "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs")
 """In a cell these are its own, and a project has its own path there."""
 _WORKTREES = re.compile(r"/\.(?:claude|cursor)/worktrees/[^/]+")
 """Where agents keep working copies: not configuration, in spite of its name."""
