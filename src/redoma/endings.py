@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -48,8 +49,37 @@ def failed(
     return msgspec.structs.replace(result, status=Status.FAILED, error=message)
 
 
-def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Redactor, limits: Limits) -> Result:
+_LARGE = 100  # parts of a value, or thousands of characters
+
+
+def is_large(value: object) -> bool:
+    """Whether it takes long to look through a value: more than about 10 ms."""
+    left, todo = _LARGE, [value]
+    while todo and left > 0:
+        item = todo.pop()
+        left -= 1
+        if isinstance(item, dict):
+            todo += [*islice(item.keys(), left), *islice(item.values(), left)]
+        elif isinstance(item, list | tuple | set | frozenset):
+            todo += islice(item, left)
+        elif isinstance(item, str | bytes):
+            left -= len(item) // 1000
+    return left <= 0
+
+
+def finished(
+    result: Result,
+    outcome: Outcome,
+    captured: Captured,
+    redactor: Redactor,
+    limits: Limits,
+    expectation: Expectation | None,
+) -> Result:
     """The code ran. Whatever it left, value and message too, passes the redactor before anybody sees it."""
+    return looked_at(_told(result, outcome, captured, redactor, limits), expectation, redactor)
+
+
+def _told(result: Result, outcome: Outcome, captured: Captured, redactor: Redactor, limits: Limits) -> Result:
     value, in_value = redactor.redact_data(outcome.value)
     error, in_error = _message(outcome.error or _explanation(outcome.status, limits), redactor)
     counts = dict(captured.redacted)

@@ -303,8 +303,11 @@ class AsyncExecutor:
             else:
                 no = denial.of_limit(outcome, request, self.config.limits, redactor)
                 result = endings.with_effect(msgspec.structs.replace(result, denial=no, **more), asked.writes)
-                result = endings.finished(result, outcome, capture.finish(), redactor, request.limits)
-                return endings.looked_at(result, asked.expectation, redactor)
+                finish = functools.partial(
+                    endings.finished, result, outcome, capture.finish(), redactor, request.limits, asked.expectation
+                )
+                # Other runs end by the clock of this event loop.
+                return await asyncio.to_thread(finish) if endings.is_large(outcome.value) else finish()
             finally:
                 capture.close()
         unable = _no_backend(request, refusals)
