@@ -12,7 +12,7 @@ import functools
 import re
 import sys
 from collections import Counter
-from json.decoder import scanstring
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 _MAX_DEPTH = 100
@@ -161,6 +161,7 @@ class _Decoder:
     def _string(self) -> str:
         if self._next() != '"':
             raise ValueError("not a text")
+        text: str
         text, self._at = scanstring(self._text, self._at + 1)
         if not text.isascii():
             text.encode()  # raises for half a character, which nobody could print
