@@ -65,6 +65,8 @@ class Options(More, total=False):
     """Whether to wait for a person who has to say yes. Without waiting the result is `pending`; see `resume`."""
     on_output: Callable[[Stream, str], Any] | None
     """Called with each piece of output (`"stdout"` or `"stderr"`, and text) while the run goes on."""
+    whole_output: bool
+    """Whether a stream gives all that is printed, up to `output_total`; else it gives as much as the result keeps."""
 
 
 def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:

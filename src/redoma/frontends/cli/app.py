@@ -15,7 +15,7 @@ import click
 import redoma
 from redoma.errors import RedomaError
 
-from .common import FAILED, UNKNOWN, State, print_json
+from .common import FAILED, READER_GONE, UNKNOWN, State, print_json
 
 _COMMANDS = {
     "approvals": "approvals",
@@ -38,6 +38,10 @@ _COMMANDS = {
 """Each command, and the file it is in: loaded when the command is used."""
 
 
+class ReaderGone(Exception):
+    """Nobody reads our output any more, as in `| head -n 3`."""
+
+
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -47,6 +51,12 @@ class _Commands(click.Group):
             return None
         module = importlib.import_module(f".{_COMMANDS[cmd_name]}", __package__)
         return next(item for item in vars(module).values() if isinstance(item, click.Command) and item.name == cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise ReaderGone from None  # click would make it an exit status of 1, which could be the code's own
 
 
 @click.group(
@@ -105,6 +115,8 @@ def run(arguments: list[str]) -> int:
         _fail(arguments, error.format_message())
     except RedomaError as error:
         _fail(arguments, error.what, error.why, error.next)
+    except (ReaderGone, BrokenPipeError):
+        return READER_GONE
     except OSError as error:
         _fail(arguments, "it could not be read or written", error.strerror or str(error))
     except Exception as error:  # a bug of ours is no reason for a user to read our source

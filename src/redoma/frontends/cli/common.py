@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from redoma.config import Config
 
 FAILED = 125
+READER_GONE = 141
+"""128 + SIGPIPE, as of any program whose reader has enough."""
 UNKNOWN = 3
 """What monitoring plugins exit with where they could not find out: who runs one knows no 125."""
 _MAX_SOURCE = 16 * 1024 * 1024

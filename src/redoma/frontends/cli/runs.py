@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
+import stat
 import sys
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -122,6 +127,7 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
         "reason": given["reason"],
         "expect": _expected(given["expect"]),
         "label": given["label"] or "",
+        "whole_output": True,  # a file or a pipe gets all of it
     }
 
 
@@ -286,18 +292,57 @@ def _print_level(level: Leveled, place: str, asked: str) -> None:
 
 
 def follow(live: LiveRun, as_json: bool) -> Result:
-    """Print what it prints when it does, unless it all goes into one JSON document. Leaving early ends the run."""
+    """Print what it prints when it does, unless it all goes into one JSON document. Leaving early ends the run.
+
+    Raises `BrokenPipeError` as soon as nobody reads our output any more, as in `| head -n 3`: also while the run prints
+    nothing.
+    """
     try:
-        with live as run:
+        with live as run, _ended_with_its_reader(live) as reader_is_gone:
             for stream, text in run:
                 if not as_json:
                     click.echo(text, nl=False, err=stream == "stderr")
+            if reader_is_gone.is_set():
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
     except BaseException:  # Ctrl-C, or whoever has ended us: there is no result, and the project was put back
         if live.rolled_back is not None:
             project, restored = live.rolled_back
             _print_put_back(project, restored.paths, {**restored.left, **restored.failed})
         raise
     return run.result
+
+
+@contextmanager
+def _ended_with_its_reader(live: LiveRun) -> Iterator[threading.Event]:
+    """End the run when the pipe that we print to has no reader any more; the event then says so."""
+    gone = threading.Event()
+    try:
+        output = sys.stdout.fileno()
+        mode = os.fstat(output).st_mode
+    except (OSError, ValueError):  # closed, or no file
+        yield gone
+        return
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        yield gone
+        return
+    wake, woken = os.pipe2(os.O_CLOEXEC)
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(output, 0)  # which tells of errors and hang-ups alone
+        poll.register(wake, 0)
+        if any(number == output for number, _ in poll.poll()):
+            gone.set()
+            live.close()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield gone
+    finally:
+        os.close(woken)  # a hang-up
+        watcher.join()
+        os.close(wake)
 
 
 def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bool = False) -> int:
@@ -328,10 +373,6 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
     if result.redacted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
         click.echo(f"{click.style('redoma: redacted:', fg='yellow')} {kinds}", err=True)
-    for stream, artifact in result.artifacts.items():
-        rest = f"`redoma output {result.id[:12]} --stream {stream}` has all of it" if artifact.size else "none is kept"
-        why = f" (not quite: {artifact.missing})" if artifact.missing else ""
-        click.echo(f"{click.style(f'redoma: {stream} was cut:', fg='yellow')} {rest}{why}", err=True)
     return _write(result, given)
 
 
