@@ -421,6 +421,7 @@ def _require(name: str, can: Capabilities, asked: Asked) -> None:
     request = asked.request
     needs = {
         f"{request.language} code": request.language in can.languages,
+        "arguments": can.arguments or not request.argv or request.language not in ("python", "bash"),
         "input": can.stdin or not request.stdin,
         "input and signals while it runs": can.control or asked.control is None,
         "variables": can.env or not request.environment,

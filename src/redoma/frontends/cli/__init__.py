@@ -30,7 +30,7 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     completing = "_REDOMA_COMPLETE" in os.environ  # a shell asks click, with the words in its environment
-    if arguments in ([], ["--help"], ["-h"]) and not completing:
+    if arguments in ([], ["--help"], ["-h"], ["help"]) and not completing:
         from .help import HELP
 
         sys.stdout.write(HELP)

@@ -16,7 +16,8 @@ import click
 
 from redoma.errors import InvalidRequest, RedomaError
 
-from .common import State, TakesCommand, columns, given_command, print_json
+from .common import EndsInCommand, State, columns, given_command, print_json
+from .complete import entries
 from .runs import follow, limits_and_context, run_options, show
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 
-@click.command("exec", cls=TakesCommand, options_metavar="[OPTIONS] [ENTRY] -- COMMAND...")
+@click.command("exec", cls=EndsInCommand, options_metavar="[OPTIONS] [ENTRY] [--] COMMAND...")
 @limits_and_context
 @click.option("--cwd", "--work-dir", "cwd", metavar="DIR", help="A directory to work in: of the host, or inside ENTRY.")
 @click.option("--list", "listing", is_flag=True, help="Show the configured executors.")
-@click.argument("entry", required=False, metavar="")
+@click.argument("entry", required=False, metavar="", shell_complete=entries)
 @click.pass_obj
 def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, as_json: bool, **given: Any) -> int:
     """Run a command, without a shell.
@@ -44,6 +45,7 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
     Examples:
       redoma exec app:shell -- git status
       redoma exec --list
+      redoma exec --workspace read-only grep -r TODO .
       redoma exec --backend native -- ls -l
     """
     from redoma.exec import talk
@@ -54,7 +56,7 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
     command = given_command()
     if not command:
         raise InvalidRequest(
-            "there is no command", why="it stands after `--`", next="write it like: redoma exec app:shell -- git status"
+            "there is no command", why="it stands at the end", next="write it like: redoma exec app:shell -- git status"
         )
     with Executor(state.config) as executor:
         options = cast("Options", {**run_options(given), "cwd": cwd})

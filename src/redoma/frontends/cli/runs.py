@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from redoma.errors import InvalidRequest
-from redoma.models import Decision, Denial, Evaluation, Language, Result, Status
+from redoma.models import Decision, Denial, Evaluation, Language, Request, Result, Status
 
 from .common import (
     FAILED,
@@ -30,6 +30,7 @@ from .common import (
     read_source,
     standard_input,
 )
+from .complete import backends, files, packs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +49,13 @@ _SHOWN = 20
 """Paths that are named of what was rolled back."""
 
 _policy = click.option(
-    "--policy", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]"
+    "--policy",
+    metavar="PACK",
+    shell_complete=packs,
+    help="none, standard, strict, script or core.  [default: configured]",
+)
+_backend = click.option(
+    "--backend", default="auto", show_default=True, shell_complete=backends, help="auto, jail, docker, monty or native."
 )
 
 
@@ -75,7 +82,15 @@ _FILES = (
     click.option(
         "-o", "--output", "outputs", multiple=True, metavar="PATTERN", help="Bring new files back, such as '*.png'."
     ),
-    click.option("-f", "--file", "files", multiple=True, metavar="LOCAL[:GUEST]", help="Put a file beside it."),
+    click.option(
+        "-f",
+        "--file",
+        "files",
+        multiple=True,
+        metavar="LOCAL[:GUEST]",
+        shell_complete=files,
+        help="Put a file beside it.",
+    ),
     click.option(
         "--checkpoint/--no-checkpoint",
         default=None,
@@ -102,8 +117,7 @@ def limits_of_a_run(command: F) -> F:
 
 def limits_and_context(command: F) -> F:
     """The options that `run` and `exec` share."""
-    backend = click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native.")
-    for option in (*_LIMITS[:6], *_FILES, *_LIMITS[6:], backend):
+    for option in (*_LIMITS[:6], *_FILES, *_LIMITS[6:], _backend):
         command = option(command)
     return command
 
@@ -153,19 +167,32 @@ def _file(text: str) -> tuple[str, bytes]:
     return guest or Path(local).name, read_file(Path(local), _MAX_FILE)
 
 
-@click.command("run")
-@click.argument("source")
+@click.command("run", options_metavar="[OPTIONS]")
+@click.argument("source", shell_complete=files)
+@click.argument("arguments", nargs=-1, shell_complete=files)
 @click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
 @limits_and_context
 @click.option("--cwd", metavar="DIR", help="A directory of the host to work in, on native.")
 @click.pass_obj
-def run(state: State, /, source: str, lang: Language | None, cwd: str | None, as_json: bool, **given: Any) -> int:
+def run(
+    state: State,
+    /,
+    source: str,
+    arguments: tuple[str, ...],
+    lang: Language | None,
+    cwd: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
     """Run code: a FILE, `-` for standard input, or the code itself.
+
+    ARGUMENTS are the code's own, as sys.argv or $1; write those that begin with a dash after `--`.
 
     \b
     Examples:
       redoma run 'print(6 * 7)'
       redoma run analyse.py -f data.csv --time 10 --memory 256MiB
+      redoma run convert.py 2025 2026 -- --verbose
       redoma run plot.py -f data.csv -o '*.png' --output-dir plots
       echo 'print(1)' | redoma run -
       redoma run --lang bash --backend native 'ls | wc -l'
@@ -178,8 +205,12 @@ def run(state: State, /, source: str, lang: Language | None, cwd: str | None, as
     if given["label"] is None and not inline and source != "-":
         given["label"] = os.path.realpath(source)
     with Executor(state.config) as executor:
-        live = executor.stream(code, language, **run_options(given), cwd=cwd)
-        return show(follow(live, as_json), as_json, given, with_value=inline)
+        live = executor.stream(code, language, **run_options(given), args=arguments, cwd=cwd)
+        result = follow(live, as_json)
+        status = show(result, as_json, given, with_value=inline)
+    if result.exception == "SyntaxError" and inline and lang is None and not as_json and _is_bash(code):
+        click.echo(f"redoma: not valid Python; {_DID_YOU_MEAN}", err=True)
+    return status
 
 
 @click.command("eval")
@@ -210,10 +241,10 @@ def evaluate(state: State, code: str, as_json: bool) -> int:
 @click.command("check", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
 @click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
 @click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
-@click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native.")
+@_backend
 @_policy
 @json_option
-@click.argument("source", required=False, metavar="")
+@click.argument("source", required=False, metavar="", shell_complete=files)
 @click.pass_obj
 def check(
     state: State,
@@ -227,7 +258,7 @@ def check(
 ) -> int:
     """Print the verdict, level and backend, without running anything.
 
-    Exit status: 0 allow, 1 prompt, 2 forbid.
+    Exit status: 0 allow, 1 prompt, 2 forbid; 3 if it can't be told, as of what is not valid Python.
 
     \b
     Examples:
@@ -246,15 +277,18 @@ def check(
             why="it takes a SOURCE, or a command after `--`",
             next="write it like: redoma check script.sh, or redoma check -- rm -rf build",
         )
+    inline = False
     if command:
         what: dict[str, Any] = {"argv": command, "language": "command"}
     else:
-        code, language, _ = read_source(source or "", lang)
+        code, language, inline = read_source(source or "", lang)
         what = {"code": code, "language": language}
     executor = AsyncExecutor(state.config)  # it starts nothing before something runs
     limits = {} if seconds is None else {"time": seconds}
     request = build(state.config, executor.backends, {"backend": backend, "limits": limits}, **what)
     evaluation = executor.check(request, policy)
+    if evaluation.decision is Decision.ALLOW:
+        must_parse(request)
     level, place = level_of(request, evaluation), executor.place(Asked(request))
     if as_json:
         from redoma.frontends.shapes import verdict_json
@@ -263,7 +297,38 @@ def check(
     else:
         _print_findings(evaluation)
         _print_level(level, place, backend)
+        if source is not None and lang is None and inline:
+            click.echo("read as  Python; for a shell command add --lang bash")
     return _VERDICTS[evaluation.decision]
+
+
+_DID_YOU_MEAN = "did you mean --lang bash?"
+
+
+def must_parse(request: Request) -> None:
+    """Raises `InvalidRequest` for Python that does not parse: it must not be told that it may run."""
+    if request.language != "python":
+        return
+    from redoma.policy import python
+    from redoma.policy.facts import Trait
+
+    facts = python.facts(request.code, compiled=True)
+    wrong = [fact for fact in facts if isinstance(fact, Trait) and fact.name == "python.syntax-error"]
+    if wrong:
+        where = f"line {wrong[0].line}: " if wrong[0].line else ""
+        raise InvalidRequest(
+            "not valid Python",
+            why=f"{where}{wrong[0].text}",
+            next=_DID_YOU_MEAN if _is_bash(request.code) else "correct the syntax",
+        )
+
+
+def _is_bash(code: str) -> bool:
+    from redoma.policy import shell
+    from redoma.policy.facts import Trait
+
+    facts = shell.facts_of_script(code)
+    return not any(isinstance(fact, Trait) and fact.name == "shell.parse-error" for fact in facts)
 
 
 def _print_findings(evaluation: Evaluation) -> None:
