@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,7 @@ from redoma.errors import InvalidRequest, RedomaError
 from .common import EndsInCommand, State, columns, given_command, print_json
 from .complete import entries
 from .runs import follow, limits_and_context, run_options, show
+from .tools import as_found, say_why_it_is_not_there
 
 if TYPE_CHECKING:
     from redoma.config import Config, Entry
@@ -61,7 +63,13 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
     with Executor(state.config) as executor:
         options = cast("Options", {**run_options(given), "cwd": cwd})
         if entry is None:
-            return show(follow(executor.stream_command(command, **options), as_json), as_json, given)
+            project = None if given["workspace"] == "scratch" else Path(given["project"] or ".")
+            words = command if given["backend"] == "native" else as_found(command, project)
+            result = follow(executor.stream_command(words, **options), as_json)
+            status = show(result, as_json, given)
+            if not as_json:
+                say_why_it_is_not_there(result, command, project)
+            return status
         live, control = talk(executor, entry, command, options, live_input=not given["pass_stdin"])
         with _passed_on(executor, control) if control is not None else nullcontext():
             result = follow(live, as_json)

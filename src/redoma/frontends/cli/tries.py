@@ -14,6 +14,7 @@ from redoma.models import Effect, Result
 from .common import EndsInCommand, State, given_command, is_a_dialogue
 from .effects import name, show_diffs, summary, tree
 from .runs import follow, limits_of_a_run, run_options, show
+from .tools import as_found, say_why_it_is_not_there
 
 if TYPE_CHECKING:
     from redoma.sync import Executor
@@ -71,11 +72,13 @@ def attempt(
     top = Path(project) if project is not None else current_project(Path.cwd())
     with Executor(state.config) as executor:
         options = {**run_options(given), "workspace": "overlay", "project": top, "writes": writes or None}
-        live = executor.stream_command(command, **options)
+        live = executor.stream_command(as_found(command, top), **options)
         result = follow(live, as_json)
         effect = result.effect
         if effect is None or not effect.changes:
             status = show(result, as_json, given)
+            if not as_json:
+                say_why_it_is_not_there(result, command, top)
             if effect is not None and not as_json:
                 _say_refused(effect)
                 click.echo("Nothing of it can be applied." if effect.refused else "It changed nothing.", err=True)
