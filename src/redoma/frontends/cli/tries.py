@@ -143,6 +143,7 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
             "Apply all, choose files, show the diff, discard, or keep for later?",
             type=_Answer(["apply", "choose", "diff", "discard", "keep"]),
             default="keep",
+            show_choices=False,  # the question has them
             err=True,
         )
         if answer == "diff":
