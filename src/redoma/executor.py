@@ -102,9 +102,9 @@ class AsyncExecutor:
         """Run an argument vector and follow its output."""
         return self._live(self.ask(argv, entry, options), options)
 
-    def follow(self, asked: Asked) -> AsyncLiveRun:
-        """Run what was asked and follow its output."""
-        live = Live(asked.request.limits, Redactor(asked.request.secrets.values()))
+    def follow(self, asked: Asked, *, whole: bool = False) -> AsyncLiveRun:
+        """Run what was asked and follow its output: with `whole` all of it, else as much as the result keeps."""
+        live = Live(asked.request.limits, Redactor(asked.request.secrets.values()), whole=whole)
         return AsyncLiveRun(live, lambda live: self.submit(asked, live=live))
 
     def _source(self, code: str, language: Language, options: Options) -> Asked:
@@ -145,7 +145,7 @@ class AsyncExecutor:
     def _live(self, asked: Asked, options: Options) -> AsyncLiveRun:
         if options.get("on_output") is not None:
             raise InvalidRequest("on_output was given to a stream", why="it would get nothing", next="leave it out")
-        return self.follow(asked)
+        return self.follow(asked, whole=options.get("whole_output", False))
 
     def check(
         self, request: Request, policy: str | None = None, *, live_input: bool = False, entry: str = ""
@@ -424,6 +424,7 @@ def _require(name: str, can: Capabilities, asked: Asked) -> None:
     request = asked.request
     needs = {
         f"{request.language} code": request.language in can.languages,
+        "arguments": can.arguments or not request.argv or request.language not in ("python", "bash"),
         "input": can.stdin or not request.stdin,
         "input and signals while it runs": can.control or asked.control is None,
         "variables": can.env or not request.environment,

@@ -53,6 +53,8 @@ class More(TypedDict, total=False):
 class Options(More, total=False):
     """What a run may be given, beside its code."""
 
+    args: Iterable[str]
+    """Arguments of Python or Bash code: `sys.argv[1:]`, `"$@"`."""
     backend: str
     env: Mapping[str, str]
     cwd: str | None
@@ -65,6 +67,8 @@ class Options(More, total=False):
     """Whether to wait for a person who has to say yes. Without waiting the result is `pending`; see `resume`."""
     on_output: Callable[[Stream, str], Any] | None
     """Called with each piece of output (`"stdout"` or `"stderr"`, and text) while the run goes on."""
+    whole_output: bool
+    """Whether a stream gives all that is printed, up to `output_total`; else it gives as much as the result keeps."""
 
 
 def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:
@@ -75,6 +79,10 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
         must_be_known("backend", [backend], backends)
     must_be_one_of("language", what["language"], LANGUAGES)
     must_be_one_of("workspace", options.get("workspace", "scratch"), get_args(WorkspaceKind))
+    if args := words("args", options.get("args", ())):
+        if what["language"] not in ("python", "bash"):
+            raise InvalidRequest("args were given with a command", why="it has its own", next="add them to the command")
+        what["argv"] = args
     if isinstance(code := what.get("code"), str):
         what["code"] = source(code)
     try:
@@ -98,7 +106,7 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
             Request,
             builtin_types=(bytes,),
         )
-        if request.language == "command":
+        if request.argv:
             _must_fit((*request.argv, *request.environment, *request.environment.values()))
         return request
     except msgspec.ValidationError as error:

@@ -186,7 +186,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str = ""
     argv: tuple[str, ...] = ()
-    """The command; of a Lua script, its name and its arguments."""
+    """The command; of Python and Bash code, its arguments; of a Lua script, its name and its arguments."""
     language: Language = "python"
     backend: str = "auto"
     limits: Limits = Limits()
@@ -224,18 +224,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                 why="no backend runs it",
                 next=f"use one of {', '.join(LANGUAGES)}",
             )
-        if self.language == "command":
-            if not self.argv or not self.argv[0] or self.code:
-                raise InvalidRequest(
-                    "a command needs an argument vector",
-                    why="argv is empty" if not self.code else "it was given as code",
-                    next='pass argv=("ls", "-l"), or language="bash" for a shell script',
-                )
-        elif self.argv and self.language != "lua":
+        if self.language == "command" and (not self.argv or not self.argv[0] or self.code):
             raise InvalidRequest(
-                f"argv was given with language {self.language!r}",
-                why="source text takes no argument vector",
-                next='use language="command" for an argument vector',
+                "a command needs an argument vector",
+                why="argv is empty" if not self.code else "it was given as code",
+                next='pass argv=("ls", "-l"), or language="bash" for a shell script',
             )
         for word in self.argv:
             if "\0" in word:

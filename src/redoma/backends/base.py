@@ -31,6 +31,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What it always puts between a run and the host."""
     limits: frozenset[str]
     """The fields of `Limits` that it enforces. The defaults of the others are no promise, and asking for less fails."""
+    arguments: bool = False
+    """Whether code is given arguments: `sys.argv`, `$1`. A command has its own."""
     stdin: bool = False
     env: bool = False
     files: bool = False

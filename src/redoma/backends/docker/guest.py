@@ -175,7 +175,7 @@ def run(order: dict[str, Any]) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed before a kill is kept
     if order["env"].get("PYTHONUNBUFFERED"):  # as the interpreter itself takes it: also a line without its end
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = unbuffered(sys.stdout), unbuffered(sys.stderr)  # type: ignore[misc]
-    sys.argv[:] = [MAIN]
+    sys.argv[:] = [MAIN, *order["arguments"]]
     sys.path.insert(0, WORKSPACE)
     source = order["source"]
     keep(source)

@@ -202,6 +202,7 @@ def python(told: dict[str, Any]) -> NoReturn:
         sys.stdout, sys.stderr = (stream(number, through=True) for number in (1, 2))
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
     keep(source)
+    sys.argv += told["arguments"]
     allow_calls(told["recursion"])
     setup.limit(told["rlimits"])
     code, found, known = 0, {}, len(sys.modules)

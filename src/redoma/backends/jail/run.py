@@ -120,6 +120,7 @@ class Run:
             protocol.order(
                 {
                     "argv": _argv(request),
+                    "arguments": list(request.argv) if request.language == "python" else [],
                     "source": None if request.language == "command" else request.code,
                     "env": self._env,
                     "files": request.files,
@@ -423,7 +424,7 @@ def _argv(request: Request) -> list[str]:
         case "command":
             return list(request.argv)
         case "bash":
-            return ["bash", "--noprofile", "--norc", "/run/script"]
+            return ["bash", "--noprofile", "--norc", "/run/script", *request.argv]
         case _:  # Python: `capabilities` promise nothing else
             return []
 

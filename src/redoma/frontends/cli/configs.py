@@ -10,7 +10,7 @@ import msgspec
 
 from redoma.errors import ConfigError
 
-from .common import State, columns, json_option, print_json
+from .common import CommandGroup, State, columns, json_option, print_json
 
 if TYPE_CHECKING:
     from redoma.config.places import Source
@@ -20,7 +20,7 @@ _INVALID = 1
 _file = click.argument("file", required=False, type=click.Path(path_type=Path))
 
 
-@click.group("config")
+@click.group("config", cls=CommandGroup)
 def config() -> None:
     """The configuration in force, and the files it comes from.
 

@@ -17,6 +17,7 @@ from redoma.errors import InvalidRequest
 from redoma.models import Decision, Finding, Language, Request
 
 from .common import (
+    CommandGroup,
     State,
     TakesCommand,
     audit_log,
@@ -28,6 +29,8 @@ from .common import (
     shown,
     since_option,
 )
+from .complete import backends, files, packs
+from .runs import must_parse
 
 if TYPE_CHECKING:
     from redoma.audit import Record
@@ -41,7 +44,7 @@ COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: 
 _INDENT = " " * 19
 
 
-@click.group("policy")
+@click.group("policy", cls=CommandGroup)
 def policy() -> None:
     """Why a verdict is what it is, and what another policy would say.
 
@@ -60,10 +63,18 @@ def policy() -> None:
     help="`command` splits it into words, without a shell.  [default: by the file's name, else bash]",
 )
 @click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
-@click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native.")
-@click.option("--policy", "pack", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]")
+@click.option(
+    "--backend", default="auto", show_default=True, shell_complete=backends, help="auto, jail, docker, monty or native."
+)
+@click.option(
+    "--policy",
+    "pack",
+    metavar="PACK",
+    shell_complete=packs,
+    help="none, standard, strict, script or core.  [default: configured]",
+)
 @json_option
-@click.argument("source", required=False, metavar="")
+@click.argument("source", required=False, metavar="", shell_complete=files)
 @click.pass_obj
 def explain(
     state: State,
@@ -96,6 +107,8 @@ def explain(
     what = _asked(source, lang)
     request = build(state.config, executor.backends, {"backend": backend, "limits": limits}, **what)
     explanation = explained(state.config.load_policy(pack), request)
+    if explanation.evaluation.decision is Decision.ALLOW:
+        must_parse(request)
     place = executor.place(Asked(request))
     if as_json:
         shape = explanation.plain()
