@@ -1,4 +1,4 @@
-"""`logs/core.log`: the fields, the days and the writers of REQUIREMENTS R4.5."""
+"""`logs/core.log`: its fields, its days and its writers."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from redoma.backends.jail import setup as jail_setup
 from redoma.backends.jail.backend import LAYERS
 from redoma.backends.jail.kernels import BY_KERNEL
 from redoma.config import AuditConfig, NativeEntry, check
+from redoma.config import load as load_config
 from redoma.monitor.file import load
 
 ROOT = Path(__file__).parents[1]
@@ -71,27 +73,98 @@ def test_the_table_of_kernels_is_the_one_that_doctor_goes_by() -> None:
 
 
 def test_the_commands_of_the_readme_print_what_it_says(
-    redoma_command: Callable[..., subprocess.CompletedProcess[str]],
+    redoma_command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    """Every `$ redoma …` line that is followed by output, except where it ends in an ellipsis."""
+    """Every `$` line, in one directory, one after the other. An ellipsis stands for anything."""
     text = (ROOT / "README.md").read_text()
-    shown = re.findall(r"^    \$ redoma (.+)\n((?:    (?!\$).+\n)+)", text, re.MULTILINE)
     first = re.findall(r"^    scripts/redoma (.+)\n", text, re.MULTILINE)
-    assert len(shown) >= 2
-    for line, output in shown:
-        expected = re.sub(r"^    ", "", output, flags=re.MULTILINE)
-        if "…" not in expected and not line.startswith("try "):  # that one is recorded: see e2e/test_cli_try.py
-            assert redoma_command(*shlex.split(line)).stdout == expected
     assert redoma_command(*shlex.split(first[0])).stdout == "hello from the sandbox\n42\n"
+    typed = re.findall(r"^    \$ (.+)\n((?:    (?!\$ ).+\n)*)", text, re.MULTILINE)
+    assert len(typed) >= 12
+    place = tmp_path / "here"
+    place.mkdir()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    state = str(tmp_path / "state")
+    for line, output in typed:
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=place,
+            env={**os.environ, "PATH": path, "XDG_STATE_HOME": state},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        expected = re.escape(re.sub(r"^    ", "", output, flags=re.MULTILINE)).replace("…", "(?s:.*)")
+        assert re.fullmatch(expected, done.stdout), (line, done.stdout)
+
+
+def test_the_readme_needs_nothing_that_a_fresh_debian_lacks() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert not re.findall(r"numpy|\bbc\b|pip install", text)
+    assert len(text.splitlines()) <= 150
 
 
 def test_the_python_of_the_readme_gives_what_it_says(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
-    """Every block as one program. A line `expression   # value` is compared where the value is one that can be read."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert _python_of("README.md", monkeypatch, config) >= 4
+
+
+def test_the_python_of_the_page_on_the_library_gives_what_it_says(
+    monkeypatch: pytest.MonkeyPatch, config: Config, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _python_of("docs/library.md", monkeypatch, config) >= 8
+
+
+def test_the_python_of_the_page_on_the_core_gives_what_it_says(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
+    assert _python_of("docs/core.md", monkeypatch, config) >= 12
+
+
+def test_the_example_of_the_log_of_the_core_is_a_valid_one(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "core.md").read_text(), re.DOTALL)
+    (tmp_path / "redoma.yaml").write_text(example)
+    assert load_config(tmp_path / "redoma.yaml").log.core == tmp_path / "logs" / "core.log"
+
+
+# --- coming from other systems ---
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_examples_for_people_from_other_systems_run_as_printed(
+    monkeypatch: pytest.MonkeyPatch, redoma_command: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """In a directory with the files that they name, with the page's own `redoma.yaml` as the user's. What is shown of
+    other tools is marked `py` or `text`, and is not run."""
+    text = (ROOT / "docs" / "coming-from.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    own = Path.home() / ".config" / "redoma" / "redoma.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(example)
+    Path("data.csv").write_text("1\n2\n3\n")
+    Path("sum.py").write_text("print(sum(map(int, open('data.csv'))))\n")
+    for line, output in _shown(text):
+        done = redoma_command(*shlex.split(line))
+        assert (done.stdout, done.returncode) == (output, 0), line
+    assert len(_shown(text)) >= 4
+    assert _python_of("docs/coming-from.md", monkeypatch, load_config()) >= 25
+
+
+def _shown(text: str) -> list[tuple[str, str]]:
+    """Every `$ redoma …` line with its output."""
+    found = re.findall(r"^    \$ redoma (.+)\n((?:    (?!\$).+\n)+)", text, re.MULTILINE)
+    return [(line, re.sub(r"^    ", "", output, flags=re.MULTILINE)) for line, output in found]
+
+
+def _python_of(document: str, monkeypatch: pytest.MonkeyPatch, config: Config) -> int:
+    """Every block as one program. A line `expression   # value` is compared where the value is one that can be read.
+    How many were."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
     known: dict[str, Any] = {}
     with Executor(config) as shared:  # what `redoma.run` uses: its cells are not to outlive the test
         monkeypatch.setattr(sync, "_default", (os.getpid(), shared))
-        assert sum(_compare(block, known) for block in blocks) >= 10
+        return sum(_compare(block, known) for block in blocks)
 
 
 def _compare(block: str, known: dict[str, Any]) -> int:

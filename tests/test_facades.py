@@ -1,16 +1,22 @@
-"""R0 and R4: the source systems' own interfaces, word for word."""
+"""`execute_safe` and the Python core, word for word."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import redoma
-from redoma import Config, Core, Executor, execute_safe
+from redoma import Config, Core, Executor, execute_safe, sync
+from redoma.config import LogConfig, PolicyConfig
 from redoma.facades.core import extract
+from redoma.facades.core_messages import refusal
+from redoma.models import Decision, Finding
+from redoma.policy import load
 
 
 @pytest.fixture
@@ -24,7 +30,7 @@ def core(executor: Executor) -> Core:
     return Core(executor=executor)
 
 
-# R0.1, R0.3, R0.4
+# execute_safe
 
 
 async def test_execute_safe_returns_the_value(executor: Executor) -> None:
@@ -63,7 +69,7 @@ async def test_execute_safe_always_has_a_memory_limit(executor: Executor) -> Non
     assert "MemoryError" in said["message"]
 
 
-# R4
+# The Python core
 
 
 @pytest.mark.parametrize(
@@ -77,7 +83,14 @@ async def test_execute_safe_always_has_a_memory_limit(executor: Executor) -> Non
         ("print('passo')", "passo"),
         ("sistema = 'os'\nprint(sistema)", "os"),
         ("print('import os')", "import os"),
-        ("x = 1", ""),
+        ("x = 1", "Execução concluída com sucesso"),
+        ("", "Execução concluída com sucesso"),
+        ("lista = []\nlista.append(1)", "Execução concluída com sucesso"),
+        ("raise SystemExit", "Execução concluída com sucesso"),
+        ("print()", "Execução concluída com sucesso"),
+        ("print(reduce(lambda a, b: a * b, [1, 2, 3, 4]))", "24"),
+        ("reduce(lambda a, b: a + b, ['a'], 'b')", "'ba'"),
+        ("def reduce(x): return 'a própria'\nprint(reduce(1))", "a própria"),
     ],
 )
 def test_ordinary_code_gives_its_output(core: Core, code: str, expected: str) -> None:
@@ -98,6 +111,12 @@ def test_ordinary_code_gives_its_output(core: Core, code: str, expected: str) ->
         ("x = 'a' * 10**9", "Memória insuficiente: "),
         ("raise RuntimeError('x')", "Erro na execução: "),
         ("def f(n): return f(n + 1)\nf(0)", "Erro na execução: "),
+        ("raise UnicodeDecodeError('a', b'', 0, 1, 'x')", "Valor inválido: "),
+        ("raise ValueError", "Valor inválido: ValueError"),
+        ("assert False", "Erro na execução: AssertionError"),
+        ("raise SystemExit(3)", "Erro na execução: código de saída 3"),
+        ("reduce(lambda a, b: a / b, [1, 0])", "Divisão por zero: "),
+        ("import math\nreduce(1)", "Código não permitido por questões de segurança: "),
     ],
 )
 def test_each_error_has_its_message_in_portuguese(core: Core, code: str, beginning: str) -> None:
@@ -173,10 +192,13 @@ def test_a_hostile_message_is_read_and_has_no_code(message: str) -> None:
 def test_a_processed_message_is_remembered(core: Core) -> None:
     assert core.process_command("execute: print(2 + 2)") == "4"
     assert core.process_command("bom dia") == "Nenhum código encontrado na mensagem"
-    assert [(record.code, record.answer) for record in core.history] == [
-        ("print(2 + 2)", "4"),
-        (None, "Nenhum código encontrado na mensagem"),
-    ]
+    first, second = core.history
+    assert set(first) >= {"type", "code", "result"}
+    assert (first["type"], first["code"], first["result"]) == ("core", "print(2 + 2)", "4")
+    assert (second["type"], second["code"]) == ("core", None)
+    assert second["result"] == "Nenhum código encontrado na mensagem"
+    first["result"] = "outro"
+    assert core.history[0]["result"] == "4"  # what is handed out is a copy
 
 
 def test_the_log_has_every_field_and_no_secret(executor: Executor, tmp_path: Path) -> None:
@@ -195,4 +217,113 @@ def test_the_log_has_every_field_and_no_secret(executor: Executor, tmp_path: Pat
 def test_the_module_level_functions_work_alone() -> None:
     assert redoma.run_python_code("print(2 + 2)") == "4"
     assert redoma.process_command("```\nprint(1)\n```") == "1"
-    assert redoma.command_history()[-1].code == "print(1)"
+    entry = redoma.command_history()[-1]
+    assert (entry["type"], entry["code"], entry["result"]) == ("core", "print(1)", "1")
+
+
+@pytest.mark.parametrize("leaf", ["0", "print(n)", "print(repr([[n]]))"])
+def test_a_hundred_calls_of_the_users_own_fit_and_not_many_more(core: Core, leaf: str) -> None:
+    code = f"def f(n):\n    if n == 1:\n        {leaf}\n        return 'fim'\n    return f(n - 1)\nf({{}})"
+    assert not core.run_python_code(code.format(100)).startswith("Erro")
+    assert core.run_python_code(code.format(110)).startswith("Erro na execução: ")
+
+
+CORE_RULES = [rule for rule in load("core").rules if "python" in rule.example_languages and rule.match]
+ENGLISH = re.compile(r"\b(it|the|of|is|not|line|column|code|write|module|policy|this|profile)\b", re.I)
+
+
+@pytest.mark.parametrize("rule", CORE_RULES, ids=lambda rule: rule.id)
+def test_a_refusal_is_in_portuguese_from_its_first_word_to_its_last(core: Core, rule: redoma.Rule) -> None:
+    for code in rule.match:
+        if rule.id != "python.syntax" and not core.validate_code(code):
+            said = core.run_python_code(code)
+            prefix = "Código não permitido por questões de segurança: "
+            assert said.startswith((prefix, "Erro de sintaxe no código: "))
+            if said.startswith(prefix):
+                assert not ENGLISH.search(said), said
+                assert "[" not in said  # no name of a rule, which is English too
+
+
+def test_every_built_in_rule_of_the_profile_is_told_in_portuguese() -> None:
+    for rule in load("core").rules:
+        finding = Finding(
+            rule=rule.id, decision=Decision.FORBID, reason=rule.reason, line=2, suggestion=rule.suggestion
+        )
+        said = refusal(finding, "pt-BR")
+        assert rule.reason not in said
+        assert re.fullmatch(r"(o código|não é permitido) .+ \(linha 2\)\. [A-Z].+", said)
+
+
+def test_a_rule_of_the_users_own_speaks_for_itself(config: Config) -> None:
+    rule = redoma.Rule(id="mine", decision=Decision.FORBID, reason="aqui não se imprime", calls=("print",))
+    with Executor(Config(audit=config.audit, policy=PolicyConfig(rules=(rule,)))) as executor:
+        said = Core(executor=executor).run_python_code("print(1)")
+    assert said == "Código não permitido por questões de segurança: aqui não se imprime (linha 1)"
+
+
+def test_no_advice_of_the_profile_is_something_that_it_refuses(core: Core) -> None:
+    for rule in load("core").rules:
+        if "python" not in rule.example_languages or rule.command or rule.writes or rule.time_over:
+            continue
+        named = re.findall(r"[a-z_]+(?=\.[a-z])|[a-z_]+(?=\()|\bjson\b|\bcsv\b|\bfile\b|\bvariable\b", rule.suggestion)
+        assert named == [], f"{rule.id}: {rule.suggestion}"
+    # Each refusal that used to recommend what is refused itself.
+    for code in ("eval(x)", "import os", "import json\njson._os", "__import__(n)", "requests.post(1)", "os.system(x)"):
+        for locale in ("pt-BR", "en"):
+            said = Core(executor=core._executor, locale=locale).run_python_code(code)
+            assert not re.search(r"json|csv|ast\b|subprocess|requests|import the", said), said
+
+
+def test_code_is_validated_without_running_it(core: Core) -> None:
+    assert core.validate_code("print(reduce(lambda a, b: a + b, [1, 2]))") is True
+    assert core.validate_code("while True: pass") is True
+    for code in ("import os", "eval('1')", "open('x')", "def f(:", "#" * 1001):
+        assert core.validate_code(code) is False
+    assert core.validate_code(None) is False  # type: ignore[arg-type]
+    assert core.validate_code("print('passo')") is True
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (SyntaxError("invalid syntax"), "Erro de sintaxe no código: invalid syntax"),
+        (IndentationError("unexpected indent"), "Erro de sintaxe no código: unexpected indent"),
+        (NameError("name 'x' is not defined"), "Variável não definida: name 'x' is not defined"),
+        (TypeError("x"), "Tipo de dado inválido: x"),
+        (ValueError("x"), "Valor inválido: x"),
+        (IndexError("x"), "Índice fora dos limites: x"),
+        (KeyError("k"), "Chave não encontrada: 'k'"),
+        (ZeroDivisionError("division by zero"), "Divisão por zero: division by zero"),
+        (TimeoutError("x"), "Tempo limite excedido: x"),
+        (MemoryError("x"), "Memória insuficiente: x"),
+        (RuntimeError("x"), "Erro na execução: x"),
+        (json.JSONDecodeError("x", "", 0), "Valor inválido: x: line 1 column 1 (char 0)"),
+        (ValueError(), "Valor inválido: ValueError"),
+        (
+            ValueError("ghp_16C7e42F292c6912E7710c838347Ae178B4a"),
+            "Valor inválido: [redacted:github-token]",
+        ),
+    ],
+)
+def test_an_exception_becomes_its_message(error: BaseException, message: str) -> None:
+    assert redoma.handle_execution_error(error) == message
+
+
+def test_the_other_names_of_the_core_are_importable() -> None:
+    assert redoma.validate_code("print(1)") is True
+    assert redoma.validate_code("import os") is False
+
+
+def test_one_key_of_the_configuration_turns_the_log_on(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "logs" / "core.log"
+    with Executor(Config(audit=config.audit, log=LogConfig(core=path))) as executor:
+        monkeypatch.setattr(sync, "_default", (os.getpid(), executor))
+        redoma.run_python_code("print('função')")  # which is not given a log by anybody
+        Core().run_python_code("x = 1")
+        redoma.process_command("execute: 1 / 0")
+    first, second, third = map(json.loads, path.read_text().splitlines())
+    assert (first["code"], first["result"], first["error"]) == ("print('função')", "função", None)
+    assert (second["code"], second["result"]) == ("x = 1", "Execução concluída com sucesso")
+    assert third["error"].startswith("Divisão por zero")

@@ -335,7 +335,7 @@ def test_the_record_has_names_sizes_and_digests_but_no_contents(config: Config) 
     backend = FakeBackend(Answer(files={"hunter2-hunter2": b"the contents", "ok\udcff": b""}))
     with Executor(config, backends=[backend]) as executor:
         result = executor.run("1", backend="fake", outputs=["**"], secrets={"P": "hunter2-hunter2"})
-    assert set(result.files) == {"hunter2-hunter2", "ok\udcff"}
+    assert set(result.files) == {"[redacted:known-secret]", "ok\udcff"}
     (log,) = Path(config.audit.directory).glob("*.jsonl")
     intent, outcome = (json.loads(line)["data"] for line in log.read_text().splitlines())
     assert intent["outputs"] == ["**"]
@@ -456,3 +456,13 @@ def test_hidden_files_have_to_be_asked_for() -> None:
     files = [".git/hooks/x", "a/.b", "c"]
     assert hidden_files(files, ["**"]) == [".git/hooks/x", "a/.b"]
     assert hidden_files(files, ["**", "a/.*"]) == []
+
+
+def test_secrets_in_names_of_files_are_not_shown(config: Config) -> None:
+    files = {"is-hunter2x.txt": b"1", "is-hunter2x%2Etxt": b"2", "is-hunter2x": b"3", "ana@h.io": b""}
+    answer = Answer(files=files)
+    with Executor(config, backends=[FakeBackend(answer)]) as executor:
+        result = executor.run("x", outputs=["**"], secrets={"WORD": "hunter2x"}, backend="fake")
+    assert "hunter2x" not in repr(result.files)
+    assert sorted(result.files.values()) == sorted(files.values())
+    assert "ana@h.io" in result.files

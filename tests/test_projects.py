@@ -357,3 +357,21 @@ def test_input_that_nobody_has_read_is_asked_about_when_its_effect_is_applied_to
             again = executor.core.projects._case(kept, Effect(project=str(project)), None, (), False)
             assert again.evaluation.decision is (Decision.PROMPT if live else Decision.ALLOW)
             assert (again.live_input, again.entry) == (live, "app:db")
+
+
+def test_secrets_in_names_of_files_are_not_shown(settings: Config, project: Path) -> None:
+    code = (
+        'touch "is-$WORD" "$WORD.2" ana@exemplo.com.br; ln -s "$WORD" link; rm -f a.txt; echo x > ghp_' + "aB3dE6" * 6
+    )
+    with Executor(settings) as executor:
+        kept = executor.run(
+            code, "bash", workspace="overlay", project=project, secrets={"WORD": "Tr0ub4dor"}, writes=["nothing"]
+        )
+        assert kept.effect is not None
+        text = repr((kept.effect, kept.unexpected))
+        assert "Tr0ub4dor" not in text
+        assert "aB3dE6" not in text
+        assert "is-[redacted:known-secret]" in [change.path for change in kept.effect.changes]
+        assert "ana@exemplo.com.br" in kept.unexpected
+        executor.apply(kept.id, by_hand=True)  # as it was, names and all
+    assert (project / "is-Tr0ub4dor").exists()

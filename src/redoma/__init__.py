@@ -37,7 +37,14 @@ if TYPE_CHECKING:
         WorkspaceError,
     )
     from .executor import AsyncExecutor
-    from .facades.core import Core, command_history, process_command, run_python_code
+    from .facades.core import (
+        Core,
+        command_history,
+        handle_execution_error,
+        process_command,
+        run_python_code,
+        validate_code,
+    )
     from .facades.safe import execute_safe
     from .learned import Artifact, Diagnosis
     from .models import (
@@ -57,7 +64,7 @@ if TYPE_CHECKING:
     )
     from .policy import Rule
     from .streaming import AsyncLiveRun
-    from .sync import Executor, LiveRun, command, run, stream
+    from .sync import Executor, LiveRun, arun, command, run, stream
     from .telemetry import metrics
     from .workspace.atomic import atomic_write
 
@@ -72,13 +79,13 @@ _HOMES = {
         "NotWritten PolicyError RedomaError Refused StoreError Unsupported WorkspaceError"
     ),
     "executor": "AsyncExecutor",
-    "facades.core": "Core command_history process_command run_python_code",
+    "facades.core": "Core command_history handle_execution_error process_command run_python_code validate_code",
     "facades.safe": "execute_safe",
     "learned": "Artifact Diagnosis",
     "models": "Approval Chunk Decision Denial Evaluation Finding Isolation Level Limits Request Result Status Usage",
     "policy": "Rule",
     "streaming": "AsyncLiveRun",
-    "sync": "Executor LiveRun command run stream",
+    "sync": "Executor LiveRun arun command run stream",
     "workspace.atomic": "atomic_write",
 }
 _MODULES = {"approval": "approval", "exec": "exec", "metrics": "telemetry.metrics", "scripts": "scripts"}
@@ -129,16 +136,19 @@ __all__ = [
     "Usage",
     "WorkspaceError",
     "approval",
+    "arun",
     "atomic_write",
     "command",
     "command_history",
     "execute_safe",
+    "handle_execution_error",
     "metrics",
     "process_command",
     "run",
     "run_python_code",
     "scripts",
     "stream",
+    "validate_code",
 ]
 
 

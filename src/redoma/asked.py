@@ -193,7 +193,7 @@ def _missing(asked: Asked, theirs: dict[str, Any], told: dict[str, Any]) -> dict
     words = "argv" if request.language == "command" else "code"  # the other is made of it, for reading
     for name in (words, "requester", "reason", "outputs", "cwd", "require", "project", "label", "writes"):
         _note(missing, name, given.get(name), told.get(name))
-    if request.language == "lua":
+    if request.language != "command":
         _note(missing, "argv", given["argv"], told.get("argv", []))
     for field, what in (("env", "variable"), ("files", "the name of a file")):
         if len(given[field]) != len(told[field]):

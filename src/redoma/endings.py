@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from .backends.base import Outcome, exceeded
+from .backends.base import Outcome, Repr, exceeded
 from .diagnose import diagnose
 from .errors import RedomaError
 from .expect import Expectation, applied
 from .models import Change, Denial, Limits, Result, Status, Version
 from .output import Captured, clean
-from .sensitive import Redactor
+from .sensitive import PERSONAL_KINDS, Redactor
+from .sensitive.redactor import replace
+from .sensitive.scanner import Found
 from .workspace.declared import unexpected
 
 _LONGEST_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
@@ -46,8 +49,37 @@ def failed(
     return msgspec.structs.replace(result, status=Status.FAILED, error=message)
 
 
-def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Redactor, limits: Limits) -> Result:
+_LARGE = 100  # parts of a value, or thousands of characters
+
+
+def is_large(value: object) -> bool:
+    """Whether it takes long to look through a value: more than about 10 ms."""
+    left, todo = _LARGE, [value]
+    while todo and left > 0:
+        item = todo.pop()
+        left -= 1
+        if isinstance(item, dict):
+            todo += [*islice(item.keys(), left), *islice(item.values(), left)]
+        elif isinstance(item, list | tuple | set | frozenset):
+            todo += islice(item, left)
+        elif isinstance(item, str | bytes):
+            left -= len(item) // 1000
+    return left <= 0
+
+
+def finished(
+    result: Result,
+    outcome: Outcome,
+    captured: Captured,
+    redactor: Redactor,
+    limits: Limits,
+    expectation: Expectation | None,
+) -> Result:
     """The code ran. Whatever it left, value and message too, passes the redactor before anybody sees it."""
+    return looked_at(_told(result, outcome, captured, redactor, limits), expectation, redactor)
+
+
+def _told(result: Result, outcome: Outcome, captured: Captured, redactor: Redactor, limits: Limits) -> Result:
     value, in_value = redactor.redact_data(outcome.value)
     error, in_error = _message(outcome.error or _explanation(outcome.status, limits), redactor)
     counts = dict(captured.redacted)
@@ -58,6 +90,7 @@ def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Red
         status=outcome.status,
         exit_code=outcome.exit_code,
         value=value,
+        value_repr=_repr(outcome.value, value),
         exception=outcome.exception,
         error=error or None,
         isolation=outcome.isolation,
@@ -67,6 +100,16 @@ def finished(result: Result, outcome: Outcome, captured: Captured, redactor: Red
         files=outcome.files,
         left_out=outcome.left_out,
     )
+
+
+def _repr(came: Any, value: Any) -> str | None:
+    """The value as Python prints it: what came in place of a value that could not is that already."""
+    if came is None:
+        return None
+    try:
+        return str(value) if isinstance(came, Repr) else repr(value)
+    except (ValueError, RecursionError):  # an integer of more than 4300 digits
+        return f"<{type(value).__name__}, too large to print>"
 
 
 def looked_at(result: Result, expectation: Expectation | None, redactor: Redactor) -> Result:
@@ -83,6 +126,73 @@ def with_effect(result: Result, declared: tuple[str, ...] | None) -> Result:
         return result
     odd = unexpected(result.effect.changes, declared)
     return msgspec.structs.replace(result, unexpected=tuple(change.path for change in odd))
+
+
+def with_safe_names(result: Result, redactor: Redactor) -> Result:
+    """Without the secrets in names of files, which the code chose. What is kept to be applied keeps its true names.
+
+    Personal data stays: a report that is called after somebody has to be found by its name.
+    """
+    effect = result.effect
+    changes = effect.changes if effect else ()
+    names = [*result.files, *result.left_out, *result.unexpected, *(result.rollback or {})]
+    for change in changes:
+        names += [change.path, change.old_path, *(v.target for v in (change.before, change.after) if v)]
+    names += [*effect.refused, *effect.conflicts] if effect else []
+    safe = {name: _safe_name(name, redactor) for name in set(names)} if _has_secret("\n".join(names), redactor) else {}
+    if all(name == shown for name, shown in safe.items()):
+        return result
+
+    def version(one: Version | None) -> Version | None:
+        return one and msgspec.structs.replace(one, target=safe[one.target])
+
+    def mapped(values: dict[str, Any]) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        for name, value in values.items():
+            label, times = safe[name], 1
+            while label in shown:  # two secrets become the same word; neither file may vanish
+                times += 1
+                label = f"{safe[name]} ({times})"
+            shown[label] = value
+        return shown
+
+    if effect is not None:
+        effect = msgspec.structs.replace(
+            effect,
+            changes=tuple(
+                msgspec.structs.replace(
+                    change,
+                    path=safe[change.path],
+                    old_path=safe[change.old_path],
+                    before=version(change.before),
+                    after=version(change.after),
+                )
+                for change in changes
+            ),
+            refused=mapped(effect.refused),
+            conflicts=mapped(effect.conflicts),
+        )
+    return msgspec.structs.replace(
+        result,
+        files=mapped(result.files),
+        left_out=mapped(result.left_out),
+        unexpected=tuple(safe[path] for path in result.unexpected),
+        rollback=None if result.rollback is None else mapped(result.rollback),
+        effect=effect,
+    )
+
+
+def _secrets(data: bytes, redactor: Redactor) -> list[Found]:
+    return [found for found in redactor.find(data) if found.kind not in PERSONAL_KINDS]
+
+
+def _has_secret(text: str, redactor: Redactor) -> bool:
+    return bool(_secrets(text.encode("utf-8", "surrogatepass"), redactor))
+
+
+def _safe_name(name: str, redactor: Redactor) -> str:
+    data = name.encode("utf-8", "surrogatepass")
+    return replace(data, _secrets(data, redactor))[0].decode("utf-8", "surrogatepass")
 
 
 def _message(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
@@ -149,7 +259,10 @@ def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
         paths = [_path(change) for change in result.effect.changes[:_MOST_PATHS]]
         record["effect"] = {"digest": result.effect.digest, "changes": len(result.effect.changes)}
         record["effect"]["paths"] = redactor.redact_data(paths)[0]
-        record |= {"unexpected": list(result.unexpected)[:100], "rolled_back": result.rollback is not None}
+        record |= {
+            "unexpected": redactor.redact_data(result.unexpected[:100])[0],
+            "rolled_back": result.rollback is not None,
+        }
     if result.passed_over:
         record["passed_over"] = result.passed_over
     if result.no_checkpoint:

@@ -80,12 +80,13 @@ class Entries:
 
     def _request(self, entry: Entry, command: str | tuple[str, ...], options: Options) -> Request:
         """With the entry's limits, and the caller's variables alone."""
-        limits = options.get("limits")
+        limits = intake.limits_given(options)
         if limits is None or isinstance(limits, Mapping):
             # What a container sees to as a whole, from its beginning on, is asked of no run.
             kept = {name: getattr(Limits(), name) for name in _OF_THE_CONTAINER if isinstance(entry, DockerEntry)}
             limits = {**entry.limits, **kept, **(limits or {})}
         changed: Options = {**options, "backend": "auto", "limits": limits, "cwd": None, "checkpoint": None}
+        changed |= {"timeout": None, "memory": None}  # they are in `limits` now
         if isinstance(entry, MontyEntry):
             return intake.build(self._config, self._backends, changed, code=_source(command), language="python")
         argv = _argv(entry, command)

@@ -65,7 +65,7 @@ def talk(
     Without `live_input` it gets the input in its options and no more, so that policy has read all of it.
     """
     asked, control = _ask(executor.core, address, command, options, live_input=live_input)
-    return LiveRun(executor, executor.core.follow(asked)), control
+    return LiveRun(executor, executor.core.follow(asked, whole=options.get("whole_output", False))), control
 
 
 def _ask(

@@ -85,11 +85,12 @@ class AsyncExecutor:
         )
 
     async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
-        """Run source text."""
+        """Run source text and return its `Result`. Options are those of `redoma.run`; so is what it raises."""
         return await self._run(self._source(code, language, options), options)
 
     async def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
-        """Run an argument vector, without a shell; `entry` names a configured executor such as `app:shell`."""
+        """Run a program with its arguments, without a shell; `entry` names a configured executor such as `app:shell`.
+        Options are those of `redoma.run`."""
         return await self._run(self.ask(argv, entry, options), options)
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[Options]) -> AsyncLiveRun:
@@ -102,9 +103,9 @@ class AsyncExecutor:
         """Run an argument vector and follow its output."""
         return self._live(self.ask(argv, entry, options), options)
 
-    def follow(self, asked: Asked) -> AsyncLiveRun:
-        """Run what was asked and follow its output."""
-        live = Live(asked.request.limits, Redactor(asked.request.secrets.values()))
+    def follow(self, asked: Asked, *, whole: bool = False) -> AsyncLiveRun:
+        """Run what was asked and follow its output: with `whole` all of it, else as much as the result keeps."""
+        live = Live(asked.request.limits, Redactor(asked.request.secrets.values()), whole=whole)
         return AsyncLiveRun(live, lambda live: self.submit(asked, live=live))
 
     def _source(self, code: str, language: Language, options: Options) -> Asked:
@@ -145,7 +146,7 @@ class AsyncExecutor:
     def _live(self, asked: Asked, options: Options) -> AsyncLiveRun:
         if options.get("on_output") is not None:
             raise InvalidRequest("on_output was given to a stream", why="it would get nothing", next="leave it out")
-        return self.follow(asked)
+        return self.follow(asked, whole=options.get("whole_output", False))
 
     def check(
         self,
@@ -217,7 +218,7 @@ class AsyncExecutor:
                 self._record("outcome", request.id, endings.outcome(result, redactor))
             except AuditError as error:
                 result = endings.failed(result, error, redactor, ran=True)
-        return result
+        return endings.with_safe_names(result, redactor)
 
     async def _bound(self, asked: Asked, case: Case) -> Case:
         """With the files that it would execute, where somebody's yes counts: to read them takes time."""
@@ -315,8 +316,11 @@ class AsyncExecutor:
             else:
                 no = denial.of_limit(outcome, request, self.config.limits, redactor)
                 result = endings.with_effect(msgspec.structs.replace(result, denial=no, **more), asked.writes)
-                result = endings.finished(result, outcome, capture.finish(), redactor, request.limits)
-                return endings.looked_at(result, asked.expectation, redactor)
+                finish = functools.partial(
+                    endings.finished, result, outcome, capture.finish(), redactor, request.limits, asked.expectation
+                )
+                # Other runs end by the clock of this event loop.
+                return await asyncio.to_thread(finish) if endings.is_large(outcome.value) else finish()
             finally:
                 capture.close()
         unable = _no_backend(request, refusals)
@@ -456,6 +460,7 @@ def _require(name: str, can: Capabilities, asked: Asked) -> None:
     request = asked.request
     needs = {
         f"{request.language} code": request.language in can.languages,
+        "arguments": can.arguments or not request.argv or request.language not in ("python", "bash"),
         "input": can.stdin or not request.stdin,
         "input and signals while it runs": can.control or asked.control is None,
         "variables": can.env or not request.environment,

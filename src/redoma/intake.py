@@ -6,15 +6,19 @@ import difflib
 import os
 import pwd
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict
+from pathlib import Path
+from typing import Any, TypedDict, get_args
 
 import msgspec
 
 from .config import Config
 from .errors import InvalidRequest
-from .models import Limits, Request, Stream, WorkspaceKind
+from .models import LANGUAGES, Limits, Request, Stream, WorkspaceKind
 
 _LONGEST_COMMAND = 6 << 20  # the kernel's own bound; what no system runs need not be written to the log
+
+
+Files = Mapping[str, bytes | str | os.PathLike[str]] | Iterable[str | os.PathLike[str]]
 
 
 class More(TypedDict, total=False):
@@ -22,10 +26,16 @@ class More(TypedDict, total=False):
 
     policy: str | None
     limits: Limits | Mapping[str, Any] | None
-    """A whole `Limits`, or only the ones that differ from the configured."""
+    """A whole `Limits`, or only the ones that differ from the configured; sizes may be text such as `"256MiB"`."""
+    timeout: float | None
+    """Seconds that it may take: short for the limit `time`."""
+    memory: int | str | None
+    """Bytes that it may use, or a text such as `"256MiB"`: short for the limit of that name."""
     stdin: bytes | str
     secrets: Mapping[str, str]
-    files: Mapping[str, bytes | str]
+    """Variables of the run whose values are taken out of every output and record."""
+    files: Files
+    """What is placed in its directory first: name → content (bytes, text, or a `Path` to read), or a list of paths."""
     outputs: Iterable[str]
     """Which files of the run's directory to bring back, by glob; `**` for all that are new or changed."""
     checkpoint: bool | None
@@ -43,6 +53,8 @@ class More(TypedDict, total=False):
 class Options(More, total=False):
     """What a run may be given, beside its code."""
 
+    args: Iterable[str]
+    """Arguments of Python or Bash code: `sys.argv[1:]`, `"$@"`."""
     backend: str
     env: Mapping[str, str]
     cwd: str | None
@@ -55,6 +67,8 @@ class Options(More, total=False):
     """Whether to wait for a person who has to say yes. Without waiting the result is `pending`; see `resume`."""
     on_output: Callable[[Stream, str], Any] | None
     """Called with each piece of output (`"stdout"` or `"stderr"`, and text) while the run goes on."""
+    whole_output: bool
+    """Whether a stream gives all that is printed, up to `output_total`; else it gives as much as the result keeps."""
 
 
 def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:
@@ -63,6 +77,12 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
     backend = _plain(options.get("backend", "auto"))
     if backend != "auto":
         must_be_known("backend", [backend], backends)
+    must_be_one_of("language", what["language"], LANGUAGES)
+    must_be_one_of("workspace", options.get("workspace", "scratch"), get_args(WorkspaceKind))
+    if args := words("args", options.get("args", ())):
+        if what["language"] not in ("python", "bash"):
+            raise InvalidRequest("args were given with a command", why="it has its own", next="add them to the command")
+        what["argv"] = args
     if isinstance(code := what.get("code"), str):
         what["code"] = source(code)
     try:
@@ -70,11 +90,11 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
             {
                 **_plain(what),
                 "backend": backend,
-                "limits": _limits(config.limits, options.get("limits")),
+                "limits": _limits(config.limits, limits_given(options)),
                 "stdin": _bytes(options.get("stdin", b"")),
                 "env": _plain(dict(options.get("env", {}))),
                 "secrets": _plain(dict(options.get("secrets", {}))),
-                "files": {_plain(name): _bytes(content) for name, content in options.get("files", {}).items()},
+                "files": _files(options.get("files", {})),
                 "outputs": words("outputs", options.get("outputs", ())),
                 **_place(options, what["language"] == "command" and backend == "native"),
                 "checkpoint": options.get("checkpoint"),
@@ -86,7 +106,7 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
             Request,
             builtin_types=(bytes,),
         )
-        if request.language == "command":
+        if request.argv:
             _must_fit((*request.argv, *request.environment, *request.environment.values()))
         return request
     except msgspec.ValidationError as error:
@@ -142,6 +162,71 @@ def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None
                 why=f"known: {', '.join(valid) or 'none'}",
                 next=f"did you mean {near[0]!r}?" if near else f"use a known {kind}",
             )
+
+
+def must_be_one_of(kind: str, given: Any, choices: Iterable[str]) -> None:
+    choices = list(choices)
+    if given not in choices:
+        near = difflib.get_close_matches(str(given), choices, 1)
+        *first, last = choices
+        raise InvalidRequest(
+            f"{kind} {given!r}",
+            why=f"choose {', '.join(first)} or {last}",
+            next=f"did you mean {near[0]!r}?" if near else f"write {kind}={choices[0]!r}, or another of them",
+        )
+
+
+def limits_given(options: Options) -> Limits | Mapping[str, Any] | None:
+    """The limits that a caller asks for, whichever way they were written."""
+    limits = options.get("limits")
+    short = {"time": options.get("timeout"), "memory": options.get("memory")}
+    short = {name: value for name, value in short.items() if value is not None}
+    if isinstance(limits, Limits):
+        return msgspec.structs.replace(limits, **short)
+    for name in short.keys() & set(limits or {}):
+        raise InvalidRequest(
+            f"the limit {name!r} was given twice",
+            why=f"as {'timeout' if name == 'time' else name}=… and in limits",
+            next="leave one of them out",
+        )
+    return {**(limits or {}), **short}
+
+
+def _files(given: Files) -> dict[str, bytes]:
+    """Name → content. A list is of paths: a relative one keeps its directories, any other only its last name."""
+    if isinstance(given, (str, bytes, os.PathLike)):
+        raise InvalidRequest(
+            f"files is {given!r}",
+            why="it takes names and contents, or a list of paths",
+            next=f"write [{given!r}], or {{'name': content}}",
+        )
+    if isinstance(given, Mapping):
+        return {_plain(os.fspath(name)): _content(content) for name, content in given.items()}
+    files: dict[str, bytes] = {}
+    for one in given:
+        path = Path(one)
+        name = path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
+        if name in files:
+            raise InvalidRequest(
+                f"two files are to be called {name!r}",
+                why="a list places each under its own name",
+                next="name them: files={'first.csv': Path(…), 'second.csv': Path(…)}",
+            )
+        files[name] = _content(path)
+    return files
+
+
+def _content(given: bytes | str | os.PathLike[str]) -> bytes:
+    if not isinstance(given, os.PathLike):
+        return _bytes(given)
+    try:
+        return Path(given).read_bytes()
+    except OSError as error:
+        raise InvalidRequest(
+            f"the file {os.fspath(given)!r} can't be read",
+            why=(error.strerror or str(error)).lower(),
+            next="name a file that is there" if not os.path.isdir(given) else "list the files in it",
+        ) from None
 
 
 def _limits(configured: Limits, given: Limits | Mapping[str, Any] | None) -> Limits:

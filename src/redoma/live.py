@@ -15,11 +15,16 @@ in part if its first part looks like nothing; secrets of the request can't. With
 shown anew, the whole stream is the text of the result. Beyond them it stops: what follows is kept as the result keeps
 it, its beginning and its end in half the room, and shown when the run ends.
 
+With `whole` nothing is left out: what the result keeps is no bound, only what the run may print in all is. A line that
+is too long to wait for is then shown up to where no secret of the expected length can begin, if it is plain text; other
+long lines wait for their end.
+
 Memory is bounded whoever listens, and however slowly: by the limits on output, and by what may have to wait.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from threading import Lock
@@ -45,13 +50,14 @@ _INSIDE_CHARACTER = bytes(range(0x80, 0xC0))
 class Live:
     """Takes output as it comes, from any thread, and gives back what may be shown of it by now."""
 
-    def __init__(self, limits: Limits, redactor: Redactor) -> None:
+    def __init__(self, limits: Limits, redactor: Redactor, *, whole: bool = False) -> None:
+        """`whole`: all that is printed, not only as much as the result keeps."""
         self.redactor = redactor
         unfinished = Unfinished(redactor)
         self._streams: dict[Stream, _Shown] = {
-            name: _Shown(limits, redactor, unfinished) for name in ("stdout", "stderr")
+            name: _Shown(limits, redactor, unfinished, whole) for name in ("stdout", "stderr")
         }
-        self._ready: list[Chunk] = []
+        self._ready: list[tuple[Stream, list[bytes]]] = []
         self._lock = Lock()
         self.wake: Callable[[], None] = lambda: None
         """Called after output has come."""
@@ -71,16 +77,14 @@ class Live:
                     self._append(name, shown.paused())
                 if shown.since is not None:
                     waits.append(shown.since + DELAY - now)
-            ready, self._ready = self._ready, []
-        return ready, min(waits, default=None)
+            return self._given(), min(waits, default=None)
 
     def finish(self) -> list[Chunk]:
         """The run has ended: everything that is left."""
         with self._lock:
             for name, shown in self._by_arrival():
                 self._append(name, shown.ended())
-            ready, self._ready = self._ready, []
-        return ready
+            return self._given()
 
     def _by_arrival(self) -> list[tuple[Stream, _Shown]]:
         return sorted(self._streams.items(), key=lambda item: item[1].since or 0.0)
@@ -88,23 +92,30 @@ class Live:
     def _append(self, stream: Stream, text: bytes) -> None:
         if not text:
             return
-        if self._ready and self._ready[-1].stream == stream:  # a slow listener gets one large piece, not a million
-            text = self._ready.pop().text.encode() + text
-        self._ready.append(Chunk(stream, text.decode()))
+        if not self._ready or self._ready[-1][0] != stream:
+            self._ready.append((stream, []))
+        self._ready[-1][1].append(text)
+
+    def _given(self) -> list[Chunk]:
+        """What is ready; a slow listener gets one large piece, not a million."""
+        ready, self._ready = self._ready, []
+        return [Chunk(stream, b"".join(pieces).decode()) for stream, pieces in ready]
 
 
 class _Shown:
     """One stream: what was shown of it, and what waits."""
 
-    def __init__(self, limits: Limits, redactor: Redactor, unfinished: Unfinished) -> None:
-        self._limits, self._redactor, self._unfinished = limits, redactor, unfinished
-        self._bytes, self._lines = limits.output_bytes, limits.output_lines  # that may still be shown
+    def __init__(self, limits: Limits, redactor: Redactor, unfinished: Unfinished, whole: bool) -> None:
+        self._limits, self._redactor, self._unfinished, self._whole = limits, redactor, unfinished, whole
+        # What may still be shown.
+        self._bytes, self._lines = (sys.maxsize, sys.maxsize) if whole else (limits.output_bytes, limits.output_lines)
         self._margin = max(LONGEST_SECRET, redactor.longest)
         self._context = b""  # sanitised, and shown
         self._pending = bytearray()  # raw, from the beginning of a line on
         self._shown = b""  # what of it, sanitised, was shown already
         self._line_open = self._anew = False  # whether a line end was not shown yet; was shown, and has changed
         self._rest: Ends | None = None  # what comes after too much has been shown
+        self._due = 4 * self._margin  # bytes that may wait before they are looked at for that reason
         self.since: float | None = None
         """Since when something waits that a pause might release."""
 
@@ -116,14 +127,22 @@ class _Shown:
         self._pending += data
         if self.since is None or b"\n" in data:  # an unfinished line is one since it began
             self.since = now
-        if len(self._pending) <= 4 * self._margin:
+        if len(self._pending) <= self._due:
             return b""
         text = self._advance(self._whole_lines())
         if len(self._pending) > 4 * self._margin:  # a line, or a key, without an end
-            self._stop()
+            if self._whole:
+                text += self._part_of_long_line()
+            else:
+                self._stop()
+        # What has to wait even so is not looked at again for each small piece.
+        most = 4 * self._margin
+        self._due = most if len(self._pending) <= most else 2 * len(self._pending)
         return text
 
     def lines(self) -> bytes:
+        if len(self._pending) > 4 * self._margin:
+            return b""  # `add` has looked at it
         text = self._advance(self._whole_lines())
         if not self._pending:
             self.since = None
@@ -132,6 +151,29 @@ class _Shown:
     def paused(self) -> bytes:
         self.since = None
         return self._advance(self._plain(), inside=True)
+
+    def _part_of_long_line(self) -> bytes:
+        """Some of a line without an end. It has to be plain text: then a cut changes nothing."""
+        size = len(self._pending) - 1
+        while size > 0 and self._pending[size] & 0xC0 == 0x80:  # not in the middle of a character
+            size -= 1
+        line = bytes(self._pending[:size])
+        if b"\n" in line or not _is_plain(line) or not line.startswith(self._shown):
+            return b""  # lines that wait, or nothing that could be cut
+        before, start = len(self._context), len(self._shown)
+        found = [
+            Found(max(0, item.start - before), item.end - before, item.kind)
+            for item in self._redactor.find(self._context + line)
+            if item.end > before + start
+        ]
+        stop = _outside(found, start, max(start, len(line) - self._margin))
+        while stop > start and line[stop] & 0xC0 == 0x80:
+            stop -= 1
+        text = (b"\n" if self._anew else b"") + _redacted(line, found, start, stop) if stop > start else b""
+        self._context = (self._context + line[:stop])[-_CONTEXT:].lstrip(_INSIDE_CHARACTER)
+        self._shown, self._line_open, self._anew = b"", self._line_open or text != b"", self._anew and not text
+        del self._pending[:stop]
+        return text
 
     def ended(self) -> bytes:
         text = self._advance(bytes(self._pending), ended=True)
@@ -243,6 +285,14 @@ def _redacted(clean: bytes, found: list[Found], start: int, stop: int) -> bytes:
         Found(max(0, item.start - start), item.end - start, item.kind) for item in found if start < item.end <= stop
     ]
     return replace(clean[start:stop], inside)[0]
+
+
+def _is_plain(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return is_clean(data)
 
 
 def _after_lines(data: bytes, start: int, lines: int) -> int:

@@ -22,6 +22,7 @@ from .errors import InvalidRequest
 from .learned import Artifact, Diagnosis
 from .learned import Seed as Seed
 from .learned import Usage as Usage
+from .notation import parse_size
 from .reach import HOST, Reach
 
 KiB = 1024
@@ -133,11 +134,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     open_files: int = 256
     """Descriptors of one process."""
     recursion: int = 1000
-    """Depth of Python calls, on backends that count them."""
+    """Depth of the code's own Python calls, on backends that count them."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
+            if isinstance(value, str) and name in _SIZES:
+                value = _size(name, value)
+                msgspec.structs.force_setattr(self, name, value)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**63:
                 raise InvalidRequest(
                     f"limit {name!r} is {value!r}", why="a limit is a positive number", next=f"set {name} above 0"
@@ -146,6 +150,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise InvalidRequest(
                     f"limit {name!r} is {value!r}", why="it counts whole units", next=f"use {int(value) or 1}"
                 )
+
+
+_SIZES = ("memory", "output_bytes", "output_total", "file_size", "disk")
+
+
+def _size(name: str, text: str) -> int:
+    """Bytes of a size as people write it."""
+    if (size := parse_size(text.strip())) is None:
+        raise InvalidRequest(
+            f"limit {name!r} is {text!r}", why="that is no size", next="write a number of bytes, 256MiB or 1.5GB"
+        )
+    return size
 
 
 MIN_SECRET = 4
@@ -171,7 +187,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str = ""
     argv: tuple[str, ...] = ()
-    """The command; of a Lua script, its name and its arguments."""
+    """The command; of Python and Bash code, its arguments; of a Lua script, its name and its arguments."""
     language: Language = "python"
     backend: str = "auto"
     limits: Limits = Limits()
@@ -209,18 +225,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                 why="no backend runs it",
                 next=f"use one of {', '.join(LANGUAGES)}",
             )
-        if self.language == "command":
-            if not self.argv or not self.argv[0] or self.code:
-                raise InvalidRequest(
-                    "a command needs an argument vector",
-                    why="argv is empty" if not self.code else "it was given as code",
-                    next='pass argv=("ls", "-l"), or language="bash" for a shell script',
-                )
-        elif self.argv and self.language != "lua":
+        if self.language == "command" and (not self.argv or not self.argv[0] or self.code):
             raise InvalidRequest(
-                f"argv was given with language {self.language!r}",
-                why="source text takes no argument vector",
-                next='use language="command" for an argument vector',
+                "a command needs an argument vector",
+                why="argv is empty" if not self.code else "it was given as code",
+                next='pass argv=("ls", "-l"), or language="bash" for a shell script',
             )
         for word in self.argv:
             if "\0" in word:
@@ -432,7 +441,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     stdout: str = ""
     stderr: str = ""
     value: Any = None
-    """The value of a last expression: plain data as it is, anything else as its `repr`."""
+    """The value of a last expression: plain data, dates and `Decimal` as they are, a NumPy scalar as the number that it
+    holds, anything else as its `repr`."""
+    value_repr: str | None = None
+    """The value as Python prints it; None if there was none."""
     exception: str | None = None
     """The type of the exception that ended the code, where the backend can tell."""
     error: str | None = None
@@ -482,6 +494,34 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         return self.status is Status.OK
 
+    def to_text(self, limit: int = 8000) -> str:
+        """What came of it as one text, for a language model or a log: how it ended, output, value and error.
+
+        `limit` is how many characters it may have (at least 200). Each part gets its share, and of a part that is too
+        long the middle is left out. What was redacted stays so.
+        """
+        if limit < 200:
+            raise InvalidRequest(f"limit is {limit}", why="nothing useful fits", next="allow 200 characters or more")
+        head = f"status: {self.status.value}"
+        head += "" if self.exit_code in (None, 0) else f" (exit code {self.exit_code})"
+        denial = self.denial and f"{self.denial.why}. Allowed: {self.denial.allowed}"
+        parts = {
+            "stdout": self.stdout.strip("\n"),
+            "stderr": self.stderr.strip("\n"),
+            "value": None if self.value is None else self.value_repr or repr(self.value),
+            "error": self.error,
+            "denied": denial or None,
+            "mismatch": self.mismatch,
+            "files": ", ".join(sorted(self.files)),
+        }
+        shown = {name: text for name, text in parts.items() if text}
+        room, texts = limit - len(head), {}
+        for place, (name, text) in enumerate(sorted(shown.items(), key=lambda part: len(part[1]))):
+            share = room // (len(shown) - place)  # short ones first, so that what they don't need goes to the others
+            texts[name] = _shortened(f"\n{name}:\n{text}" if "\n" in text else f"\n{name}: {text}", share)
+            room -= len(texts[name])
+        return head + "".join(texts[name] for name in shown)
+
     @property
     def shell_exit(self) -> int:
         """What a command line should exit with."""
@@ -502,3 +542,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
                 return 125
             case Status.PENDING:
                 return 75  # EX_TEMPFAIL: try again later
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Its beginning and its end, with a note of what is missing between."""
+    if len(text) <= limit:
+        return text
+    note = f"\n[… {len(text) - limit:,} characters left out …]\n"
+    room = max(0, limit - len(note))
+    return (text[: room - room // 2] + note + text[len(text) - room // 2 :])[:limit]

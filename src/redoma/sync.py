@@ -45,25 +45,32 @@ class Executor:
         self._thread.start()
 
     def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
-        """Run source text."""
+        """Run source text and return its `Result`. Options are those of `redoma.run`; so is what it raises."""
         if (on_output := options.pop("on_output", None)) is None:
             return self.wait(self.core.run(code, language, **options))
         with self.stream(code, language, **options) as run:
             return run.deliver(on_output)
 
     def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
-        """Run an argument vector, without a shell; `entry` names a configured executor such as `app:shell`."""
+        """Run a program with its arguments, without a shell, and return the `Result`.
+
+        `argv` is a list such as `["git", "status"]`; `entry` names a configured executor such as `app:shell`, which may
+        also take one text. Options are those of `redoma.run`.
+        """
         if (on_output := options.pop("on_output", None)) is None:
             return self.wait(self.core.command(argv, entry=entry, **options))
         with self.stream_command(argv, entry=entry, **options) as run:
             return run.deliver(on_output)
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[Options]) -> LiveRun:
-        """Run source text and follow its output: `with … as run`, `for` over it, then `run.result`."""
+        """Run source text and follow its output: `with … as run`, `for` over it, then `run.result`.
+
+        Options are those of `redoma.run`. Leaving the block early ends the run.
+        """
         return LiveRun(self, self.core.stream(code, language, **options))
 
     def stream_command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> LiveRun:
-        """Run an argument vector and follow its output."""
+        """Run a program with its arguments and follow its output. Options are those of `redoma.run`."""
         return LiveRun(self, self.core.stream_command(argv, entry=entry, **options))
 
     def resume(
@@ -74,7 +81,19 @@ class Executor:
         expect: Any = None,
         writes: Iterable[str] | None = None,
     ) -> Result:
-        """Run what was `pending`, if a person has said yes to it since; see `AsyncExecutor.resume`."""
+        """Run what was `pending`, if a person has said yes to it since.
+
+        Args:
+            id: `result.approval_id` of the pending result.
+            secrets: The same as before: they were not kept.
+            expect, writes: As of `redoma.run`; they were not kept either.
+
+        Returns:
+            The `Result`, which is `pending` still if nobody has answered.
+
+        Raises:
+            ApprovalError: Nothing waits under that id, or the secrets are others.
+        """
         return self.wait(self.core.resume(id, secrets=secrets, expect=expect, writes=writes))
 
     def apply(
@@ -87,19 +106,39 @@ class Executor:
         by_hand: bool = False,
         wait: bool = True,
     ) -> Kept:
-        """Make what a run did in an overlay happen to its project, all or nothing; see `AsyncExecutor.apply`."""
+        """Make what a run did in an overlay happen to its project, all or nothing.
+
+        Args:
+            id: Of the run: `result.id`.
+            paths: Only what is at these paths or below; by default everything.
+            named: Protected paths, or globs, that are to be applied too.
+            exact: Only what is at `paths` itself.
+            by_hand: A person has seen the effect and is saying yes by this call.
+            wait: Whether to wait for a person who has to say yes.
+
+        Returns:
+            What is kept of the run, with what was applied and what was left.
+
+        Raises:
+            ApprovalError: A person has to say yes and has not.
+            Conflict: The project has changed since in the same places; nothing was applied.
+            WorkspaceError: There is nothing of that run to apply, or it can't be applied.
+        """
         return self.wait(self.core.apply(id, paths=paths, named=named, exact=exact, by_hand=by_hand, wait=wait))
 
     def discard(self, id: str) -> Kept:  # noqa: A002
-        """Drop what a run did in an overlay."""
+        """Drop what the run of that `id` did in an overlay. Raises `WorkspaceError` if there is nothing of it."""
         return self.wait(self.core.discard(id))
 
     def undo(self, id: str) -> Kept:  # noqa: A002
-        """Take back exactly what was applied; refused if it has changed since."""
+        """Take back exactly what was applied of that run. Raises `WorkspaceError` if it has changed since."""
         return self.wait(self.core.undo(id))
 
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
-        """What policy says of a request, without running it."""
+        """What policy says of a request, without running it: the `Evaluation`, with its findings and its decision.
+
+        `policy` names the pack that judges; by default the configured one. Raises `PolicyError` for an unknown one.
+        """
         return self.core.check(request, policy)
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -111,6 +150,7 @@ class Executor:
         raise RedomaError("this executor is closed", why="it was, or its process forked", next="make a new one")
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Begin something on our loop and return what it returns, or raise what it raises."""
         answer = self.start(work)
         try:
             return answer.result()
@@ -250,15 +290,95 @@ def default() -> Executor:
 
 
 def run(code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
-    """Run source text on a shared executor."""
+    """Run source text in a sandbox, on an executor that all callers of this process share.
+
+    Args:
+        code: The source text.
+        language: `"python"`, `"bash"` or `"lua"`.
+        timeout: Seconds that it may take; 30 unless configured otherwise.
+        memory: Bytes that it may use, or a text such as `"256MiB"`.
+        limits: Other limits, as a `Limits` or a mapping of those that differ: `{"disk": "64MiB", "processes": 10}`.
+        files: What is placed in its working directory first: name → content (bytes, text, or a `Path` to read), or a
+            list of paths.
+        outputs: Which files of that directory to bring back in `result.files`: globs such as `["out/*.csv"]`.
+        stdin: Its input, bytes or text.
+        env: Its variables; it gets no others of yours.
+        secrets: More variables, whose values are taken out of every output and record.
+        backend: `"auto"` (the first of jail, docker and monty that can), or one by name; `"native"` is no sandbox.
+        policy: The rules that judge it: `"standard"`, `"script"`, `"strict"`, `"core"`, or `"none"`.
+        workspace: `"scratch"` (an empty directory), or `"read-only"`, `"overlay"` or `"direct"` of `project`.
+        project: The directory that such a workspace is made of; by default the current one.
+        cwd: A directory of the host to work in, on backends that see the host; with a project, one inside it.
+        writes: Where in its project it is expected to write, by glob; changes elsewhere are told as `unexpected`.
+        checkpoint: Whether the directory of the host that it works in is put back unless it ends well.
+        require: Isolation layers without which it does not run, such as `["seccomp"]`.
+        expect: What it has to print: `"json"`, `"regex:…"`, a JSON Schema or a type; see `result.data`.
+        wait: Whether to wait for a person who has to say yes; if not, the result is `pending`.
+        on_output: Called with `"stdout"` or `"stderr"` and a piece of text while it runs.
+        reason, requester, label: For whoever is asked, and for the record.
+
+    Returns:
+        The `Result`, however it ended: see its `ok`, `stdout`, `value`, `error` and `to_text()`.
+
+    Raises:
+        InvalidRequest: The request itself makes no sense: an unknown option, a file that isn't there.
+        CallbackError: `on_output` raised; the result is on the error.
+    """
     return default().run(code, language, **options)
 
 
+async def arun(code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
+    """Run source text without blocking the event loop. Cancelling the task ends the run.
+
+    Args:
+        code: The source text.
+        language: `"python"`, `"bash"` or `"lua"`.
+        options: As of `run`. `on_output` is called in another thread.
+
+    Returns:
+        The `Result`, however it ended.
+
+    Raises:
+        InvalidRequest: The request itself makes no sense.
+    """
+    executor = default()
+    return await asyncio.wrap_future(executor.start(executor.core.run(code, language, **options)))
+
+
 def stream(code: str, language: Language = "python", **options: Unpack[Options]) -> LiveRun:
-    """Run source text on a shared executor and follow its output."""
+    """Run source text and follow its output while it runs.
+
+        with redoma.stream(code) as run:
+            for stream, text in run:
+                print(text, end="")
+        print(run.result.status)
+
+    Args:
+        code: The source text.
+        language: `"python"`, `"bash"` or `"lua"`.
+        options: As of `run`.
+
+    Returns:
+        A `LiveRun`: iterate over it, then look at its `result`. Leaving the block early ends the run.
+
+    Raises:
+        InvalidRequest: The request itself makes no sense.
+    """
     return default().stream(code, language, **options)
 
 
 def command(argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
-    """Run an argument vector, without a shell, on a shared executor."""
+    """Run a program with its arguments, without a shell.
+
+    Args:
+        argv: The program and its arguments: `["git", "status"]`.
+        entry: A configured executor to run it, such as `"app:shell"`.
+        options: As of `run`.
+
+    Returns:
+        The `Result`, however it ended.
+
+    Raises:
+        InvalidRequest: The request itself makes no sense, or the executor does not list the command.
+    """
     return default().command(argv, entry=entry, **options)

@@ -259,7 +259,7 @@ breach(number)
     Attack(
         name="forks without end in Bash",
         language="bash",
-        code="set -e; for ((i = 0; i < 80; i++)); do sleep 2 & done; [ $(jobs -r | wc -l) -gt 60 ] && breach",
+        code=f"set -e; for ((i = 0; i < 80; i++)); do sleep {2 * SLOW} & done; [ $(jobs -r | wc -l) -gt 60 ] && breach",
         limits={"processes": 30},
         control=raised(processes=200),
     ),

@@ -111,6 +111,50 @@ def test_the_other_kinds(place: Place) -> None:
     )
 
 
+def test_docker_takes_6_mib_and_no_limit_at_all(place: Place) -> None:
+    found = entries(place, *(f"kind: exec.docker, image: x, memory_limit: {size}" for size in ("6291456", "6MiB", "0")))
+    assert [entry.memory_limit for entry in found.values()] == [6 * MiB, 6 * MiB, 0]  # type: ignore[union-attr]
+
+
+LISTED = """\
+# as a registry prints its entries
+- name: shell
+  kind: exec.native
+  default_work_dir: /srv
+  command_whitelist: [git status]
+- name: box
+  kind: exec.docker
+  image: python:3.11-slim
+"""
+
+
+def test_a_file_that_is_a_list_holds_entries_of_the_namespace_app(place: Place) -> None:
+    whole = "version: '1.0'\nnamespace: app\nentries:\n" + LISTED
+    listed = place.load(place.named(LISTED))
+    assert listed.entries == place.load(place.named(whole)).entries
+    assert set(listed.entries) == {"app:shell", "app:box"}
+    assert listed.origins["entries.app:box"].endswith("named.yaml:6")
+
+
+def test_what_is_wrong_in_a_list_of_entries_is_told_with_its_place(place: Place) -> None:
+    (problem,) = config.check(place.named("- name: a\n  kind: exec.native\n  comand_whitelist: [ls]\n"), env=place.env)
+    assert (problem.line, problem.key) == (3, "entries[0].comand_whitelist")
+    (problem,) = config.check(place.named("- ls\n"), env=place.env)
+    assert (problem.line, problem.key) == (1, "entries[0]")
+    twice = "- {name: a, kind: exec.native}\n- {name: a, kind: exec.jail}\n"
+    (problem,) = config.check(place.named(twice), env=place.env)
+    assert "there is already an entry 'app:a'" in problem.message
+
+
+def test_a_list_that_was_only_found_defines_no_executor_until_it_is_trusted(place: Place) -> None:
+    place.project_file.write_text("- {name: shell, kind: exec.native}\n")
+    found = place.load()
+    assert found.entries == {}
+    assert "line 1 defines the executor 'app:shell', which runs on this host" in found.notices[0]
+    config.trust(place.project_file, env=place.env)
+    assert set(place.load().entries) == {"app:shell"}
+
+
 DOCKER = "kind: exec.docker, image: x, "
 WRONG = {
     "kind: exec.dcoker, image: x": ("kind", "did you mean 'exec.docker'?"),
@@ -133,6 +177,10 @@ WRONG = {
     DOCKER + "user: 1000": ("user", 'put it in quotes: "1000"'),
     DOCKER + "memory_limit: -1": ("memory_limit", "a number of at least 0, found the number -1"),
     DOCKER + "memory_limit: lots": ("memory_limit", "a number of bytes"),
+    DOCKER + "memory_limit: 1": ("memory_limit", "too little memory: Docker takes no less than 6MiB | write 6MiB or"),
+    DOCKER + "memory_limit: 6291455": ("memory_limit", "Docker takes no less than 6MiB"),
+    DOCKER + "memory_limit: 6MB": ("memory_limit", "6000000 bytes are too little memory"),
+    DOCKER + "limits: {memory: 1MiB}": ("limits.memory", "Docker takes no less than 6MiB"),
     DOCKER + "cpu_quota: -100000": ("cpu_quota", "a number of at least 0"),
     DOCKER + "cpu_quota: 1": ("cpu_quota", "too little for anything to run | 100000 is one processor"),
     DOCKER + "pids_limit: -1": ("pids_limit", "a number of at least 0"),

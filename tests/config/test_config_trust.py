@@ -273,17 +273,69 @@ def test_a_broken_file_of_another_user_is_ignored_and_said_so(somebody_elses: Pl
         stream.write("limits: {tiem: 5}\n")
     loaded = somebody_elses.load()
     assert loaded.limits == Limits()
-    assert "of another user has no effect" in loaded.notices[0]
-    assert "tiem" in loaded.notices[0]
+    assert "has no effect, because it belongs to the user" in loaded.notices[0]
 
 
-def test_a_file_of_another_user_may_tighten_and_may_not_loosen(somebody_elses: Place) -> None:
+@pytest.mark.parametrize("seconds", [5, 60])
+def test_a_file_of_another_user_says_nothing_until_its_content_is_trusted(somebody_elses: Place, seconds: int) -> None:
     with somebody_elses.project_file.open("w") as stream:
-        stream.write("limits: {time: 5}\n")
-    assert somebody_elses.load().limits.time == 5
-    with somebody_elses.project_file.open("w") as stream:
-        stream.write("limits: {time: 60}\n")
-    assert somebody_elses.load().limits.time == 30
+        stream.write(f"limits: {{time: {seconds}}}\n")
+    assert somebody_elses.load().limits == Limits()
+    if os.geteuid() == 0:  # else the list of trusted files would have to be another user's, too
+        config.trust(somebody_elses.project_file, env=somebody_elses.env)
+        assert somebody_elses.load().limits.time == seconds
+        with somebody_elses.project_file.open("a") as stream:
+            stream.write("\n")
+        assert somebody_elses.load().limits == Limits()
+
+
+def test_a_file_of_another_user_does_not_hide_the_one_above_it(somebody_elses: Place) -> None:
+    below = somebody_elses.project_file.parent / "uploads"
+    below.mkdir()
+    (below / "redoma.yaml").symlink_to("/dev/null")
+    below.chmod(0o777)
+    somebody_elses.project_file.unlink()
+    somebody_elses.project_file.write_text("limits: {time: 7}\n")
+    loaded = config.load(cwd=below, env=somebody_elses.env)
+    assert len(loaded.notices) == (1 if os.geteuid() == 0 else 2)
+    assert loaded.limits.time == (7 if os.geteuid() == 0 else 30)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("how", ["a file", "a file for all", "a link", "a directory", "a directory for all", "above"])
+def test_whoever_could_have_put_a_file_there_is_told(place: Place, how: str) -> None:
+    """Also where the file itself is ours: another user may have moved it, or linked to it."""
+    sub = place.project_file.parent / "above" / "sub"
+    sub.mkdir(parents=True)
+    file = sub / "redoma.yaml"
+    file.write_text("limits: {time: 5}\n")
+    assert config.load(cwd=sub, env=place.env).limits.time == 5
+    match how:
+        case "a file":
+            os.chown(file, 65534, -1)
+        case "a file for all":
+            file.chmod(0o666)
+        case "a link":
+            file.rename(sub / "other.yaml")
+            file.symlink_to("other.yaml")
+            assert config.load(cwd=sub, env=place.env).limits.time == 5
+            os.chown(file, 65534, -1, follow_symlinks=False)
+        case "a directory":
+            os.chown(sub, 65534, -1)
+        case "a directory for all":
+            sub.chmod(0o777)
+        case "above":
+            sub.parent.chmod(0o777)
+    loaded = config.load(cwd=sub, env=place.env)
+    assert loaded.limits.time == 30
+    assert f"redoma config trust {file}" in loaded.notices[0]
+    if how in ("a file", "a directory", "a link"):
+        assert config.load(cwd=sub, env={**place.env, "SUDO_UID": "65534"}).limits.time == 5
+        assert config.load(cwd=sub, env={**place.env, "SUDO_UID": "1"}).limits.time == 30
+    sub.chmod(0o1777)  # as /tmp
+    sub.parent.chmod(0o1777)
+    os.chown(sub, 0, -1)
+    assert config.load(cwd=sub, env=place.env).limits.time == (30 if how.startswith("a file") or how == "a link" else 5)
 
 
 # Whatever a project file says, it can't weaken what is in force

@@ -57,7 +57,7 @@ def test_run_shows_the_value_of_inline_code(redoma_command: Command) -> None:
 
 def test_run_of_a_missing_file_says_so(redoma_command: Command) -> None:
     done = redoma_command("run", "missing.py")
-    assert done.returncode == 125
+    assert done.returncode == 2
     assert "there is no file missing.py" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -86,9 +86,9 @@ def test_run_bash_in_a_cell_and_on_the_host_only_when_asked(redoma_command: Comm
         (("run", "--lang", "bash", "rm -rf /"), 126),
         (("run", "--backend", "native", "--lang", "bash", "sudo ls"), 126),
         (("run", "--require", "moon-dust", "1"), 125),
-        (("run", "--backend", "nativ", "1"), 125),
-        (("run", "--memory", "lots", "1"), 125),
-        (("nonsense",), 125),
+        (("run", "--backend", "nativ", "1"), 2),
+        (("run", "--memory", "lots", "1"), 2),
+        (("nonsense",), 2),
     ],
 )
 def test_the_exit_status_tells_the_endings_apart(
@@ -284,15 +284,15 @@ def test_a_reader_that_has_enough_is_no_error(redoma_command: Command) -> None:
     os.close(reader)
     done = redoma_command("audit", "tail", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_everything_after_the_first_dashes_is_the_commands(redoma_command: Command, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("content")
     assert redoma_command("exec", "--backend", "native", "--", "cat", "--", str(tmp_path / "f")).stdout == "content"
-    without = redoma_command("exec", "ls")
-    assert without.returncode == 125
-    assert "--" in without.stderr
+    without = redoma_command("exec", "--backend", "native")
+    assert without.returncode == 2
+    assert "there is no command" in without.stderr
 
 
 def on_a_terminal(*arguments: str, **env: str) -> bytes:
@@ -406,10 +406,10 @@ def test_a_source_may_come_through_a_pipe() -> None:
 def test_lua_is_not_read_as_python(redoma_command: Command, tmp_path: Path, command: str) -> None:
     file = tmp_path / "a script.lua"
     told = redoma_command(command, "nowhere.lua")
-    assert (told.returncode, "there is no file" in told.stderr) == (125, True)
+    assert (told.returncode, "there is no file" in told.stderr) == (2 if command == "run" else 3, True)
     file.write_text("print(1)\n")
     told = redoma_command(command, str(file))
-    assert (told.returncode, told.stdout) == (125, "")
+    assert (told.returncode, told.stdout) == (2 if command == "run" else 3, "")
     assert told.stderr == (f"redoma: {file} is a Lua script: this takes Python and Bash\n  next: redoma lua '{file}'\n")
     assert redoma_command(command, "--lang", "python", str(file)).returncode == 0
 
@@ -425,6 +425,10 @@ def test_lua_is_not_read_as_python(redoma_command: Command, tmp_path: Path, comm
         (["lua", "--nonsense", "--json", "nope.lua"], True),
         (["exec", "app:x", "--", "ls", "--json"], False),
         (["exec", "--json", "app:x", "--", "ls"], True),
+        (["exec", "app:x", "--json", "--", "ls"], True),
+        (["exec", "app:x", "ls", "--json"], False),
+        (["try", "--json", "--keep", "--apply-if-ok", "ls"], True),
+        (["try", "--keep", "--apply-if-ok", "ls", "--json"], False),
         (["run", "lua.py", "--json"], True),
     ],
 )
@@ -432,7 +436,7 @@ def test_an_error_is_json_if_we_were_asked_for_it_and_not_the_program(
     redoma_command: Command, arguments: list[str], is_json: bool
 ) -> None:
     told = redoma_command(*arguments)
-    assert told.returncode == 125
+    assert told.returncode == 2
     assert told.stdout.startswith("{") == is_json
     assert told.stderr.startswith("redoma: ") != is_json
 

@@ -204,7 +204,7 @@ def test_what_is_refused_and_what_fails_have_their_own_status(redoma_command: Co
     assert outside.returncode == 126
     assert redoma_command("--config", config, "exec", "app:cell", "--", "rm", "-rf", "/").returncode == 126
     unknown = redoma_command("--config", config, "exec", "app:sell", "--", "ls")
-    assert (unknown.returncode, "did you mean 'app:shell'?" in unknown.stderr) == (125, True)
+    assert (unknown.returncode, "did you mean 'app:shell'?" in unknown.stderr) == (2, True)
     failed = redoma_command("--config", config, "exec", "--require", "nothing", "app:shell", "--", "ls")
     assert failed.returncode == 125
     missing = redoma_command("--config", config, "exec", "app:cell", "--", "no-such-program")
@@ -222,7 +222,7 @@ def test_options_reach_the_program(redoma_command: Command, config: str, tmp_pat
 
 def test_montys_code_is_one_word(redoma_command: Command, config: str) -> None:
     assert redoma_command("--config", config, "exec", "app:calc", "--", "6 * 7").stdout == "42\n"
-    assert redoma_command("--config", config, "exec", "app:calc", "--", "6", "*", "7").returncode == 125
+    assert redoma_command("--config", config, "exec", "app:calc", "--", "6", "*", "7").returncode == 2
 
 
 def test_the_executors_are_listed(redoma_command: Command, config: str, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_the_executors_are_listed(redoma_command: Command, config: str, tmp_path
     told = json.loads(redoma_command("--config", config, "exec", "--list", "--json").stdout)
     assert {entry["address"]: entry["kind"] for entry in told}["app:box"] == "exec.docker"
     unknown = redoma_command("exec", "app:shell", "--", "ls")
-    assert (unknown.returncode, "none is configured" in unknown.stderr) == (125, True)
+    assert (unknown.returncode, "none is configured" in unknown.stderr) == (2, True)
     assert "`entries` in redoma.yaml" in unknown.stderr
     nothing = redoma_command("exec", "--list")
     assert (nothing.returncode, nothing.stdout) == (0, "")

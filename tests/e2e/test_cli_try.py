@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -65,21 +66,27 @@ def at_a_terminal(place: Path, *command: str, answers: list[str]) -> str:
     return seen.replace("\0", "").replace("\r", "")
 
 
-def test_the_demonstration_in_the_readme_is_what_happens(shop: Path) -> None:
+def test_the_picture_in_the_readme_is_what_happens(shop: Path) -> None:
     before = every_byte(shop)
-    shown = re.search(r"    \$ redoma try -- make clean\n(.*?Your project is as it was\.\n)", _readme(), re.DOTALL)
-    assert shown is not None
-    recorded = re.sub("^    ", "", shown[1], flags=re.MULTILINE)
-    seen = at_a_terminal(shop, "try", "--", "make", "clean", answers=["discard"])
-    assert [line.rstrip() for line in seen.splitlines() if line.strip()] == [
-        line.rstrip() for line in recorded.splitlines() if line.strip()
-    ]
+    drawn = ElementTree.parse(ROOT / "docs" / "images" / "try.svg")  # noqa: S314 - our own
+    lines = ["".join(text.itertext()) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    recorded = [line.replace("\N{NO-BREAK SPACE}", " ").rstrip() for line in lines]
+    assert recorded.pop(0) == "$ redoma try make clean"
+    recorded = recorded[: next(at for at, line in enumerate(recorded) if line.startswith("$"))]
+    seen = at_a_terminal(shop, "try", "make", "clean", answers=["discard"])
+    assert [line.rstrip() for line in seen.splitlines() if line.strip()] == [line for line in recorded if line.strip()]
     assert every_byte(shop) == before
 
 
-def _readme() -> str:
-    # The last lines of a diff are context that the README leaves out.
-    return (ROOT / "README.md").read_text().replace("    +price = 0\n", "    +price = 0\n\n\n     def total(n):\n")
+@pytest.mark.parametrize("answer", ["a", "ap", "APPLY"])
+def test_the_beginning_of_an_answer_will_do(shop: Path, answer: str) -> None:
+    seen = at_a_terminal(shop, "try", "make", "clean", answers=["d", answer])
+    assert "'d' could be diff or discard" in seen
+    undo = re.search(r"Applied 3 changes\. To take it back: redoma (changes undo \w+)\n", seen)
+    assert undo is not None
+    assert not (shop / "data").exists()
+    at_a_terminal(shop, *undo[1].split(), answers=[])
+    assert (shop / "data" / "orders.csv").exists()
 
 
 def test_chosen_files_are_applied_and_the_others_are_not(shop: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_run_is_one_line_of_what_matters_and_records_of_another_kind_can_be_ha
 @pytest.mark.parametrize("arguments", [["--regex", "("], ["--since", "yesterday"], ["--since", "9" * 30 + "d"]])
 def test_what_can_not_be_looked_for_is_told(some: Stage, redoma: Called, arguments: list[str]) -> None:
     status, shown, error = redoma("audit", "search", *arguments)
-    assert (status, shown) == (125, "")
+    assert (status, shown) == (2, "")
     assert "Traceback" not in error
 
 
@@ -188,11 +188,11 @@ def test_an_export_never_replaces_a_file_unasked_nor_leaves_half_of_one(
     file = tmp_path / "runs.csv"
     file.write_text("mine")
     status, _, error = redoma("audit", "export", "-o", str(file))
-    assert (status, file.read_text()) == (125, "mine")
+    assert (status, file.read_text()) == (2, "mine")
     assert "--force" in error
     assert redoma("audit", "export", "-o", str(file), "--force")[0] == 0
     assert file.read_text().startswith('"id","time"')
-    assert redoma("audit", "export", "-o", str(tmp_path / "no" / "x.csv"))[0] == 125
+    assert redoma("audit", "export", "-o", str(tmp_path / "no" / "x.csv"))[0] == 2
     assert {path.name for path in tmp_path.iterdir()} == {"state", "runs.csv"}
 
 

@@ -25,7 +25,7 @@ from redoma import AsyncExecutor, Config, Executor, Status
 from redoma.backends.jail import JailBackend
 from redoma.config import AuditConfig
 from redoma.errors import BackendError
-from redoma.models import Request
+from redoma.models import Limits, Request
 
 SLEEP = "import time; time.sleep(60)"
 Make = Callable[..., tuple[AsyncExecutor, JailBackend]]
@@ -68,6 +68,34 @@ async def end(*tasks: asyncio.Task[Any]) -> None:
 
 
 # --- how many ---
+
+
+SLOW_VALUES = {
+    "sets of numbers with the same hash": "[{n * (2**61 - 1) for n in range(1, 990)} for _ in range(100)]",
+    "a report of millions of lists": "import os\n"
+    "open('/run/report', 'w').write('{\"value\":[' + '[],' * 2_200_000 + '[]]}')\nos._exit(0)",
+    "a large dictionary of texts": "{f'key {n}': f'text {n}' for n in range(10_000)}",
+}
+
+
+@pytest.mark.parametrize("code", SLOW_VALUES.values(), ids=SLOW_VALUES)
+async def test_a_value_that_is_slow_to_read_holds_up_no_other_run(make: Make, code: str) -> None:
+    executor, _ = make(minimum=2)
+    longest, done = 0.0, False
+
+    async def tick() -> None:
+        nonlocal longest
+        before = time.monotonic()
+        while not done:
+            await asyncio.sleep(0.01)
+            longest, before = max(longest, time.monotonic() - before), time.monotonic()
+
+    ticking = asyncio.create_task(tick())
+    found = await executor.run(code, backend="jail", limits=Limits(time=20, cpu=20))
+    done = True
+    await ticking
+    assert found.status is Status.OK
+    assert longest < 1, "the event loop stood still, and with it the clock that ends other runs"
 
 
 async def test_the_minimum_is_kept_armed(make: Make) -> None:

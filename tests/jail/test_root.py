@@ -31,7 +31,7 @@ def test_an_older_kernel_restricts_the_same_mounts(user: int, monkeypatch: pytes
             os.mkdir(place)
             _linux.mount("tmpfs", place, "tmpfs", flags, "mode=755")
         os.mkdir("/tmp/tree2")
-        attributes = _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID
+        attributes = _linux.MS_RDONLY | _linux.MOUNT_ATTR_NOSUID
         os.mkdir("/tmp/new")
         _linux.mount("/tmp/tree", "/tmp/new", "", _linux.MS_BIND | _linux.MS_REC)
         os.chdir("/tmp")

@@ -88,7 +88,7 @@ def test_from_standard_input_and_from_nowhere(redoma_command: Command) -> None:
     assert (done.returncode, done.stdout) == (1, "stdin\tx\n")
     assert done.stderr.startswith("stdin:1: here\n")
     missing = redoma_command("lua", "nowhere.lua")
-    assert (missing.returncode, missing.stdout) == (125, "")
+    assert (missing.returncode, missing.stdout) == (2, "")
     assert missing.stderr == (
         "redoma: there is no file nowhere.lua: a script is a file, or `-`\n  next: check the path\n"
     )
@@ -97,7 +97,7 @@ def test_from_standard_input_and_from_nowhere(redoma_command: Command) -> None:
 @pytest.mark.parametrize("backend", ["monty", "nonsense"])
 def test_a_backend_that_has_no_lua_is_an_error(lua: Command, backend: str) -> None:
     done = lua("print(1)", options=("--backend", backend))
-    assert (done.returncode, done.stdout) == (125, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert f"Lua can't run on {backend}: it runs on auto, jail, native" in done.stderr
 
 

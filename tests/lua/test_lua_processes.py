@@ -1,4 +1,4 @@
-"""R1's process API, as a Lua script has it."""
+"""The process API, as a Lua script has it."""
 
 from __future__ import annotations
 

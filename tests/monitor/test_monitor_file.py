@@ -128,9 +128,11 @@ def test_a_file_that_others_can_write_is_refused(config: Config, tmp_path: Path)
     file = tmp_path / "monitor.yaml"
     file.write_text("checks: []")
     file.chmod(0o666)
-    for named in (file, None):
-        with pytest.raises(InvalidFile, match="other users can change it"):
-            load(named, config, cwd=tmp_path)
+    with pytest.raises(InvalidFile, match="other users can change it"):
+        load(file, config, cwd=tmp_path)
+    found = load(None, config, cwd=tmp_path)
+    assert found.checks == CHECKS
+    assert "has no effect, because anybody can change it" in found.notices[0]
 
 
 @pytest.mark.parametrize(
@@ -185,4 +187,18 @@ def test_a_file_of_another_user_is_not_used_and_stops_nobody(config: Config, tmp
     os.chown(file, 65534, 65534)
     plan = load(None, config, cwd=tmp_path)
     assert plan.checks == CHECKS
-    assert "another user's" in plan.notices[0]
+    assert "it belongs to the user" in plan.notices[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_counts_once_its_content_is_trusted(config: Config, tmp_path: Path) -> None:
+    file = tmp_path / "monitor.yaml"
+    file.write_text("checks: [{name: theirs, rule: 'True'}]")
+    os.chown(file, 65534, 65534)
+    env = {"HOME": str(tmp_path), "REDOMA_STATE_DIR": str(tmp_path / "state")}
+    assert load(None, config, cwd=tmp_path, env=env).checks == CHECKS
+    trust(reaches(file, config, env=env)[0], env=env)
+    assert "theirs" in [check.name for check in load(None, config, cwd=tmp_path, env=env).checks]
+    with file.open("a") as stream:
+        stream.write("\n")
+    assert load(None, config, cwd=tmp_path, env=env).checks == CHECKS

@@ -1,4 +1,4 @@
-"""R2: a script executor that is used once and never closed, and one that lacks what it needs."""
+"""A script executor that is used once and never closed, and one that lacks what it needs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_containers_are_as_configured_but_for_what_scripts_are_promised(co
     nowhere = DockerConfig(host=f"unix://{tmp_path}/configured.sock", python="other:1", bash="other:1")
     assert "configured.sock" in ((await executor(nowhere).execute("echo hello", "bash")).error or "")
     given = executor(nowhere, host=os.environ["DOCKER_HOST"])
-    assert await given.execute("echo hello", "bash") == HELLO  # with R2's image, and the host that was given
+    assert await given.execute("echo hello", "bash") == HELLO  # with the promised image, and the host that was given
     result = await executor(DockerConfig(runtime="no-such-runtime")).execute("echo hello", "bash")
     assert (result.exit_code, "no runtime 'no-such-runtime'" in (result.error or "")) == (-1, True)
 
@@ -124,8 +124,9 @@ async def test_without_an_engine_the_error_says_what_to_do(config: Config, tmp_p
     scripts = ScriptExecutor(config=config, host=f"unix://{tmp_path}/no.sock")
     result = await scripts.execute("print('hello')", "python")
     assert (result.success, result.exit_code, result.validation_failed, result.timeout) == (False, -1, False, False)
-    assert "engine" in (result.error or "")
-    assert "Next: " in (result.error or "")
+    assert "engine" in result.stderr
+    assert "Next: " in result.stderr
+    assert result.error == result.stderr
 
 
 @pytest.mark.usefixtures("engine")
@@ -133,8 +134,9 @@ async def test_without_the_image_the_error_says_what_to_do(config: Config, monke
     monkeypatch.setattr(ScriptExecutor, "IMAGES", MappingProxyType(dict.fromkeys(("python", "bash"), "redoma-none:0")))
     result = await ScriptExecutor(config=config).execute("print('hello')", "python")
     assert (result.success, result.exit_code, result.validation_failed) == (False, -1, False)
-    assert "redoma-none:0" in (result.error or "")
-    assert "docker pull" in (result.error or "")
+    assert "redoma-none:0" in result.stderr
+    assert "docker pull" in result.stderr
+    assert result.error == result.stderr
 
 
 async def test_what_can_not_be_recorded_does_not_run(tmp_path: Path) -> None:
@@ -143,6 +145,7 @@ async def test_what_can_not_be_recorded_does_not_run(tmp_path: Path) -> None:
     result = await scripts.execute("print('hello')", "python")
     assert (result.success, result.stdout, result.exit_code, result.validation_failed) == (False, "", -1, False)
     assert result.error
+    assert result.error == result.stderr
 
 
 @pytest.mark.parametrize("warm", ["2", 1.5, True, -1, None, 10**6])

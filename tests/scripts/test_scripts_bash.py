@@ -1,4 +1,4 @@
-"""R2.5: `bash -n` on text that nobody has reviewed: in a cell or, where there is none, with next to no rights."""
+"""`bash -n` on text that nobody has reviewed: in a cell or, where there is none, with next to no rights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ import pytest_asyncio
 
 from redoma.backends.jail import JailBackend
 from redoma.errors import BackendError, BackendUnavailable
-from redoma.facades import script_bash
-from redoma.facades.script_bash import Bash
-from redoma.scripts import ScriptValidator
+from redoma.scripts import ScriptValidator, bash_syntax
+from redoma.scripts.bash_syntax import Bash
 
 ROOT = os.geteuid() == 0
 
@@ -89,7 +88,7 @@ async def test_where_there_are_cells_no_process_of_the_host_reads_it(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(place, f"echo > {place}/run; exit 1")
-    monkeypatch.setattr(script_bash, "_on_the_host", lambda *_: pytest.fail("it was read on the host"))
+    monkeypatch.setattr(bash_syntax, "_on_the_host", lambda *_: pytest.fail("it was read on the host"))
     asked = Bash()
     try:
         assert await asked.objection("echo 1") is None
@@ -152,7 +151,7 @@ async def test_a_text_that_bash_takes_too_long_for_is_refused(
     on_the_host: Bash, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(place, "exec sleep 60")
-    monkeypatch.setattr(script_bash, "_SECONDS", 1)
+    monkeypatch.setattr(bash_syntax, "_SECONDS", 1)
     problem = await on_the_host.objection("echo 1")
     assert problem is not None
     assert "too long" in problem.reason
@@ -169,7 +168,7 @@ async def test_a_bash_that_can_not_be_started_is_an_objection(on_the_host: Bash,
 def test_limits_that_are_lower_already_are_no_obstacle() -> None:
     code = (
         "import asyncio, resource\n"
-        "from redoma.facades.script_bash import Bash\n"
+        "from redoma.scripts.bash_syntax import Bash\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (3, 3))\n"
         "bash = Bash()\n"
         "bash._without_cells = True\n"

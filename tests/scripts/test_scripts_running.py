@@ -1,4 +1,4 @@
-"""R2: every sentence of it, with scripts that really run: in containers of an engine, and in cells of the jail."""
+"""Scripts that really run: in containers of an engine, and in cells of the jail."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import pytest_asyncio
 
 from redoma import Config
 from redoma.config import AuditConfig
-from redoma.facades import scripts
-from redoma.scripts import ExecutionResult, ScriptExecutor
+from redoma.scripts import ExecutionResult, ScriptExecutor, executor
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -56,7 +55,7 @@ async def bench(
         yield Bench(kind, scripts, audit, engine)
 
 
-# R2.1, R2.6
+# Endings
 
 
 ENDINGS = [
@@ -94,7 +93,7 @@ async def test_long_output_is_returned_whole(bench: Bench) -> None:
     assert result.stdout == "".join(f"line {i}\n" for i in range(20000))
 
 
-# R2.2, R2.3
+# What they run in
 
 LOOK = """
 import os, socket, json, sys
@@ -198,7 +197,7 @@ async def test_there_are_no_more_than_100_processes(bench: Bench) -> None:
     assert why == "Resource temporarily unavailable\n"
 
 
-# R2.4
+# Time
 
 
 async def test_a_timeout_returns_what_was_printed_and_leaves_nothing(bench: Bench) -> None:
@@ -210,17 +209,19 @@ async def test_a_timeout_returns_what_was_printed_and_leaves_nothing(bench: Benc
         bench.scripts.execute("trap '' TERM INT; echo out; echo err >&2; while :; do sleep 1; done", "bash", timeout=2),
     )
     assert time.monotonic() - start > 2
-    late = ExecutionResult(False, "out\n", "err\n", -1, timeout=True, error="Script execution timed out after 2 s")
+    said = "Script execution timed out after 2s"
+    late = ExecutionResult(False, "out\n", f"err\n{said}", -1, timeout=True, error=said)
     assert (python, bash) == (late, late)
     assert bench.containers() == []
 
 
 async def test_who_runs_out_of_processor_time_is_told_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = {"docker": 300, "jail": 60}[bench.kind]
-    monkeypatch.setattr(scripts, "_CPU_GRACE", 1.0 - budget)  # so that a second is left of it
+    monkeypatch.setattr(executor, "_CPU_GRACE", 1.0 - budget)  # so that a second is left of it
     result = await bench.scripts.execute("print('busy')\nwhile True: pass", "python", 60)
     assert (result.timeout, result.exit_code, result.stdout) == (True, -1, "busy\n")
     assert result.error == "Script execution timed out: it used more than 1 s of processor time and was ended"
+    assert result.stderr == result.error
 
 
 HALF = """
@@ -235,7 +236,11 @@ subprocess.run(["python3", "child.py"])
 
 async def test_a_timeout_returns_what_was_printed_without_an_end_of_line(bench: Bench) -> None:
     result = await bench.scripts.execute(HALF, "python", 5)
-    assert (result.timeout, result.stdout, result.stderr) == (True, "out, child", "err")
+    assert (result.timeout, result.stdout, result.stderr) == (
+        True,
+        "out, child",
+        "err\nScript execution timed out after 5s",
+    )
 
 
 STREAMS = """
@@ -272,11 +277,12 @@ async def test_the_time_is_60_s_by_default_and_300_s_at_most(bench: Bench, given
 @pytest.mark.parametrize("given", [0, -1, math.nan, "5", True, [1]])
 async def test_a_timeout_that_is_none_is_a_validation_failure(bench: Bench, given: Any) -> None:
     result = await bench.scripts.execute("print(1)", "python", given)
-    assert (result.success, result.validation_failed, result.exit_code) == (False, True, -1)
-    assert (result.error or "").startswith("Invalid timeout")
+    assert (result.success, result.validation_failed, result.exit_code) == (False, True, None)
+    assert result.stderr.startswith("Invalid timeout")
+    assert result.error == result.stderr
 
 
-# R2.5
+# What is refused
 
 
 @pytest.mark.parametrize(
@@ -296,9 +302,10 @@ async def test_a_timeout_that_is_none_is_a_validation_failure(bench: Bench, give
 async def test_nothing_runs_if_validation_fails(bench: Bench, script: str, kind: str, says: str) -> None:
     before = len(bench.records())
     result = await bench.scripts.execute(script, kind)
-    assert (result.success, result.stdout, result.stderr, result.exit_code) == (False, "", "", -1)
+    assert (result.success, result.stdout, result.exit_code) == (False, "", None)
     assert (result.validation_failed, result.timeout) == (True, False)
-    assert says in (result.error or "")
+    assert says in result.stderr
+    assert result.error == result.stderr
     if kind == "ruby":
         assert (result.error or "").startswith(says)
         return
@@ -332,8 +339,8 @@ async def test_a_secret_that_was_recognised_is_not_put_on_record(
 async def test_of_a_script_that_is_far_too_long_only_the_beginning_is_on_record(bench: Bench) -> None:
     before = len(bench.records())
     result = await bench.scripts.execute("#" * (17 << 20), "python")  # more than a record can hold
-    assert (result.success, result.validation_failed, result.exit_code) == (False, True, -1)
-    assert "10000" in (result.error or "")
+    assert (result.success, result.validation_failed, result.exit_code) == (False, True, None)
+    assert "10000" in result.stderr
     intent, outcome = bench.records()[before:]
     assert (intent["data"]["code"], outcome["data"]["status"]) == ("#" * 10_002, "forbidden")
 

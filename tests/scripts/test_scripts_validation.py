@@ -1,4 +1,4 @@
-"""R2.5 and R2.7: what is refused before anything runs, in which words, and the lists that say so."""
+"""What is refused before anything runs, in which words, and the lists that say so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import redoma
 from redoma import Config
 from redoma.config import AuditConfig, PolicyConfig
 from redoma.executor import AsyncExecutor
-from redoma.facades.script_checks import rules_of
 from redoma.models import Decision, Language
 from redoma.scripts import (
     BASH_DANGEROUS_PATTERNS,
@@ -22,6 +21,7 @@ from redoma.scripts import (
     ScriptValidator,
     ValidationResult,
 )
+from redoma.scripts.patterns import rules_of
 from redoma.sensitive.patterns import PATTERNS, Pattern
 
 

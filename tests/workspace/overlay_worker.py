@@ -6,17 +6,22 @@ A program of its own, since an unprivileged user has to run it too, with nothing
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
 import random
+import select
 import shutil
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +63,8 @@ class Bench:
             code=code,
             language=language,
             workspace=workspace,
-            project=str(self.project),
-            cwd=str(self.project),
+            project=str(self.project) if workspace != "scratch" else None,
+            cwd=str(self.project) if workspace != "scratch" else None,
             limits=Limits(**{"time": 20.0, **limits}),
         )
         printed = bytearray()
@@ -147,6 +152,108 @@ async def read_only_is_read_only(bench: Bench) -> None:
     assert outcome.entries is None
     assert outcome.isolation.layers["workspace"].endswith("read-only")
     assert bench.snapshot() == before
+
+
+_TALK = """
+import errno, fcntl, os, select, socket
+def tried(name, work):
+    try: print(name, work())
+    except OSError as error: print(name, errno.errorcode[error.errno])
+def connect(kind):
+    with socket.socket(socket.AF_UNIX, kind) as one:
+        one.connect("socket" if kind == socket.SOCK_STREAM else "datagrams")
+    return "connected"
+def write():
+    os.write(os.open("pipe", os.O_WRONLY | os.O_NONBLOCK), b"from the cell")
+    return "written"
+def lock(path, how):
+    with open(path) as file: how(file)
+    return "free"
+tried("stream", lambda: connect(socket.SOCK_STREAM))
+tried("datagram", lambda: connect(socket.SOCK_DGRAM))
+tried("pipe", write)
+tried("flock", lambda: lock("a.txt", lambda file: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)))
+tried("record", lambda: lock("d/b.txt", lambda file: fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)))
+"""
+_WATCH = """
+import ctypes, os, select, time
+libc = ctypes.CDLL(None)
+watch = libc.inotify_init1(os.O_NONBLOCK)
+assert libc.inotify_add_watch(watch, PATH, 0x20) > 0  # IN_OPEN
+print("seen" if select.select([watch], [], [], 0.7)[0] else "quiet")
+"""
+
+
+@case
+async def nothing_but_contents_of_a_project_reaches_a_run(bench: Bench) -> None:
+    """Sockets, pipes, locks and watches are the host's: a run that may only read the files must not find them."""
+    names = {socket.SOCK_STREAM: "socket", socket.SOCK_DGRAM: "datagrams"}
+    with contextlib.ExitStack() as held:
+        for kind, name in names.items():
+            listener = held.enter_context(socket.socket(socket.AF_UNIX, kind))
+            here = os.getcwd()
+            os.chdir(bench.project)  # the path of a socket is short
+            listener.bind(name)
+            os.chdir(here)
+            if kind == socket.SOCK_STREAM:
+                listener.listen()
+        os.mkfifo(bench.project / "pipe")
+        pipe = os.open(bench.project / "pipe", os.O_RDWR | os.O_NONBLOCK)
+        held.callback(os.close, pipe)
+        for name in ("socket", "datagrams", "pipe"):
+            (bench.project / name).chmod(0o666)
+        fcntl.flock(held.enter_context((bench.project / "a.txt").open()), fcntl.LOCK_EX)
+        fcntl.lockf(held.enter_context((bench.project / "d/b.txt").open("r+")), fcntl.LOCK_EX)
+        for workspace in ("read-only", "overlay"):
+            await bench.run(_TALK, workspace=workspace, language="python")
+            told = dict(line.split(" ", 1) for line in bench.stdout.splitlines())
+            assert told == {
+                "stream": "ECONNREFUSED",
+                "datagram": "ECONNREFUSED",
+                "pipe": "ENXIO",  # nobody reads this one
+                "flock": "free",
+                "record": "free",
+            }, (workspace, bench.stdout)
+            assert not select.select([pipe], [], [], 0)[0], workspace
+
+
+@case
+async def a_run_does_not_see_who_opens_files_of_a_project(bench: Bench) -> None:
+    with opening(bench.project / "a.txt"):
+        for workspace in ("read-only", "overlay"):
+            await bench.run(f"PATH = b'a.txt'\n{_WATCH}", workspace=workspace, language="python")
+            assert bench.stdout == "quiet\n", (workspace, bench.stdout)
+
+
+@case
+async def a_run_neither_finds_locks_on_files_of_the_system_nor_sees_who_opens_them(bench: Bench) -> None:
+    system = Path("/usr/bin/env")
+    code = f"import fcntl\nfcntl.flock(open('{system}'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with opening(system):
+        await bench.run(code, workspace="scratch", language="python")
+        assert bench.stdout == "", bench.stdout
+        await bench.run(f"PATH = b'/usr/bin/env'\n{_WATCH}", workspace="scratch", language="python")
+        assert bench.stdout == "quiet\n", bench.stdout
+
+
+@contextlib.contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """A file that the host has a lock on, and opens again and again."""
+    done = threading.Event()
+
+    def again() -> None:
+        while not done.wait(0.02):
+            path.open().close()
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+    finally:
+        done.set()
+        thread.join()
 
 
 _FORGE = """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from workspace_stage import Stage, snapshot
 
 from redoma.errors import WorkspaceError
-from redoma.workspace.protected import must_be_a_project, named, protected
+from redoma.workspace.protected import must_be_a_project, named, protected, repositories
 
 PROTECTED = [
     ".git/hooks/pre-commit",
@@ -66,6 +67,10 @@ PROTECTED = [
     ".\N{FULLWIDTH LATIN SMALL LETTER G}it/config",
     "claude.MD",
     ".config/systemd/user/x.service",
+    *(".hg/hgrc", "a/.helix/config.toml", ".pdbrc", ".mise.local.toml", "mise.production.toml", ".pnpmfile.cjs"),
+    *(".jj/repo/config.toml", ".vim/plugin/x.vim", ".zuul.d/jobs.yaml", "zuul.yaml", "bitrise.yml", "WARP.md"),
+    *("QWEN.md", "monitor.yaml", ".githooks/pre-push", ".qwen/settings.json", ".ghci", ".yarn/plugins/x.cjs"),
+    *(".config/nvim/init.lua", "x.sublime-project", ".mvn/extensions.xml", ".kilocode/rules", "CRUSH.md"),
 ]
 
 FREE = [
@@ -92,6 +97,7 @@ FREE = [
     "config",
     "hooks/x",
     ".git/COMMIT_EDITMSG",
+    *(".jj/repo/store/x", ".hg/store/x", "src/vim.py", "monitor/rules.yaml", ".tool-versions", "mise/README.md"),
 ]
 
 
@@ -244,6 +250,112 @@ def test_a_repository_made_in_two_steps_is_none_either(stage: Stage) -> None:
     stage.kept(run, "it")
     with pytest.raises(WorkspaceError, match="makes its directory a git repository"):
         stage.changes.apply("it")
+
+
+LED_TO = {
+    "a hook": (".git/hooks/pre-commit", "../../scripts/check.sh", "scripts/check.sh"),
+    "an agent's orders": ("CLAUDE.md", "docs/guide.md", "docs/guide.md"),
+    "workflows": (".github/workflows", "../ci", "ci/release.yml"),
+    "a directory on the way": (".github", "meta", "meta/workflows/x.yml"),
+    "by way of another link": ("AGENTS.md", "notes", "docs/guide.md"),
+    "something that isn't there yet": (".vscode", "editor", "editor/tasks.json"),
+    "an absolute one": (".envrc", "{project}/env/rc", "env/rc"),
+    "the hooks of a repository under another name": ("bare/hooks", "../scripts", "scripts/check.sh"),
+}
+
+
+@pytest.mark.parametrize(("link", "target", "path"), LED_TO.values(), ids=LED_TO)
+def test_what_a_protected_link_leads_to_is_protected(stage: Stage, link: str, target: str, path: str) -> None:
+    for name in ("scripts/check.sh", "docs/guide.md", "ci/release.yml", "meta/workflows/x.yml", "env/rc"):
+        stage.write(name, "old")
+    for name in ("HEAD", "objects/x", "refs/x"):
+        stage.write(f"bare/{name}", "old")
+    (stage.project / "notes").symlink_to("docs/guide.md")
+    (stage.project / link).parent.mkdir(parents=True, exist_ok=True)
+    (stage.project / link).symlink_to(target.format(project=stage.project))
+
+    def run(ran: Path) -> None:
+        (ran / path).parent.mkdir(exist_ok=True)
+        (ran / path).write_text("evil")
+        (ran / "scripts/other.txt").write_text("fine")
+        (ran / "meta/other.txt").write_text("fine")
+
+    kept = stage.kept(run, "it")
+    about = {change.path: change.protected for change in kept.effect.changes}
+    assert about[path].startswith(link)
+    assert "leads to it: " in about[path]
+    assert about["meta/other.txt"] == ""
+    assert bool(about["scripts/other.txt"]) == link.startswith("bare")
+    kept = stage.changes.apply("it")
+    assert path in kept.left
+    assert not (stage.project / path).exists() or (stage.project / path).read_text() == "old"
+
+
+def test_links_that_lead_in_circles_hold_nobody_up(stage: Stage) -> None:
+    for number in range(20):
+        (stage.project / f"l{number}").symlink_to(".")
+        (stage.project / f"c{number}").symlink_to(f"c{number + 1}" if number < 19 else "c0")
+    (stage.project / "out").symlink_to("/")
+    kept = stage.kept(lambda ran: (ran / "file").write_text("x"), "it")
+    assert [change.protected for change in kept.effect.changes] == [""]
+
+
+CONFIGURED = {
+    "hooks": ("[core]\n\thooksPath = tools/hooks", "tools/hooks/pre-commit"),
+    "hooks in quotes": ('[CORE] HooksPath="tools/hooks" ; comment', "tools/hooks/pre-commit"),
+    "an include": ("[include]\n path = ../shared.cfg", "shared.cfg"),
+    "what an include says": ("[include]\n path = ../there.cfg", "tools/hooks/pre-commit"),
+    "a monitor": ("[core]\nfsmonitor = tools/watch --fast", "tools/watch"),
+    "a filter": ('[filter "x"]\nclean = tools/clean %f', "tools/clean"),
+    "an alias": ("[alias]\nst = !tools/st", "tools/st"),
+}
+
+
+@pytest.mark.parametrize(("config", "path"), CONFIGURED.values(), ids=CONFIGURED)
+@pytest.mark.parametrize("sub", ["", "vendor/lib"])
+def test_what_the_configuration_of_git_leads_to_is_protected(stage: Stage, config: str, path: str, sub: str) -> None:
+    stage.write(os.path.join(sub, ".git/config"), f"{config}\n")
+    stage.write(os.path.join(sub, "there.cfg"), "[core]\nhooksPath = tools/hooks\n")
+
+    def run(ran: Path) -> None:
+        for name in (path, "src/main.c"):
+            (ran / sub / name).parent.mkdir(parents=True, exist_ok=True)
+            (ran / sub / name).write_text("evil")
+
+    about = {change.path: change.protected for change in stage.kept(run, "it").effect.changes}
+    assert "git" in about[os.path.join(sub, path)]
+    assert about[os.path.join(sub, "src/main.c")] == ""
+
+
+def test_also_that_of_a_repository_the_project_lies_in(stage: Stage) -> None:
+    git = stage.project.parent / ".git"
+    git.mkdir()
+    (git / "config").write_text(f"[core]\nhooksPath = {stage.project.name}/hooks\n")
+    kept = stage.kept(lambda ran: (ran / "hooks").mkdir(), "it")
+    assert "hooks are in it" in kept.effect.changes[0].protected
+
+
+def test_a_repository_without_a_configuration_has_hooks_too(stage: Stage) -> None:
+    stage.write("docs/hooks/post-checkout", "evil")  # harmless, when it came
+
+    def run(ran: Path) -> None:
+        (ran / "docs/objects").mkdir()
+        (ran / "docs/refs/heads").mkdir(parents=True)
+        (ran / "docs/HEAD").write_text("ref: refs/heads/main")
+
+    stage.kept(run, "it")
+    with pytest.raises(WorkspaceError, match="makes its directory a git repository"):
+        stage.changes.apply("it")
+
+
+def test_the_work_grows_with_the_paths_and_not_with_their_square() -> None:
+    """Deep below directories called `hooks`, and below what looks like modules of git."""
+    start = time.process_time()
+    deep = "/".join(["hooks"] * 250)
+    assert repositories([f"{deep}/{number}" for number in range(20_000)], lambda path: False) == {}
+    modules = "/".join([".git/modules"] * 120)
+    assert not any(protected(f"{modules}/{number}") for number in range(2_000))
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def _request(ask: Ask) -> Iterator[str]:
     request = ask.request
     yield "command:" if request.language == "command" else "code:"
     yield from _barred(request.text)
-    if request.language == "lua":
+    if request.language != "command" and request.argv:
         yield f"arguments: {_line(' '.join(map(repr, request.argv)))}"
     for name, value in (("directory", request.cwd), ("project", request.project)):
         if value:

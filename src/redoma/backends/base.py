@@ -32,6 +32,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What it always puts between a run and the host."""
     limits: frozenset[str]
     """The fields of `Limits` that it enforces. The defaults of the others are no promise, and asking for less fails."""
+    arguments: bool = False
+    """Whether code is given arguments: `sys.argv`, `$1`. A command has its own."""
     stdin: bool = False
     env: bool = False
     files: bool = False
@@ -70,6 +72,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     link_of: str = ""
     """Path of another entry that is the same file: a hard link that the run made."""
     why: str = ""
+
+
+class Repr(str):
+    """How `repr` prints a value that could not come back itself."""
+
+    __slots__ = ()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

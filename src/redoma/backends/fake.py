@@ -64,6 +64,7 @@ class FakeBackend:
             languages=frozenset(LANGUAGES),
             isolation=self._isolation,
             limits=frozenset(Limits.__struct_fields__),
+            arguments=True,
             stdin=True,
             env=True,
             files=True,

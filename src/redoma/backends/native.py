@@ -31,7 +31,9 @@ from .scratch import scratch
 _PACKAGES = str(Path(__file__).parents[2])
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from redoma.backends._supervisor import main; main()"
 _PYTHON = (
-    "import sys; sys.setrecursionlimit(int(sys.argv[1])); sys.argv[:] = ['main.py']; sys.path.insert(0, ''); "
+    # The frames above the limit are this line's own and, before Python 3.12, calls into C.
+    "import sys; sys.setrecursionlimit(int(sys.argv[1]) + (8 if sys.version_info < (3, 12) else 2)); "
+    "sys.argv[:2] = ['main.py']; sys.path.insert(0, ''); "
     # compile() of text ignores a `coding:` cookie: what runs is what the policy read.
     "exec(compile(open(3, 'rb').read().decode(), 'main.py', 'exec'))"
 )
@@ -55,6 +57,7 @@ class NativeBackend:
             languages=frozenset({"python", "bash", "command"}),
             isolation=_ISOLATION,
             limits=_LIMITS,
+            arguments=True,
             stdin=True,
             env=True,
             files=True,
@@ -284,9 +287,10 @@ def _argv(request: Request) -> tuple[str, ...]:
                 raise BackendUnavailable(
                     "bash is not on this host", why="no bash in /bin or /usr/bin", next="install it"
                 )
-            return (bash, "--noprofile", "--norc", "/dev/fd/3")
+            return (bash, "--noprofile", "--norc", "/dev/fd/3", *request.argv)
         case _:  # Python: `capabilities` promise nothing else
-            return (sys.executable, "-I", "-X", "utf8", "-c", _PYTHON, str(min(request.limits.recursion, _MAX_DEPTH)))
+            depth = str(min(request.limits.recursion, _MAX_DEPTH))
+            return (sys.executable, "-I", "-X", "utf8", "-c", _PYTHON, depth, *request.argv)
 
 
 _MOST = 2**62  # what a limit can be, short of the number that means "unlimited"

@@ -26,7 +26,7 @@ from .model import (
     Problem,
     printable,
 )
-from .places import home, project_file, state_directory
+from .places import home, not_ours, project_file, state_directory
 from .trusted import trusted_files, untrust
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "home",
     "load",
     "loosenings",
+    "not_ours",
     "printable",
     "project_file",
     "proposed",

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import msgspec
 
 from ..errors import InvalidRequest
-from ..models import Limits, Request
-from ..notation import ENGINES, engine_problem
+from ..models import Limits, MiB, Request
+from ..notation import ENGINES, engine_problem, format_size
 from .model import DockerEntry, Entry, JailEntry, MontyEntry
 from .reader import Reader, nearest
 
@@ -20,7 +20,8 @@ DAC_READ_SEARCH FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_
 MKNOD NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG
 SYS_ADMIN SYS_BOOT SYS_CHROOT SYS_MODULE SYS_NICE SYS_PACCT SYS_PTRACE SYS_RAWIO SYS_RESOURCE
 SYS_TIME SYS_TTY_CONFIG WAKE_ALARM"""
-_SMALLEST_QUOTA = 1000  # of 100000: the kernel takes no less than a millisecond
+_MIN_QUOTA = 1000  # of 100000: the kernel takes no less than a millisecond
+_MIN_MEMORY = 6 * MiB  # Docker takes no less
 
 
 def checked(reader: Reader, path: str, entry: Entry) -> Entry:
@@ -72,8 +73,13 @@ def _check_inside(reader: Reader, place: str, path: str) -> bool:
 
 def _checked_container(reader: Reader, path: str, entry: DockerEntry) -> DockerEntry:
     check_engine(reader, f"{path}.host", entry.host)
-    if 0 < entry.cpu_quota < _SMALLEST_QUOTA:
+    if 0 < entry.cpu_quota < _MIN_QUOTA:
         reader.report_at(f"{path}.cpu_quota", "it is too little for anything to run", "100000 is one processor")
+    for field, size in (("memory_limit", entry.memory_limit), ("limits.memory", entry.limits.get("memory", 0))):
+        if 0 < size < _MIN_MEMORY:
+            least = format_size(_MIN_MEMORY)
+            message = f"{size} bytes are too little memory: Docker takes no less than {least}"
+            reader.report_at(f"{path}.{field}", message, f"write {least} or more, such as 256MiB, or leave it out")
     for inside in entry.tmpfs:
         _check_inside(reader, f"{path}.tmpfs.{inside}", inside)
     capabilities = _CAPABILITIES.split()

@@ -2,12 +2,13 @@
 
 A cloned repository must not be able to switch the protection off. So a project file that was only *found* may
 tighten; if anything in it loosens what is in force below it, the whole file is without effect until the user has
-trusted exactly that content.
+trusted exactly that content. So is one that another user has written, or could have: it says nothing at all.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,9 +52,20 @@ def load(explicit: Path | None = None, *, cwd: Path | None = None, env: Mapping[
     env = os.environ if env is None else env
     named = places.read(explicit) if explicit else None
     config = _with_user_file(_defaults(env), named, env)
-    found = places.project_file(cwd, env)
-    if found and not _same(found, named):
-        config = _with_project_file(config, found, env)
+    for found in places.project_files(cwd, env):
+        if _same(found, named):
+            break
+        source = trusted.read_found(found, env)
+        if isinstance(source, Source):
+            config = _with_project_file(config, source, env)
+            break
+        # The search goes on: else whoever may write to a directory could take the file above it out of force.
+        shown = printable(found)
+        config = _noticed(
+            config,
+            f"The project file {shown} has no effect, because {source}. If you want what it says, read it, then run "
+            f"`redoma config trust {shlex.quote(shown)}`.",
+        )
     if named:
         config = _merge(config, _layer(named, "--config", env))
     return with_log(config, places.log_variable(env), f"the environment, {places.LOG_VARIABLE}")
@@ -157,18 +169,11 @@ def _with_user_file(config: Config, named: Source | None, env: Mapping[str, str]
     return _merge(config, _layer(source, "user file", env))
 
 
-def _with_project_file(config: Config, found: Path, env: Mapping[str, str]) -> Config:
-    try:
-        source = places.read(found)
-        layer = _layer(source, "project file", env)
-        loosened = list(_loosenings(config, layer))
-        if not loosened or trusted.is_trusted(source, env):
-            return _merge(config, layer)
-    except InvalidFile as error:
-        # In a shared directory such as /tmp anybody can leave a broken file; that must not stop everybody's work.
-        if not places.foreign(found):
-            raise
-        return _noticed(config, f"The project file {printable(found)} of another user has no effect: {error}")
+def _with_project_file(config: Config, source: Source, env: Mapping[str, str]) -> Config:
+    layer = _layer(source, "project file", env)
+    loosened = list(_loosenings(config, layer))
+    if not loosened or trusted.is_trusted(source, env):
+        return _merge(config, layer)
     return _noticed(
         config,
         f"The project file {printable(source.path)} has no effect, because {'; '.join(loosened)}. A file that loosens "

@@ -125,6 +125,9 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     format: LogFormat = "text"
     file: Path | None = None
     """Appended to; standard error if there is none."""
+    core: Path | None = None
+    """Where each run of the Python core is recorded, such as `logs/core.log`, also by an application; nowhere if there
+    is none."""
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):

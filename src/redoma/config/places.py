@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -102,7 +102,12 @@ def user_file(env: Mapping[str, str], name: str = NAME) -> Path | None:
 
 
 def project_file(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Path | None:
-    """The nearest `redoma.yaml` from the current directory upwards that is not the user's own file.
+    """The nearest `redoma.yaml` from the current directory upwards that is not the user's own file."""
+    return next(project_files(cwd, env), None)
+
+
+def project_files(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Iterator[Path]:
+    """Every `redoma.yaml` from the current directory upwards that is not the user's own file, the nearest first.
 
     The search ends at the home directory, and where another file system begins: what lies above them was not
     put there by the project's owner.
@@ -112,22 +117,21 @@ def project_file(cwd: Path | None = None, env: Mapping[str, str] | None = None) 
         start = Path(os.path.realpath(cwd or Path.cwd()))
         device = start.stat().st_dev
     except OSError:  # the current directory was deleted or can't be entered: there is no project
-        return None
+        return
     own, house = user_file(env), home(env)
     top = Path(os.path.realpath(house)) if house else None
     for directory in (start, *start.parents):
         try:
             if directory.stat().st_dev != device:
-                return None
+                return
         except OSError:
-            return None
+            return
         found = directory / NAME
         # lexists, so that a dangling link is found and reported rather than passed over.
         if os.path.lexists(found) and not (own and os.path.realpath(own) == os.path.realpath(found)):
-            return found
+            yield found
         if directory == top:
-            return None
-    return None
+            return
 
 
 def read(path: Path) -> Source:
@@ -164,9 +168,41 @@ def require_own(source: Source) -> None:
         )
 
 
-def foreign(path: Path) -> bool:
-    """Whether a file was put there by somebody who is neither this user nor the administrator."""
+def not_ours(found: Path, env: Mapping[str, str] | None = None) -> str:
+    """Why a file that was found may hold somebody else's words: another user owns it, or can put another in its place.
+    Empty if only this user and the administrator can. Under sudo, who called it is this user, too."""
+    env = os.environ if env is None else env
+    ours = {os.geteuid(), 0}
+    if os.geteuid() == 0 and env.get("SUDO_UID", "").isdecimal():
+        ours.add(int(env["SUDO_UID"]))
+    real = Path(os.path.realpath(found))
+    for path, it in ((found, "the link to it"), (real, "it")) if found.is_symlink() else ((real, "it"),):
+        try:
+            about, directory = path.lstat(), path.parent.stat()
+        except OSError:
+            continue  # what can't be looked at can't be read either
+        if about.st_uid not in ours:
+            return f"{it} belongs to {_user(about.st_uid)}"
+        if stat.S_ISREG(about.st_mode) and about.st_mode & stat.S_IWOTH:
+            return "anybody can change it"
+        if directory.st_uid not in ours:
+            return f"its directory belongs to {_user(directory.st_uid)}"
+        if any(_is_open(place) for place in path.parents):
+            return "anybody can put another in its place: a directory that it lies in can be changed by all"
+    return ""
+
+
+def _is_open(directory: Path) -> bool:
+    """Whether anybody can rename what others have there. In /tmp the sticky bit keeps them from that."""
     try:
-        return path.lstat().st_uid not in (os.geteuid(), 0)
+        mode = directory.stat().st_mode
     except OSError:
-        return False
+        return True
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
+def _user(number: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"the user {number}"

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType, inspect
 
 from ..errors import InvalidRequest, PolicyError
 from ..models import Decision, Limits
-from .document import Mapping, Node, Scalar, parse
+from .document import Mapping, Node, Scalar, Sequence, parse
 from .executors import check_engine, checked
 from .model import ApprovalConfig, AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, LogConfig, Name, Problem
 from .places import Source
@@ -18,6 +18,10 @@ from .reader import Reader, is_url, nearest
 
 if TYPE_CHECKING:
     from ..policy import Permit, Rule
+
+
+_NAMESPACE = "app"
+"""Of the entries in a file that is a list of them."""
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +70,15 @@ class _File(msgspec.Struct):
 
 
 def read_layer(source: Source, label: str, home: Path | None, *, bare: bool = False) -> Layer:
-    """What the file says. Raises `InvalidFile` with all that is wrong in it. `bare`: it may also be what stands under
-    `policy` alone."""
+    """What the file says. Raises `InvalidFile` with all that is wrong in it. A file that is a list holds entries.
+    `bare`: it may also be what stands under `policy` alone."""
     reader = Reader(source.path, home)
     root = parse(source)
-    if bare and isinstance(root, Mapping) and any(key.text in _Policy.__struct_fields__ for key, _ in root.pairs):
+    if isinstance(root, Sequence):
+        place = {"line": root.line, "column": root.column}
+        namespace, entries = (Scalar(**place, text=key, plain=True) for key in ("namespace", "entries"))
+        root = Mapping(**place, pairs=((namespace, Scalar(**place, text=_NAMESPACE, plain=True)), (entries, root)))
+    elif bare and isinstance(root, Mapping) and any(key.text in _Policy.__struct_fields__ for key, _ in root.pairs):
         place = {"line": root.line, "column": root.column}
         root = Mapping(**place, pairs=((Scalar(**place, text="policy", plain=True), root),))
     values = reader.value(root, inspect.type_info(_File), "") or {}

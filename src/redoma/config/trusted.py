@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import ConfigError
-from .places import Source, read, state_directory
+from .model import InvalidFile
+from .places import Source, not_ours, read, state_directory
 
 _FILE = "trusted.json"
 Trusted = dict[Path, str]
@@ -28,6 +29,20 @@ def trusted_files(env: Mapping[str, str] | None = None) -> Trusted:
 
 def is_trusted(source: Source, env: Mapping[str, str] | None = None) -> bool:
     return trusted_files(env).get(source.path) == source.digest
+
+
+def read_found(path: Path, env: Mapping[str, str] | None = None) -> Source | str:
+    """Read a file that the user has not named. A text says why it has no effect: another user has written it, or could
+    have, and this user has not trusted its content. In a directory such as /tmp anybody can leave a file, a broken one
+    too, and that must not stop anybody's work. Raises `InvalidFile` for one of this user's that can't be read."""
+    why = not_ours(path, env)
+    try:
+        source = read(path)
+    except InvalidFile:
+        if why:
+            return why
+        raise
+    return why if why and not is_trusted(source, env) else source
 
 
 def record(source: Source, env: Mapping[str, str] | None = None) -> None:

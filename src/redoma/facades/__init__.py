@@ -1,1 +1,1 @@
-"""The interfaces of the source systems, each a thin file over the executor."""
+"""Interfaces of other systems, each a thin file over the executor."""

@@ -1,7 +1,7 @@
-"""R4: the Python core. Text in, text out, in Portuguese unless asked otherwise.
+"""The Python core: text in, text out, in Portuguese unless asked otherwise. See `docs/core.md`.
 
-Its promise is its own profile: 5 seconds, 100 MB, 100 calls deep, 1000 characters, and no imports, files or dynamic
-code, decided on the syntax tree (policy pack `core`).
+Its profile is 5 seconds, 100 MB, 100 calls deep, 1000 characters, and no imports, files or dynamic code, decided on the
+syntax tree by the policy pack `core`.
 """
 
 from __future__ import annotations
@@ -14,129 +14,139 @@ from collections import deque
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 import msgspec
 
-from ..models import Limits, MiB, Result, Status
+from .. import intake
+from ..errors import InvalidRequest
+from ..executor import Asked
+from ..models import Decision, Limits, MiB, Result, Status
+from ..output import clean
 from ..policy.python.tree import parse
 from ..sensitive import Redactor
 from ..sync import Executor, default
 from .core_log import CoreLog
-
-Locale = Literal["pt-BR", "en"]
+from .core_messages import MESSAGES, Locale, kind_of, refusal
 
 LIMITS = Limits(time=5.0, memory=100 * MiB, recursion=100)
 
-_MESSAGES: dict[str, dict[str, str]] = {
-    "pt-BR": {
-        "SyntaxError": "Erro de sintaxe no código",
-        "NameError": "Variável não definida",
-        "TypeError": "Tipo de dado inválido",
-        "ValueError": "Valor inválido",
-        "IndexError": "Índice fora dos limites",
-        "KeyError": "Chave não encontrada",
-        "ZeroDivisionError": "Divisão por zero",
-        "TimeoutError": "Tempo limite excedido",
-        "MemoryError": "Memória insuficiente",
-        "else": "Erro na execução",
-        "refused": "Código não permitido por questões de segurança",
-        "time": "mais de {time:g} segundos",
-        "memory": "mais de {memory} MB",
-        "no code": "Nenhum código encontrado na mensagem",
-    },
-    "en": {
-        "SyntaxError": "Syntax error in the code",
-        "NameError": "Undefined variable",
-        "TypeError": "Invalid data type",
-        "ValueError": "Invalid value",
-        "IndexError": "Index out of bounds",
-        "KeyError": "Key not found",
-        "ZeroDivisionError": "Division by zero",
-        "TimeoutError": "Time limit exceeded",
-        "MemoryError": "Out of memory",
-        "else": "Execution error",
-        "refused": "Code not allowed for security reasons",
-        "time": "more than {time:g} seconds",
-        "memory": "more than {memory} MB",
-        "no code": "No code found in the message",
-    },
-}
-_ALSO = {"UnboundLocalError": "NameError", "IndentationError": "SyntaxError", "TabError": "SyntaxError"}
+_REDUCE = "from functools import reduce\n"
+"""Before code that uses it: `reduce` is built in here, as it was in Python 2."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(TypedDict):
     """One message that was processed."""
 
-    timestamp: str
-    text: str
+    type: Literal["core"]
     code: str | None
-    """What was taken out of the message; None when there was no code in it."""
-    answer: str
+    """What was taken out of the message; None if there was no code in it."""
+    result: str
+    """The answer."""
+    text: str
+    """The message."""
+    timestamp: str
 
 
 class Core:
-    """The interface with its history. `log` names a file such as `logs/core.log` to write R4.5 records to."""
+    """The Python core with a history of its own."""
 
     def __init__(
         self, *, executor: Executor | None = None, locale: Locale = "pt-BR", log: Path | str | None = None
     ) -> None:
+        """`executor` runs the code, by default the one that `redoma.run` uses. `log` is a file such as `logs/core.log`
+        that each run is written to, by default `log.core` of the configuration."""
         self._executor = executor
-        self._messages = _MESSAGES[locale]
-        self._log = CoreLog(Path(log)) if log is not None else None
-        self._history: deque[Record] = deque(maxlen=1000)
+        self._locale = locale
+        self._messages = MESSAGES[locale]
+        self._log = Path(log) if log is not None else None
+        self._history: deque[Entry] = deque(maxlen=1000)
         self._lock = threading.Lock()
 
     @property
-    def history(self) -> tuple[Record, ...]:
+    def history(self) -> tuple[Entry, ...]:
         """The newest thousand messages, oldest first."""
         with self._lock:
-            return tuple(self._history)
+            return tuple(entry.copy() for entry in self._history)
 
     def run_python_code(self, code: str) -> str:
-        """What the code printed, or a message that is safe to show."""
-        result = (self._executor or default()).run(code, policy="core", limits=LIMITS)
+        """Run code; what it printed, the value of its last expression, or a message that is safe to show."""
+        executor = self._executor or default()
+        result = executor.wait(executor.core.submit(self._asked(code, executor)))
         error = self._error(result)
-        if self._log is not None:
-            self._log.write(
+        printed = _printed(result) or (self._messages["success"] if error is None else "")
+        if (log := self._log or executor.core.config.log.core) is not None:
+            CoreLog(log).write(
                 code=Redactor().redact(code)[0],
-                result=_printed(result) or None,
+                result=printed or None,
                 error=error,
                 duration=result.usage.wall,
                 memory_used=result.usage.memory,
             )
-        return "\n".join(part for part in (_printed(result), error) if part)
+        return "\n".join(part for part in (printed, error) if part)
+
+    def validate_code(self, code: str) -> bool:
+        """Whether the profile would let code run: it parses, is short enough and uses nothing that is refused."""
+        executor = self._executor or default()
+        try:
+            asked = self._asked(code, executor)
+        except InvalidRequest:  # it is no text
+            return False
+        return executor.core.judge(asked).decision is Decision.ALLOW
+
+    def handle_execution_error(self, error: BaseException) -> str:
+        """The message for an exception, with its text as the detail: redacted, and without control characters."""
+        bases = (base.__name__ for base in type(error).__mro__)
+        kind = next((name for name in map(kind_of, bases) if name != "else"), "else")
+        try:
+            detail, _ = clean(str(error), Redactor())
+        except Exception:  # that is the exception's own code
+            detail = ""
+        return f"{self._messages[kind]}: {detail or type(error).__name__}"
 
     def process_command(self, text: str) -> str:
-        """Take the code out of a message, run it, and remember both."""
+        """Take the code out of a message, run it, and remember both; the answer."""
         code = extract(text)
         answer = self._messages["no code"] if code is None else self.run_python_code(code)
-        record = Record(timestamp=datetime.now(UTC).isoformat(), text=text, code=code, answer=answer)
+        now = datetime.now(UTC).isoformat()
         with self._lock:
-            self._history.append(record)
+            self._history.append({"type": "core", "code": code, "result": answer, "text": text, "timestamp": now})
         return answer
+
+    @staticmethod
+    def _asked(code: str, executor: Executor) -> Asked:
+        core = executor.core
+        judged = intake.build(core.config, core.backends, {"limits": LIMITS}, code=code, language="python")
+        if "reduce" not in judged.code:
+            return Asked(judged, "core")
+        return Asked(msgspec.structs.replace(judged, code=_REDUCE + judged.code), "core", judged=judged)
 
     def _error(self, result: Result) -> str | None:
         if result.ok:
             return None
         kind, detail = self._kind_and_detail(result)
-        return f"{self._messages.get(kind, self._messages['else'])}: {detail}"
+        return f"{self._messages[kind]}: {detail}"
 
     def _kind_and_detail(self, result: Result) -> tuple[str, str]:
-        detail = result.error or ""
+        detail, messages = result.error or "", self._messages
         match result.status:
             case Status.TIMEOUT:
-                return "TimeoutError", self._messages["time"].format(time=LIMITS.time)
+                return "TimeoutError", messages["time"].format(time=LIMITS.time)
             case Status.MEMORY:
-                return "MemoryError", self._messages["memory"].format(memory=LIMITS.memory // MiB)
+                return "MemoryError", messages["memory"].format(memory=LIMITS.memory // MiB)
+            case Status.OUTPUT:
+                return "else", messages["output"].format(output=LIMITS.output_total // MiB)
             case Status.FORBIDDEN | Status.DENIED | Status.EXPIRED | Status.PENDING:
                 syntax = [f for f in result.evaluation.findings if f.rule == "python.syntax"]
                 if syntax:
                     return "SyntaxError", f"{syntax[0].text} ({syntax[0].line}:{syntax[0].column})"
-                return "refused", detail
+                deciding = result.evaluation.deciding
+                return "refused", refusal(deciding[0], self._locale) if deciding else detail
+            case Status.ERROR if not result.exception:
+                return "else", messages["exit"].format(code=result.exit_code)
             case _:
-                kind = result.exception or "else"
-                return _ALSO.get(kind, kind), detail.removeprefix(f"{result.exception}: ")
+                name = result.exception or ""
+                return kind_of(name), detail.removeprefix(name).removeprefix(": ") or name
 
 
 def _printed(result: Result) -> str:
@@ -212,15 +222,25 @@ _shared = Core()
 
 
 def run_python_code(code: str) -> str:
-    """What the code printed, or a message in Portuguese that is safe to show."""
+    """Run code; what it printed, the value of its last expression, or a message in Portuguese that is safe to show."""
     return _shared.run_python_code(code)
 
 
+def validate_code(code: str) -> bool:
+    """Whether `run_python_code` would let code run. Nothing is run."""
+    return _shared.validate_code(code)
+
+
+def handle_execution_error(error: BaseException) -> str:
+    """The message in Portuguese for an exception, such as "Divisão por zero: division by zero"."""
+    return _shared.handle_execution_error(error)
+
+
 def process_command(text: str) -> str:
-    """Take the code out of a message, run it, and remember both (see `command_history`)."""
+    """Take the code out of a message, run it, and remember both (see `command_history`); the answer."""
     return _shared.process_command(text)
 
 
-def command_history() -> tuple[Record, ...]:
-    """What `process_command` was given and answered in this process."""
+def command_history() -> tuple[Entry, ...]:
+    """What `process_command` was given and answered in this process, oldest first."""
     return _shared.history

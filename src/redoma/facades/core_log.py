@@ -1,4 +1,4 @@
-"""`logs/core.log` of the Python core (REQUIREMENTS R4.5): one JSON line a run, a file a day, kept 30 days."""
+"""`logs/core.log` of the Python core: one JSON line a run, a file a day, kept 30 days."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R0: the secure executor on Monty, with its own two-key answers."""
+"""The secure executor on Monty, with its own two-key answers."""
 
 from __future__ import annotations
 

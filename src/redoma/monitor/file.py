@@ -11,6 +11,7 @@ from __future__ import annotations
 import keyword
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from msgspec import UNSET, inspect
 from ..config import Config, InvalidFile, home, printable
 from ..config import trusted as trust_list
 from ..config.document import parse
-from ..config.places import Source, foreign, read, require_own, user_file
+from ..config.places import Source, read, require_own, user_file
 from ..config.reader import Reader, is_url, nearest
 from .defaults import CHECKS
 from .machine import ALWAYS
@@ -95,13 +96,15 @@ def _own(source: Source, config: Config, env: Mapping[str, str]) -> Plan:
 
 def _found(file: Path, config: Config, env: Mapping[str, str]) -> tuple[Plan | None, str]:
     shown = printable(os.path.realpath(file))
-    if foreign(file):  # in /tmp anybody can leave one, and it must neither be used nor stop anybody's work
-        return None, f"The file {shown} has no effect, because it is another user's. Name it with `--file` to use it."
-    source = read(file)
+    source = trust_list.read_found(file, env)
+    if isinstance(source, str):
+        return None, (
+            f"The file {shown} has no effect, because {source}. If you want what it says, read it, then run "
+            f"`redoma monitor trust {shlex.quote(shown)}`."
+        )
     plan, reach = _read(source, config, env)
     trusted = trust_list.is_trusted(source, env)
     if trusted or not reach:
-        require_own(source)
         if trusted:
             return plan, ""
         apart = (

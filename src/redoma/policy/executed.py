@@ -45,6 +45,7 @@ _UNREAD = {
     "shell.environment-hook": "it sets a variable that makes programs run something else",
     "shell.hidden-option": "an option makes a program run something else",
     "shell.inline-code": "it runs code in a language that is not read here",
+    "shell.inline-plain": "it runs code in a language that is not read here",
     "shell.parse-error": "a part of it can't be read",
 }
 _LONGEST = 120

@@ -171,7 +171,7 @@ def permit_lines(permit: Permit, indent: str = "    ") -> str:
 def is_plain(request: Request) -> bool:
     """Whether its text is all that it consists of: nothing beside it, and no place that it works on."""
     beside = request.stdin, request.env, request.files, request.cwd, request.project
-    return not any(beside) and not (request.language == "lua" and request.argv)
+    return not any(beside) and not (request.language != "command" and request.argv)
 
 
 def fingerprint(request: Request, entry: str = "") -> str:

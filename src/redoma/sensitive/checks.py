@@ -10,13 +10,33 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import itertools
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
+
+
+class _Lazily:
+    """A pattern that is compiled when it is first used: few texts need all, and each takes up to a millisecond."""
+
+    def __init__(self, pattern: bytes) -> None:
+        self._pattern = pattern
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = re.compile(self._pattern)
+        self.__dict__.update(
+            {method: getattr(compiled, method) for method in ("match", "search", "fullmatch", "finditer")}
+        )
+        return getattr(compiled, name)
+
+
+def _lazily(pattern: bytes) -> re.Pattern[bytes]:
+    return cast("re.Pattern[bytes]", _Lazily(pattern))
+
 
 _LONGEST_VALUE = 200
 _LONGEST_JWT_HEADER = 1024
@@ -25,15 +45,21 @@ _LONGEST_KEY = 16 * 1024
 
 # --- passwords, tokens and other values that only their name gives away --------------------------------------
 
-# Quoted, quoted inside a JSON string (\"…\"), or bare. A bare value ends where a query string, a connection string,
-# a list or a call would end it. A quote that is never closed still opens a value.
-_VALUE = re.compile(
-    rb"""(?:[bBrRuU]{1,2}(?=["']))?(?:\\"(?P<escaped>[^"\\\n]+)|"(?P<double>[^"\\\n]*(?:\\.[^"\\\n]*)*)"""
-    rb"""|'(?P<single>[^'\\\n]*(?:\\.[^'\\\n]*)*)|(?P<bare>[^\s"'`,;&<>(){}\[\]|\\]+))"""
+# Quoted (also as quotes are written inside a JSON string, HTML or a URL), or bare. A bare value ends where a query
+# string, a connection string, a list or a call would end it. A quote that is never closed still opens a value.
+_VALUE = _lazily(
+    rb"""(?:[bBrRuU]{1,2}(?=["']))?(?:\\{1,7}["'](?P<escaped>[^"'\\\n]+)|\\{1,3}u002[27](?P<unicode>[^"'\\\n]+)"""
+    rb"""|"(?P<double>[^"\\\n]*(?:\\.[^"\\\n]*)*)|'(?P<single>[^'\\\n]*(?:\\.[^'\\\n]*)*)"""
+    rb"""|(?i:&(?:quot|apos|\#0{0,2}3[49]|\#x0{0,2}2[27]);)(?P<html>[^&<>\n]+(?:&(?:amp|lt|gt|\#\d{2});[^&<>\n]*)*)"""
+    rb"""|%2[27](?P<encoded>[^%\s&"'<>]+(?:%(?!2[27])[0-9A-Fa-f]{2}[^%\s&"'<>]*)*)|(?P<bare>[^\s"'`,;&<>(){}\[\]|\\]+))"""
 )
+_ENCODED_END = _lazily(rb"(?i)%(?:2[267]|7d|20|0[ad])")
+_REST_OF_WORD = _lazily(rb"[^\s\"'`]*")
+# `NAME=` of an .env file, at the beginning of its line.
+_ENV_LINE = _lazily(rb"(?:^|\n)[ \t]*(?:export )?[A-Z0-9_]*$")
 
 # What stands where a secret would, without being one: a variable, a template, a mask, our own replacement.
-_STAND_IN = re.compile(
+_STAND_IN = _lazily(
     rb"""(?i)\$\w|\$[({]|%[(sv{]|\[redacted:|<[^<>]*>$|[^{]{0,99}(?:\$\{|\{\{|\{[a-z_][\w.]*\})"""
     rb"""|(?:[*x.\-_#?]|\xe2\x80\xa2|\xe2\x80\xa6)+$|your[-_ ]|(?:os|process|env|self|settings|config|secrets)\."""
 )
@@ -41,12 +67,12 @@ _STAND_IN = re.compile(
 # Words that documentation, schemas, types and messages put there.
 _WORDS = frozenset(
     b"string str bytes text null none nil true false undefined optional required empty hidden redacted masked unset"
-    b" invalid expired missing incorrect wrong valid disabled enabled default password passwd secret token bearer"
+    b" invalid expired missing incorrect wrong valid disabled enabled default password passwd pass secret token bearer"
     b" basic input prompt stdin file number integer boolean object field type name value example".split()
 )
-_DOTTED = re.compile(rb"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+$")
-_IDENTIFIER = re.compile(rb"[A-Za-z_]\w*$")
-_MOMENT = re.compile(rb"[0-9TZ:.+-]+$")
+_DOTTED = _lazily(rb"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+$")
+_IDENTIFIER = _lazily(rb"[A-Za-z_]\w*$")
+_MOMENT = _lazily(rb"[0-9TZ:.+-]+$")
 _DIGITS, _LETTERS = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -75,14 +101,31 @@ def _value_at(text: bytes, at: int) -> _Value | None:
     if not found or not found.lastgroup:
         return None
     value, quoted = found[found.lastgroup], found.lastgroup != "bare"
+    if not quoted and text[at - 3 : at - 1] == b"%3" and (cut := _ENCODED_END.search(value)):
+        value = value[: cut.start()]
     if _STAND_IN.match(value) or value.lower() in _WORDS or value.startswith((b"/", b"./", b"~/")) or b"://" in value:
         return None
     # `get_token()`, `tokens[0]` and `config.token` are code, not literals.
-    if not quoted and (text[found.end() : found.end() + 1] in (b"(", b"[", b"{", b"<") or _DOTTED.match(value)):
+    if not quoted and (_is_code_after(text, found.end()) or (_DOTTED.match(value) and not _is_token(value))):
         return None
     if not quoted and len(value) < _LONGEST_VALUE:
         value = value.rstrip(b".:")  # the end of a sentence
+        if text[found.end() : found.end() + 1] == b"&" and text[at - 1 : at] == b"=":
+            # Of a query string the rest would be other fields; of a line in an .env file it belongs to the value.
+            name = text[max(0, at - 65) : at - 1]
+            if _ENV_LINE.search(name) and (rest := _REST_OF_WORD.match(text, found.end(), at + _LONGEST_VALUE)):
+                value += rest[0]
     return _Value(value, quoted, found.start(found.lastgroup))
+
+
+def _is_code_after(text: bytes, end: int) -> bool:
+    return text[end : end + 1] in (b"(", b"[", b"{", b"<") and not text.startswith(b"</", end)
+
+
+def _is_token(value: bytes) -> bool:
+    """`s.WJNIZfh1Za3L1RxhVSDqw6Cn`, unlike `settings.API_KEY_V2`, is a token with a dot in it."""
+    last = value.rpartition(b".")[2]
+    return len(last) >= 20 and _count(last, _DIGITS) >= 2 and b"_" not in last and _is_strong(last)
 
 
 def _all_of(value: _Value, text: bytes, at: int) -> Span:
@@ -93,19 +136,112 @@ def _all_of(value: _Value, text: bytes, at: int) -> Span:
     return value.start, end
 
 
+# Where a whole line is one setting, even an ordinary word is its value.
+_LINE_BEFORE = _lazily(rb"(?:^|[\n\r])(?P<margin>[ \t]*(?:- |export )?)(?P<name>[\w.-]*)$")
+_LINE_AFTER = _lazily(rb"[ \t]*(?:[\r\n]|\Z)")
+_SETTING_BEFORE = _lazily(
+    rb"(?i)(?:^|\n)[ \t]*(?:\[[^\]\n]+\]|(?:user(?:name)?|login|host|port|server|email|database|dbname|repository|url)"
+    rb"[ \t]*[=:][^\n()]*)[ \t]*\r?\n$"
+)
+_DOTTED_NAME = _lazily(rb"[a-z][\w-]*(?:\.[\w-]+)+$")
+_ENV_NAME = _lazily(rb"[A-Z][A-Z0-9_]*$")
+_NAME_OF_SECRET = _lazily(rb"(?i)pass|pwd|secret|token|key|hash|hidden|change|example|dummy|test|user")
+_IN_EXPANSION = _lazily(rb"\$\{\w*$")
+
+
 def password(text: bytes, start: int, end: int) -> Span | None:
     """A password can be any word, so a quoted literal is enough; a bare one must not look like a name in code."""
     found = _value_at(text, end)
-    if not found:
+    if not found or _IN_EXPANSION.search(text, max(0, start - 40), start):  # `${DB_PASSWORD:?missing}`
         return None
-    value = found.text
-    if found.quoted:
+    value, sign = found.text, text[start:end].rstrip()
+    in_query = sign.endswith((b"=", b"%3D", b"%3d")) and _in_query(text, start)
+    if found.quoted or in_query:
         likely = len(value) >= 4 and (b" " not in value or _is_strong(value))
-    elif text[end - 1 : end].isspace() and text[start:end].rstrip().endswith(b"=") and _IDENTIFIER.match(value):
-        likely = _is_strong(value)  # `password = pw1` is a name; `password=hunter2` is what files and logs print
+    elif sign.endswith(b">"):  # `<password>…</password>`; in code a comparison
+        likely = len(value) >= 4 and text.startswith(b"</", found.start + len(value))
+    elif text[end - 1 : end].isspace() and sign.endswith(b"=") and _IDENTIFIER.match(value):
+        # `password = pw1` is a name; `password=hunter2` is what files and logs print
+        likely = _is_strong(value) or (len(value) >= 6 and _is_setting(text, start, found))
     else:
-        likely = len(value) >= 6 and len(value) > _count(value, _LETTERS + b"_-")
+        likely = len(value) >= 6 and (len(value) > _count(value, _LETTERS + b"_-") or _is_scrambled(value))
+        likely = likely or (len(value) >= 6 and _is_setting(text, start, found))
     return _all_of(found, text, end) if likely else None
+
+
+def _in_query(text: bytes, start: int) -> bool:
+    """Whether a name is a field of a query string: `?user=ana&password=`."""
+    return re.search(rb"[?&][\w.-]*$", text[max(0, start - 24) : start]) is not None
+
+
+def _is_setting(text: bytes, start: int, value: _Value) -> bool:
+    """Whether the line is a setting of a file and nothing else: `POSTGRES_PASSWORD: sunflower`."""
+    after = value.start + len(value.text)
+    before = _LINE_BEFORE.search(text, max(0, start - 80), start)
+    if not before or not _LINE_AFTER.match(text, after, after + 8) or _NAME_OF_SECRET.search(value.text):
+        return False
+    name = re.match(rb"[\w.-]*", text[before.start("name") : value.start])
+    if name and (_ENV_NAME.match(name[0]) or _DOTTED_NAME.match(name[0])):
+        return True
+    # In Python the line before would not look like this, with nothing in quotes.
+    at = before.start("margin")
+    return bool(_SETTING_BEFORE.search(text, max(0, at - 120), at)) and not before["margin"]
+
+
+def _is_scrambled(value: bytes) -> bool:
+    """Letters of either case in no order that a name would have: `CvDplDlDJtkL`."""
+    turns = sum(1 for at in range(1, len(value)) if value[at - 1 : at].islower() and value[at : at + 1].isupper())
+    return len(value) >= 8 and turns >= 3 and len(value) < 4 * turns + 2
+
+
+def netrc(text: bytes, start: int, end: int) -> Span | None:
+    found = _value_at(text, end)
+    if not found or len(found.text) < 4:
+        return None
+    machine = re.search(rb"\b(?:machine[ \t]+\S+|default)\s+$", text[max(0, start - 160) : start])
+    likely = machine or len(found.text) > _count(found.text, _LETTERS)
+    return _all_of(found, text, end) if likely else None
+
+
+_OPTION_VALUE = _lazily(rb"""\s-(?P<option>[a-z-]+?)(?P<space>[ =]{0,2})(?P<quote>['"]?)(?P<value>[^\s'"]{1,200})""")
+_QUOTED_REST = _lazily(rb"""[^'"\n]{0,200}""")
+_GLUED = _lazily(rb"\b(?:mysql\w*|mariadb(?:-\w+)?)\s[^\n|;&]*$")
+_APART = _lazily(rb"\b(?:sshpass|(?:docker|podman|oc|az|helm registry|skopeo) login)\b[^\n|;&]*$")
+
+
+def short_option(text: bytes, start: int, end: int) -> Span | None:
+    """The password after an option of one letter, which only the command's name gives away."""
+    line = text[max(0, start - 200) : start]
+    line = line[line.rfind(b"\n") + 1 :]
+    option = text[start + 2 : start + 3]
+    # `-p`, `-a` and `-u` first: most of them belong to other commands.
+    if text.startswith(b"pass", start + 2):
+        at = text.find(b"pass:", end - 1, end + 4)
+        value = _OPTION_VALUE.match(b" -x " + text[at + 5 : at + 205]) if at >= 0 else None
+        return (at + 5, at + 5 + len(value["value"])) if value and not _STAND_IN.match(value["value"]) else None
+    if option == b"p" and _GLUED.search(line):
+        if text[start + 3 : start + 4].isspace():
+            return None
+    elif not (
+        (option == b"p" and _APART.search(line) and text[start + 3 : start + 4].isspace())
+        or (option == b"a" and b"redis-cli" in line)
+        or (option in (b"u", b"-") and re.search(rb"\b(?:curl|wget|http|https|xh)\b", line))
+    ):
+        return None
+    at = end - 1  # the first letter of the value
+    quoted = text[at - 1 : at] in (b"'", b'"')
+    value = (_QUOTED_REST if quoted else _REST_OF_WORD).match(text, at, at + _LONGEST_VALUE)
+    if value is None:
+        return None
+    first, last = value.span()
+    if option in (b"u", b"-"):
+        colon = text.find(b":", first, last)
+        if colon < 0:
+            return None
+        first = colon + 1
+    if last - first < 4 or _STAND_IN.match(text[first:last]):
+        return None
+    return first, last
 
 
 def credential(text: bytes, start: int, end: int) -> Span | None:
@@ -114,6 +250,43 @@ def credential(text: bytes, start: int, end: int) -> Span | None:
     if not found or b" " in found.text or not _is_strong(found.text):
         return None
     return _all_of(found, text, end)
+
+
+def quoted_credential(text: bytes, start: int, end: int) -> Span | None:
+    """In a sentence: `password is: …`, `password '…'`."""
+    quoted = text[end - 1 : end] in (b"'", b'"')
+    return credential(text, start, end - quoted)
+
+
+_HARMLESS_KEYS = frozenset(
+    b"cache object idempotency partition sort primary foreign public pub s3 file dedup dedupe group route routing"
+    b" lookup unique index hash row item map translation i18n message event job query section feature flag tracking"
+    b" issue record parent child candidate natural composite surrogate image blob asset bundle chunk module lock state"
+    b" registry value entity host known ssh gpg verify verification storage data list dict json field column".split()
+)
+_UUID = _lazily(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
+
+
+def named_key(text: bytes, start: int, end: int) -> Span | None:
+    """`ANYTHING_KEY=…`, unless it is a key of a kind that is no secret, or the value a path or an identifier."""
+    before = re.search(rb"[A-Za-z0-9]+$", text[max(0, start - 24) : start + 1])
+    found = _value_at(text, end)
+    if not found or not before or before[0].lower() in _HARMLESS_KEYS or len(found.text) < 16:
+        return None
+    value = found.text
+    if not re.fullmatch(rb"[\w+/=:~.-]+", value) or (b"/" in value and b"." in value) or value.count(b"/") > 2:
+        return None  # an expression, or a path
+    if _UUID.match(value) or _count(value, _DIGITS) < 2 or not _is_strong(value):
+        return None
+    return _all_of(found, text, end)
+
+
+def key_value(text: bytes, start: int, end: int) -> Span | None:
+    """`key=…` alone says little, so the value has to be long."""
+    found = _value_at(text, end)
+    if not found or len(found.text) < 20 or not re.fullmatch(rb"[A-Za-z0-9_.%-]+", found.text):
+        return None
+    return _all_of(found, text, end) if _is_strong(found.text) and not _UUID.match(found.text) else None
 
 
 def aws_secret(text: bytes, start: int, end: int) -> Span | None:
@@ -125,7 +298,19 @@ def url_password(text: bytes, start: int, end: int) -> Span | None:
     """`scheme://user:password@host`: only the password goes, so that a reader still sees which host it was."""
     colon = text.index(b":", start + len(b"://"))
     value = text[colon + 1 : end - 1]
-    return None if _STAND_IN.match(value) else (colon + 1, end - 1)
+    return None if _STAND_IN.match(value) or value.lower() in _WORDS else (colon + 1, end - 1)
+
+
+def url_token(text: bytes, start: int, end: int) -> Span | None:
+    """`https://token@host`."""
+    first, last = start + 3, end - 2
+    return (first, last) if _is_strong(text[first:last]) else None
+
+
+def signature(text: bytes, start: int, end: int) -> Span | None:
+    """What proves that a URL or a request was signed: the value only."""
+    found = re.match(rb"""[^=%]*(?:=|%3[dD])"?""", text[start:end])
+    return None if not found else (start + found.end(), end - text[start:end].endswith(b'"'))
 
 
 def authorization(text: bytes, start: int, end: int) -> Span | None:
@@ -136,6 +321,41 @@ def authorization(text: bytes, start: int, end: int) -> Span | None:
     if not named and not (_is_strong(value) if scheme[:2].lower() == b"be" else _is_basic(value)):
         return None
     return end - len(value), end
+
+
+def authorization_header(text: bytes, start: int, end: int) -> Span | None:
+    """`Authorization: SCHEME value`, whichever the scheme; and a value without one, if it looks like a token."""
+    head = text[start : min(end, start + 120)]
+    at = start + max(len(b"authorization="), *(head.rfind(sign) + 1 for sign in (b" ", b'"', b"'", b">", b":")))
+    named = re.search(rb"(?i)\b(?:bearer|basic) {1,4}$", text[max(start, at - 12) : at])
+    if text.startswith(b"token=", at):
+        at += len(b"token=")
+    return (at, end) if end - at >= 8 and (named or _is_strong(text[at : min(end, at + _LONGEST_VALUE)])) else None
+
+
+_COOKIES = _lazily(rb"[^\n\r\"']{1,1024}")
+_COOKIE = _lazily(rb"=([^;\s]{8,})")
+_ATTRIBUTES = (b"path", b"expires", b"domain", b"max-age", b"samesite", b"priority", b"version")
+_MOST_COOKIES = 20
+
+
+def cookie(text: bytes, start: int, end: int) -> Span | None:
+    """From the first to the last cookie of a header that looks like a token: what is between goes too."""
+    at = end + (text[end : end + 1] in (b'"', b"'"))
+    header = _COOKIES.match(text, at)
+    if not header or b"=" not in header[0]:
+        return None
+    strong = [
+        one
+        for one in itertools.islice(_COOKIE.finditer(text, at, header.end()), _MOST_COOKIES)
+        if not text[max(at, one.start() - 12) : one.start()].lower().endswith(_ATTRIBUTES)
+        and _is_strong(one[1][:_LONGEST_VALUE])
+        and b"(" not in one[1]
+    ]
+    if not strong:
+        return None
+    last = _REST_OF_WORD.match(text, strong[-1].start(1)) if strong[-1].end() == header.end() else None
+    return strong[0].start(1), max(strong[-1].end(1), last.end() if last else 0)
 
 
 def _is_basic(value: bytes) -> bool:
@@ -152,14 +372,14 @@ def random_token(text: bytes, start: int, end: int) -> Span | None:
 
 # --- things with a shape of their own ------------------------------------------------------------------------
 
-_JWT = re.compile(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _LONGEST_JWT_HEADER)
+_JWT = _lazily(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _LONGEST_JWT_HEADER)
 # Headers (`DEK-Info: AES-128-CBC,0A1B`) and a literal \\n, as in JSON, belong to the body. Without a last line there
 # is only the shape of the lines to say where the key ends and other output begins.
 KEY_BODY = re.compile(rb"[\w+/=\s\\:,.()-]*")
-_KEY_LINES = re.compile(
+_KEY_LINES = _lazily(
     rb"(?:\s|\\n)*(?:[A-Z][A-Za-z-]+: [^\n]*\n\s*)*(?:[A-Za-z0-9+/=]+(?:\s*\n\s*|\\n|\Z))*(?:[A-Za-z0-9+/=]{16,})?"
 )
-_KEY_END = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = _lazily(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 BASE64 = _LETTERS + _DIGITS + b"+/=-_"
 BASE64_LINES = _LETTERS + _DIGITS + b"+/=\r\n"
 
@@ -180,6 +400,17 @@ def key(text: bytes, start: int, end: int) -> Span | None:
     return start, body.end() if body else end
 
 
+def encoded_key(text: bytes, start: int, end: int) -> Span | None:
+    """A PEM file in base64 that says in its first line that it is a private key."""
+    return (start, end) if b"PRIVATE KEY" in base64.b64decode(text[start : start + 64] + b"==") else None
+
+
+def putty_key(text: bytes, start: int, end: int) -> Span | None:
+    lines = int(text[start:end].split(b":")[1])
+    body = re.compile(rb"(?:[A-Za-z0-9+/=]{1,80}\r?\n?){1,%d}" % max(lines, 1)).match(text, end, end + _LONGEST_KEY)
+    return (end, end + len(body[0].rstrip())) if body and len(body[0]) >= 16 else None
+
+
 def key_end(text: bytes, start: int, end: int) -> Span | None:
     """The end of a private key whose beginning was cut off: everything before it that can be its body goes too."""
     window = text[max(0, start - _LONGEST_KEY) : start]
@@ -193,7 +424,9 @@ def email(text: bytes, start: int, end: int) -> Span | None:
     begin = start
     while begin > max(0, start - 63) and (text[begin - 1 : begin].isalnum() or text[begin - 1] in b"._%+-"):
         begin -= 1
-    local = text[begin : text.index(b"@", start)]
+    local = text[begin : start + 1]
+    if text[begin - 1 : begin] == b":" and b"://" in text[max(0, begin - 70) : begin]:  # `http://user:pass@host.org`
+        return None
     if local == b"git" or text[end : end + 1] == b"(":  # a git remote, and `a@b.dot(c)` in Python
         return None
     return begin, end
@@ -262,7 +495,65 @@ def ssn(text: bytes, start: int, end: int) -> Span | None:
     return (start, end) if issued and _stands_alone(text, start, end) else None
 
 
+_PHONE_START = _lazily(rb"[+(]*[0-9]")
+
+
 def phone(text: bytes, start: int, end: int) -> Span | None:
+    if number := _PHONE_START.search(text, start, end):  # after a name
+        start = number.start()
     digits = _count(text[start:end], _DIGITS)
     alone = not text[end : end + 1].isalnum() and not text[max(0, start - 1) : start].isalnum()
     return (start, end) if alone and 10 <= digits <= 15 else None
+
+
+# Names of numbers that are proof enough beside a number of that shape; others need a check digit as well.
+_BY_SHAPE = {
+    b"ssn": rb"[0-9]{9}",
+    b"social": rb"[0-9]{9}",
+    b"nino": rb"[A-Z]{2} ?[0-9]{2} ?[0-9]{2} ?[0-9]{2} ?[A-D]",
+    b"national": rb"[A-Z]{2} ?[0-9]{2} ?[0-9]{2} ?[0-9]{2} ?[A-D]",
+    b"pis": rb"[0-9]{3}\.[0-9]{5}\.[0-9]{2}-[0-9]",
+    b"passport": rb"[A-Z]{0,3}[0-9]{6,9}[A-Z]?",
+    b"passaporte": rb"[A-Z]{2}[0-9]{6}",
+}
+_BY_NUMBER = {
+    b"nhs": ("gb.nhs",),
+    b"aadhaar": ("in_.aadhaar",),
+    b"aadhar": ("in_.aadhaar",),
+    b"nif": ("pt.nif", "es.nif"),
+    b"nie": ("es.nie",),
+    b"dni": ("es.dni",),
+    b"nir": ("fr.nir",),
+    b"codice": ("it.codicefiscale",),
+    b"steuer": ("de.idnr",),
+    b"bsn": ("nl.bsn",),
+    b"pesel": ("pl.pesel",),
+}
+_HINT = _lazily(rb"([A-Za-z]+)(?i:[ -](?:security|insurance|fiscale|id|no\.?|number|nr\.?))*")
+_ID = _lazily(rb"(?:[0-9]|[A-Z]{1,6} ?[0-9])[0-9A-Z .-]*")
+
+
+def national_id(text: bytes, start: int, end: int) -> Span | None:
+    """A number that is somebody's, after its name: `SSN: …`, `NIF …`."""
+    hint = _HINT.match(text, start, end)
+    found = _ID.search(text, hint.end(), end) if hint else None
+    if not hint or not found or text[end : end + 1].isalnum():
+        return None
+    name, at = hint[1].lower(), found.start()
+    value = text[at:end]
+    if shape := _BY_SHAPE.get(name):
+        if not re.fullmatch(shape, value) or (value.startswith((b"000", b"666", b"9")) and name in (b"ssn", b"social")):
+            return None
+        return at, end
+    number = value.decode()
+    return (at, end) if any(_has_stdnum(module, number) for module in _BY_NUMBER.get(name, ())) else None
+
+
+def _has_stdnum(module: str, number: str) -> bool:
+    return bool(_stdnum(module).is_valid(number))
+
+
+def last_word(text: bytes, start: int, end: int) -> Span | None:
+    """What a name is given, in a pattern that ends with it."""
+    found = re.search(rb"[0-9][0-9./-]*$", text[start:end])
+    return (start + found.start(), end) if found else None

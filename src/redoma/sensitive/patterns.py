@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from . import checks
+from . import checks, services
 
 
 class Pattern(msgspec.Struct, frozen=True):
@@ -23,8 +23,17 @@ class Pattern(msgspec.Struct, frozen=True):
     """About a person (an address, a card) rather than a key to something."""
 
 
-# `name = `, `"name": `, `name := `, `name => `, `name: str = `, and \"name\": inside a JSON string.
-_IS = rb"""\d?\\?["']?\]?\s{0,3}(?::\s?(?:str|bytes|[Ss]tring|SecretStr)\s{0,2}=|:=|=>|={1,3}|:)\s{0,3}"""
+# A quote as it is, in a JSON string (also one inside another), in HTML, in a URL, and as \u0022.
+_QUOTE = rb"""(?:\\{0,7}["']|&(?i:quot|apos|\#0{0,2}3[49]|\#x0{0,2}2[27]);|%2[27]|\\{1,3}u002[27])"""
+# What a name is given by: `name = `, `"name": `, `name := `, `name => `, `name: str = `, `<name>`, the same
+# escaped; and `name="name" value=`, `"name": "name", "value": `, as in forms and in lists of variables.
+_IS = (
+    rb"""\d?"""
+    + _QUOTE
+    + rb"""?\]?(?:[ \t]{0,16}\n?[ \t]?(?::\s?(?:str|bytes|[Ss]tring|SecretStr|Final)\s{0,2}=|:=|=>|={1,3}|:"""
+    rb"""|%3[AaDd]|&\#(?:61|58|x3[AaDd]);|\\{1,3}u003[AaDd]|>)\s{0,3}(?:%20)?"""
+    rb"""|(?:["'],?|\n)\s{1,8}["']?value["']?\s?[:=]\s?)"""
+)
 _WORD = rb"[A-Za-z0-9_-]"
 
 PATTERNS: tuple[Pattern, ...] = (
@@ -138,18 +147,83 @@ PATTERNS: tuple[Pattern, ...] = (
         not_match=("1700000000:ERROR-something-long-happened-here-now",),
     ),
     Pattern(
-        "service-token",  # the makers chose prefixes that occur nowhere else
-        rb"\bhf_[A-Za-z0-9]{34,}|\bdo[opr]_v1_[0-9a-f]{64,}|\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32,}|\bhv[sb]\."
-        + _WORD
-        + rb"{24,}"
-        rb"|\bdckr_pat_" + _WORD + rb"{27,}|\bdapi[0-9a-f]{32}\b|\bAGE-SECRET-KEY-1[0-9A-Z]{58,}",
-        match=(
-            "hf_" + "aBcDeFgHiJ" * 3 + "kLmN",
-            "dop_v1_" + "0a1b2c3d" * 8,
-            "shpat_" + "0a1b2c3d" * 4,
-            "hvs." + "x9Yk2LmN" * 3,
+        "service-token",
+        b"|".join(shape for _, shape, _ in services.DISTINCT),
+        match=tuple(example for _, _, example in services.DISTINCT),
+        not_match=(
+            "hf_hub_download",
+            "dapi",
+            "sdk-tools-linux",
+            "key-value",
+            "pat.match",
+            "xai-grok",
+            "glsa_name",
+            "access-token-ttl",
+            "sha256:" + "0a1b2c3d" * 8,
+            "v1.0-rc1",
+            "rubygems_version",
+            "secret_name",
+            "napi_create_function",
+            "nfp_report",
+            "pat-na1-region",
+            "AKIDS",
+            "FLWSECK",
+            "APP_USR",
+            "lin_api",
+            "dp.pt",
+            "EZAK",
+            "squ_x",
+            "1000.5",
         ),
-        not_match=("hf_hub_download", "dapi"),
+    ),
+    Pattern(
+        "service-token",
+        b"|".join(shape for _, shape, _ in services.PLAUSIBLE),
+        checks.random_token,
+        match=tuple(example for _, _, example in services.PLAUSIBLE),
+        not_match=("re_compile", "fw_version", "sl." + "a-very-long-name-" * 8, "rnd_state", "csk-" + "a" * 44),
+    ),
+    Pattern(
+        "webhook",
+        rb"discord(?:app)?\.com/api/webhooks/[0-9]{15,20}/[A-Za-z0-9_-]{40,}"
+        rb"|\.webhook\.office\.com/webhookb2/[A-Za-z0-9@/-]{40,}|hooks\.zapier\.com/hooks/catch/[0-9]{4,}/[A-Za-z0-9]{6,}"
+        rb"|hooks\.slack\.com/(?:workflows|triggers)/[A-Za-z0-9/]{30,}|chat\.googleapis\.com/v1/spaces/[\w-]{6,}/messages\?key=[\w&=%.-]{20,}",
+        match=(
+            "https://discord.com/api/webhooks/123456789012345678/" + "x9Yk2LmN4pQr7StU" * 4,
+            "https://corp.webhook.office.com/webhookb2/0a1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d@0a1b2c3d-4e5f/IncomingWebhook/0a1b2c3d",
+            "https://hooks.zapier.com/hooks/catch/123456/abc123de/",
+        ),
+        not_match=(
+            "https://discord.com/api/webhooks/",
+            "https://hooks.zapier.com/hooks/catch/",
+            "docs at webhook.office.com",
+        ),
+    ),
+    Pattern(
+        "password-hash",
+        rb"\$(?:1|5|6|7|y|apr1|2[abxy]|argon2(?:id|i|d)|scrypt|pbkdf2-sha(?:1|256|512))\$[A-Za-z0-9./$=,+-]{20,}"
+        rb"|\bpbkdf2_sha(?:1|256)\$[0-9]{4,8}\$[A-Za-z0-9]{8,32}\$[A-Za-z0-9+/]{27,}={0,2}|\{SSHA(?:256|512)?\}[A-Za-z0-9+/]{24,}={0,2}",
+        match=(
+            "root:$6$" + "x9Yk2LmN" * 12 + ":19000:0",
+            "$2y$10$" + "x9Yk2LmN" * 6 + "x9Yk2",
+            "$argon2id$v=19$m=65536,t=3,p=4$x9Yk2LmN4pQr$x9Yk2LmN4pQr7StU",
+            "pbkdf2_sha256$600000$x9Yk2LmN4pQr$" + "x9Yk2LmN" * 5 + "x9Y=",
+        ),
+        not_match=("echo $1$2", "$6 a day", "pbkdf2_sha256", "argon2id"),
+    ),
+    Pattern(
+        "private-key",  # a PEM file in base64, as Kubernetes keeps it
+        rb"LS0tLS1CRUdJTi[A-Za-z0-9+/]{30,}={0,2}",
+        checks.encoded_key,
+        match=("client-key-data: LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVktLS0tLQo" + "x9Yk2LmN" * 6,),
+        not_match=("certificate-authority-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1J" + "x9Yk2LmN" * 6,),
+    ),
+    Pattern(
+        "private-key",
+        rb"Private-Lines: [0-9]{1,3}\r?\n",
+        checks.putty_key,
+        match=("Private-Lines: 2\n" + "x9Yk2LmN" * 8 + "\n" + "x9Yk2LmN" * 4,),
+        not_match=("Public-Lines: 2\n" + "x9Yk2LmN" * 8, "Private-Lines: many"),
     ),
     Pattern(
         "jwt",
@@ -172,6 +246,130 @@ PATTERNS: tuple[Pattern, ...] = (
             "http://u:$PASS@h",
             "https://u:***@h",
             "ftp://me@host",
+            "postgres://user:password@localhost/db",
+            "postgres://USER:PASS@HOST/DB",
+        ),
+    ),
+    Pattern(
+        "url-password",
+        rb"://[A-Za-z0-9_-]{20,200}@[A-Za-z0-9]",
+        checks.url_token,
+        match=("git clone https://x9Yk2LmN4pQr7StUvWxZ@git.host/o/r.git",),
+        not_match=("https://some-user-name-of-mine@host/x", "https://host/x9Yk2LmN4pQr7StUvWxZ@1"),
+    ),
+    Pattern(
+        "signature",
+        rb"(?:(?i:\bx-(?:amz|goog)-signature|[, ]signature)|[?&;]sig)(?:=|%3[dD])[0-9A-Za-z%+/_-]{24,}={0,2}"
+        rb'|\bresponse="[0-9a-f]{32,64}"',
+        checks.signature,
+        match=(
+            "https://b.s3.amazonaws.com/f?X-Amz-Signature=" + "0a1b2c3d" * 8,
+            "https://x.blob.core.windows.net/c?sv=1&sig=" + "x9Yk2LmN" * 5 + "%3D",
+            'Authorization: Digest username="a", response="' + "0a1b2c3d" * 4 + '"',
+            "SignedHeaders=host, Signature=" + "0a1b2c3d" * 8,
+        ),
+        not_match=(
+            "signature = inspect.signature(f)",
+            "sig=SIGTERM",
+            'response="ok"',
+            "X-Hub-Signature-256: sha256=" + "0a" * 32,
+        ),
+    ),
+    Pattern(
+        "authorization",
+        rb"(?i:\bauthorization)"
+        + _IS
+        + rb"""["']?(?:[A-Za-z][A-Za-z0-9-]{1,24} {1,4})?(?:token=)?["']?[A-Za-z0-9+/=._~-]{8,}""",
+        checks.authorization_header,
+        match=(
+            "Authorization: token 0a1b2c3d4e5f0a1b2c3d4e5f0a1b2c3d4e5f0a1b",
+            "Authorization: ApiKey x9Yk2LmN4pQr7StU",
+            'Authorization: Token token="x9Yk2LmN4pQr7StU"',
+            "authorization: x9Yk2LmN4pQr7StU",
+        ),
+        not_match=(
+            "Authorization: required",
+            "Authorization: token $TOKEN",
+            "Authorization: see section 4",
+            "authorization: {type: basic}",
+        ),
+    ),
+    Pattern(
+        "cookie",
+        rb"(?i:\b(?:set-)?cookie)" + _IS,
+        checks.cookie,
+        match=(
+            "Cookie: sessionid=x9yk2lmn4pqr7stu; theme=dark",
+            "Set-Cookie: sid=x9Yk2LmN4pQr7StU; Path=/; Expires=Wed, 21 Oct 2026 07:28:00 GMT",
+            "{'Cookie': 'lang=en; auth=x9Yk2LmN4pQr7StU'}",
+        ),
+        not_match=(
+            "Cookie: lang=en; theme=dark",
+            "Set-Cookie: theme=dark; Path=/; Expires=Wed, 21 Oct 2026 07:28:00 GMT; Max-Age=31536000",
+            "Cookie: a small text file",
+            "cookie = request.cookies['sid']",
+        ),
+    ),
+    Pattern(
+        "password",
+        rb"""(?:(?i:basic_?auth)|[^A-Za-z]auth=)\(\s?["'][^"'\n]{1,64}["'],\s?""",
+        checks.password,
+        match=(
+            'requests.get(u, auth=("ana", "hunter2"))',
+            'r.SetBasicAuth("ana", "hunter2x")',
+            "HTTPBasicAuth('ana', 'hunter2')",
+        ),
+        not_match=("auth=(user, password)", 'HTTPBasicAuth("ana", password)'),
+    ),
+    Pattern(
+        "password",
+        rb"\s-(?:passin|passout|-user|-proxy-user|u|p|a)[ =]{0,2}['\"]?[^\s'\"$-]",
+        checks.short_option,
+        match=(
+            "curl -u ana:hunter2 https://h",
+            "curl --user 'ana:pa55 word' https://h",
+            "mysql -u root -phunter2 shop",
+            "sshpass -p 'hunter2' ssh h",
+            "docker login -u bot -p hunter2x h",
+            "redis-cli -a hunter2x ping",
+            "openssl rsa -passin pass:hunter2 -in k.pem",
+        ),
+        not_match=(
+            "curl -u ana https://h",
+            'curl -u "$USER:$PASS" https://h',
+            "mysql -u root -p shop",
+            "mkdir -p build2024",
+            "ssh -p 2222 host",
+            "docker run -p 8080:80 nginx",
+            "ps -a -u root:root",
+            "cp -a src1 dst1",
+        ),
+    ),
+    Pattern(
+        "password",  # ~/.netrc
+        rb"\blogin[ \t]{1,4}[^\s]{1,64}\s{1,12}password[ \t]{1,4}",
+        checks.netrc,
+        match=("machine h login ana password hunter2", "machine h\n  login ana\n  password correcthorse"),
+        not_match=("a login form password field", "login and password reset", "login x password $PW"),
+    ),
+    Pattern(
+        "password",  # ~/.pgpass
+        rb":5432:[A-Za-z0-9_.*-]{1,64}:[A-Za-z0-9_.*-]{1,64}:",
+        checks.password,
+        match=("db.host:5432:app:ana:hunter2",),
+        not_match=("listening on 0.0.0.0:5432: ok", "db:5432:app:ana:$PW"),
+    ),
+    Pattern(
+        "credential",
+        rb"-(?i:passw(?:or)?d|pass|passphrase|token|secret|(?:api|access|secret|auth)-?key|credentials?)[ \t]{1,2}",
+        checks.credential,
+        match=("docker login --username bot --password x9Yk2LmN h", "cli --api-key x9Yk2LmN4pQr"),
+        not_match=(
+            "--password TEXT  The password",
+            "--token TOKEN",
+            '--password "$PW"',
+            "--password-stdin",
+            "-pass the ball",
         ),
     ),
     Pattern(
@@ -192,7 +390,7 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "password",
-        rb"(?i:passw(?:or)?d|passphrase|pwd|[_-]pass|senha|contrase\xc3\xb1a)" + _IS,
+        rb"(?i:passw(?:or)?d|passphrase|passcode|pwd|[_.-]pass|\bpsk|senha|contrase\xc3\xb1a)" + _IS,
         checks.password,
         match=(
             'password = "hunter2"',
@@ -200,6 +398,17 @@ PATTERNS: tuple[Pattern, ...] = (
             "senha: s3nh4forte",
             "Server=x;Pwd=Str0ng!;",
             "'password': 'letmein'",
+            "POSTGRES_PASSWORD: sunflower",
+            "DB_PASS=correct-horse-battery\n",
+            "spring.mail.password=swordfish",
+            "username = ci\npassword = blueberry\n",
+            "?user=ana&password=sunflower&x=1",
+            "<password>hunter2</password>",
+            "password=&#39;hunter2&#39;",
+            "%22password%22%3A%22hunter2%22",
+            "password\\u003dhunter2\\u0026",
+            '<input name="password" value="hunter2">',
+            "- name: DB_PASSWORD\n  value: hunter2",
         ),
         not_match=(
             "password = None",
@@ -212,12 +421,22 @@ PATTERNS: tuple[Pattern, ...] = (
             'password="${DB_PASS}"',
             "PWD=/home/me",
             "password: required",
+            "    password = secretword\n",
+            "password: some words",
+            "connect(password=dbpassword)",
+            "${DB_PASSWORD:?missing}",
+            "<label>Password</label>",
+            '<input name="password" type="text">',
+            "if password > minimum:",
         ),
     ),
     Pattern(
         "credential",
-        rb"(?i:secret|token|credentials?|(?:api|access|account|secret|private|signing|encryption|auth|shared|master)[_-]?(?:access)?key)"
-        + _IS,
+        rb"(?i:secret|token|credentials?|sessionid|sessid|connect\.sid|secret_key_base|connection_?string|[_\"]auth"
+        rb"|(?:api|access|account|secret|private|signing|encryption|auth|shared|master|app|application|admin"
+        rb"|license|session|cookie|service"
+        rb"|role|subscription|server|webhook|deploy|hmac|jwt|fernet|crypt|consumer|client|ingest|write|rest)"
+        rb"[ _.-]?(?:access)?key)" + _IS,
         checks.credential,
         match=(
             'api_key: "8f14e45fceea167a5a36"',
@@ -225,6 +444,14 @@ PATTERNS: tuple[Pattern, ...] = (
             'token = "a8f5f167f44f4964e6c998de"',
             "AccountKey=Zm9vYmFyYmF6MTIzNDU2Nzg5MA==;",
             '{\\"token\\": \\"x9Yk2LmN4pQr7S\\"}',
+            '"{\\\\\\"token\\\\\\":\\\\\\"x9Yk2LmN4pQr7S\\\\\\"}"',
+            "&quot;api_key&quot;: &quot;x9Yk2LmN4pQr7S&quot;",
+            "access_token%3Dx9Yk2LmN4pQr7S%26x%3D1",
+            '<add key="ApiKey" value="x9Yk2LmN4pQr7S" />',
+            "//nexus.host/repository/:_auth=YW5hOmh1bnRlcjI=",
+            '{"auths": {"h": {"auth": "YW5hOmh1bnRlcjI="}}}',
+            "SECRET_KEY=django-insecure-x9yk#2lmn&4pqr\n",
+            "APP_KEY=base64:x9Yk2LmN4pQr7StU=",
         ),
         not_match=(
             "token = get_token()",
@@ -236,6 +463,55 @@ PATTERNS: tuple[Pattern, ...] = (
             "api_key=settings.API_KEY_V2",
             "secret=/run/secrets/db1234",
             'token: "next page"',
+        ),
+    ),
+    Pattern(
+        "credential",
+        rb"[A-Za-z0-9][_-](?i:key|pat)" + _IS,
+        checks.named_key,
+        match=("OPENAI_KEY=x9Yk2LmN4pQr7StU", "Ocp-Apim-Subscription-Key: 0a1b2c3d4e5f0a1b2c3d4e5f0a1b2c3d"),
+        not_match=(
+            '"cache_key": "0a1b2c3d4e5f0a1b2c3d4e5f0a1b2c3d"',
+            "idempotency-key: 0a1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d",
+            '"public_key": "x9Yk2LmN4pQr7StUx9Yk2LmN"',
+            "s3_key=uploads/0a1b2c3d4e5f0a1b2c3d.png",
+            "sort_key = created_at",
+            'CLUSTER_KEY = "ElasticsearchClusterConfig"',
+            'HEX_PAT = "[0-9A-Fa-f]{1,4}"',
+        ),
+    ),
+    Pattern(
+        "credential",
+        rb"[?&](?i:key|code)=|(?:^|\n)[ \t]{0,8}(?i:key)[ \t]{0,8}[=:][ \t]{0,4}",
+        checks.key_value,
+        match=(
+            "https://h/js?key=x9Yk2LmN4pQr7StUvWxZ&v=3",
+            "?code=x9Yk2LmN4pQr7StUvWxZ",
+            "[api]\nkey = 0a1b2c3d4e5f0a1b2c3d4e5f0a1b2c3d",
+        ),
+        not_match=(
+            "?key=value&code=200",
+            "?key=a-rather-long-plain-word",
+            "key: Enter",
+            "Cache key: v1-" + "0a1b2c3d" * 8,
+        ),
+    ),
+    Pattern(
+        "credential",
+        rb"(?i:\b(?:passw(?:or)?d|passphrase|senha|api key|token|secret(?: key)?))"
+        rb"""(?:(?i: is| was| provided| set to| changed to| reset to):? {1,2}| ["'])""",
+        checks.quoted_credential,
+        match=(
+            "Your new password is: x9Yk2LmN",
+            "denied for password 'x9Yk2LmN'",
+            "Incorrect API key provided: x9Yk2LmN4pQr.",
+        ),
+        not_match=(
+            "password is required",
+            "the token is invalid",
+            "password 'incorrect'",
+            "token was revoked 2024-11-16",
+            "a token 'abc'",
         ),
     ),
     Pattern(
@@ -285,19 +561,55 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "email",
-        rb"[A-Za-z0-9_%+-]@[A-Za-z0-9](?:[A-Za-z0-9-]*\.)+[A-Za-z]{2,24}\b",
+        rb"[A-Za-z0-9_%+-](?:@|%40|&\#64;)[A-Za-z0-9](?:[A-Za-z0-9-]*\.)+[A-Za-z]{2,24}\b",
         checks.email,
-        match=("ana.souza+x@exemplo.com.br", "<bob@example.org>", "a@b.io"),
-        not_match=("@app.route('/x')", "pkg@1.2.3", "git@github.com:org/repo", "user@localhost", "a@b.dot(c)"),
+        match=(
+            "ana.souza+x@exemplo.com.br",
+            "<bob@example.org>",
+            "a@b.io",
+            "to=ana%40exemplo.com.br",
+            "ana&#64;exemplo.com.br",
+        ),
+        not_match=(
+            "@app.route('/x')",
+            "pkg@1.2.3",
+            "git@github.com:org/repo",
+            "http://user:pass@example.org/",
+            "user@localhost",
+            "a@b.dot(c)",
+        ),
         personal=True,
     ),
     Pattern(
         "phone",
         rb"\+55 ?\(?[0-9]{2}\)? ?9?[0-9]{4}[ -]?[0-9]{4}\b"
-        rb"|\+[1-9][0-9]{0,2}[ .-]\(?[0-9]{2,4}\)?[ .-][0-9]{3,5}[ .-]?[0-9]{3,4}\b",
+        rb"|\+[1-9][0-9]{0,2}[ .-]\(?[0-9]{2,4}\)?[ .-][0-9]{3,5}[ .-]?[0-9]{3,4}\b"
+        rb"|\([1-9][0-9]\) ?9?[0-9]{4}-[0-9]{4}\b|\([2-9][0-9]{2}\) ?[2-9][0-9]{2}-[0-9]{4}\b"
+        rb"|(?i:\b(?:tel|phone|telephone|mobile|cell|fax|whatsapp|telefone|celular|fone)(?:[ _-]?(?:no|number|nr))?)"
+        rb"[^0-9A-Za-z\n+(]{1,6}\+?\(?[0-9][0-9 ().-]{7,18}[0-9]\b",
         checks.phone,
-        match=("+55 11 91234-5678", "+5511912345678", "+55 (11) 3123-4567", "+1 415-555-2671", "+44 20 7946 0958"),
-        not_match=("+0000", "+5511", "+1234567890", "10:00:00+01:00"),
+        match=(
+            "+55 11 91234-5678",
+            "+5511912345678",
+            "+55 (11) 3123-4567",
+            "+1 415-555-2671",
+            "+44 20 7946 0958",
+            "(415) 555-2671",
+            "(11) 91234-5678",
+            "tel: 415-555-2671",
+            "phone=+14155552671",
+            '"phone_number": "4155552671"',
+        ),
+        not_match=(
+            "+0000",
+            "+5511",
+            "+1234567890",
+            "10:00:00+01:00",
+            "(123) 456-7890",
+            "(2024) 1234-5678",
+            "phone: 911",
+            "cell 12 of 30",
+        ),
         personal=True,
     ),
     Pattern(
@@ -306,6 +618,52 @@ PATTERNS: tuple[Pattern, ...] = (
         checks.ssn,
         match=("078-05-1120", "SSN 219-09-9999."),
         not_match=("000-12-3456", "666-12-3456", "900-12-3456", "123-00-4567", "1-078-05-1120"),
+        personal=True,
+    ),
+    Pattern(
+        "national-id",
+        rb"(?i:\b(?:ssn|social security(?: no\.?| number)?|nino|national insurance(?: no\.?| number)?"
+        rb"|nhs(?: no\.?| number)?|aadhaar|aadhar"
+        rb"|pis|nif|nie|dni|nir|codice fiscale|steuer-?id|bsn|pesel|passport(?: no\.?| number| nr\.?)?|passaporte)\b)"
+        rb"""["']?[^0-9A-Za-z\n]{1,5}[0-9A-Z][0-9A-Z]?[ .-]?[0-9A-Z][0-9A-Z .-]{4,17}[0-9A-Z]\b""",
+        checks.national_id,
+        match=(
+            "ssn=219099999",
+            "NINO AB 12 34 56 C",
+            "Aadhaar: 2341 2341 2346",
+            "NIF: 123456789",
+            "DNI 12345678Z",
+            "codice fiscale RSSMRA85T10A562S",
+            "Passport No: X1234567",
+            "NHS number 943 476 5919",
+            "PIS: 120.12345.67-2",
+        ),
+        not_match=(
+            "SSN 000000000",
+            "NIF: 123456780",
+            "passport: EXPIRED",
+            "PIS: 11.111",
+            "dni TABLES ONLY",
+            "pis 12345678901",
+        ),
+        personal=True,
+    ),
+    Pattern(
+        "card-code",
+        rb"""(?i:\b(?:cvv2?|cvc2?|card[ _]security[ _]code))["']?[ \t]{0,2}[:=][ \t]{0,2}["']?[0-9]{3,4}\b""",
+        checks.last_word,
+        match=("cvv: 123", '"cvc": "1234"'),
+        not_match=("cvv: 12345", "cvc code"),
+        personal=True,
+    ),
+    Pattern(
+        "birth-date",
+        rb"(?i:\b(?:date[ _-]?of[ _-]?birth|birth[ _-]?date|birthday|dob|data de nascimento|data_nascimento))"
+        rb"""["']?[ \t]{0,2}[:=]?[ \t]{0,2}["']?"""
+        rb"(?:[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}|[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{4})\b",
+        checks.last_word,
+        match=("date of birth: 1984-03-21", '"dob": "21/03/1984"', "data de nascimento: 21/03/1984"),
+        not_match=("created: 1984-03-21", "dob: unknown"),
         personal=True,
     ),
 )

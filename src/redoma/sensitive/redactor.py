@@ -9,6 +9,8 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -17,7 +19,7 @@ from .scanner import KNOWN, PLACEHOLDER, Found, find, merge, options
 
 _SHORTEST_LINE = 16
 _SHORTEST_BASE64 = 5
-_PATTERN_ROOM = 8 * 1024
+_PATTERN_ROOM = 4 * 1024
 """Bytes of values that go into one automaton, the shortest first. RE2 gives up on a pattern of some hundred thousand
 parts; what has no room is searched for letter by letter, in the usual encodings but not in mixtures of them."""
 _ROUNDS, _NEAR = 3, 1024
@@ -27,6 +29,7 @@ DEEPEST, MOST = 64, 100_000
 
 # Never changed by URL-encoding or by JSON.
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
+_HTML = {'"': "quot", "'": "apos", "&": "amp", "<": "lt", ">": "gt"}
 _ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 
 # Control characters, and what a terminal takes for a sequence: short ones, whole or cut short, and strings to it.
@@ -43,14 +46,14 @@ _PARAMETERS = re.compile(rb"\x1b\[[0-?]*[0-9;](?=[@-~])")
 class Redactor:
     """Replaces sensitive data by `[redacted:KIND]`.
 
-    `values` are secrets by value. Each is found as it is, URL-encoded, JSON-escaped, in hexadecimal and in base64
-    (either alphabet, also inside a longer base64 text). Values with fewer than `MIN_SECRET` visible characters are
-    ignored: taking out every `1` would destroy the output and give the value away as well.
+    `values` are secrets by value. Each is found as it is, URL-encoded, JSON-escaped, HTML-escaped, in hexadecimal and
+    in base64 (either alphabet, also inside a longer base64 text). Values with fewer than `MIN_SECRET` visible
+    characters are ignored: taking out every `1` would destroy the output and give the value away as well.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         known = {form for value in values for form in _with_lines(value) if len(_visible(form)) >= MIN_SECRET}
-        self.longest = max((6 * len(form.encode("utf-8", "surrogatepass")) for form in known), default=0)
+        self.longest = max((8 * len(form.encode("utf-8", "surrogatepass")) for form in known), default=0)
         """Bytes that the longest form of a value can take: whoever cuts a text must look that far beyond the cut."""
         self.flexible: list[str] = []
         self.literals: set[bytes] = set()
@@ -202,6 +205,12 @@ class _Walk:
                 return frozenset(self._items(value, depth))
             case int() | float():
                 return self._number(value)
+            case Decimal():
+                cleaned = self._text(str(value))
+                return Decimal(value) if cleaned == str(value) else cleaned
+            case date() | time() | timedelta():
+                cleaned = self._text(str(value))
+                return value if cleaned == str(value) else cleaned
             case _:
                 return self._text(repr(value))
 
@@ -287,7 +296,11 @@ def _encodings(value: str) -> Iterator[bytes]:
     data = value.encode("utf-8", "surrogatepass")
     yield from (data, data.hex().encode(), data.hex().upper().encode())
     yield from (quote(data).encode(), quote(data, safe="").encode(), quote_plus(data).encode())
+    import html  # a list of two thousand names, which few need
+
+    yield from (html.escape(value).encode("utf-8", "surrogatepass"), quote(quote(data, safe="")).encode())
     yield from (
+        json.dumps(json.dumps(value))[3:-3].encode(),
         json.dumps(value)[1:-1].encode(),
         json.dumps(value, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass"),
     )
@@ -296,7 +309,7 @@ def _encodings(value: str) -> Iterator[bytes]:
 
 
 def _spelt(char: str) -> bytes:
-    """A character as it is, as %XX, or as JSON or Python would escape it. Encoders differ in what they leave alone."""
+    """A character as it is, as %XX, or as JSON, Python or HTML would escape it. Encoders differ in what they leave."""
     plain, *others = map(re.escape, spellings(char))
     # Only the hexadecimal digits may be of either case.
     return b"(?:%s|(?i:%s))" % (plain, b"|".join(others)) if others else plain
@@ -311,9 +324,14 @@ def spellings(char: str) -> list[bytes]:
         "".join(f"%{byte:02x}" for byte in data),
         "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)),
         f"\\x{ord(char):02x}",
+        "".join(f"%25{byte:02x}" for byte in data),  # of a URL inside another
+        *(f"&#{number};" for number in (ord(char), f"{ord(char):03}", f"x{ord(char):02x}")),
     ]
+    if char in _HTML:
+        choices.append(f"&{_HTML[char]};")
     if char in _ESCAPES:
         choices.append("\\" + _ESCAPES[char])
+        choices.append(json.dumps("\\" + _ESCAPES[char])[1:-1])  # of a JSON text inside another
     if char == " ":
         choices.append("+")
     if _unseen(char):

@@ -17,11 +17,10 @@ from ..errors import Conflict, WorkspaceError
 from ..models import Version
 from . import journal, private, staging
 from .diffs import shown
-from .effects import above
 from .journal import Journal, Mark, Thing, thing
 from .moves import NO_WAY, RUN_AGAIN, Moves, depth
 from .plan import Step, is_directory
-from .tree import BENEATH, Odd
+from .tree import BENEATH, Odd, above
 
 _ACTIONS = {"apply": "applied", "undo": "undone"}
 

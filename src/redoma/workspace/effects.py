@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -24,8 +25,9 @@ from ..errors import WorkspaceError
 from ..models import Change, Effect, Version
 from . import diffs
 from .diffs import shown
+from .names import Names
 from .protected import protected, repositories
-from .tree import Odd, Tree
+from .tree import Odd, Tree, above
 
 OWN = ".redoma-"
 """What the names of our own directories in a project begin with: they are there while changes are applied."""
@@ -61,15 +63,6 @@ def effect_of(tree: Tree, entries: Sequence[Entry], stage: Path, began: float) -
         refused=overlay.refused,
         conflicts={path: why for path, why in overlay.conflicts.items() if path in touched},
     )
-
-
-def above(path: str) -> Iterator[str]:
-    """The directories that a path goes through, from the top, and the path itself."""
-    end = path.find("/")
-    while end >= 0:
-        yield path[:end]
-        end = path.find("/", end + 1)
-    yield path
 
 
 class _Overlay:
@@ -330,11 +323,23 @@ def _contents(tree: Tree, stage: Path, change: Change, most: int) -> tuple[bytes
 
 
 def _with_protection(overlay: _Overlay, changes: list[Change]) -> list[Change]:
-    parts = repositories([change.path for change in changes], overlay.exists)
+    if not changes:
+        return changes
+    links = {path: after.target for path, after in overlay.after.items() if after and after.kind == "symlink"}
+    names = Names(overlay.tree.path, links)
+    known = {path: names.of(path) for change in changes for path in (change.path, change.old_path) if path}
+    parts = repositories([name for several in known.values() for name in several], overlay.exists)
+
+    def why_not(path: str, kind: Literal["file", "directory"]) -> str:
+        for name in known[path]:
+            if why := protected(name, kind) or parts.get(name, "") or names.configured(name):
+                return why if name == path else f"{shown(name)} leads to it: {why}"
+        return ""
+
     done = []
     for change in changes:
         kinds = {version.kind for version in (change.before, change.after) if version}
-        why = protected(change.path, "directory" if kinds == {"directory"} else "file")
-        why = why or parts.get(change.path, "") or (protected(change.old_path) if change.old_path else "")
+        why = why_not(change.path, "directory" if kinds == {"directory"} else "file")
+        why = why or (why_not(change.old_path, "file") if change.old_path else "")
         done.append(msgspec.structs.replace(change, protected=why) if why else change)
     return done

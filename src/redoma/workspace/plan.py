@@ -13,8 +13,8 @@ import msgspec
 from ..errors import WorkspaceError
 from ..models import Change, Version
 from .diffs import shown
-from .effects import above
 from .protected import named
+from .tree import above
 
 NOT_CHOSEN = "it was not chosen"
 

@@ -10,8 +10,9 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import WorkspaceError
 
@@ -19,7 +20,10 @@ from ..errors import WorkspaceError
 RULES: tuple[tuple[str, str], ...] = (
     ("git runs it, or what it says", ".git/hooks .git/config .git/config.worktree .git/rebase-merge .git/rebase-apply"),
     ("git runs it, or what it says", ".git/sequencer .git/modules/**/hooks .git/modules/**/config .husky .gitconfig"),
-    ("git runs it, or what it says", ".git/modules/**/config.worktree .config/git"),
+    ("git runs it, or what it says", ".git/modules/**/config.worktree .config/git .githooks"),
+    ("Mercurial runs what it says", ".hg/hgrc .hg/hgrc-not-shared .hg/sharedpath .hgrc .config/hg .sl/config"),
+    ("Jujutsu runs what it says", ".jj/repo/config.toml .jj/workspace-config.toml .jjconfig.toml .config/jj"),
+    ("Subversion runs it", ".svn/hooks .subversion"),
     ("it leads git to another repository", ".git/commondir .git/gitdir .git/worktrees .git/objects/info/alternates"),
     ("it leads git to another repository", ".git/info/grafts .git/modules/**/commondir .gitmodules"),
     ("it changes what git shows or runs", ".git/info/attributes .git/info/exclude .git/info/sparse-checkout"),
@@ -28,9 +32,16 @@ RULES: tuple[tuple[str, str], ...] = (
     ("a shell runs it at its start", ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .kshrc"),
     ("a shell runs it at its start", ".zshrc .zshenv .zprofile .zlogin .zlogout .mkshrc .cshrc .tcshrc .login .logout"),
     ("a shell runs it at its start", ".inputrc .config/fish .xprofile .xinitrc .xsession .xsessionrc .pam_environment"),
-    ("it runs when its directory is entered", ".envrc .direnvrc .config/direnv .mise.toml mise.toml .mise .autoenv"),
+    ("it runs when its directory is entered", ".envrc .direnvrc .config/direnv .autoenv devbox.json .flox"),
+    (
+        "it runs when its directory is entered",
+        ".mise*.toml mise*.toml .mise mise/config.toml .config/mise*",
+    ),
     ("a program runs it at its start", ".vimrc .exrc .nvimrc .nvim.lua .lvimrc .dir-locals.el .emacs .emacs.d"),
     ("a program runs it at its start", ".gdbinit .lldbinit .tmux.conf .screenrc .pythonrc .irbrc .Rprofile"),
+    ("a program runs it at its start", ".vim .nvim .config/nvim .vimrc.local .gvimrc .ideavimrc .kakrc .config/kak"),
+    ("a program runs it at its start", ".pdbrc .pdbrc.py .ipython .pryrc .Renviron .ghci .ocamlinit .iex.exs .erlang"),
+    ("a program runs it at its start", ".octaverc .psqlrc .sqliterc .guile .radare2rc .perldb .xonshrc .config/xonsh"),
     ("CI runs what it says", ".github/workflows .github/actions .gitlab-ci.yml .gitlab-ci.yaml .gitlab .circleci"),
     ("CI runs what it says", "Jenkinsfile Jenkinsfile.* azure-pipelines*.yml azure-pipelines*.yaml .azure-pipelines"),
     (
@@ -43,18 +54,42 @@ RULES: tuple[tuple[str, str], ...] = (
         "cloudbuild.yaml cloudbuild.yml buildspec.yml .cirrus.yml .cirrus.star .build.yml .builds",
     ),
     ("CI runs what it says", ".forgejo .gitea/workflows .github/dependabot.yml .github/dependabot.yaml"),
+    ("CI runs what it says", ".zuul.d .zuul.yaml zuul.d zuul.yaml bitrise.yml bitrise.yaml codemagic.yaml"),
+    (
+        "CI runs what it says",
+        ".prow.yaml screwdriver.yaml wercker.yml .codefresh codefresh.yml .harness buddy.yml",
+    ),
+    ("CI runs what it says", ".scrutinizer.yml .onedev-buildspec.yml .tangled/workflows .packit.yaml buildspec.yaml"),
+    ("CI runs what it says", ".drone.yaml .cirrus.yaml .semaphoreci .vela.yml .vela.yaml .gitea/actions concourse.yml"),
     ("it says who must review what", "CODEOWNERS"),
     ("it tells an agent what to do", ".claude .claude.json CLAUDE.md CLAUDE.local.md AGENTS.md AGENT.md GEMINI.md"),
     ("it tells an agent what to do", "AGENTS.override.md .gemini .codex .cursor .cursorrules .cursorignore .windsurf"),
     ("it tells an agent what to do", ".windsurfrules .clinerules .roo .roomodes .aider* .continue .mcp.json mcp.json"),
     ("it tells an agent what to do", ".kiro .amp .goosehints .config/goose .opencode opencode.json opencode.jsonc"),
     ("it tells an agent what to do", ".junie .trae .augment .github/copilot-instructions.md .github/instructions"),
-    ("it tells an agent what to do", ".github/prompts .github/agents .github/chatmodes .agents .rules"),
+    ("it tells an agent what to do", ".github/prompts .github/agents .github/chatmodes .github/skills .agents .rules"),
+    (
+        "it tells an agent what to do",
+        "WARP.md .warp QWEN.md .qwen CRUSH.md .crush crush.json .crush.json GROK.md",
+    ),
+    ("it tells an agent what to do", ".kilocode .kilocodemodes .iflow IFLOW.md .openhands .openhands_instructions"),
+    (
+        "it tells an agent what to do",
+        ".factory .rovodev .cline .copilot .devin .tabnine .jules JULES.md .codeium",
+    ),
     ("an editor runs what it says", ".vscode .idea .zed .fleet *.code-workspace .devcontainer .devcontainer.json"),
-    ("it is Redoma's own configuration", "redoma.yaml redoma.yml .redoma"),
+    (
+        "an editor runs what it says",
+        ".helix .config/helix .config/zed *.sublime-project .nova .theia .lapce",
+    ),
+    ("it is Redoma's own configuration", "redoma.yaml redoma.yml .redoma monitor.yaml"),
     ("it holds keys, or says whose keys count", ".ssh .gnupg .netrc .git-credentials .pypirc .npmrc .yarnrc"),
     ("it holds keys, or says whose keys count", ".yarnrc.yml .docker/config.json .kube .aws .config/gcloud"),
-    ("a tool runs what it says", ".cargo/config .cargo/config.toml"),
+    ("a tool runs what it says", ".cargo/config .cargo/config.toml .pnpmfile.cjs .pnpmfile.mjs pnpmfile.js"),
+    (
+        "a tool runs what it says",
+        ".yarn/plugins .yarn/releases bunfig.toml .bundle/config .mvn/extensions.xml",
+    ),
     ("it is run on a schedule, or at login", "crontab .crontab cron.d cron.hourly cron.daily cron.weekly cron.monthly"),
     ("it is run on a schedule, or at login", ".config/systemd .config/autostart Library/LaunchAgents"),
 )
@@ -84,7 +119,7 @@ _SHARED = (
     *("/tmp", "/var", "/var/cache", "/var/log", "/var/run", "/var/tmp"),  # noqa: S108 - as above
 )
 """These hold projects, but are none."""
-_CELLS = ("/.project", "/workspace", "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs")
+_CELLS = ("/.project", "/.empty", "/workspace", "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs")
 """In a cell these are its own, and a project has its own path there."""
 _WORKTREES = re.compile(r"/\.(?:claude|cursor)/worktrees/[^/]+")
 """Where agents keep working copies: not configuration, in spite of its name."""
@@ -120,8 +155,20 @@ _GROUPS = [
     f"(?P<r{number}>{'|'.join(pattern(glob) for reason, glob in _GLOBS if reason == why)})"
     for number, why in enumerate(_REASONS)
 ]
-_ANY = re.compile(f"(?:.*/)?(?:{'|'.join(_GROUPS)})(?:/.*)?", re.DOTALL)
-_WAY = re.compile(f"(?:.*/)?(?:{'|'.join(map(re.escape, sorted(_leading(glob for _, glob in _GLOBS))))})", re.DOTALL)
+
+
+@cache
+def _patterns() -> tuple[Any, Any]:
+    """What is protected, and what is on the way there. By RE2, which takes time in proportion to the length of a path:
+    with `re`, one that repeats `.git/modules` takes the square of that."""
+    import re2
+
+    options = re2.Options()
+    options.encoding, options.dot_nl, options.log_errors = re2.Options.Encoding.LATIN1, True, False
+    way = "|".join(map(re.escape, sorted(_leading(glob for _, glob in _GLOBS))))
+    forms = (f"(?:.*/)?(?:{'|'.join(_GROUPS)})(?:/.*)?", f"(?:.*/)?(?:{way})")
+    protected, on_the_way = (re2.compile(form.encode(), options) for form in forms)
+    return protected, on_the_way
 
 
 def _carelessly(path: str) -> str:
@@ -137,10 +184,11 @@ def protected(path: str, kind: Literal["file", "directory"] = "file") -> str:
     What is no directory, a link for one, is protected also where it would stand in the place of a directory on the way
     to something protected.
     """
-    name = _carelessly(path)
-    if found := _ANY.fullmatch(name):
+    name = _carelessly(path).encode("utf-8", "surrogatepass")
+    is_protected, is_on_the_way = _patterns()
+    if found := is_protected.fullmatch(name):
         return next(_REASONS[int(group[1:])] for group, text in found.groupdict().items() if text is not None)
-    if kind != "directory" and _WAY.fullmatch(name):
+    if kind != "directory" and is_on_the_way.fullmatch(name):
         return "other programs look in it for what they run, so it must stay a directory"
     return ""
 
@@ -150,31 +198,43 @@ def named(path: str, globs: Iterable[str]) -> bool:
     return any(re.fullmatch(pattern(glob), path, re.DOTALL) for glob in globs)
 
 
-_PARTS = ("HEAD", "objects", "refs", "commondir")
+_PARTS = ("HEAD", "objects", "refs", "commondir", "config", "config.worktree", "hooks")
 
 
 def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[str, str]:
     """Which of the changed paths make a directory under any other name than `.git` a repository, or configure one.
 
-    git takes any directory for a repository that holds these, and runs what its configuration says, as soon as
-    somebody (or the prompt of a shell) looks at it from inside. `exists` tells of a path after the changes.
+    git takes any directory for a repository that holds these, with a configuration or without, and runs its hooks and
+    what its configuration says, as soon as somebody (or the prompt of a shell) looks at it from inside. `exists` tells
+    of a path after the changes.
     """
     known: dict[str, bool] = {}
+    hooked = {"": False}
+
+    def is_repository(directory: str) -> bool:
+        if directory not in known:
+            top = f"{directory}/" if directory else ""
+            heart = exists(f"{top}objects") and exists(f"{top}refs")
+            known[directory] = exists(f"{top}HEAD") and (heart or exists(f"{top}commondir"))
+        return known[directory]
+
+    def is_hooked(directory: str) -> bool:
+        """Whether it is, or lies in, the directory `hooks` of a repository. Each directory is looked at once."""
+        todo = []
+        while directory not in hooked:
+            todo.append(directory)
+            directory = directory.rpartition("/")[0]
+        answer = hooked[directory]
+        for place in reversed(todo):
+            above, _, name = place.rpartition("/")
+            answer = hooked[place] = answer or (name == "hooks" and is_repository(above))
+        return answer
+
     found = {}
     for path in paths:
-        names = path.split("/")
-        last = len(names) - 1
-        # Any directory on the way may be called `hooks`, also one that holds the repository.
-        depths = {depth for depth, name in enumerate(names) if name == "hooks"}
-        if names[last] in (*_PARTS, "config", "config.worktree"):
-            depths.add(last)
-        for depth in depths:
-            top = "".join(f"{name}/" for name in names[:depth])
-            if top not in known:
-                heart = exists(f"{top}objects") and exists(f"{top}refs")
-                known[top] = exists(f"{top}HEAD") and (heart or exists(f"{top}commondir"))
-            if known[top] and (names[depth] not in _PARTS or names[depth] == "commondir" or exists(f"{top}config")):
-                found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
+        directory, _, name = path.rpartition("/")
+        if (name in _PARTS and is_repository(directory)) or is_hooked(directory):
+            found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
     return found
 
 

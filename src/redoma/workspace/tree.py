@@ -109,6 +109,15 @@ class Tree:
             os.close(number)
 
 
+def above(path: str) -> Iterator[str]:
+    """The directories that a path goes through, from the top, and the path itself."""
+    end = path.find("/")
+    while end >= 0:
+        yield path[:end]
+        end = path.find("/", end + 1)
+    yield path
+
+
 def digest_of(number: int) -> str:
     """SHA-256 of an open file, from its beginning."""
     with open(number, "rb", closefd=False) as file:

@@ -75,6 +75,7 @@ class DockerBackend:
             languages=frozenset({"command"}) if direct else frozenset({"python", "bash", "command"}),
             isolation=_promise(self.box),
             limits=_OUTSIDE if direct else _limits(self.box.runtime),
+            arguments=True,
             stdin=True,
             env=True,
             files=not direct,

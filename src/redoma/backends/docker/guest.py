@@ -28,6 +28,8 @@ MAIN, WORKSPACE = "/run/redoma/main.py", "/tmp/workspace"  # noqa: S108 - names 
 TOO_LARGE = "redoma: too large: "  # where a link leads that stands for a file which is not sent; its size follows
 END = 16  # the signal by which the host asks for the end, and for the files; no program uses it (SIGSTKFLT)
 _MOST_KEPT = 2 << 20  # bytes of source that are left as a file, for processes that start over from it
+# Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
+_ROOM = 4 if sys.version_info < (3, 12) else 0
 _SIGNALS = range(1, 32)
 
 
@@ -173,14 +175,14 @@ def run(order: dict[str, Any]) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed before a kill is kept
     if order["env"].get("PYTHONUNBUFFERED"):  # as the interpreter itself takes it: also a line without its end
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = unbuffered(sys.stdout), unbuffered(sys.stderr)  # type: ignore[misc]
-    sys.argv[:] = [MAIN]
+    sys.argv[:] = [MAIN, *order["arguments"]]
     sys.path.insert(0, WORKSPACE)
     source = order["source"]
     keep(source)
     main = type(sys)("__main__")
     main.__dict__.update(__file__=MAIN, __builtins__=__builtins__)
     sys.modules["__main__"] = main
-    sys.setrecursionlimit(order["recursion"])
+    allow_calls(order["recursion"])
     try:
         # compile() of text ignores a `coding:` cookie: what runs is what the policy read.
         exec(compile(source, MAIN, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - this is what we are for
@@ -188,6 +190,21 @@ def run(order: dict[str, Any]) -> None:
         raise
     except BaseException as error:
         fail(error)
+
+
+def allow_calls(deep: int) -> None:
+    """Let the code make calls that deep, not counting the frames below it, which are ours.
+
+    The interpreter counts from the bottom of the stack, and refuses a limit that is not above what is in use.
+    """
+    used = 1
+    while True:
+        try:
+            sys.setrecursionlimit(used)
+            break
+        except RecursionError:
+            used += 1
+    sys.setrecursionlimit(used + deep + _ROOM)
 
 
 class Through(io.FileIO):

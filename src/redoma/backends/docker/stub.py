@@ -51,6 +51,7 @@ _ALWAYS = {"HOME": "/tmp", "LANG": "C.UTF-8"}  # noqa: S108 - inside the contain
 def _for_python(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]:
     told = {
         "source": request.code,
+        "arguments": list(request.argv),
         "env": {**_ALWAYS, **request.environment},
         "files": [(name, len(content)) for name, content in request.files.items()],
         "outputs": bool(request.outputs),
@@ -72,7 +73,7 @@ def _for_shell(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]:
             why=f"it has {len(script)} bytes, where {RUN_BYTES - _BLOCK} may be",
             next="pass what it works on as files",
         )
-    argv = request.argv if script is None else ("bash", "--noprofile", "--norc", f"/{_SCRIPT}")
+    argv = request.argv if script is None else ("bash", "--noprofile", "--norc", f"/{_SCRIPT}", *request.argv)
     archive = _archive(request.files, script)
     env = {**_ALWAYS, **request.environment}
     path = _quoted(env.pop("PATH")) if "PATH" in env else '"$PATH"'

@@ -128,6 +128,7 @@ class JailBackend:
             languages=frozenset({"python", "bash", "command"}),
             isolation=Isolation(layers=layers, missing=missing),
             limits=frozenset(Limits.__struct_fields__),
+            arguments=True,
             stdin=True,
             env=True,
             files=True,

@@ -28,6 +28,8 @@ from redoma.backends.jail import probe, protocol, setup, value
 from redoma.backends.jail.root import tell
 
 MAIN, REPORT = "/run/main.py", "/run/report"
+# Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
+_ROOM = 5 if sys.version_info < (3, 12) else 1
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _MOST_SOURCE = 2 << 20  # bytes of code kept as a file, for tracebacks and for processes that start over from it
 
@@ -200,7 +202,8 @@ def python(told: dict[str, Any]) -> NoReturn:
         sys.stdout, sys.stderr = (stream(number, through=True) for number in (1, 2))
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
     keep(source)
-    sys.setrecursionlimit(told["recursion"])
+    sys.argv += told["arguments"]
+    allow_calls(told["recursion"])
     setup.limit(told["rlimits"])
     code, found, known = 0, {}, len(sys.modules)
     try:
@@ -223,6 +226,21 @@ def python(told: dict[str, Any]) -> NoReturn:
         os.kill(os.getpid(), signal.SIGINT)
     leave(code & 0xFF)
     raise AssertionError
+
+
+def allow_calls(deep: int) -> None:
+    """Let the code make calls that deep, not counting the frames below it, which are ours.
+
+    The interpreter counts from the bottom of the stack, and refuses a limit that is not above what is in use.
+    """
+    used = 1
+    while True:
+        try:
+            sys.setrecursionlimit(used)
+            break
+        except RecursionError:
+            used += 1
+    sys.setrecursionlimit(used + deep + _ROOM)
 
 
 def parse(source: str) -> list[types.CodeType]:

@@ -23,6 +23,7 @@ from .kernels import (
     LANDLOCK_SIGNALS,
     MEMORY_PEAK,
     NO_OVERLAYS,
+    NO_PROJECTS,
     TMPFS_XATTRS,
     USER_OVERLAYS,
     Feature,
@@ -238,7 +239,7 @@ def _no_overlay(seen: Seen, number: int) -> Fact:
         what, fix = "this kernel has none, or its module is not loaded", "sudo modprobe overlay"
     needed = USER_OVERLAYS
     if seen.root and not fix:  # it hides the interpreter while it is still root
-        needed, costs = IDMAPPED_OVERLAYS, NO_OVERLAYS
+        needed, costs = IDMAPPED_OVERLAYS, NO_PROJECTS
     elif version_of(seen.release) >= USER_OVERLAYS.since:  # there, `names` is expected of a cell
         costs += "; a run has to name the layers that it requires, without `names`"
     fix = fix or (_boot(needed) if needed.is_missing(seen.release, root=seen.root) else _LAST_RESORT)

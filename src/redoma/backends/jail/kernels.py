@@ -33,6 +33,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_OVERLAYS = "no project overlays (`redoma try`)"
+NO_PROJECTS = "no projects, not even to be read"
 
 CELLS = Feature(
     since=(5, 10),
@@ -44,11 +45,9 @@ USER_OVERLAYS = Feature(
     since=(5, 11),
     what="overlays in user namespaces",
     whom="ordinary users",
-    without=f"the layer `names` is missing: a guest can read where the interpreter lies on this host; {NO_OVERLAYS}",
+    without="the layer `names` is missing: a guest can read where the interpreter lies on this host; locks that it "
+    f"takes on files of the system are seen by the host; {NO_PROJECTS}",
     fact="overlayfs",
-)
-IDMAPPED_MOUNTS = Feature(
-    since=(5, 12), what="mounts with other owners (idmapped)", whom="root", without="no projects", fact="kernel"
 )
 LANDLOCK_FILES = Feature(
     since=(5, 19),
@@ -70,9 +69,9 @@ MEMORY_PEAK = Feature(
 )
 IDMAPPED_OVERLAYS = Feature(
     since=(5, 19),
-    what="overlays over mounts with other owners",
+    what="overlays over mounts with other owners (idmapped)",
     whom="root",
-    without=NO_OVERLAYS,
+    without=NO_PROJECTS,
     fact="kernel",
 )
 TMPFS_XATTRS = Feature(
@@ -89,7 +88,7 @@ LANDLOCK_SIGNALS = Feature(
     fact="Landlock",
 )
 BY_KERNEL = (
-    *(CELLS, USER_OVERLAYS, IDMAPPED_MOUNTS, COUNTED_PROCESSES),
+    *(CELLS, USER_OVERLAYS, COUNTED_PROCESSES),
     *(LANDLOCK_FILES, MEMORY_PEAK, IDMAPPED_OVERLAYS, TMPFS_XATTRS, LANDLOCK_SIGNALS),
 )
 """What the jail needs (the first) and what it may lack, by version. docs/kernels.md has the same table."""

@@ -120,20 +120,26 @@ def _root(spec: Mapping[str, Any]) -> str:
             raise Missing("the host's directories are there")
     if os.getcwd() != "/workspace":
         raise Missing(f"the working directory is {os.getcwd()}")
+    if not _is_overlay("/usr"):
+        return "built from nothing, read-only; locks on files of the system are seen by the host, and its are seen here"
     return "built from nothing, read-only"
 
 
 def _workspace(spec: Mapping[str, Any]) -> str:
     path = spec["project"]
+    if not _is_overlay(path):
+        raise Missing(f"{path} is not an overlay: its sockets, pipes and locks are the host's")
     if spec["workspace"] == "read-only":
         if not os.statvfs(path).f_flag & os.ST_RDONLY:
             raise Missing(f"{path} is writable")
         return f"{path}, read-only"
+    return f"{path}, beneath a layer of its own that takes what is written{_LAYER[spec['changes']]}"
+
+
+def _is_overlay(path: str) -> bool:
     with open("/proc/self/mountinfo", "rb") as file:
         mounts = [line.split() for line in file if unescape(line.split()[4]) == os.fsencode(path)]
-    if not mounts or b"overlay" not in mounts[-1][mounts[-1].index(b"-") :]:
-        raise Missing(f"{path} is not beneath a layer of its own")
-    return f"{path}, beneath a layer of its own that takes what is written{_LAYER[spec['changes']]}"
+    return bool(mounts) and mounts[-1][mounts[-1].index(b"-") + 1] == b"overlay"
 
 
 def _private(spec: Mapping[str, Any]) -> str:

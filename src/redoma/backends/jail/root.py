@@ -1,7 +1,7 @@
 """The root directory that every cell sees, built from nothing, and the way into it. Inner: a bare interpreter.
 
-Runs once for each zygote, as the user who started Redoma. What a guest needs is bound here read-only, under names that
-say nothing of the host; what it must not see is simply not there. Then the zygote is executed inside.
+Runs once for each zygote, as the user who started Redoma. What a guest needs is mounted here read-only, under names
+that say nothing of the host; what it must not see is simply not there. Then the zygote is executed inside.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ UNPRIVILEGED_ID = 65530
 PYTHON, VENV, PACKAGE, PROGRAMS = "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs"
 PROJECT = "/.project"
 """Where the zygote has a project of the host, read-only. A cell sees it at its own path."""
+EMPTY = "/.empty"
+"""An overlay that is only read needs a second layer."""
 CHANGES = "/.changes"
 """Where the zygote has a directory on disk for what cells write to the project, if they can't keep it in memory."""
 OVERLAY_OPTIONS = "userxattr,volatile"
 """Volatile: nobody needs the layer after a crash, and without it every unmount would flush the whole disk."""
+_READ_ONLY = _linux.MS_RDONLY | _linux.MS_NOSUID | _linux.MS_NODEV
+"""The attributes of `restrict_mounts` have the same numbers."""
 WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names inside the cell, each a private mount
 """Where each cell mounts what is its own."""
 
@@ -138,16 +142,16 @@ def populate(plan: dict[str, Any]) -> None:
     """Our working directory is the new root, the host's is at /old."""
     for name in ("usr", "etc/ssl", "dev", "opt", "proc", "mnt", "var", "home", "root"):
         os.makedirs(name)
-    for path in WRITABLE:
+    for path in (*WRITABLE, EMPTY):
         os.makedirs(path[1:])
     with step("bring in the system's programs"):
-        bind("usr", "usr")
+        show("usr", "usr")
         for name in _SYSTEM:
             if os.path.islink(f"/old/{name}"):
                 os.symlink(os.readlink(f"/old/{name}"), name)
             elif os.path.isdir(f"/old/{name}"):
                 os.mkdir(name)
-                bind(name, name)
+                show(name, name)
     with step("bring in the interpreter"):
         interpreter(plan)
     with step("bring in programs of ours"):
@@ -168,7 +172,7 @@ def populate(plan: dict[str, Any]) -> None:
         for name in (*_ETC_TREES, *(name for name in os.listdir("/old/etc") if name.startswith("java-"))):
             if os.path.isdir(f"/old/etc/{name}"):
                 os.mkdir(f"etc/{name}")
-                bind(f"etc/{name}", f"etc/{name}")
+                show(f"etc/{name}", f"etc/{name}")
     with step("make /dev"):
         for name in _DEVICES:
             if name == "zero" and not _linux.landlock_abi():
@@ -198,10 +202,10 @@ def populate(plan: dict[str, Any]) -> None:
 def interpreter(plan: dict[str, Any]) -> None:
     """The interpreter's prefix and packages, unless they are below /usr, where they are already."""
     os.makedirs("." + PACKAGE + "/redoma")
-    hide(plan["package"], "." + PACKAGE + "/redoma")
+    show(plan["package"], "." + PACKAGE + "/redoma")
     if plan["prefix"]:
         os.mkdir("." + PYTHON)
-        hide(plan["prefix"], "." + PYTHON)
+        show(plan["prefix"], "." + PYTHON)
         if plan["library"]:
             find_library(plan)
     if plan["packages"]:
@@ -215,7 +219,7 @@ def interpreter(plan: dict[str, Any]) -> None:
         shared = "true" if plan["system_packages"] else "false"
         home = os.path.dirname(plan["base_executable"])
         write(f".{VENV}/pyvenv.cfg", f"home = {home}\ninclude-system-site-packages = {shared}\n".encode())
-        hide(plan["packages"], f"{library}/site-packages")
+        show(plan["packages"], f"{library}/site-packages")
 
 
 def find_library(plan: dict[str, Any]) -> None:
@@ -227,7 +231,7 @@ def find_library(plan: dict[str, Any]) -> None:
     write("./opt/program", content.replace(old, new.ljust(len(old), b"\0")))
     os.chmod("./opt/program", 0o555)  # noqa: S103 - to be executed by the guest
     _linux.mount("./opt/program", program, "", _linux.MS_BIND)
-    restrict(program, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+    restrict(program, _READ_ONLY)
 
 
 def program(name: str, path: str) -> None:
@@ -235,10 +239,10 @@ def program(name: str, path: str) -> None:
     os.makedirs("." + PROGRAMS, exist_ok=True)
     around, there = "./mnt", f".{PROGRAMS}/{name}"
     write(there, b"")
-    hide(os.path.dirname(path), around)
+    show(os.path.dirname(path), around)
     _linux.mount(f"{around}/{os.path.basename(path)}", there, "", _linux.MS_BIND)
     _linux.unmount(around, _linux.MNT_DETACH)
-    restrict(there, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+    restrict(there, _READ_ONLY)
 
 
 def project(path: str) -> None:
@@ -251,8 +255,7 @@ def project(path: str) -> None:
                 _linux.mount_with_owners(f"/old/{path}", "." + PROJECT, namespace)
         else:
             _linux.mount(f"/old/{path}", "." + PROJECT, "", _linux.MS_BIND | _linux.MS_REC)
-        attributes = _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV
-        restrict("." + PROJECT, attributes)
+        restrict("." + PROJECT, _READ_ONLY)
         if not path.startswith(tuple(f"{place}/" for place in WRITABLE)):  # those are new in each cell
             os.makedirs(f".{path}", exist_ok=True)
 
@@ -290,7 +293,10 @@ def hold_changes(upper: str, lower: str) -> None:
         for path in (f"./mnt/lower/{name}/below", "./mnt/merged", f"{upper}/above", f"{upper}/work"):
             os.makedirs(path)
         layers = f"lowerdir=./mnt/lower:{lower},upperdir={upper}/above,workdir={upper}/work,{OVERLAY_OPTIONS}"
-        _linux.mount("try", "./mnt/merged", "overlay", _linux.MS_NOSUID | _linux.MS_NODEV, layers)
+        try:
+            _linux.mount("try", "./mnt/merged", "overlay", _linux.MS_NOSUID | _linux.MS_NODEV, layers)
+        except OSError as error:
+            raise OSError(error.errno, why_no_overlay(error, lower, "/old/proc")) from error
         os.rmdir(f"./mnt/merged/{name}/below")
         os.rmdir(f"./mnt/merged/{name}")
         os.mkdir(f"./mnt/merged/{name}")
@@ -356,8 +362,20 @@ def mounts_below(target: str, proc: str) -> list[tuple[str, int]]:
     return found
 
 
+def other_mounts(target: str, proc: str) -> list[str]:
+    """Paths of the mounts below a path: none of them would be in an overlay over it."""
+    return [place for place, _ in mounts_below(target, proc) if place != target]
+
+
+def why_no_overlay(error: OSError, target: str, proc: str) -> str:
+    """Why an overlay over a directory could not be mounted. `proc` is where /proc is mounted."""
+    if error.errno == errno.EINVAL and (mounts := other_mounts(os.path.abspath(target), proc)):
+        return f"something is mounted below it, at {os.path.relpath(mounts[0], os.path.abspath(target))}"
+    return error.strerror or str(error)
+
+
 _FLAGS = {b"ro": _linux.MS_RDONLY, b"nosuid": _linux.MS_NOSUID, b"nodev": _linux.MS_NODEV, b"noexec": _linux.MS_NOEXEC}
-"""As mountinfo has them. The attributes of `restrict_mounts` have the same numbers."""
+"""As mountinfo has them."""
 
 
 def unescape(path: bytes) -> bytes:
@@ -366,30 +384,24 @@ def unescape(path: bytes) -> bytes:
     return first + b"".join(bytes([int(other[:3], 8)]) + other[3:] for other in others)
 
 
-def bind(source: str, target: str) -> None:
-    _linux.mount(f"/old/{source}", target, "", _linux.MS_BIND | _linux.MS_REC)
-    restrict(target, _linux.MOUNT_ATTR_RDONLY | _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+def show(source: str, target: str) -> None:
+    """Mount a directory of the host to be read: an overlay that has contents, and nothing else, in common with it.
 
-
-def hide(source: str, target: str) -> None:
-    """Like `bind`, but without telling where it comes from: a bind mount shows its path in /proc/self/mountinfo.
-
-    An overlay shows its layers as they were given, and "." says nothing. It needs Linux 5.11 in a user namespace, and a
-    source that is not itself two overlays deep; `probe` tells when it could not be had.
+    Through a bind mount a guest would take locks that the host sees, watch who opens a file, and read in
+    /proc/self/mountinfo where the directory lies; an overlay shows its layers as they were given, and "." says nothing.
+    It needs Linux 5.11 in a user namespace, and a source that is not itself two overlays deep. Mounts below the source
+    would not be in it. Else the directory is bound, and `probe` tells.
     """
     here, there = os.getcwd(), os.path.abspath(target)
     os.chdir(f"/old/{source}")
     try:
-        _linux.mount(
-            "redoma",
-            there,
-            "overlay",
-            _linux.MS_RDONLY | _linux.MS_NOSUID | _linux.MS_NODEV,
-            f"lowerdir=.:{here}/home",
-        )
+        if other_mounts(os.getcwd(), "/old/proc"):
+            raise OSError(errno.EINVAL, "there are mounts below it")
+        _linux.mount("redoma", there, "overlay", _READ_ONLY, f"lowerdir=.:{here}{EMPTY}")
     except OSError:
         os.chdir(here)
-        bind(source, target)
+        _linux.mount(f"/old/{source}", target, "", _linux.MS_BIND | _linux.MS_REC)
+        restrict(target, _READ_ONLY)
     finally:
         os.chdir(here)
 

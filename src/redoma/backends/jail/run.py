@@ -25,6 +25,7 @@ _GRACE = 1.0  # seconds that init has to end the cell and report, before the ker
 _LOOK = 0.25  # seconds between two looks at the processor time of a cell
 _MOST_TAKEN = 96 << 20  # bytes of files and reports of one run
 _MOST_VALUE = 1 << 20
+_SMALL = 4 << 10  # bytes of a value that are read sooner than a thread is found
 _MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
 
 
@@ -40,7 +41,8 @@ class Verdict(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """What the guest says of itself. It may say what it likes: its value and its words are its own."""
 
-    value: Any = None
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    """Read by `value.decode`, and by nothing else: it has a budget."""
     exception: str | None = None
     error: str | None = None
     errno: int | None = None
@@ -105,7 +107,7 @@ class Run:
         wall = time.monotonic() - start
         if self._received is not None and self._verdict is not None:
             await uncancellable(asyncio.to_thread(self._received.digest))  # whoever goes on may remove the stage
-        return self._outcome(wall)
+        return self._outcome(wall, await self._value())
 
     # --- in ---
 
@@ -118,6 +120,7 @@ class Run:
             protocol.order(
                 {
                     "argv": _argv(request),
+                    "arguments": list(request.argv) if request.language == "python" else [],
                     "source": None if request.language == "command" else request.code,
                     "env": self._env,
                     "files": request.files,
@@ -315,7 +318,13 @@ class Run:
 
     # --- what it comes to ---
 
-    def _outcome(self, wall: float) -> Outcome:
+    async def _value(self) -> Any:
+        """What the guest says that its last expression was. To read a large one takes its time, which is not the
+        event loop's: other runs end by its clock."""
+        data = bytes(self._report.value)
+        return _decoded(data) if len(data) <= _SMALL else await asyncio.to_thread(_decoded, data)
+
+    def _outcome(self, wall: float, found: Any) -> Outcome:
         group = self._cell.group
         out_of_memory = group is not None and group.oom_kills() > 0
         verdict = self._verdict
@@ -334,7 +343,7 @@ class Run:
         return Outcome(
             status=status,
             exit_code=code,
-            value=self._value(report) if status is Status.OK else None,
+            value=found if status is Status.OK else None,
             exception=_name(report.exception) if status in (Status.ERROR, Status.MEMORY) else None,
             error=error,
             isolation=self._isolation,
@@ -390,11 +399,12 @@ class Run:
             return Status.ERROR, f"could not {report.broken[:1000]}{_hint(report, limits)}", code
         return Status.ERROR, (report.error or "") + _hint(report, limits) or None, code
 
-    def _value(self, report: Report) -> Any:
-        try:
-            return value.decode(report.value)
-        except (ValueError, RecursionError):
-            return None
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return value.decode(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _exit_code(status: int) -> int:
@@ -414,7 +424,7 @@ def _argv(request: Request) -> list[str]:
         case "command":
             return list(request.argv)
         case "bash":
-            return ["bash", "--noprofile", "--norc", "/run/script"]
+            return ["bash", "--noprofile", "--norc", "/run/script", *request.argv]
         case _:  # Python: `capabilities` promise nothing else
             return []
 

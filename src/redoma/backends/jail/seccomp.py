@@ -13,6 +13,11 @@ looked at it. The kernel reads only the low 32 bits of most arguments (commands,
 conditions here: whatever a guest leaves in the upper half makes no difference. Paths and structures are beyond any
 filter; they are the business of the other layers.
 
+Two calls of x86-64 the kernel makes itself, and asks no filter about: `uretprobe` (335, since Linux 6.14 and in later
+stable releases of earlier ones) and `uprobe` (336, since 6.18). They work only from the page of code that the kernel
+has put into a process in which root has set a probe, and tell that probe that it was met, as its breakpoint would.
+Called from anywhere else one ends the caller with SIGILL, the other fails with ENXIO. A test looks for more like them.
+
 The program is made once for each zygote (1 ms), and by us: libseccomp can't say "these values are allowed, all others
 get that errno" (2.5.4 then drops the rules that allow, without an error), and it would be one more thing to install.
 """

@@ -20,7 +20,17 @@ from collections.abc import Callable
 from typing import Any
 
 from redoma.backends import _linux
-from redoma.backends.jail.root import CHANGES, OVERLAY_OPTIONS, PROJECT, WRITABLE, enter_user_namespace, put, step
+from redoma.backends.jail.root import (
+    CHANGES,
+    EMPTY,
+    OVERLAY_OPTIONS,
+    PROJECT,
+    WRITABLE,
+    enter_user_namespace,
+    put,
+    step,
+    why_no_overlay,
+)
 
 Spec = dict[str, Any]
 Step = tuple[str, Callable[[Spec], None]]
@@ -83,9 +93,13 @@ def private_files(spec: Spec) -> None:
 
 
 def project(spec: Spec) -> None:
-    """The project at its own path: as it is, to be read; or beneath a layer that takes what is written. That layer can
-    only be reached by the descriptor that init keeps. In memory it is on the cell's own file system, and the limits on
-    that hold for both; on disk, init looks after its size."""
+    """The project at its own path: to be read, or beneath a layer that takes what is written.
+
+    That layer can only be reached by the descriptor that init keeps. In memory it is on the cell's own file system, and
+    the limits on that hold for both; on disk, init looks after its size.
+
+    Always through an overlay: its sockets, pipes and locks are not those of the host, as they would be in a bind mount.
+    """
     path = spec["project"]
     os.makedirs(path, exist_ok=True)
     if spec["workspace"] == "overlay":
@@ -100,7 +114,11 @@ def project(spec: Spec) -> None:
         os.chmod(f"{place}/above", stat.S_IMODE(os.stat(PROJECT).st_mode))
         spec["above"] = os.open(f"{place}/above", os.O_RDONLY | os.O_DIRECTORY)
     else:
-        _linux.mount(PROJECT, path, "", _linux.MS_BIND | _linux.MS_REC)
+        try:
+            _linux.mount("project", path, "overlay", _PRIVATE | _linux.MS_RDONLY, f"lowerdir={PROJECT}:{EMPTY}")
+        except OSError as error:
+            why = why_no_overlay(error, PROJECT, "/proc")
+            raise OSError(error.errno, f"it can't be mounted through an overlay on this host: {why}") from error
     for place in (PROJECT, *([CHANGES] if spec["changes"] == "disk" else [])):
         _linux.mount("cell", place, "tmpfs", _PRIVATE | _linux.MS_RDONLY, "mode=0,size=4k,nr_inodes=2")
 

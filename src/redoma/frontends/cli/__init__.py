@@ -18,7 +18,7 @@ def main() -> None:
         status = _run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        status = 1  # the reader has enough, as in `redoma --help | head -n 1`
+        status = 141  # as in `redoma --help | head -n 1`; see `common.READER_GONE`
     except OSError as error:
         sys.stderr.write(f"redoma: standard output can't be written: {error.strerror}\n")
         status = 125
@@ -30,7 +30,7 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     completing = "_REDOMA_COMPLETE" in os.environ  # a shell asks click, with the words in its environment
-    if arguments in ([], ["--help"], ["-h"]) and not completing:
+    if arguments in ([], ["--help"], ["-h"], ["help"]) and not completing:
         from .help import HELP
 
         sys.stdout.write(HELP)

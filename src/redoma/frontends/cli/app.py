@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 import click
 
 import redoma
-from redoma.errors import RedomaError
+from redoma.errors import InvalidRequest, RedomaError
 
-from .common import FAILED, UNKNOWN, State, print_json
+from .common import FAILED, READER_GONE, UNKNOWN, USAGE, CommandGroup, EndsInCommand, State, print_json
 
 _COMMANDS = {
     "approvals": "approvals",
@@ -28,6 +28,7 @@ _COMMANDS = {
     "doctor": "host",
     "eval": "runs",
     "exec": "execs",
+    "help": "host",
     "lua": "lua",
     "monitor": "monitors",
     "output": "artifacts",
@@ -38,7 +39,11 @@ _COMMANDS = {
 """Each command, and the file it is in: loaded when the command is used."""
 
 
-class _Commands(click.Group):
+class ReaderGone(Exception):
+    """Nobody reads our output any more, as in `| head -n 3`."""
+
+
+class _Commands(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
 
@@ -48,11 +53,18 @@ class _Commands(click.Group):
         module = importlib.import_module(f".{_COMMANDS[cmd_name]}", __package__)
         return next(item for item in vars(module).values() if isinstance(item, click.Command) and item.name == cmd_name)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise ReaderGone from None  # click would make it an exit status of 1, which could be the code's own
+
 
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit status: the code's own; 124 time-out, 137 memory or a kill, 126 refused, 125 Redoma itself failed.",
+    epilog="Exit status: the code's own; 2 wrong usage, 124 time-out, 137 memory, output or a kill, 126 refused, "
+    "125 Redoma itself failed.",
 )
 @click.option(
     "--config", type=click.Path(path_type=Path), metavar="FILE", help="Use this redoma.yaml as well; it is trusted."
@@ -78,7 +90,7 @@ def cli(context: click.Context, /, config: Path | None, **log: Any) -> None:
       redoma run script.py -f data.csv     a file, with data beside it
       redoma check --lang bash 'rm -rf /'  the verdict, without running
       redoma exec app:shell -- git status  a configured executor
-      redoma try -- make clean             what it would change, before it does
+      redoma try make clean                what it would change, before it does
       redoma audit tail                    what ran lately
       redoma doctor                        what this host offers
     """
@@ -101,15 +113,31 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Abort:
         _complain("interrupted")
         return 130
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "redoma"
+        _fail(arguments, error.format_message(), hint=f"`{path} --help` shows how it is used")
+        return _USAGE.get(_command_of(arguments), USAGE)
+    except InvalidRequest as error:
+        _fail(arguments, error.what, error.why, error.next)
+        return _USAGE.get(_command_of(arguments), USAGE)
     except click.ClickException as error:
         _fail(arguments, error.format_message())
     except RedomaError as error:
         _fail(arguments, error.what, error.why, error.next)
+    except (ReaderGone, BrokenPipeError):
+        return READER_GONE
     except OSError as error:
         _fail(arguments, "it could not be read or written", error.strerror or str(error))
     except Exception as error:  # a bug of ours is no reason for a user to read our source
         _fail(arguments, "this is a bug in Redoma", repr(error), "please report it, with what you typed")
-    return UNKNOWN if next((word for word in arguments if word in _COMMANDS), "") == "monitor" else FAILED
+    return UNKNOWN if _command_of(arguments) == "monitor" else FAILED
+
+
+_USAGE = {"check": UNKNOWN, "monitor": UNKNOWN}
+
+
+def _command_of(arguments: list[str]) -> str:
+    return next((word for word in arguments if word in _COMMANDS), "")
 
 
 def _end(number: int, frame: object) -> NoReturn:
@@ -127,16 +155,28 @@ def _complain(text: str) -> None:
 
 
 def _asks_for_json(arguments: list[str]) -> bool:
-    """Of us: what follows `--` is a command's, and what follows a Lua script is the script's."""
+    """Of us: what follows `--` is a command's, as are the words of a command and what follows a Lua script."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     command = next((at for at, word in enumerate(ours) if word in _COMMANDS), None)
-    if command is None or ours[command] != "lua":
+    if command is None or ours[command] not in ("lua", "try", "exec"):
         return "--json" in ours
+    if ours[command] != "lua":
+        return "--json" in _options_before_command(ours[command], arguments[command + 1 :])
     from .lua import lua
 
     context = click.Context(lua, resilient_parsing=True, ignore_unknown_options=True, **lua.context_settings)
     given, _, _ = lua.make_parser(context).parse_args(ours[command + 1 :])
     return "as_json" in given
+
+
+def _options_before_command(name: str, rest: list[str]) -> list[str]:
+    found = cli.get_command(click.Context(cli), name)
+    if not isinstance(found, EndsInCommand):
+        raise TypeError(f"{name} takes no command")
+    try:
+        return found.ours(click.Context(found, ignore_unknown_options=True), rest)[0]
+    except click.UsageError:
+        return rest[: rest.index("--")] if "--" in rest else rest
 
 
 def _fail(arguments: list[str], what: str, why: str = "", hint: str = "") -> None:

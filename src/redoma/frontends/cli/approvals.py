@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from .common import State, audit_log, columns, json_option, print_json, shown
+from .common import CommandGroup, State, audit_log, columns, json_option, print_json, shown
 
 if TYPE_CHECKING:
     from redoma.approval import Book, Entry
@@ -18,7 +18,7 @@ _COLOURS = {"open": "yellow", "approved": "green", "used": "green"}
 _reason = click.option("--reason", required=True, help="Why, for the record.")
 
 
-@click.group("approvals")
+@click.group("approvals", cls=CommandGroup)
 def approvals() -> None:
     """What waits for a person to decide, and what was decided.
 

@@ -12,6 +12,7 @@ from redoma.errors import InvalidRequest
 from redoma.models import Stream
 
 from .common import State, columns, json_option, print_json
+from .complete import outputs
 
 if TYPE_CHECKING:
     from redoma.artifacts import Kept, Store
@@ -21,7 +22,7 @@ _PIECE = 1 << 20
 
 
 @click.command("output")
-@click.argument("id", required=False)
+@click.argument("id", required=False, shell_complete=outputs)
 @click.option("--stream", type=click.Choice(["stdout", "stderr"]), default="stdout", show_default=True)
 @click.option("--from", "first", type=click.IntRange(min=1), help="The first line to show; the first of all is 1.")
 @click.option("--lines", "count", type=click.IntRange(min=0), help="How many lines.")

@@ -10,14 +10,14 @@ import click
 
 from redoma.errors import WorkspaceError
 
-from .common import State, columns, json_option, print_json
+from .common import CommandGroup, State, columns, json_option, print_json
 from .effects import name
 
 if TYPE_CHECKING:
     from redoma.workspace.checkpoint import Checkpoint
 
 
-@click.group("checkpoints")
+@click.group("checkpoints", cls=CommandGroup)
 def checkpoints() -> None:
     """Projects that a run on the host was cut short in.
 

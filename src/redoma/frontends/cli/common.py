@@ -24,10 +24,27 @@ if TYPE_CHECKING:
     from redoma.config import Config
 
 FAILED = 125
+USAGE = 2
+"""What was typed makes no sense. `check` exits with `UNKNOWN` then: its 2 is a verdict."""
+READER_GONE = 141
+"""128 + SIGPIPE, as of any program whose reader has enough."""
 UNKNOWN = 3
 """What monitoring plugins exit with where they could not find out: who runs one knows no 125."""
 _MAX_SOURCE = 16 * 1024 * 1024
-_SUFFIXES: dict[str, Language] = {".py": "python", ".sh": "bash", ".bash": "bash"}
+_SUFFIXES: dict[str, Language] = {".py": "python", ".pyw": "python", ".sh": "bash", ".bash": "bash"}
+_OTHERS = {
+    "a Korn shell script": "ksh",
+    "a Windows batch file": "bat cmd",
+    "a Z shell script": "zsh",
+    "a fish script": "fish",
+    "a notebook": "ipynb",
+    **{"C": "c h", "C#": "cs", "C++": "cc cpp", "Dart": "dart", "Elixir": "ex exs", "Go": "go", "Haskell": "hs"},
+    **{"Java": "java", "JavaScript": "cjs js jsx mjs", "Julia": "jl", "Kotlin": "kt", "Lua": "lua", "PHP": "php"},
+    **{"Perl": "pl pm", "PowerShell": "ps1", "R": "r", "Ruby": "rb", "Rust": "rs", "SQL": "sql", "Scala": "scala"},
+    **{"Swift": "swift", "Tcl": "tcl", "TypeScript": "ts tsx", "Zig": "zig"},
+}
+_OTHER_SUFFIXES = {f".{suffix}": name for name, suffixes in _OTHERS.items() for suffix in suffixes.split()}
+"""What a suffix says of a file that this can't run."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -100,6 +117,24 @@ def shown(text: str, most: int = 80) -> str:
     return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
 
 
+class CommandGroup(click.Group):
+    """Commands. One that there isn't is answered with the one that was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], known, 1)
+            hint = (
+                f"did you mean `{ctx.command_path} {near[0]}`?" if near else f"`{ctx.command_path} --help` lists them"
+            )
+            raise InvalidRequest(f"there is no command {f'{ctx.command_path} {args[0]}'!r}", next=hint)
+        return super().resolve_command(ctx, args)
+
+
 class TakesCommand(click.Command):
     """A command line that ends in `-- COMMAND...`. What follows the first `--` is the command's, word for word."""
 
@@ -109,8 +144,50 @@ class TakesCommand(click.Command):
         return super().parse_args(ctx, args[:at])
 
 
+class EndsInCommand(click.Command):
+    """A command line that ends in `COMMAND...`, with or without `--` before it.
+
+    The command begins with the first word that is no option of ours, and is taken word for word. An ENTRY, such as
+    `app:shell`, may stand before it, where there is such an argument.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ours, theirs = self.ours(ctx, args)
+        ctx.meta["redoma.command"] = tuple(theirs) or None
+        return super().parse_args(ctx, ours)
+
+    def ours(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
+        """Our options, with ENTRY, and the words of the command."""
+        at = args.index("--") if "--" in args else len(args)
+        ours, theirs = self._split(ctx, args[:at])
+        if not theirs or (_is_address(theirs[0]) and self._takes_entry and at < len(args)):
+            return args[:at], args[at + 1 :]
+        if _is_address(theirs[0]) and self._takes_entry:
+            return [*ours, theirs[0]], theirs[1:]
+        return ours, [*theirs, *args[at:]]
+
+    def _split(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
+        """What comes before the first word that is no option of ours, and the rest."""
+        parser = self.make_parser(ctx)
+        parser.allow_interspersed_args = False
+        given, rest, _ = parser.parse_args([*args])
+        first = given.get("entry")
+        count = len(rest) + isinstance(first, str)
+        return args[: len(args) - count], args[len(args) - count :]
+
+    @property
+    def _takes_entry(self) -> bool:
+        return any(param.name == "entry" for param in self.params)
+
+
+def _is_address(word: str) -> bool:
+    """Whether it has the form of an executor's name."""
+    namespace, colon, name = word.partition(":")
+    return bool(namespace and colon and name) and "/" not in word and ":" not in name
+
+
 def given_command() -> tuple[str, ...] | None:
-    """The words after `--`; None if there was no `--`."""
+    """The words of the command; None if there was none."""
     command: tuple[str, ...] | None = click.get_current_context().meta["redoma.command"]
     return command
 
@@ -125,13 +202,10 @@ def read_source(source: str, language: Language | None) -> tuple[str, Language, 
     except OSError:
         exists = False
     if exists:
-        if language is None and path.suffix == ".lua":
-            raise InvalidRequest(
-                f"{source} is a Lua script", why="this takes Python and Bash", next=f"redoma lua {shlex.quote(source)}"
-            )
         data = read_file(path, _MAX_SOURCE, pipes=True)
         return _decode(data, source), language or _language_of(path, data), False
-    if path.suffix in (*_SUFFIXES, ".lua") and not any(character in source for character in " \t\n(;=$"):
+    has_suffix = path.suffix in _SUFFIXES or path.suffix.lower() in _OTHER_SUFFIXES
+    if has_suffix and not any(character in source for character in " \t\n(;=$"):
         raise InvalidRequest(f"there is no file {source}", why="it looks like a file's name", next="check the path")
     return source, language or "python", True
 
@@ -187,11 +261,30 @@ def standard_input(most: int = -1) -> bytes:
 
 
 def _language_of(path: Path, data: bytes) -> Language:
+    """By its name, or by its first line. Raises `InvalidRequest` if these say that it is neither Python nor Bash."""
     if path.suffix in _SUFFIXES:
         return _SUFFIXES[path.suffix]
-    first = data.split(b"\n", 1)[0]
-    is_shell = first.startswith(b"#!") and any(first.rstrip().endswith(name) for name in (b"/sh", b"bash", b" sh"))
-    return "bash" if is_shell else "python"
+    words = data.split(b"\n", 1)[0].removeprefix(b"#!").split() if data.startswith(b"#!") else []
+    programs = [Path(word.decode(errors="replace")).name for word in words if not word.startswith(b"-")]
+    program = next((name for name in programs if name != "env" and "=" not in name), "")
+    if program in ("sh", "bash", "dash"):
+        return "bash"
+    if program.startswith(("python", "pypy")):
+        return "python"
+    if path.suffix == ".lua" or program.startswith("lua"):
+        raise InvalidRequest(
+            f"{path} is a Lua script", why="this takes Python and Bash", next=f"redoma lua {shlex.quote(str(path))}"
+        )
+    if program or path.suffix:
+        what = (
+            f"a script for {program}" if program else _OTHER_SUFFIXES.get(path.suffix.lower(), f"a {path.suffix} file")
+        )
+        raise InvalidRequest(
+            f"{path} is {what}",
+            why="this takes Python and Bash",
+            next="name the language if it is one of these: --lang python, or --lang bash",
+        )
+    return "python"
 
 
 def _decode(data: bytes, name: str) -> str:
@@ -237,6 +330,8 @@ class Size(click.ParamType[int]):
         from redoma.notation import parse_size
 
         size = value if isinstance(value, int) else parse_size(value)
+        if isinstance(value, str) and value.strip().isdigit():
+            self.fail(f"{value!r} has no unit; write {value}MiB, or {value}KiB", param, ctx)
         if size is None:
             self.fail(f"{value!r} is not a size; write it like 256MiB", param, ctx)
         return size

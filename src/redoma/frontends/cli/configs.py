@@ -10,7 +10,7 @@ import msgspec
 
 from redoma.errors import ConfigError
 
-from .common import State, columns, json_option, print_json
+from .common import CommandGroup, State, columns, json_option, print_json
 
 if TYPE_CHECKING:
     from redoma.config.places import Source
@@ -20,7 +20,7 @@ _INVALID = 1
 _file = click.argument("file", required=False, type=click.Path(path_type=Path))
 
 
-@click.group("config")
+@click.group("config", cls=CommandGroup)
 def config() -> None:
     """The configuration in force, and the files it comes from.
 
@@ -84,13 +84,14 @@ def show(state: State, as_json: bool) -> None:
 @json_option
 def trust(file: Path | None, yes: bool, as_json: bool) -> None:
     """Let a project file loosen rules and define executors, as long as its content stays exactly this."""
-    from redoma.config import loosenings
+    from redoma.config import loosenings, not_ours
     from redoma.config import trust as record
 
-    source, changes = loosenings(_project_file(file))
-    shown = show_before_trust(
-        source, changes, "only tighten: it already has effect without being trusted", yes, as_json
-    )
+    path = _project_file(file)
+    source, changes = loosenings(path)
+    why = not_ours(path)
+    none = f"only tighten; it has no effect yet, because {why}" if why else "only tighten: it has effect already"
+    shown = show_before_trust(source, changes, none, yes, as_json)
     # The question may have waited for long, and whoever writes to the project knows when: only what was shown counts.
     record(source.path, digest=source.digest)
     if as_json:

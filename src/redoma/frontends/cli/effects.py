@@ -12,7 +12,8 @@ import click
 
 from redoma.models import Change, Effect, Version
 
-from .common import State, columns, is_a_dialogue, json_option, print_json
+from .common import CommandGroup, State, columns, is_a_dialogue, json_option, print_json, shown
+from .complete import files, kept_changes
 
 if TYPE_CHECKING:
     from redoma.workspace.kept import Changes, Kept
@@ -101,7 +102,7 @@ def show_diffs(effect: Effect) -> None:
         click.echo("".join(lines))
 
 
-@click.group("changes")
+@click.group("changes", cls=CommandGroup)
 def changes() -> None:
     """What runs in overlays did to a project, kept until you apply or discard it."""
 
@@ -115,14 +116,14 @@ def list_changes(state: State, as_json: bool) -> int:
     if as_json:
         print_json([_shape(one) for one in kept])
     elif kept:
-        columns((one.id[:12], one.state, _when(one), name(one.effect.project), summary(one.effect)) for one in kept)
+        columns(_row(one) for one in kept)
     else:
-        click.echo("Nothing is kept. Next: redoma try -- COMMAND", err=True)
+        click.echo("Nothing is kept. Next: redoma try COMMAND", err=True)
     return 0
 
 
 @changes.command("show")
-@click.argument("id")
+@click.argument("id", shell_complete=kept_changes)
 @json_option
 @click.pass_obj
 def show_changes(state: State, id: str, as_json: bool) -> int:  # noqa: A002 - what a person types
@@ -137,6 +138,8 @@ def show_changes(state: State, id: str, as_json: bool) -> int:  # noqa: A002 - w
 
 def _show(kept: Kept) -> None:
     click.echo(f"{kept.id}  {kept.state}  {_when(kept)}  {name(kept.effect.project)}")
+    if command := kept.about.get("command"):
+        click.echo(f"$ {shown(command, 1000)}")
     for line in tree(kept.effect):
         click.echo(line)
     for path, why in kept.effect.refused.items():
@@ -146,8 +149,8 @@ def _show(kept: Kept) -> None:
 
 
 @changes.command("apply")
-@click.argument("id")
-@click.argument("paths", nargs=-1)
+@click.argument("id", shell_complete=kept_changes)
+@click.argument("paths", nargs=-1, shell_complete=files)
 @click.option("--allow", "named", multiple=True, metavar="PATH", help="Also what was done to this protected path.")
 @json_option
 @click.pass_obj
@@ -168,12 +171,14 @@ def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[st
         return 0
     for path, why in applied.left.items():
         click.echo(f"{click.style('not applied', fg='yellow')}  {name(path)}: {why}", err=True)
-    click.echo(f"Applied {len(applied.applied)} changes. `redoma changes undo {id}` takes them back.")
+    count = len(applied.applied)
+    done = f"Applied {count} change{'' if count == 1 else 's'}."
+    click.echo(done + (f" To take it back: redoma changes undo {applied.id[:12]}" if count else ""))
     return 0
 
 
 @changes.command("discard")
-@click.argument("id")
+@click.argument("id", shell_complete=kept_changes)
 @click.pass_obj
 def discard_changes(state: State, id: str) -> int:  # noqa: A002 - what a person types
     """Drop them. The project was never touched."""
@@ -186,7 +191,7 @@ def discard_changes(state: State, id: str) -> int:  # noqa: A002 - what a person
 
 
 @changes.command("undo")
-@click.argument("id")
+@click.argument("id", shell_complete=kept_changes)
 @click.pass_obj
 def undo_changes(state: State, id: str) -> int:  # noqa: A002 - what a person types
     """Put exactly the paths that were applied back as they were; refused if they have changed since."""
@@ -202,6 +207,11 @@ def _kept(state: State) -> Changes:
     from redoma.projects import changes_in
 
     return changes_in(state.config.state)
+
+
+def _row(kept: Kept) -> tuple[str, ...]:
+    command = shown(kept.about.get("command", ""), 40)
+    return kept.id[:12], kept.state, _when(kept), command, name(kept.effect.project), summary(kept.effect)
 
 
 def _when(kept: Kept) -> str:

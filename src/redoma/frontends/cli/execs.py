@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,8 +17,10 @@ import click
 
 from redoma.errors import InvalidRequest, RedomaError
 
-from .common import State, TakesCommand, columns, given_command, print_json
+from .common import EndsInCommand, State, columns, given_command, print_json
+from .complete import entries
 from .runs import follow, limits_and_context, run_options, show
+from .tools import as_found, say_why_it_is_not_there
 
 if TYPE_CHECKING:
     from redoma.config import Config, Entry
@@ -28,11 +31,11 @@ if TYPE_CHECKING:
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 
-@click.command("exec", cls=TakesCommand, options_metavar="[OPTIONS] [ENTRY] -- COMMAND...")
+@click.command("exec", cls=EndsInCommand, options_metavar="[OPTIONS] [ENTRY] [--] COMMAND...")
 @limits_and_context
 @click.option("--cwd", "--work-dir", "cwd", metavar="DIR", help="A directory to work in: of the host, or inside ENTRY.")
 @click.option("--list", "listing", is_flag=True, help="Show the configured executors.")
-@click.argument("entry", required=False, metavar="")
+@click.argument("entry", required=False, metavar="", shell_complete=entries)
 @click.pass_obj
 def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, as_json: bool, **given: Any) -> int:
     """Run a command, without a shell.
@@ -44,6 +47,7 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
     Examples:
       redoma exec app:shell -- git status
       redoma exec --list
+      redoma exec --workspace read-only grep -r TODO .
       redoma exec --backend native -- ls -l
     """
     from redoma.exec import talk
@@ -54,12 +58,18 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
     command = given_command()
     if not command:
         raise InvalidRequest(
-            "there is no command", why="it stands after `--`", next="write it like: redoma exec app:shell -- git status"
+            "there is no command", why="it stands at the end", next="write it like: redoma exec app:shell -- git status"
         )
     with Executor(state.attended) as executor:
         options = cast("Options", {**run_options(given), "cwd": cwd})
         if entry is None:
-            return show(follow(executor.stream_command(command, **options), as_json), as_json, given)
+            project = None if given["workspace"] == "scratch" else Path(given["project"] or ".")
+            words = command if given["backend"] == "native" else as_found(command, project)
+            result = follow(executor.stream_command(words, **options), as_json)
+            status = show(result, as_json, given)
+            if not as_json:
+                say_why_it_is_not_there(result, command, project)
+            return status
         live, control = talk(executor, entry, command, options, live_input=not given["pass_stdin"])
         with _passed_on(executor, control) if control is not None else nullcontext():
             result = follow(live, as_json)

@@ -12,7 +12,7 @@ Usage: redoma [OPTIONS] COMMAND [ARGS]...
     redoma run script.py -f data.csv     a file, with data beside it
     redoma check --lang bash 'rm -rf /'  the verdict, without running
     redoma exec app:shell -- git status  a configured executor
-    redoma try -- make clean             what it would change, before it does
+    redoma try make clean                what it would change, before it does
     redoma audit tail                    what ran lately
     redoma doctor                        what this host offers
 
@@ -35,6 +35,7 @@ Commands:
   doctor       What this host offers, what is missing, and what would fix it.
   eval         Evaluate Python on Monty and print the answer as a dictionary.
   exec         Run a command, without a shell.
+  help         Show the help of a command, or of all of them.
   lua          Run a Lua script: a FILE, or `-` for standard input.
   monitor      How this machine does, judged by rules that run in a sandbox.
   output       Print what a run with a long output printed; the beginning...
@@ -42,8 +43,8 @@ Commands:
   run          Run code: a FILE, `-` for standard input, or the code itself.
   try          See what a command would do to the current project, then let...
 
-  Exit status: the code's own; 124 time-out, 137 memory or a kill, 126 refused,
-  125 Redoma itself failed.
+  Exit status: the code's own; 2 wrong usage, 124 time-out, 137 memory, output
+  or a kill, 126 refused, 125 Redoma itself failed.
 """
 
 

@@ -133,6 +133,30 @@ def _mark(state: str) -> str:
     return click.style(sign, fg=colour)
 
 
+@click.command("help")
+@click.argument("commands", nargs=-1)
+@click.pass_context
+def show_help(context: click.Context, commands: tuple[str, ...]) -> None:
+    """Show the help of a command, or of all of them.
+
+    \b
+    Example:
+      redoma help audit search
+    """
+    from .app import cli
+
+    command: click.Command = cli
+    context = context.find_root()
+    for name in commands:
+        if not isinstance(command, click.Group):
+            raise click.UsageError(f"{context.command_path} has no commands of its own", context)
+        _, found, _ = command.resolve_command(context, [name])
+        if found is None:
+            raise click.UsageError(f"{context.command_path} has no command {name!r}", context)
+        command, context = found, click.Context(found, context, name, **found.context_settings)
+    click.echo(command.get_help(context))
+
+
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:

@@ -10,6 +10,7 @@ import click
 from redoma.errors import InvalidRequest
 
 from .common import Size, State, json_option, read_source
+from .complete import files
 from .runs import follow, show
 
 
@@ -26,7 +27,7 @@ from .runs import follow, show
 @click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force.")
 @click.option("--reason", default="", help="Why, for the record.")
 @json_option
-@click.argument("script")
+@click.argument("script", shell_complete=files)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def lua(state: State, /, script: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> int:
@@ -52,7 +53,7 @@ def lua(state: State, /, script: str, arguments: tuple[str, ...], as_json: bool,
         argv = ("stdin" if script == "-" else script, *arguments)
         asked = scripts.ask(code, argv, {**options, "limits": limits})  # type: ignore[typeddict-item]
         try:
-            result = follow(LiveRun(executor, executor.core.follow(asked)), as_json)
+            result = follow(LiveRun(executor, executor.core.follow(asked, whole=True)), as_json)
         finally:
             executor.wait(scripts.aclose())
     return show(result, as_json, {"outputs": (), "output_dir": None, "force": False})

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from .common import State, json_option, print_json
+from .common import CommandGroup, State, json_option, print_json
 from .rounds import (
     file_option,
     history_of,
@@ -23,7 +23,7 @@ from .rounds import (
 from .watching import history, watch
 
 
-@click.group("monitor")
+@click.group("monitor", cls=CommandGroup)
 def monitor() -> None:
     """How this machine does, judged by rules that run in a sandbox.
 

@@ -17,6 +17,7 @@ from redoma.errors import InvalidRequest
 from redoma.models import Decision, Finding, Language
 
 from .common import (
+    CommandGroup,
     State,
     TakesCommand,
     audit_log,
@@ -28,6 +29,8 @@ from .common import (
     shown,
     since_option,
 )
+from .complete import backends, files, packs
+from .runs import must_parse
 from .verdicts import COLOURS, EXIT, Verdict, verdicts
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 _INDENT = " " * 19
 
 
-@click.group("policy")
+@click.group("policy", cls=CommandGroup)
 def policy() -> None:
     """Why a verdict is what it is, and what another policy would say.
 
@@ -59,10 +62,20 @@ def policy() -> None:
     help="`command` splits it into words, without a shell.  [default: by the file's name, else bash]",
 )
 @click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
-@click.option("--backend", help="auto, jail, docker, monty or native.  [default: in a cell and on the host]")
-@click.option("--policy", "pack", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]")
+@click.option(
+    "--backend",
+    shell_complete=backends,
+    help="auto, jail, docker, monty or native.  [default: in a cell and on the host]",
+)
+@click.option(
+    "--policy",
+    "pack",
+    metavar="PACK",
+    shell_complete=packs,
+    help="none, standard, strict, script or core.  [default: configured]",
+)
 @json_option
-@click.argument("source", required=False, metavar="")
+@click.argument("source", required=False, metavar="", shell_complete=files)
 @click.pass_obj
 def explain(
     state: State,
@@ -92,6 +105,8 @@ def explain(
 
     places = verdicts(state.config, _asked(source, lang), backend, seconds, pack)
     there = places[-1]
+    if any(place.decision is Decision.ALLOW for place in places):
+        must_parse(there.request)
     explanation = explained(state.config.load_policy(pack), there.request, reach=there.evaluation.reach)
     if as_json:
         shape = explanation.plain()

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from .common import State, audit_log, columns, json_option, print_json
+from .common import CommandGroup, State, audit_log, columns, json_option, print_json
+from .complete import runs
 from .replays import replay
 from .searches import export, search, stats
 
 if TYPE_CHECKING:
-    from redoma.audit import Record
+    from redoma.audit import AuditLog, Record
 
 _TAMPERED = 1
 
 
-@click.group("audit")
+@click.group("audit", cls=CommandGroup)
 def audit() -> None:
     """What ran, for whom, and what came of it: a hash-chained record.
 
@@ -38,21 +39,24 @@ for _command in (search, export, stats, replay):
 
 @audit.command("tail")
 @click.option("-n", "count", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many records.")
+@click.option("--all", "everything", is_flag=True, help="Also each evaluation of a rule of `redoma monitor`.")
 @json_option
 @click.pass_obj
-def tail(state: State, count: int, as_json: bool) -> None:
+def tail(state: State, count: int, everything: bool, as_json: bool) -> None:
     """The newest records, oldest of them first."""
-    found = audit_log(state).tail(count)
+    log = audit_log(state)
+    found = log.tail(count) if everything else _without_rules(log, count)
     if as_json:
         print_json(found)
     elif not found:
-        click.echo("nothing is on record yet", err=True)
+        rules = not everything and bool(log.tail(1))
+        click.echo("only rules of the monitor; --all shows them" if rules else "nothing is on record yet", err=True)
     else:
         columns((record.time[:19], record.id[:12], record.kind, _gist(record)) for record in found)
 
 
 @audit.command("show")
-@click.argument("id")
+@click.argument("id", shell_complete=runs)
 @json_option
 @click.pass_obj
 def show(state: State, id: str, as_json: bool) -> None:  # noqa: A002 - the argument's name on the command line
@@ -85,6 +89,32 @@ def verify(state: State, head: str | None, as_json: bool) -> int:
         click.echo(f"{click.style(problem.kind, fg='yellow' if torn else 'red')}: {where}: {problem.message}")
         click.echo(f"  {report.records} records before it are intact")
     return 0 if report.ok or torn else _TAMPERED
+
+
+def _without_rules(log: AuditLog, count: int) -> list[Record]:
+    """The newest records, but for the rules of the monitor, which would fill every page."""
+    size = 2 * count
+    while True:
+        found = log.tail(size)
+        is_all = len(found) < size
+        rules = {record.id for record in found if _is_rule(record)}
+        begun = {record.id for record in found if record.kind == "intent"}
+        # The beginning of a run whose end comes first lies further back: it may be a rule's.
+        known = [
+            record
+            for record in found
+            if record.id not in rules and (is_all or record.kind != "outcome" or record.id in begun)
+        ]
+        if is_all or len(known) >= count:
+            return known[-count:]
+        size *= 4
+
+
+def _is_rule(record: Record) -> bool:
+    """A label is its requester's to choose; what is judged apart from what runs, outside an entry, is the monitor's."""
+    data = record.data
+    named = str(data.get("label", "")).startswith("monitor:rule:")
+    return record.kind == "intent" and named and "judged" in data and not data.get("entry")
 
 
 def _gist(record: Record) -> str:

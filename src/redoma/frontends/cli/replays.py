@@ -13,6 +13,7 @@ from redoma.errors import AuditError, InvalidRequest
 from redoma.output import visible
 
 from .common import FAILED, State, audit_log, columns, json_option, print_json
+from .complete import runs
 
 if TYPE_CHECKING:
     from redoma.audit import Record
@@ -31,7 +32,7 @@ _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
 
 @click.command("replay")
-@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=runs)
 @click.option(
     "--last",
     type=click.IntRange(1, 100_000),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import select
+import stat
 import sys
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from redoma.errors import InvalidRequest
-from redoma.models import Denial, Language, Result, Status
+from redoma.models import Decision, Denial, Language, Request, Result, Status
 
 from .common import (
     FAILED,
@@ -25,6 +30,7 @@ from .common import (
     read_source,
     standard_input,
 )
+from .complete import backends, files, packs
 from .verdicts import EXIT, Verdict, columns, heads, side_by_side, verdicts
 
 if TYPE_CHECKING:
@@ -40,7 +46,13 @@ _SHOWN = 20
 """Paths that are named of what was rolled back."""
 
 _policy = click.option(
-    "--policy", metavar="PACK", help="none, standard, strict, script or core.  [default: configured]"
+    "--policy",
+    metavar="PACK",
+    shell_complete=packs,
+    help="none, standard, strict, script or core.  [default: configured]",
+)
+_backend = click.option(
+    "--backend", default="auto", show_default=True, shell_complete=backends, help="auto, jail, docker, monty or native."
 )
 
 
@@ -67,7 +79,15 @@ _FILES = (
     click.option(
         "-o", "--output", "outputs", multiple=True, metavar="PATTERN", help="Bring new files back, such as '*.png'."
     ),
-    click.option("-f", "--file", "files", multiple=True, metavar="LOCAL[:GUEST]", help="Put a file beside it."),
+    click.option(
+        "-f",
+        "--file",
+        "files",
+        multiple=True,
+        metavar="LOCAL[:GUEST]",
+        shell_complete=files,
+        help="Put a file beside it.",
+    ),
     click.option(
         "--checkpoint/--no-checkpoint",
         default=None,
@@ -94,8 +114,7 @@ def limits_of_a_run(command: F) -> F:
 
 def limits_and_context(command: F) -> F:
     """The options that `run` and `exec` share."""
-    backend = click.option("--backend", default="auto", show_default=True, help="auto, jail, docker, monty or native.")
-    for option in (*_LIMITS[:6], *_FILES, *_LIMITS[6:], backend):
+    for option in (*_LIMITS[:6], *_FILES, *_LIMITS[6:], _backend):
         command = option(command)
     return command
 
@@ -119,6 +138,7 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
         "reason": given["reason"],
         "expect": _expected(given["expect"]),
         "label": given["label"] or "",
+        "whole_output": True,  # a file or a pipe gets all of it
     }
 
 
@@ -144,19 +164,32 @@ def _file(text: str) -> tuple[str, bytes]:
     return guest or Path(local).name, read_file(Path(local), _MAX_FILE)
 
 
-@click.command("run")
-@click.argument("source")
+@click.command("run", options_metavar="[OPTIONS]")
+@click.argument("source", shell_complete=files)
+@click.argument("arguments", nargs=-1, shell_complete=files)
 @click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
 @limits_and_context
 @click.option("--cwd", metavar="DIR", help="A directory of the host to work in, on native.")
 @click.pass_obj
-def run(state: State, /, source: str, lang: Language | None, cwd: str | None, as_json: bool, **given: Any) -> int:
+def run(
+    state: State,
+    /,
+    source: str,
+    arguments: tuple[str, ...],
+    lang: Language | None,
+    cwd: str | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
     """Run code: a FILE, `-` for standard input, or the code itself.
+
+    ARGUMENTS are the code's own, as sys.argv or $1; write those that begin with a dash after `--`.
 
     \b
     Examples:
       redoma run 'print(6 * 7)'
       redoma run analyse.py -f data.csv --time 10 --memory 256MiB
+      redoma run convert.py 2025 2026 -- --verbose
       redoma run plot.py -f data.csv -o '*.png' --output-dir plots
       echo 'print(1)' | redoma run -
       redoma run --lang bash --backend native 'ls | wc -l'
@@ -169,8 +202,12 @@ def run(state: State, /, source: str, lang: Language | None, cwd: str | None, as
     if given["label"] is None and not inline and source != "-":
         given["label"] = os.path.realpath(source)
     with Executor(state.attended) as executor:
-        live = executor.stream(code, language, **run_options(given), cwd=cwd)
-        return show(follow(live, as_json), as_json, given, with_value=inline)
+        live = executor.stream(code, language, **run_options(given), args=arguments, cwd=cwd)
+        result = follow(live, as_json)
+        status = show(result, as_json, given, with_value=inline)
+    if result.exception == "SyntaxError" and inline and lang is None and not as_json and _is_bash(code):
+        click.echo(f"redoma: not valid Python; {_DID_YOU_MEAN}", err=True)
+    return status
 
 
 @click.command("eval")
@@ -201,10 +238,14 @@ def evaluate(state: State, code: str, as_json: bool) -> int:
 @click.command("check", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
 @click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
 @click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
-@click.option("--backend", help="auto, jail, docker, monty or native.  [default: in a cell and on the host]")
+@click.option(
+    "--backend",
+    shell_complete=backends,
+    help="auto, jail, docker, monty or native.  [default: in a cell and on the host]",
+)
 @_policy
 @json_option
-@click.argument("source", required=False, metavar="")
+@click.argument("source", required=False, metavar="", shell_complete=files)
 @click.pass_obj
 def check(
     state: State,
@@ -220,7 +261,8 @@ def check(
 
     Without --backend you see what is said of it in a cell and on the host itself, side by side.
 
-    Exit status: 0 allow, 1 prompt, 2 forbid; as on the host, unless --backend says where.
+    Exit status: 0 allow, 1 prompt, 2 forbid, as on the host unless --backend says where; 3 if it can't be told, as of
+    what is not valid Python.
 
     \b
     Examples:
@@ -235,12 +277,15 @@ def check(
             why="it takes a SOURCE, or a command after `--`",
             next="write it like: redoma check script.sh, or redoma check -- rm -rf build",
         )
+    inline = False
     if command:
         what: dict[str, Any] = {"argv": command, "language": "command"}
     else:
-        code, language, _ = read_source(source or "", lang)
+        code, language, inline = read_source(source or "", lang)
         what = {"code": code, "language": language}
     places = verdicts(state.config, what, backend, seconds, policy)
+    if any(place.decision is Decision.ALLOW for place in places):
+        must_parse(places[-1].request)
     if as_json:
         from redoma.frontends.shapes import verdict_json
 
@@ -248,7 +293,38 @@ def check(
         print_json({**shapes[places[-1].where], **(shapes if len(shapes) > 1 else {})})
     else:
         _print_verdicts(places)
+        if source is not None and lang is None and inline:
+            click.echo("read as  Python; for a shell command add --lang bash")
     return EXIT[places[-1].decision]
+
+
+_DID_YOU_MEAN = "did you mean --lang bash?"
+
+
+def must_parse(request: Request) -> None:
+    """Raises `InvalidRequest` for Python that does not parse: it must not be told that it may run."""
+    if request.language != "python":
+        return
+    from redoma.policy import python
+    from redoma.policy.facts import Trait
+
+    facts = python.facts(request.code, compiled=True)
+    wrong = [fact for fact in facts if isinstance(fact, Trait) and fact.name == "python.syntax-error"]
+    if wrong:
+        where = f"line {wrong[0].line}: " if wrong[0].line else ""
+        raise InvalidRequest(
+            "not valid Python",
+            why=f"{where}{wrong[0].text}",
+            next=_DID_YOU_MEAN if _is_bash(request.code) else "correct the syntax",
+        )
+
+
+def _is_bash(code: str) -> bool:
+    from redoma.policy import shell
+    from redoma.policy.facts import Trait
+
+    facts = shell.facts_of_script(code)
+    return not any(isinstance(fact, Trait) and fact.name == "shell.parse-error" for fact in facts)
 
 
 def _print_verdicts(places: list[Verdict]) -> None:
@@ -282,18 +358,57 @@ _NOWHERE = "none that can run it: see `redoma doctor`"
 
 
 def follow(live: LiveRun, as_json: bool) -> Result:
-    """Print what it prints when it does, unless it all goes into one JSON document. Leaving early ends the run."""
+    """Print what it prints when it does, unless it all goes into one JSON document. Leaving early ends the run.
+
+    Raises `BrokenPipeError` as soon as nobody reads our output any more, as in `| head -n 3`: also while the run prints
+    nothing.
+    """
     try:
-        with live as run:
+        with live as run, _ended_with_its_reader(live) as reader_is_gone:
             for stream, text in run:
                 if not as_json:
                     click.echo(text, nl=False, err=stream == "stderr")
+            if reader_is_gone.is_set():
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
     except BaseException:  # Ctrl-C, or whoever has ended us: there is no result, and the project was put back
         if live.rolled_back is not None:
             project, restored = live.rolled_back
             _print_put_back(project, restored.paths, {**restored.left, **restored.failed})
         raise
     return run.result
+
+
+@contextmanager
+def _ended_with_its_reader(live: LiveRun) -> Iterator[threading.Event]:
+    """End the run when the pipe that we print to has no reader any more; the event then says so."""
+    gone = threading.Event()
+    try:
+        output = sys.stdout.fileno()
+        mode = os.fstat(output).st_mode
+    except (OSError, ValueError):  # closed, or no file
+        yield gone
+        return
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        yield gone
+        return
+    wake, woken = os.pipe2(os.O_CLOEXEC)
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(output, 0)  # which tells of errors and hang-ups alone
+        poll.register(wake, 0)
+        if any(number == output for number, _ in poll.poll()):
+            gone.set()
+            live.close()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield gone
+    finally:
+        os.close(woken)  # a hang-up
+        watcher.join()
+        os.close(wake)
 
 
 def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bool = False) -> int:
@@ -326,10 +441,6 @@ def show(result: Result, as_json: bool, given: dict[str, Any], *, with_value: bo
     if result.redacted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
         click.echo(f"{click.style('redoma: redacted:', fg='yellow')} {kinds}", err=True)
-    for stream, artifact in result.artifacts.items():
-        rest = f"`redoma output {result.id[:12]} --stream {stream}` has all of it" if artifact.size else "none is kept"
-        why = f" (not quite: {artifact.missing})" if artifact.missing else ""
-        click.echo(f"{click.style(f'redoma: {stream} was cut:', fg='yellow')} {rest}{why}", err=True)
     return _write(result, given)
 
 

@@ -11,9 +11,10 @@ import click
 from redoma.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 from redoma.models import Effect, Result
 
-from .common import State, TakesCommand, given_command, is_a_dialogue
+from .common import EndsInCommand, State, given_command, is_a_dialogue
 from .effects import name, show_diffs, summary, tree
 from .runs import follow, limits_of_a_run, run_options, show
+from .tools import as_found, say_why_it_is_not_there
 
 if TYPE_CHECKING:
     from redoma.sync import Executor
@@ -24,7 +25,7 @@ _MARKS = (".git", ".hg", ".svn", "redoma.yaml", "pyproject.toml", "package.json"
 """What the top directory of a project has. The nearest directory upwards with one of the first three wins."""
 
 
-@click.command("try", cls=TakesCommand, options_metavar="[OPTIONS] -- COMMAND...")
+@click.command("try", cls=EndsInCommand, options_metavar="[OPTIONS] COMMAND...")
 @limits_of_a_run
 @click.option("--project", metavar="DIR", help="What it may see and change.  [default: the current project]")
 @click.option(
@@ -54,16 +55,16 @@ def attempt(
 
     \b
     Examples:
-      redoma try -- make clean
-      redoma try -- sh -c 'sed -i s/colour/color/ src/*.py'
-      redoma try --apply-if-ok -- ruff format .
+      redoma try make clean
+      redoma try sh -c 'sed -i s/colour/color/ src/*.py'
+      redoma try --apply-if-ok ruff format .
     """
     from redoma.sync import Executor
 
     command = given_command()
     if not command:
         raise InvalidRequest(
-            "there is no command", why="it stands after `--`", next="write it like: redoma try -- make clean"
+            "there is no command", why="it comes after our options", next="write it like: redoma try make clean"
         )
     if keep and apply_if_ok:
         raise InvalidRequest("--keep was given with --apply-if-ok", why="it is one or the other", next="choose one")
@@ -71,11 +72,13 @@ def attempt(
     top = Path(project) if project is not None else current_project(Path.cwd())
     with Executor(state.attended) as executor:
         options = {**run_options(given), "workspace": "overlay", "project": top, "writes": writes or None}
-        live = executor.stream_command(command, **options)
+        live = executor.stream_command(as_found(command, top), **options)
         result = follow(live, as_json)
         effect = result.effect
         if effect is None or not effect.changes:
             status = show(result, as_json, given)
+            if not as_json:
+                say_why_it_is_not_there(result, command, top)
             if effect is not None and not as_json:
                 _say_refused(effect)
                 click.echo("Nothing of it can be applied." if effect.refused else "It changed nothing.", err=True)
@@ -88,7 +91,7 @@ def attempt(
             return REFUSED if refusal else status
         _present(effect, result.unexpected)
         if applied is not None:
-            _say_applied(len(applied.applied), applied.left)
+            _say_applied(result, len(applied.applied), applied.left)
         elif refusal is not None:
             click.echo(f"{click.style('not applied:', fg='red')} {refusal}", err=True)
             _say_kept(result)
@@ -138,8 +141,9 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
     while True:
         answer = click.prompt(
             "Apply all, choose files, show the diff, discard, or keep for later?",
-            type=click.Choice(["apply", "choose", "diff", "discard", "keep"]),
+            type=_Answer(["apply", "choose", "diff", "discard", "keep"]),
             default="keep",
+            show_choices=False,  # the question has them
             err=True,
         )
         if answer == "diff":
@@ -147,13 +151,13 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
             continue
         if answer == "apply":
             applied = executor.apply(result.id, named=named, by_hand=True)
-            _say_applied(len(applied.applied), applied.left)
+            _say_applied(result, len(applied.applied), applied.left)
         elif answer == "choose":
             paths = [change.path for change in effect.changes if click.confirm(f"  {name(change.path)}?", err=True)]
             if not paths:
                 continue
             applied = executor.apply(result.id, paths=paths, named=named, by_hand=True, exact=True)
-            _say_applied(len(applied.applied), applied.left)
+            _say_applied(result, len(applied.applied), applied.left)
         elif answer == "discard":
             executor.discard(result.id)
             click.echo("Discarded. Your project is as it was.", err=True)
@@ -162,10 +166,21 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
         return
 
 
-def _say_applied(count: int, left: dict[str, str]) -> None:
+class _Answer(click.Choice[str]):
+    """One of the words, or as much of its beginning as is needed to know it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        meant = [word for word in self.choices if value and word.startswith(value.lower())]
+        if len(meant) > 1 and value not in meant:
+            self.fail(f"{value!r} could be {' or '.join(meant)}", param, ctx)
+        return super().convert(meant[0] if len(meant) == 1 else value, param, ctx)
+
+
+def _say_applied(result: Result, count: int, left: dict[str, str]) -> None:
     for path, why in left.items():
         click.echo(f"{click.style('not applied', fg='yellow')}  {name(path)}: {why}", err=True)
-    click.echo(f"Applied {count} change{'' if count == 1 else 's'}.", err=True)
+    done = f"Applied {count} change{'' if count == 1 else 's'}."
+    click.echo(done + (f" To take it back: redoma changes undo {result.id[:12]}" if count else ""), err=True)
 
 
 def _say_kept(result: Result) -> None:

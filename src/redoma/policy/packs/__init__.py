@@ -69,8 +69,14 @@ def rules_of(pack: str) -> tuple[Rule, ...]:
     )
     scripts = (*_raised(standard, _SCRIPT_FORBIDS), python.SYNTAX, *script.RULES, shell.PLAIN)
     strict = (*_reading(_raised(scripts, _STRICT_FORBIDS)), *python.STRICT)
-    core = (*python.CORE, *strict)  # the advice of the narrowest pack comes first
+    core = (*python.CORE, *_advised(strict, python.CORE_ADVICE))  # the advice of the narrowest pack comes first
     return {"none": (), "standard": standard, "script": scripts, "strict": strict, "core": core}[pack]
+
+
+def _advised(rules: tuple[Rule, ...], advice: dict[str, str]) -> tuple[Rule, ...]:
+    return tuple(
+        msgspec.structs.replace(rule, suggestion=advice[rule.id]) if rule.id in advice else rule for rule in rules
+    )
 
 
 def _reading(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:

@@ -1,7 +1,7 @@
 """The built-in rules about Python, as data.
 
-`STANDARD` lets ordinary programs be: the sandbox contains them. `STRICT` is an allowlist for small pieces of code
-(REQUIREMENTS R3.5, R4.2, R4.4), and `CORE` narrows it to code that imports nothing.
+`STANDARD` lets ordinary programs be: the sandbox contains them. `STRICT` is an allowlist for small pieces of code, and
+`CORE` narrows it to code that imports nothing.
 """
 
 from __future__ import annotations
@@ -403,3 +403,15 @@ CORE = (
         longer_than=1000,
     ),
 )
+
+CORE_ADVICE = {
+    **dict.fromkeys(("strict.import", "strict.smuggled-module", "python.dynamic-import"), CORE[0].suggestion),
+    **dict.fromkeys(("python.dynamic-code", "script.text-as-code", "strict.call"), "write the code out"),
+    **dict.fromkeys(("python.dynamic-command", "script.starts-a-shell"), "leave it out: code here starts no programs"),
+    **dict.fromkeys(("script.secret", "script.assigned-secret", "script.unquoted-secret"), "leave the secret out"),
+    **dict.fromkeys(("strict.file", "strict.request"), "write the data into the code"),
+    "python.dynamic-attribute": "use plain names and attributes",
+    "source.too-large": CORE[1].suggestion,
+    "source.too-deep": "write it with less nesting",
+}
+"""What to do instead where the advice of the wider packs is something that `core` refuses."""

@@ -1,4 +1,4 @@
-"""Built-in rules for scripts that are handed over whole (REQUIREMENTS R2.5): how long they may be, secrets in them,
+"""Built-in rules for scripts that are handed over whole: how long they may be, secrets in them,
 and text that is run as code, also where that text is written out and could be read.
 """
 

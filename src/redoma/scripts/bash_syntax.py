@@ -1,4 +1,4 @@
-"""R2.5: `bash -n`, the one check of a script that no reader of ours can stand in for.
+"""`bash -n`, the one check of a script that no reader of ours can stand in for.
 
 Nobody has reviewed the text, and Bash's parser is a large program in C that some texts do crash (`$(` three thousand
 times). So Bash reads it in a cell of the jail. Where none can be made it is a process of this host, with as few rights

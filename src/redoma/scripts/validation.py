@@ -1,44 +1,24 @@
-"""R2.5: what is looked at before a script runs, and the words in which it is refused.
+"""What is checked before a script runs, and the words in which it is refused.
 
 There is one source of what is refused: the policy pack `script`, and the shapes of secrets that it asks for. It decides
-on the syntax tree, so `print("eval(")` passes and `eval (x)` does not. What is added is `bash -n` (see `script_bash`),
+on the syntax tree, so `print("eval(")` passes and `eval (x)` does not. What is added is `bash -n` (see `bash_syntax`),
 asked only about text to which nothing else was found to object.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
 
 from .. import intake
 from ..executor import AsyncExecutor
 from ..models import Decision, Evaluation, Finding, Language, Request
-from ..policy import Rule, load
-from ..sensitive.patterns import PATTERNS
-from .script_bash import Bash
+from ..policy import load
+from .bash_syntax import Bash
+from .patterns import LAYERS, PACK, Layer
 
-Layer = Literal["type", "size", "secrets", "dangerous", "syntax"]
-
-PACK = "script"
 TYPES: tuple[Language, ...] = ("python", "bash")
-
-_LAYERS: dict[str, Layer] = {
-    "script.length": "size",
-    "script.secret": "secrets",
-    "script.assigned-secret": "secrets",
-    "script.unquoted-secret": "secrets",
-    "script.bash-syntax": "syntax",
-    "python.syntax": "syntax",
-    "shell.syntax": "syntax",
-    "source.nul": "syntax",
-    "source.bad-utf8": "syntax",
-    "source.too-deep": "syntax",
-    "source.too-large": "syntax",  # so much in a few characters that it is not read
-}
-"""The layer of each rule; that of any other, one of your own too, is `dangerous`."""
 
 _ORDER: tuple[Layer, ...] = ("size", "secrets", "dangerous", "syntax")
 _HEADS = {
@@ -124,7 +104,7 @@ def malformed(script_content: object, script_type: object) -> ValidationResult |
     """What is wrong with a call that no script of ours could be made from."""
     if script_type not in TYPES:
         given = repr(script_type)[:80]
-        return ValidationResult(False, f"Invalid script_type {given}: it must be 'python' or 'bash'", "type")
+        return ValidationResult(False, f"Invalid script_type {given}. Must be 'python' or 'bash'", "type")
     if not isinstance(script_content, str):
         given = type(script_content).__name__
         return ValidationResult(False, f"Invalid script_content: it must be text (str), and is {given}", "type")
@@ -136,7 +116,7 @@ def verdict(findings: tuple[Finding, ...]) -> ValidationResult:
     against = sorted((f for f in findings if f.decision is not Decision.ALLOW), key=lambda f: -f.decision.rank)
     for layer in _ORDER:
         for finding in against:
-            if _LAYERS.get(finding.rule, "dangerous") == layer:
+            if LAYERS.get(finding.rule, "dangerous") == layer:
                 return ValidationResult(False, _message(layer, finding), layer)
     return ValidationResult(True)
 
@@ -150,78 +130,3 @@ def _message(layer: Layer, finding: Finding) -> str:
     advice = f". {finding.suggestion[:1].upper()}{finding.suggestion[1:]}" if finding.suggestion else ""
     head = "The syntax of the script can't be read" if finding.rule in _UNREAD else _HEADS[layer]
     return f"{head}{where}: {what} [{finding.rule}]{advice}"
-
-
-# --- the lists of R2.7 -----------------------------------------------------------------------------------------
-
-
-def _secret_patterns() -> tuple[tuple[str, str], ...]:
-    """The shapes of secrets as expressions of `re`. Many begin a secret only, and a check reads on from there."""
-    shapes = [(_as_text(shape.regex), shape.kind.replace("-", " ")) for shape in PATTERNS if not shape.personal]
-    return (*shapes, *((rule.pattern, rule.reason) for rule in rules_of("secrets") if rule.pattern))
-
-
-def _as_text(expression: bytes) -> str:
-    """An expression on UTF-8 as one on text: the escaped bytes of a character become that character."""
-    escaped = re.compile(r"(?:\\x[89a-f][0-9a-f])+")
-    return escaped.sub(lambda found: bytes.fromhex(found[0].replace("\\x", "")).decode(), expression.decode())
-
-
-def _dangerous_patterns(language: Language) -> tuple[tuple[str, str], ...]:
-    return tuple((_expression(rule), rule.reason) for rule in rules_of("dangerous", language))
-
-
-def rules_of(layer: Layer, language: Language | None = None) -> list[Rule]:
-    """The rules behind a layer: of all that a language may be refused for, those that are about it."""
-    return [
-        rule
-        for rule in load(PACK).rules
-        if not rule.by_reach  # no script is run on the host
-        if _LAYERS.get(rule.id, "dangerous") == layer and (language is None or language in rule.example_languages)
-    ]
-
-
-def _expression(rule: Rule) -> str:
-    """What a rule looks for in the tree, as far as an expression on text can say it: the names that are enough for it
-    or, where more than a name decides, its own examples, each as a line of its own."""
-    if rule.literal is None and (rule.calls or rule.attributes):
-        parts = [rf"{_name(glob)}\s*\(" for glob in rule.calls]
-        parts += [rf"{_name(glob)}(?!\w|\s*\()" for glob in rule.attributes]
-    elif rule.command and not (rule.flags or rule.args or rule.writes or rule.unless):
-        parts = [rf"(?<![\w.-]){_words(entry)}(?![\w-])" for entry in rule.command]
-    else:
-        parts = [rf"(?<![\w./-]){_line(example)}\s*?(?![^;\n])" for example in rule.match]
-    return "|".join(parts)
-
-
-def _name(glob: str) -> str:
-    """A dotted name of Python. `*.x` is a member of anything; a name by itself is no member."""
-    start = r"\." if glob.startswith("*.") else r"(?<![\w.])"
-    return (
-        start
-        + r"[^\n]*".join(map(re.escape, glob.removeprefix("*.").removesuffix("*").split("*")))
-        + (r"\w*" if glob.endswith("*") else "")
-    )
-
-
-def _words(entry: str) -> str:
-    """A command and the words that follow it, each a glob."""
-    parts = re.compile(r"(\*)|(\[[^]]*\])|(.)")
-    words = [r"\S+" if word == "*" else parts.sub(_part, word) for word in entry.split()]
-    return r"\s+".join(words)
-
-
-def _part(part: re.Match[str]) -> str:
-    return r"\S*" if part[1] else part[2] or re.escape(part[3])
-
-
-def _line(example: str) -> str:
-    return r"\s+".join(map(re.escape, example.split()))
-
-
-SECRET_PATTERNS = _secret_patterns()
-"""Pairs of an expression (`re.search(expression, script)`) and a description."""
-PYTHON_DANGEROUS_PATTERNS = _dangerous_patterns("python")
-"""The same, one pair for each rule of the pack that is about Python."""
-BASH_DANGEROUS_PATTERNS = _dangerous_patterns("bash")
-"""The same for Bash; the commands that a Python program starts are held to these rules, too."""

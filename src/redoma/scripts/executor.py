@@ -1,6 +1,6 @@
-"""R2: the script executor. A script of Python or Bash, looked at first, then run in a container of its own.
+"""The script executor: a script of Python or Bash is checked, then run in a container of its own.
 
-Validation comes first, and nothing runs if it fails (see `script_checks`). What passes goes through the same pipeline
+Validation comes first, and nothing runs if it fails (see `validation`). What passes goes through the same pipeline
 as everything else: its intent and its outcome are on record, its output is bounded and redacted.
 
 `backend="docker"` runs it in `python:3.11-slim` or `bash:5.2-alpine`: no network, 512 MB, one processor, 100 processes,
@@ -11,6 +11,7 @@ what one processor could give a script in its time.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -24,36 +25,18 @@ from ..config import Config, DockerConfig, JailConfig
 from ..errors import InvalidRequest
 from ..executor import Asked, AsyncExecutor
 from ..models import Limits, MiB, Request, Result, Status
-from .script_bash import Bash
-from .script_checks import (
-    BASH_DANGEROUS_PATTERNS,
-    PACK,
-    PYTHON_DANGEROUS_PATTERNS,
-    SECRET_PATTERNS,
-    ScriptValidator,
-    ValidationResult,
-    malformed,
-    verdict,
-)
+from .bash_syntax import Bash
+from .patterns import PACK
+from .validation import ScriptValidator, ValidationResult, malformed, verdict
 
 if TYPE_CHECKING:
     from ..backends.docker import DockerBackend
     from ..backends.jail import JailBackend
 
-__all__ = [
-    "BASH_DANGEROUS_PATTERNS",
-    "PYTHON_DANGEROUS_PATTERNS",
-    "SECRET_PATTERNS",
-    "ExecutionResult",
-    "ScriptExecutor",
-    "ScriptValidator",
-    "ValidationResult",
-]
-
-_PROCESSES = 100
-_MOST_WARM = 1000  # as in the configuration
-# Of its output more is kept than of other runs: R2 knows no number of lines.
-_LIMITS = Limits(memory=512 * MiB, processes=_PROCESSES, output_lines=100_000, output_bytes=8 * MiB)
+_MAX_WARM = 1000  # as in the configuration
+# More output is kept than of other runs: scripts are promised no limit on lines.
+_OUTPUT_LINES, _OUTPUT_BYTES = 100_000, 8 * MiB
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 # A time-out returns what was printed until then, so nothing of it may wait in an interpreter for the end of its line.
 _ENV = {"PYTHONUNBUFFERED": "1"}
 _CPU_GRACE = 5.0  # seconds: a script that is busy on one processor runs out of time first, and is told so
@@ -61,13 +44,16 @@ _CPU_GRACE = 5.0  # seconds: a script that is busy on one processor runs out of 
 
 @dataclass(frozen=True)
 class ExecutionResult:
-    """How a script ended. `exit_code` is its own or, if a signal ended it, 128 and that signal's number; -1 if it ran
-    out of time, and if it did not run at all: it was refused, or there is no engine or image to run it with."""
+    """How a script ended.
+
+    `exit_code` is the script's own; 128 + n if signal n ended it; -1 if it ran out of time, or could not run because
+    there is no engine or image; None if it was refused. A message of ours is in `error` and at the end of `stderr`,
+    except where a signal ended the script: then it is in `error` alone."""
 
     success: bool
     stdout: str
     stderr: str
-    exit_code: int
+    exit_code: int | None
     timeout: bool = False
     validation_failed: bool = False
     error: str | None = None
@@ -87,8 +73,16 @@ class ScriptExecutor:
     """
 
     IMAGES: ClassVar = MappingProxyType({"python": "python:3.11-slim", "bash": "bash:5.2-alpine"})
+    MEMORY_LIMIT: ClassVar = "512m"
+    """As Docker writes it."""
+    CPU_LIMIT: ClassVar = 1.0
+    """Processors."""
+    PID_LIMIT: ClassVar = 100
+    """Processes of the container, ours included."""
     DEFAULT_TIMEOUT: ClassVar = 60
+    """Seconds."""
     MAX_TIMEOUT: ClassVar = 300
+    """Seconds. More is cut to this."""
 
     def __init__(
         self,
@@ -107,21 +101,50 @@ class ScriptExecutor:
             )
         if backend == "jail" and (host is not None or pull):
             raise InvalidRequest("host or pull was given to the jail", why="it has no engine", next="leave them out")
-        if not isinstance(warm, int) or isinstance(warm, bool) or not 0 <= warm <= _MOST_WARM:
-            why = f"it is a number from 0 to {_MOST_WARM}"
+        if not isinstance(warm, int) or isinstance(warm, bool) or not 0 <= warm <= _MAX_WARM:
+            why = f"it is a number from 0 to {_MAX_WARM}"
             raise InvalidRequest(f"warm is {warm!r}", why=why, next="leave it out, or use a small number such as 2")
         config = config or configuration.load()
         jail = _jail(config.jail, warm) if backend == "jail" else None
-        self._backend = jail or _docker(config.docker, host, pull, warm)
+        self._backend = jail or self._docker(config.docker, host, pull, warm)
         self._executor = AsyncExecutor(config, backends=(self._backend,))
         self._bash = Bash(jail)
         self._validator = ScriptValidator(executor=self._executor, bash=self._bash)
         self._kept = False
         self._closings = 0
 
-    async def execute(self, script_content: str, script_type: str, timeout: float | None = None) -> ExecutionResult:  # noqa: ASYNC109 - the interface of R2.1
-        """Validate a script and run it, for at most `timeout` seconds: 60 by default, 300 at most. Raises nothing for
-        what the script is or did, nor for an engine or an image that is not there."""
+    def _docker(self, config: DockerConfig, host: str | None, pull: bool, warm: int) -> DockerBackend:
+        from ..backends.docker import Box, DockerBackend
+
+        box = Box(
+            python=self.IMAGES["python"],
+            bash=self.IMAGES["bash"],
+            network_mode="none",
+            user="nobody",
+            cpu_quota=int(self.CPU_LIMIT * 100_000),
+            # One process of the container is ours. Set here and not by `limits`, which gVisor would refuse: it bounds
+            # processes only by the threads that its kernel needs for them.
+            pids_limit=self.PID_LIMIT - 1,
+            read_only_rootfs=True,
+            auto_remove=True,
+            seccomp=config.seccomp,
+            runtime=config.runtime,
+            pull=pull or config.pull,
+        )
+        return DockerBackend(
+            box,
+            host=host or config.host,
+            minimum=warm,
+            maximum=config.maximum,
+            queue=config.queue,
+            idle=config.idle,
+        )
+
+    async def execute(self, script_content: str, script_type: str, timeout: float | None = None) -> ExecutionResult:  # noqa: ASYNC109 - part of the interface
+        """Check a script and run it if nothing is wrong with it.
+
+        `script_type` is `python` or `bash`; `timeout` is in seconds, 60 by default and 300 at most. Raises nothing for
+        what the script is or did, nor for an engine or image that is missing: the result says so."""
         if (problem := malformed(script_content, script_type) or _bad_timeout(timeout)) is not None:
             return _invalid(problem.error)
         seconds = float(min(self.DEFAULT_TIMEOUT if timeout is None else timeout, self.MAX_TIMEOUT))
@@ -137,7 +160,7 @@ class ScriptExecutor:
             objections = await self._validator.objections(request)
             if closings != self._closings:  # while Bash was asked
                 why = f"{self._backend.name} is closed: its executor was. Next: run it again"
-                return ExecutionResult(False, "", "", -1, error=why)
+                return ExecutionResult(False, "", why, -1, error=why)
             asked = Asked(request, PACK, objections, judged=_in_usual_time(request))
             return _answer(await self._executor.submit(asked), request.limits)
         finally:
@@ -150,9 +173,16 @@ class ScriptExecutor:
         await self._bash.let_go()
 
     def _within(self, seconds: float) -> Limits:
-        # A container has one processor by its quota, a cell what one could give it in its time.
+        # A container is held to its processors by a quota, a cell by the processor time they could give it.
         budget = seconds if self._backend.name == "jail" else self.MAX_TIMEOUT
-        return msgspec.structs.replace(_LIMITS, time=seconds, cpu=budget + _CPU_GRACE)
+        return Limits(
+            time=seconds,
+            cpu=budget * self.CPU_LIMIT + _CPU_GRACE,
+            memory=_bytes(self.MEMORY_LIMIT),
+            processes=self.PID_LIMIT,
+            output_lines=_OUTPUT_LINES,
+            output_bytes=_OUTPUT_BYTES,
+        )
 
     async def aclose(self) -> None:
         """Let go of what is kept warm. What still runs is ended, and says so. It can be used again afterwards."""
@@ -173,36 +203,8 @@ class ScriptExecutor:
 
 
 def _in_usual_time(request: Request) -> Request:
-    """What policy looks at. How long a script may take is settled by R2.4, so nobody is asked about it."""
+    """What policy looks at. `MAX_TIMEOUT` settles how long a script may take, so nobody is asked about it."""
     return msgspec.structs.replace(request, limits=Limits())
-
-
-def _docker(config: DockerConfig, host: str | None, pull: bool, warm: int) -> DockerBackend:
-    from ..backends.docker import Box, DockerBackend
-
-    box = Box(
-        python=ScriptExecutor.IMAGES["python"],
-        bash=ScriptExecutor.IMAGES["bash"],
-        network_mode="none",
-        user="nobody",
-        cpu_quota=100_000,
-        # One process of the container is ours. Here and not in the limits, where it would be refused with gVisor, whose
-        # processes are bounded only by the threads that its kernel needs for them.
-        pids_limit=_PROCESSES - 1,
-        read_only_rootfs=True,
-        auto_remove=True,
-        seccomp=config.seccomp,
-        runtime=config.runtime,
-        pull=pull or config.pull,
-    )
-    return DockerBackend(
-        box,
-        host=host or config.host,
-        minimum=warm,
-        maximum=config.maximum,
-        queue=config.queue,
-        idle=config.idle,
-    )
 
 
 def _jail(config: JailConfig, warm: int) -> JailBackend:
@@ -219,8 +221,15 @@ def _bad_timeout(timeout: object) -> ValidationResult | None:
     return ValidationResult(False, f"Invalid timeout {repr(timeout)[:80]}: it must be a number of seconds above 0")
 
 
+def _bytes(size: str) -> int:
+    """A size as Docker writes it: `512m` is 512 MiB."""
+    if (found := re.fullmatch(r"([0-9]{1,9})([kmg])", size)) is None:
+        raise InvalidRequest(f"MEMORY_LIMIT is {size!r}", why="it is no size", next="write it as 512m or 1g")
+    return int(found[1]) * _UNITS[found[2]]
+
+
 def _invalid(error: str | None) -> ExecutionResult:
-    return ExecutionResult(False, "", "", -1, validation_failed=True, error=error)
+    return ExecutionResult(False, "", error or "", None, validation_failed=True, error=error)
 
 
 def _answer(result: Result, limits: Limits) -> ExecutionResult:
@@ -231,13 +240,19 @@ def _answer(result: Result, limits: Limits) -> ExecutionResult:
         case Status.OK | Status.ERROR:  # it ended by itself: its own words and exit code say all
             code, error = result.shell_exit, None
         case Status.TIMEOUT if result.error == exceeded("time", limits):
-            code, error = -1, f"Script execution timed out after {limits.time:g} s"
+            return _failed(result, f"Script execution timed out after {limits.time:g}s")
         case Status.TIMEOUT:  # earlier, by the processor time of all its processes together
-            code, error = -1, f"Script execution timed out: {result.error}"
+            return _failed(result, f"Script execution timed out: {result.error}")
         case Status.FAILED:
-            code, error = -1, result.error
+            return _failed(result, result.error or "it could not be run")
         case _:
             code, error = result.shell_exit, result.error
+    return ExecutionResult(result.ok, result.stdout, result.stderr, code, error=error)
+
+
+def _failed(result: Result, message: str) -> ExecutionResult:
+    """With what was printed until then, and the message after it."""
+    printed = result.stderr if not result.stderr or result.stderr.endswith("\n") else f"{result.stderr}\n"
     return ExecutionResult(
-        result.ok, result.stdout, result.stderr, code, timeout=result.status is Status.TIMEOUT, error=error
+        False, result.stdout, printed + message, -1, timeout=result.status is Status.TIMEOUT, error=message
     )

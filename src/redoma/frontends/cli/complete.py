@@ -1,0 +1,89 @@
+"""What a shell offers after TAB: files, and names that only Redoma knows. Whatever goes wrong, it offers nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from click import Context, Parameter
+from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from .common import State
+
+Completes = Callable[[Context, Parameter, str], list[CompletionItem]]
+_NEWEST = 500
+"""Records that are looked at for the ids of runs."""
+
+
+def files(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files, by the shell itself."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _names(find: Callable[[State], Iterable[str | tuple[str, str]]]) -> Completes:
+    """A completion of the names that `find` gives, each alone or with a help text."""
+
+    @functools.wraps(find)
+    def complete(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            found = [name if isinstance(name, tuple) else (name, "") for name in find(_state(ctx))]
+        except Exception:  # a configuration that can't be read, a log that is not ours: no place to say so
+            return []
+        return [CompletionItem(name, help=text or None) for name, text in found if name.startswith(incomplete)]
+
+    return complete
+
+
+def _state(ctx: Context) -> State:
+    """The group's function has not run, which would have made it."""
+    from .common import State
+
+    top = ctx.find_root()
+    return State(top.params.get("config"), {})
+
+
+@_names
+def backends(state: State) -> Iterable[str]:
+    return ("auto", "jail", "docker", "monty", "native")
+
+
+@_names
+def packs(state: State) -> Iterable[str]:
+    from redoma.policy import PACKS
+
+    return sorted(PACKS)
+
+
+@_names
+def entries(state: State) -> Iterable[str]:
+    return sorted(state.config.entries)
+
+
+@_names
+def runs(state: State) -> Iterable[tuple[str, str]]:
+    """Of the newest runs on record, with what they ran."""
+    from .common import audit_log, shown
+
+    found = (record for record in audit_log(state).tail(_NEWEST) if record.kind == "intent")
+    return list({record.id[:12]: shown(str(record.data.get("code", "")), 40) for record in found}.items())[::-1]
+
+
+@_names
+def kept_changes(state: State) -> Iterable[tuple[str, str]]:
+    from redoma.projects import changes_in
+
+    from .common import shown
+
+    kept = changes_in(state.config.state).list()[::-1]
+    return [(one.id[:12], shown(f"{one.state}: {one.about.get('command', '')}", 40)) for one in kept]
+
+
+@_names
+def outputs(state: State) -> Iterable[str]:
+    from redoma.artifacts import Store
+
+    return (
+        [one.run[:12] for one in Store(state.config.state / "artifacts").listed()[::-1]] if state.config.state else []
+    )
