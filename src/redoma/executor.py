@@ -224,7 +224,8 @@ class AsyncExecutor:
         # Those of another machine's engine are that machine's.
         here = isinstance(entry, DockerEntry) and (entry.host is None or entry.host.startswith("unix:"))
         volumes = entry.volumes if isinstance(entry, DockerEntry) and here else ()
-        return bound.bind(asked.request, bound.seen_by(asked.request, volumes))
+        seen = bound.seen_by(asked.request, volumes)
+        return bound.bind(asked.request, seen, live_input=asked.unread_input)
 
     @telemetry.decided
     async def _decided(self, asked: Asked, case: Case) -> Verdict:

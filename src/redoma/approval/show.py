@@ -93,12 +93,9 @@ def _scripts(ask: Ask) -> Iterator[str]:
         yield "executes, bound as they are now:"
     for path, held in ask.scripts.items():
         yield f"  {_line(path)}  {f'sha256 {held}' if len(held) == _SHA256 else _line(held)}"
-    if ask.computed:
-        yield "executes files that nobody can name beforehand, so it can't be pinned:"
-        yield from (f"  {_line(why)}" for why in ask.computed)
-    if ask.unread:
-        yield "may execute others that are NOT bound:"
-        yield from (f"  {_line(why)}" for why in ask.unread)
+    if ask.unbound:
+        yield "may execute others that are NOT bound, so it can't be pinned:"
+        yield from (f"  {_line(why)}" for why in ask.unbound)
 
 
 def _risk(finding: Finding) -> str:

@@ -68,8 +68,7 @@ def summary(ask: Ask) -> dict[str, Any]:
         "risks": [{"rule": text(f.rule), "reason": text(f.reason)} for f in ask.evaluation.deciding],
         "changes": [{"kind": c.kind, "path": text(c.path)} for c in ask.effect.changes[:1000]] if ask.effect else None,
         "scripts": {text(path): text(held) for path, held in list(ask.scripts.items())[:1000]},
-        "computed": [text(why) for why in ask.computed],
-        "unread": [text(why) for why in ask.unread],
+        "unbound": [text(why) for why in ask.unbound],
         "created": ask.created.isoformat(),
         "expires": ask.expires.isoformat(),
     }

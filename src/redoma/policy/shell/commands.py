@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ..facts import UNKNOWN, Command, Executed, Fact, Searched, Trait
+from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Searched, Trait
 from .clients import DATABASES, takes_statements
 from .interpreters import Code, Run, Script, interpreter
 from .programs import (
@@ -116,7 +116,18 @@ class Commands:
         paths = dict.fromkeys([*writes, *[each for path in writes for each in spelled_out(path)]]) if writes else ()
         path = written if "/" in written else ""
         self.facts.append(
-            Command(name=name, args=args, writes=tuple(paths), via=via, path=path, line=line, column=column, text=text)
+            Command(
+                name=name,
+                args=args,
+                writes=tuple(paths),
+                via=via,
+                path=path,
+                given=self.given(),
+                directory=self.cwd(),
+                line=line,
+                column=column,
+                text=text,
+            )
         )
 
     def file(self, path: Word, how: str, via: tuple[str, ...], at: Place) -> Executed:
@@ -125,6 +136,10 @@ class Commands:
         known = UNKNOWN if path.found or path.glob else path.text
         line, column, text = at
         return Executed(path=known, directory=self.cwd(), how=how, via=via, line=line, column=column, text=text)
+
+    def assigned(self, name: str, value: str, at: Place) -> Assigned:
+        line, column, text = at
+        return Assigned(name=name, value=value, directory=self.cwd(), line=line, column=column, text=text)
 
     def set(self, name: str, values: Sequence[Value]) -> None:
         if self.constants and name not in self.volatile:
@@ -176,7 +191,7 @@ class Commands:
         name, args = base(words[0]), tuple([word.text for word in words[1:]])
         inside = [Layer(guess, via) for guess in self.name(name, words, at)]
         if "/" in words[0].text:
-            self.facts.append(self.file(words[0], "program", via, at))
+            self.facts.append(replace(self.file(words[0], "program", via, at), args=(*args, *self.given())))
         if self.copies and (source := self.copies.get(normal(words[0].text, self.cwd()))) and "/" in words[0].text:
             inside.append(Layer((Word(source), *words[1:]), (*via, "copy")))
         if name not in _KNOWN and interpreter(name) is None and not is_loader(name):
@@ -213,6 +228,15 @@ class Commands:
             self.executed(words[0], at, via)
         return inside
 
+    def given(self) -> tuple[str, ...]:
+        """The file on standard input; UNKNOWN if nobody can say what is there, nothing if the script does."""
+        if self.feed is None:
+            return ()
+        if self.feed.file is not None:
+            return (self.feed.file.path,)
+        known = self.feed.text is not None and UNKNOWN not in self.feed.text and not self.feed.makers
+        return () if known else (UNKNOWN,)
+
     def name(self, name: str, words: tuple[Word, ...], at: Place) -> list[tuple[Word, ...]]:
         """Report what is wrong with a command's name; return what it may be if unknown parts turn out empty."""
         first = words[0]
@@ -244,6 +268,7 @@ class Commands:
                 for variable, value in settings
                 if variable in SEARCHES
             )
+            self.facts += (self.assigned(variable, value, at) for variable, value in settings)
         if name in CHDIR:
             self.chdir(name, args)
         elif name in _RUNS_HERE or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
@@ -379,7 +404,7 @@ class Commands:
             found = replace(fact, line=line, column=column, text=fact.text or place)
             if isinstance(found, (Command, Executed)):
                 found = replace(found, via=(*via, *found.via))
-            if isinstance(found, Executed) and shared is None:  # it has begun where we are
+            if isinstance(found, (Command, Executed, Assigned)) and shared is None:  # it has begun where we are
                 found = replace(found, directory=moved(self.cwd(), found.directory))
             self.facts.append(found)
 

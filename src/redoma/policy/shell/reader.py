@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..facts import UNKNOWN, Fact, Trait
+from ..facts import UNKNOWN, Fact, Function, Trait
 from .commands import CHDIR, MAX_DEPTH, Feed, Place
 from .hooks import Hooks
-from .programs import KNOWN_COMMANDS, SEARCHES, SUBSCRIPT, is_hook
+from .programs import KNOWN_COMMANDS, SEARCHES, SUBSCRIPT, is_hook, may_be_hook
 from .redirects import LIVE, redirections
 from .setting import EXPANSION, redirection_sets_hook, refers_to_hook, sum_sets_hook
 from .source import HEREDOC_PATH, Source, position, prepare
@@ -246,6 +246,7 @@ class _Reader(Hooks):
         name_node, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         name = self.text(name_node) if name_node else ""
         self.functions.add(name)
+        self.facts.append(Function(name=name))
         if name in KNOWN_COMMANDS:
             self.trait("shell.shadowed-command", self.at(node))
         if body is not None and "&" in self.text(body) and self.calls(body, name) > 1:
@@ -322,7 +323,7 @@ class _Reader(Hooks):
         self.assign(node)
         return node.children
 
-    def assign(self, node: Node, command: str = "") -> None:
+    def assign(self, node: Node, command: str = "", *, exported: bool = False) -> None:
         """`name=value`, for the rest of the script or only for the command it stands before."""
         name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name_node is None:
@@ -335,6 +336,8 @@ class _Reader(Hooks):
             self.trait("shell.dynamic-code", self.at(node))  # arithmetic does what the value of a variable says
         if name in SEARCHES:
             self.searched(name, values, raw, node)
+        if command or exported or may_be_hook(name):
+            self.facts += (self.assigned(name, merge(value).text, self.at(node)) for value in values if value)
         if command:
             return
         if name_node.type == "subscript":
@@ -370,13 +373,13 @@ class _Reader(Hooks):
         parts: list[Node] = []
         for child in node.children:
             if child.type == "variable_assignment":
-                self.assign(child)
+                self.assign(child, exported=True)
                 parts += child.children
                 name = child.child_by_field_name("name")
                 words.append(Word(self.text(name) if name else ""))
                 value = child.child_by_field_name("value")
                 refers = any(_REFERENCE.match(word.text) for word in words)
-                self.hook(refers and value is not None and refers_to_hook(self.text(value)), child)
+                self.hook(refers and value is not None and refers_to_hook(self.text(value)), node)
                 continue
             parts.append(child)
             if child.is_named and not child.type.endswith("_redirect"):
@@ -425,7 +428,9 @@ class _Reader(Hooks):
         at = self.at(node)
         for words in dict.fromkeys(readings) if len(readings) > 1 else readings:
             self.run(words, at, writes)
-        self.feed = outer
+        # `exec < file` is for the rest of the script.
+        lasts = redirects and all(len(words) == 1 and words[0].text == "exec" for words in readings)
+        self.feed = self.feed if lasts else outer
 
     def readings(self, one: Callable[[Expander], tuple[Word, ...]]) -> list[tuple[Word, ...]]:
         """What a command's words may be; `one` expands them for one choice of values."""
