@@ -100,7 +100,10 @@ def facts(source: str, depth: int = 0, *, compiled: bool = False) -> list[Fact]:
     except ValueError as error:
         found.append(Trait(name="python.syntax-error", text=str(error)))
     if tree is not None:
-        found.extend(_Reader(readable, tree, depth).read())
+        reader = _Reader(readable, tree, depth)
+        found.extend(reader.read())
+        if reader.names.exhausted:
+            found.append(Trait(name="source.too-large"))
     return found
 
 

@@ -43,6 +43,9 @@ MAX_DEPTH = 5
 MAX_LAYERS = 200
 """Commands that one command may unwrap to, and pieces of code that one script may carry."""
 MAX_WRAPPERS = 25
+MAX_WORK = 3_000_000
+_PIECE, _COMMAND = 1000, 100
+"""What a piece of code, and a command, costs beside its characters."""
 
 Place = tuple[int, int, str]
 """Line, column and text of the command in the source."""
@@ -72,6 +75,21 @@ class Feed(msgspec.Struct, frozen=True, gc=False):
     """The file that it is read from, as it would be run."""
 
 
+class Work:
+    """What reading a script has cost, with all the code that is inside of it: characters that were looked at. Code that
+    is read again each time it is run (`eval "$x"`, where x holds more of those) would else have no end."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_WORK
+
+    def spend(self, amount: int) -> bool:
+        """Whether there is some left."""
+        self.left -= amount
+        return self.left > 0
+
+
 class Layer(NamedTuple):
     """A command found inside another one."""
 
@@ -83,8 +101,11 @@ class Layer(NamedTuple):
 class Commands:
     """Collects the facts of commands that run one after the other, and remembers what they change."""
 
-    def __init__(self, depth: int, feed: Feed | None = None, *, constants: bool = True) -> None:
+    def __init__(
+        self, depth: int, feed: Feed | None = None, *, constants: bool = True, work: Work | None = None
+    ) -> None:
         self.depth, self.constants = depth, constants
+        self.work = work or Work()
         self.facts: list[Fact] = []
         self.variables = Variables({"PWD": ((Word("."),),)})
         self.volatile: set[str] = set()
@@ -97,6 +118,8 @@ class Commands:
         """What the next command finds on standard input, and what the script as a whole does."""
         self.unsure = False
         """Whether something may have set any variable at all."""
+        self.gave_up = False
+        self.exported: set[tuple[str, str, Place]] = set()
         self.pieces = 0
 
     def trait(self, name: str, at: Place) -> None:
@@ -161,6 +184,8 @@ class Commands:
         for _ in range(MAX_LAYERS):
             if not todo:
                 return
+            if self.work.left <= 0:
+                break
             current, via, directory = todo.pop(0)
             while current and not current[0].text and current[0].loose:
                 current = current[1:]
@@ -189,6 +214,7 @@ class Commands:
     def one(self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]) -> list[Layer]:
         """Report one layer; return the commands inside it."""
         name, args = base(words[0]), tuple([word.text for word in words[1:]])
+        self.work.spend(_COMMAND + 3 * sum(map(len, args)))
         inside = [Layer(guess, via) for guess in self.name(name, words, at)]
         if "/" in words[0].text:
             self.facts.append(replace(self.file(words[0], "program", via, at), args=(*args, *self.given())))
@@ -268,7 +294,10 @@ class Commands:
                 for variable, value in settings
                 if variable in SEARCHES
             )
-            self.facts += (self.assigned(variable, value, at) for variable, value in settings)
+            for variable, value in settings:
+                if (variable, value, at) not in self.exported:  # `env A=1 env B=2 …` is unwrapped layer by layer
+                    self.exported.add((variable, value, at))
+                    self.facts.append(self.assigned(variable, value, at))
         if name in CHDIR:
             self.chdir(name, args)
         elif name in _RUNS_HERE or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
@@ -383,8 +412,10 @@ class Commands:
     ) -> None:
         """Read code found inside this code; its facts stand at the place of the command that runs it."""
         self.pieces += 1
-        if self.pieces > MAX_LAYERS:
-            self.trait("source.too-deep", at)
+        if self.pieces > MAX_LAYERS or not self.work.spend(_PIECE + len(source)):
+            if not self.gave_up:
+                self.trait("source.too-deep", at)
+            self.gave_up = True
             return
         facts: list[Fact]
         if language == "other":
@@ -398,7 +429,8 @@ class Commands:
 
             # An unknown part stays unknown in there: as an expansion of something that has no known value.
             text = _CRON_TIMES.sub("", source) if language == "crontab" else source
-            facts = read(text.replace(UNKNOWN, "${_}"), self.depth + 1, params, at, self.constants, shared, feed)
+            text = text.replace(UNKNOWN, "${_}")
+            facts = read(text, self.depth + 1, params, at, self.constants, shared, feed, self.work)
         line, column, place = at
         for fact in facts:
             found = replace(fact, line=line, column=column, text=fact.text or place)
