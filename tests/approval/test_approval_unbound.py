@@ -142,6 +142,26 @@ ATTACKS: list[tuple[tuple[str, ...], str]] = [
     (("python3", "-c", "import sys; sys.path.insert(0, 'sub'); import x"), "sub/x.py"),
     (("python3", "-c", "exec(open('x.py').read())"), "x.py"),
     (("python3", "-c", "__import__(input())"), "x.py"),
+    *(
+        (("python3", "-c", text), file)
+        for text, file in (
+            ("import pickle; pickle.load(open('x', 'rb'))", "x"),
+            ("import timeit; timeit.timeit(open('x').read())", "x"),
+            ("import logging.config; logging.config.fileConfig('x')", "x"),
+            ("import sqlite3; sqlite3.connect(':memory:').executescript(open('x').read())", "x"),
+            ("import os; os.environ['BASH_ENV'] = 'hook.sh'; os.system('bash -c true')", "hook.sh"),
+            ("import os; os.putenv('BASH_ENV', 'hook.sh'); os.system('bash -c true')", "hook.sh"),
+            ("import subprocess; subprocess.run(['bash', '-c', '1'], env={'BASH_ENV': 'hook.sh'})", "hook.sh"),
+            ("import subprocess; subprocess.run(['bash', '-c', '1'], env=dict(x))", "hook.sh"),
+            ("import subprocess; subprocess.run(['./hook.sh'], cwd='sub')", "sub/hook.sh"),
+            ("import os; os.chdir('sub'); os.system('./hook.sh')", "sub/hook.sh"),
+            ("import subprocess; subprocess.run(['bash'], stdin=open('hook.sh'))", "hook.sh"),
+        )
+    ),
+    (("awk", "-i", "hook.sh", "1", "one"), "hook.sh"),
+    (("awk", '@include "hook.sh"', "one"), "hook.sh"),
+    (("apt-get", "-c", "hook.sh", "update"), "hook.sh"),
+    (("apt-get", "install", "./hook.deb"), "hook.deb"),
     (("env", "PYTHONSTARTUP=x.py", "python3", "-i", "-c", ""), "x.py"),
     (("env", "PYTHONUSERBASE=base", "python3", "-c", "1"), "base/lib/python3.13/site-packages/x.pth"),
     (("env", "PYTHONWARNINGS=ignore::x.Warned", "python3", "-c", "1"), "x.py"),

@@ -124,11 +124,7 @@ def evals(count: int, levels: int) -> str:
 
 
 def many(unit: str, size: int = 120_000) -> str:
-    made, number = [], 0
-    while sum(map(len, made[-1:])) * number < size:
-        made.append(unit.replace("#", str(number)).replace("@", str(number + 1)))
-        number += 1
-    return "".join(made)
+    return "".join(unit.replace("#", str(at)).replace("@", str(at + 1)) for at in range(size // (len(unit) + 3)))
 
 
 COSTLY = {

@@ -42,7 +42,12 @@ _BUILTINS = _names("""
 _LOADERS = _names("""
     runpy.run_path runpy.run_module importlib.util.spec_from_file_location importlib.machinery.SourceFileLoader
     ctypes.CDLL ctypes.cdll.LoadLibrary ctypes.PyDLL sys.path.insert sys.path.append sys.path.extend site.addsitedir
-    exec eval
+    exec eval compile pickle.load pickle.loads pickle.Unpickler marshal.load marshal.loads shelve.open joblib.load
+    dill.load dill.loads cloudpickle.load cloudpickle.loads torch.load yaml.load yaml.unsafe_load code.interact
+    code.InteractiveInterpreter code.InteractiveConsole pdb.run pdb.runeval bdb.Bdb timeit.timeit timeit.repeat
+    timeit.Timer cProfile.run cProfile.runctx profile.run trace.Trace doctest.testfile zipimport.zipimporter
+    logging.config.fileConfig logging.config.dictConfig webbrowser.get webbrowser.register
+    multiprocessing.set_executable os.putenv os.environ.update os.environ.setdefault imp.load_source pkgutil.get_loader
 """)
 """Calls that run files which no import names, or have imports find others."""
 _UNBOUND = {
@@ -144,11 +149,14 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
     }
     assigned |= {*_OF_REQUEST, *(fact.text for fact in facts if isinstance(fact, Searched))}
     made = _made(facts)
+    moved = any(isinstance(fact, Call) and fact.name in ("os.chdir", "os.fchdir", "contextlib.chdir") for fact in facts)
     for fact in facts:
         match fact:
             case Executed(via=via) if not _is_elsewhere(via):
                 if fact.directory is None and _written(fact) in known:
                     continue
+                if moved and fact.how != "module":
+                    fact = msgspec.structs.replace(fact, directory=None)
                 if why := _unknowable(fact) or _is_made(fact, made):
                     unbound[f"{why}: {_shown(fact)}"] = None
                     continue
@@ -172,8 +180,12 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
                     searched[path] = None
             case Import(name=name) if UNKNOWN not in name and name.strip("."):
                 imported[name.strip(".")] = None
-            case Call(name=name, literal=literal) if name in _LOADERS and not (literal and name in ("exec", "eval")):
+            case Call(name=name, literal=literal) if name in _LOADERS and not (
+                literal and name in ("exec", "eval", "compile")
+            ):
                 unbound[f"it runs or imports what is not bound: {_shown(fact)}"] = None
+            case Call(name=name) if name.endswith(".executescript"):
+                unbound[f"it runs statements that are only known when it runs: {_shown(fact)}"] = None
             case Attribute(name="sys.path"):
                 unbound[f"it changes, or hands on, where modules are looked for: {_shown(fact)}"] = None
             case Trait(name="shell.environment-hook") if fact.text not in assigned:
@@ -221,6 +233,9 @@ def _of_variable(fact: Assigned, files: dict[Executed, None], mentioned: dict[Ex
 
     name, value = fact.name, fact.value
     file = Executed(path=value, directory=fact.directory, how="script")
+    if name == UNKNOWN or (name in SEARCHES and value == UNKNOWN):
+        yield f"which variables it sets is only known when it runs: {_shown(fact)}"
+        return
     if name in SEARCHES or name == "IFS" or not value:
         return
     if name in _START_UP and not re.search(r"[$`\0]", value) and _unknowable(file) == "":

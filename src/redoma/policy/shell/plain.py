@@ -27,9 +27,9 @@ _PLAIN = _names("""
 
     mkdir rmdir touch rm unlink shred tee sponge truncate fallocate cp mv ln install dd chmod chown chgrp chattr setfacl
     mkfifo mknod gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd lz4 pigz zip unzip tar gtar bsdtar cpio 7z kill killall
-    pkill curl wget rsync scp openssl gpg ssh-keygen pg_dump pg_dumpall mysqldump mongodump
+    pkill curl wget rsync scp openssl ssh-keygen pg_dump pg_dumpall mysqldump mongodump
 
-    sed gsed awk gawk mawk nawk find gfind fd fdfind xargs gxargs
+    sed gsed find gfind fd fdfind xargs gxargs
     time timeout gtimeout nice ionice chrt taskset nohup setsid stdbuf env sudo doas su flock watch busybox toybox
     setpriv prlimit
 """)
@@ -38,11 +38,19 @@ _SUBSCRIBED = re.compile(r"[\w.+:=~@-]+\Z")  # a package of an index, or an opti
 
 def _installs_by_name(args: Sequence[str]) -> bool:
     """`apt-get install ./x.deb` runs what that file holds."""
-    return all(_SUBSCRIBED.match(arg) and not arg.endswith((".deb", ".rpm", ".apk")) for arg in args)
+    files, settings = (".deb", ".rpm", ".apk"), ("-o", "-c", "--option", "--config", "--setopt")
+    return all(_SUBSCRIBED.match(arg) and not arg.endswith(files) and not arg.startswith(settings) for arg in args)
+
+
+def _without(pattern: str) -> Callable[[Sequence[str]], bool]:
+    found = re.compile(pattern)
+    return lambda args: not any(map(found.search, args))
 
 
 _PLAIN_WITH: dict[str, Callable[[Sequence[str]], bool]] = {
     **dict.fromkeys(_names("apt apt-get apk dnf yum"), _installs_by_name),
+    **dict.fromkeys(_names("awk gawk mawk nawk"), _without(r"\A-[ilED]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
+    "gpg": _without(r"--(?:exec-path|photo-viewer|agent-program|dirmngr-program|options|homedir|keyserver)"),
     "command": lambda args: True,
 }
 
