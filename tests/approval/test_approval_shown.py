@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from datetime import UTC, datetime
+from typing import Any, Literal
 
 import pytest
 from approval_stage import case_of
@@ -17,7 +18,7 @@ from redoma.output import visible
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def ask_for(code: str, **fields: str) -> Ask:
+def ask_for(code: str, **fields: Any) -> Ask:
     return stored(case_of(code, **fields), b"k" * 32, id="1" * 32, created=NOW, expires=NOW)
 
 
@@ -68,7 +69,7 @@ def test_a_long_pile_of_marks_is_escaped_and_bounded() -> None:
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_accents_stay_readable(form: str) -> None:
+def test_accents_stay_readable(form: Literal["NFC", "NFD"]) -> None:
     text = unicodedata.normalize(form, "echo 'Olá, A³X! ação, pêssego, você, à, ü, ñ, Übergröße, 日本語, Ελλάδα, €'")
     assert visible(text) == text
     assert f"  | {text}" in describe(ask_for(text)).text
