@@ -9,7 +9,8 @@ import pytest
 from approval_job import EVIL, Job, found, job_with_scripts
 
 from redoma import Status
-from redoma.bound import Bound
+from redoma.bound import Bound, bind, seen_by
+from redoma.models import Request
 
 # Each: the command, and the file that it runs. "bash text": as a script.
 ATTACKS: list[tuple[tuple[str, ...], str]] = [
@@ -263,3 +264,16 @@ ORDINARY = [
 @pytest.mark.parametrize("code", ORDINARY)
 def test_ordinary_jobs_can_be_pinned(job: Job, code: str) -> None:
     assert found(job.place, code=code, argv=(), language="bash").unbound == ()
+
+
+def test_input_that_will_be_given_while_it_runs_can_not_be_pinned_where_it_is_code(job: Job) -> None:
+    for words, takes_code in (
+        (("bash",), True),
+        (("python3", "-"), True),
+        (("cat",), False),
+        (("./copied-shell",), True),
+    ):
+        request = Request(argv=words, language="command", backend="native", cwd=str(job.place))
+        view = seen_by(request)
+        assert bind(request, view).unbound == ()
+        assert bool(bind(request, view, live_input=True).unbound) is takes_code
