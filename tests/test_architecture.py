@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "approval": {"errors", "models", "sensitive", "output", "posting", "store", "telemetry"},
     "backends": {"errors", "models", "notation", "telemetry"},
     "bound": {"models", "policy"},
+    "version_control": {"errors", "models", "policy"},
     "workspace": {"errors", "models", "backends", "telemetry"},
     "config": {"errors", "models", "notation", "policy"},
     "intake": {"errors", "models", "config"},
@@ -48,7 +49,7 @@ MAY_IMPORT = {
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
         *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
-        *("asked", "bound", "inputs", "projects", "telemetry", "workspace"),
+        *("asked", "bound", "inputs", "projects", "telemetry", "version_control", "workspace"),
     },
     "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},

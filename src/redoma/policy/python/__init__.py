@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import TypedDict
 
 import msgspec
+from msgspec.structs import replace
 
-from ..facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Attribute, Call, Command, Fact, Import, Trait
+from ..facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Assigned, Attribute, Call, Command, Executed, Fact, Import, Trait
 from .calls import (
     ARGV_CALLS,
     CODE_CALLS,
@@ -100,7 +101,10 @@ def facts(source: str, depth: int = 0, *, compiled: bool = False) -> list[Fact]:
     except ValueError as error:
         found.append(Trait(name="python.syntax-error", text=str(error)))
     if tree is not None:
-        found.extend(_Reader(readable, tree, depth).read())
+        reader = _Reader(readable, tree, depth)
+        found.extend(reader.read())
+        if reader.names.exhausted:
+            found.append(Trait(name="source.too-large"))
     return found
 
 
@@ -163,6 +167,9 @@ class _Reader:
                     yield from self.call(node)
                 case ast.Subscript(ctx=ast.Load()):
                     yield from self.item(node)
+                case ast.Subscript(value=table, slice=key, ctx=ast.Store()):
+                    if "os.environ" in self.names.meanings(table):
+                        yield Assigned(name=self.names.text(key) or UNKNOWN, value=UNKNOWN, **self.place(node))
                 case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
                     if node not in self.members and self.names.meanings(value)[0] in FOLLOWED:
                         self.reported.add(value)  # a plain alias: judged where it is used
@@ -336,7 +343,13 @@ class _Reader:
                 yield Trait(name="python.dynamic-attribute", **place)
 
     def started_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """The commands a call starts."""
+        """The commands a call starts, with their variables, and in no known directory if it chooses one."""
+        yield from self.variables(node)
+        moved = any(keyword.arg == "cwd" for keyword in node.keywords)
+        for fact in self.commands_of(node, name, place):
+            yield replace(fact, directory=None) if moved and isinstance(fact, (Command, Executed)) else fact
+
+    def commands_of(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         shell = self.wants_shell(node) if name in ARGV_CALLS else name in SHELL_CALLS
         if shell is not False:
             yield Trait(name="python.shell", **place)
@@ -372,6 +385,17 @@ class _Reader:
         else:
             rest = [self.names.text(word) or UNKNOWN for word in node.args[at + 1 :]]
         return [program, *(rest[1:] if rest is not None else [UNKNOWN])]
+
+    def variables(self, node: ast.Call) -> Iterator[Fact]:
+        """Those that a command is given: `env={"BASH_ENV": "x.sh"}`."""
+        for given in (keyword.value for keyword in node.keywords if keyword.arg == "env"):
+            entries = zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else [(None, given)]
+            for key, value in entries:
+                if key is None and "os.environ" in self.names.meanings(value):
+                    continue  # {**os.environ}
+                name = self.names.text(key) if key is not None else None
+                text = self.names.text(value) or UNKNOWN
+                yield Assigned(name=name or UNKNOWN, value=text, **self.place(node))
 
     def argument(self, node: ast.Call, at: int, *keywords: str) -> ast.expr | None:
         """An argument given by its position or by one of its names."""
