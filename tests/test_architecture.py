@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "approval": {"errors", "models", "sensitive", "output", "posting", "store", "telemetry"},
     "backends": {"errors", "models", "notation", "reach", "telemetry"},
     "bound": {"models", "policy"},
+    "version_control": {"errors", "models", "policy"},
     "workspace": {"errors", "models", "backends", "telemetry"},
     "config": {"errors", "models", "notation", "policy"},
     "intake": {"errors", "models", "config"},
@@ -49,7 +50,7 @@ MAY_IMPORT = {
     "executor": {
         *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
         *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
-        *("asked", "bound", "inputs", "projects", "reach", "telemetry", "workspace"),
+        *("asked", "bound", "inputs", "projects", "reach", "telemetry", "version_control", "workspace"),
     },
     "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
     "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},

@@ -5,12 +5,16 @@ A script is also read for the files that it runs itself. Only what is executed i
 that a program reads may change every day. What the system's own directories hold, and only root can change, is not
 bound by its content: an upgrade is no alarm.
 
+What can't be bound is told, and whatever has some of that can't be pinned. So a program of the system's has to be known
+to run nothing else (`policy/shell/plain.py`), and a script to be in a language that is read here.
+
 Nothing here opens anything but a regular file, and nothing waits: no pipe, no device. What isn't there is bound as
 missing, so that its appearing is a change.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import posixpath
@@ -23,7 +27,9 @@ from typing import NamedTuple
 
 from .models import Request
 from .policy import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
-from .policy.facts import Executed
+from .policy.facts import UNKNOWN, Executed
+from .policy.shell.interpreters import interpreter
+from .policy.shell.plain import PLAIN_MODULES
 
 MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives")
@@ -36,6 +42,7 @@ _LONGEST_SCRIPT = 256 << 10  # that is read for what it runs
 _MOST, _DEEPEST = 500, 8  # files; scripts that are run by scripts
 _MOST_LINKS = 40  # as the kernel's
 _MOST_NOTES = 50
+_SHA256 = 64  # digits
 
 
 class Bound(NamedTuple):
@@ -43,10 +50,8 @@ class Bound(NamedTuple):
 
     scripts: dict[str, str]
     """Path → SHA-256 of the content, or a word of ours that says why there is none."""
-    computed: tuple[str, ...] = ()
-    """Why some can't be named: what is approved for good must be known whole."""
-    unread: tuple[str, ...] = ()
-    """What else may be run."""
+    unbound: tuple[str, ...] = ()
+    """What else is run, or may be: what is approved for good must be known whole."""
 
 
 class View(NamedTuple):
@@ -90,16 +95,15 @@ def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
     return View(tuple(roots), request.cwd or request.project, search, home, libraries) if roots else None
 
 
-def bind(request: Request, view: View | None) -> Bound:
-    """Everything that it would execute, as it is now."""
+def bind(request: Request, view: View | None, *, live_input: bool = False) -> Bound:
+    """Everything that it would execute, as it is now. `live_input`: it can be given input while it runs."""
     if view is None or request.language == "lua":  # of which each command is asked for by itself
         return Bound({})
     binder = _Binder(view)
-    binder.all_of(executes(request), view.cwd, 0)
+    binder.all_of(executes(request, live_input=live_input), view.cwd, 0)
     return Bound(
         dict(sorted(binder.scripts.items())),
-        tuple(dict.fromkeys(binder.computed))[:_MOST_NOTES],
-        tuple(dict.fromkeys(binder.unread))[:_MOST_NOTES],
+        tuple(dict.fromkeys(binder.unbound))[:_MOST_NOTES],
     )
 
 
@@ -107,8 +111,7 @@ class _Binder:
     def __init__(self, view: View) -> None:
         self._view = view
         self.scripts: dict[str, str] = {}
-        self.computed: list[str] = []
-        self.unread: list[str] = []
+        self.unbound: list[str] = []
         self._left = _LARGEST_TOGETHER
         self._contents: dict[str, bytes | None] = {}
         """Of those that may be scripts."""
@@ -117,30 +120,35 @@ class _Binder:
         self._modules = dict.fromkeys(view.modules)
         """Where programs and modules are looked for: what a script sets is set for all that it runs."""
         self._extensions: dict[str, list[str]] = {}
+        self._opaque: set[str] = set()
 
     def all_of(self, found: Executes, cwd: str | None, depth: int, beside: str = "") -> None:
         """What a request, or a script, runs in a directory. `beside`: the script, which may look there."""
-        if depth:  # its text is bound; whoever approves it can read in it what it runs
-            self.unread += [f"{beside}: {each}" for each in (*found.computed, *found.unread)]
-        else:
-            self.computed += found.computed
-            self.unread += found.unread
+        self.unbound += [f"{beside}: {each}" if depth else each for each in found.unbound]
+        self._opaque |= found.opaque
         self._search = {**dict.fromkeys(found.searched), **self._search}
         self._modules |= {whole: None for each in found.libraries if (whole := _joined(cwd, each, self._view.home))}
         for fact in found.files:
             for path in candidates(fact):
                 self._file(fact, placed(fact, path), cwd, depth, beside)
+            if fact.how == "module":
+                self._run_module(fact.path, cwd, depth)
+        for fact in found.mentioned:
+            where = None if fact.directory is None else _joined(cwd, fact.directory, self._view.home)
+            self._mentioned(fact.path, where, depth)
+        if found.imported or any(interpreter(name) == "python" for name in found.names):
+            self._packages(f"{self._view.home}/.local")
         for name in found.imported:
             self._module(name, [cwd, posixpath.dirname(beside), *self._modules], cwd, depth)
-        for name in found.names:
-            self._name(name, tuple(self._search), cwd, depth)
+        for program in found.programs:
+            self._name(program, tuple(self._search), cwd, depth, found.functions)
 
     def _file(self, fact: Executed, path: str, cwd: str | None, depth: int, beside: str) -> None:
         where = None if fact.directory is None else _joined(cwd, fact.directory, self._view.home)
         whole = _joined(cwd, path, self._view.home)
         tries = [whole] if whole is not None else []
         if whole is None and self._view.moved:
-            self.computed.append(f"from where {path} leads inside can't be told")
+            self.unbound.append(f"from where {path} leads inside can't be told")
         if path.startswith("~") and cwd is not None:  # quoted, or not seen by a shell, it is a name like any other
             others = [f"{cwd}/{path}"]
             if path.startswith("~/") and not self._view.has_home:  # then `cd` stays here, and $HOME is nothing
@@ -150,9 +158,50 @@ class _Binder:
             tries.append(_tidy(f"{posixpath.dirname(beside)}/{path}"))
         there = [each for each in tries if self._is_there(each)] or tries
         if fact.how == "library":
-            self._name(posixpath.basename(path), [self._view.search], cwd, depth)
+            self._name(Executed(path=posixpath.basename(path), how="library"), [self._view.search], cwd, depth)
         for each in there:
             self._bind(each, fact, where, depth)
+
+    def _run_module(self, name: str, cwd: str | None, depth: int) -> None:
+        """`python -m name`, where it is none of the current directory's."""
+        places = [cwd, *self._modules]
+        for each in (name, f"{name}.__main__"):
+            self._module(each, places, cwd, depth)
+        known = [_tidy(f"{place}/{path}") for place in places if place for path in modules(name)]
+        if name not in PLAIN_MODULES and not any(map(self._is_there, known)):
+            self.unbound.append(f"what the module {name} runs is not known")
+
+    def _mentioned(self, text: str, where: str | None, depth: int, *, by: str = "") -> None:
+        """A value that may name files which something runs. `by`: a program that is given it, of which nobody knows
+        what it does with them; a whole directory can't be bound."""
+        if UNKNOWN in text or (where is None and by and not text.startswith("/")):
+            self.unbound += [f"what {by} is given is only known when it runs"] if by else []
+            return
+        for part in dict.fromkeys([text, text[2:], *re.split(r"[=:,;\s'\"]+", text)]):
+            whole = _joined(where, part, self._view.home) if part else None
+            host = None if whole is None else self._view.on_host(whole)
+            if whole is None or host is None:
+                continue
+            try:
+                mode = os.stat(host).st_mode
+            except (OSError, ValueError):
+                continue
+            if stat.S_ISREG(mode):
+                self._bind(whole, Executed(path=part, how="data"), where, depth)
+            elif by and not stat.S_ISCHR(mode):
+                self.unbound.append(f"{by} may run what is in {part}")
+
+    def _packages(self, environment: str) -> None:
+        """What is installed in an environment of Python's is imported from there, and some of it unasked."""
+        host = self._view.on_host(_tidy(environment))
+        for place in sorted(glob.glob(f"{glob.escape(host)}/lib/python3*/site-packages")) if host else []:
+            inside = f"{environment}{place[len(host or '') :]}"
+            if inside in self._modules:
+                continue
+            self._modules[inside] = None
+            unasked = [name for name in os.listdir(place) if name.endswith(".pth")]
+            for name in (*sorted(unasked), "sitecustomize.py", "usercustomize.py"):
+                self._bind(_tidy(f"{inside}/{name}"), Executed(path=name, how="script", language="python"), None, 1)
 
     def _module(self, name: str, places: Sequence[str | None], cwd: str | None, depth: int) -> None:
         """A module of Python's, where it is one of the project's: any other is not there, or the system's. One that
@@ -161,7 +210,7 @@ class _Binder:
             for path in (*modules(name), *self._compiled(place, name)):
                 whole = _tidy(f"{place}/{path}")
                 if len(self.scripts) >= _MOST and whole not in self.scripts:
-                    self.unread.append(f"it imports more than {_MOST} files: not all are bound")
+                    self.unbound.append(f"it imports more than {_MOST} files: not all are bound")
                     return
                 if self._is_there(whole):
                     self._bind(whole, Executed(path=path, how="module"), cwd, depth)
@@ -183,13 +232,23 @@ class _Binder:
         host = self._view.on_host(path)
         return host is not None and os.path.lexists(host)
 
-    def _name(self, name: str, search: Sequence[str], cwd: str | None, depth: int) -> None:
+    def _name(
+        self,
+        program: Executed,
+        search: Sequence[str],
+        cwd: str | None,
+        depth: int,
+        functions: frozenset[str] = frozenset(),
+    ) -> None:
         """A program that is looked for. Where others than root may put one, it is bound, there or not."""
+        name = program.path
+        where = None if program.directory is None else _joined(cwd, program.directory, self._view.home)
+        own = systems = False
         for directories in search:
             for directory in directories.split(":"):
                 if not directory.startswith(("/", "~")):
-                    where = directory or "the current directory"
-                    self.computed.append(f"programs are looked for in {where}, wherever that is by then")
+                    place = directory or "the current directory"
+                    self.unbound.append(f"programs are looked for in {place}, wherever that is by then")
                     continue
                 path = _joined(None, f"{directory}/{name}", self._view.home)
                 host = None if path is None else self._view.on_host(path)
@@ -198,12 +257,18 @@ class _Binder:
                 if _is_systems_directory(posixpath.dirname(host)):
                     if not os.path.lexists(host):
                         continue
-                    if not is_systems(host, searched=True):
-                        self._bind(path, Executed(path=name), cwd, depth)
-                else:
-                    self._bind(path, Executed(path=name), cwd, depth)
-                if self.scripts.get(path) != MISSING:
+                    if is_systems(host, searched=True):
+                        systems = True
+                        break
+                self._bind(path, program, where, depth)
+                if self.scripts.get(path, MISSING) != MISSING:
+                    own = True
                     break
+        if name in self._opaque and (systems or not (own or name in functions)):
+            self._unknown(name)
+
+    def _unknown(self, name: str) -> None:
+        self.unbound.append(f"{name} may run other files, for all that is known of it, and those are not bound")
 
     def _bind(self, path: str, fact: Executed, cwd: str | None, depth: int) -> None:
         host = self._view.on_host(path)
@@ -216,14 +281,16 @@ class _Binder:
             self._follow(path, self._contents[path], fact, cwd, depth + 1)
             return
         if len(self.scripts) >= _MOST:
-            self.computed.append(f"it runs more than {_MOST} files")
+            self.unbound.append(f"it runs more than {_MOST} files")
             return
         real = os.path.realpath(host)
         if self._view.moved and real != host:
-            self.computed.append(f"{path} is a link, or behind one, and where it leads inside can't be told")
+            self.unbound.append(f"{path} is a link, or behind one, and where it leads inside can't be told")
         if is_systems(real) or is_systems(host):
             if real != host and not is_systems(host):
                 self.scripts[path] = f"leads to {real}"  # a program of the system's, by whatever way: to that one
+            if fact.how == "program":
+                self._systems_program(path, real)
             return
         if not any(real == root or real.startswith(f"{root.rstrip('/')}/") for _, root in self._view.roots):
             self.scripts[path] = MISSING  # it leads out of what can be seen
@@ -233,8 +300,23 @@ class _Binder:
         if state == NO_FILE and fact.how == "script" and os.path.isdir(host):  # Python runs a directory so
             self._bind(f"{path}/__main__.py", fact, cwd, depth)
         if state in (TOO_LARGE, UNREADABLE):
-            self.computed.append(f"what {path} holds can't be told: it is {state}")
+            self.unbound.append(f"what {path} holds can't be told: it is {state}")
         self._follow(path, content, fact, cwd, depth + 1)
+        if fact.how == "program" and len(state) == _SHA256:
+            if interpreter(posixpath.basename(path)) == "python" and content is None:
+                self.unbound.append(f"the modules of {path} are not bound")
+            for arg in fact.args if content is None else ():  # no script: what it does with them can't be read
+                self._mentioned(arg, cwd, depth, by=path)
+
+    def _systems_program(self, path: str, real: str) -> None:
+        """By its path, which may be a link's. Under another name than its own it is not read as what it is."""
+        name, own = posixpath.basename(path), posixpath.basename(real)
+        same = interpreter(name) == interpreter(own) and interpreter(own) in ("shell", "python")
+        if name in self._opaque or not (same or name == own or is_systems(path)):
+            self._unknown(path)
+        environment = posixpath.dirname(posixpath.dirname(path))
+        if interpreter(name) == "python" and self._is_there(f"{environment}/pyvenv.cfg"):
+            self._packages(environment)
 
     def _content(self, path: str) -> tuple[str, bytes | None]:
         """The SHA-256, and as much of a script as is read."""
@@ -266,10 +348,10 @@ class _Binder:
             return
         self._followed.add(taken)
         if depth > _DEEPEST:
-            self.unread.append(f"{path} is run by scripts of scripts: what it runs is not bound")
+            self.unbound.append(f"{path} is run by scripts of scripts: what it runs is not bound")
             return
         if len(content) > _LONGEST_SCRIPT:
-            self.unread.append(f"{path} is too long: what its end runs is not bound")
+            self.unbound.append(f"{path} is too long: what its end runs is not bound")
         first, text = content.split(b"\n", 1)[0], content.decode("utf-8", "replace")
         if first.startswith(b"#!") and fact.how == "program":
             words = first[2:].decode("utf-8", "replace").strip().split(None, 1)
@@ -295,6 +377,8 @@ def _language(path: str, first: bytes, fact: Executed) -> str:
     """Of those that are read here. What has no first line of its own is a shell's, if anybody's."""
     if fact.how == "plan" or fact.language:
         return fact.language if fact.language in ("shell", "python") else ""
+    if fact.how == "data":
+        return ""
     if fact.how == "module" or path.endswith(".py") or b"python" in first:
         return "python"
     if fact.how == "library" or path.endswith((".sh", ".bash")) or re.search(rb"\A#!.*sh\b", first):

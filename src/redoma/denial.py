@@ -21,7 +21,15 @@ from .policy import Policy, permit_lines, permit_of
 from .sensitive import Redactor
 
 _SHOWN = 200
-_OPTIONS = {"time": "{:g}".format, "cpu": "{:g}".format, "memory": format_size, "disk": format_size}
+
+
+def _sized(size: int) -> str:
+    """As the command line takes it: always with a unit."""
+    text = format_size(size)
+    return f"{text}B" if text.isdigit() else text
+
+
+_OPTIONS = {"time": "{:g}".format, "cpu": "{:g}".format, "memory": _sized, "disk": _sized}
 """Limits that the command line has options for, and how their values are written there."""
 
 

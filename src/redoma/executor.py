@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from . import bound, denial, endings, intake, telemetry
+from . import bound, denial, endings, intake, telemetry, version_control
 from . import config as configuration
 from .approval import NOBODY, Approver, Case, Gate, Verdict, setting_of
 from .artifacts import Store as Artifacts
@@ -22,7 +22,7 @@ from .asked import Asked as Asked
 from .asked import intent, keep
 from .audit import AuditLog
 from .backends.base import Backend, Capabilities, Control
-from .config import Config, DockerEntry
+from .config import Config, DockerEntry, NativeEntry
 from .entries import Entries
 from .errors import (
     ApprovalError,
@@ -236,7 +236,8 @@ class AsyncExecutor:
         # Those of another machine's engine are that machine's.
         here = isinstance(entry, DockerEntry) and (entry.host is None or entry.host.startswith("unix:"))
         volumes = entry.volumes if isinstance(entry, DockerEntry) and here else ()
-        return bound.bind(asked.request, bound.seen_by(asked.request, volumes))
+        seen = bound.seen_by(asked.request, volumes)
+        return bound.bind(asked.request, seen, live_input=asked.unread_input)
 
     @telemetry.decided
     async def _decided(self, asked: Asked, case: Case) -> Verdict:
@@ -305,8 +306,9 @@ class AsyncExecutor:
                 if (changed := await self._changed(asked, case, result.approval_id)) is not None:
                     no = denial.of_pin(request, redactor) if changed.alarm else None
                     return msgspec.structs.replace(result, status=Status.DENIED, error=changed.error, denial=no)
-                run = self.projects.run(backend, request, capture.feed, control, case, redactor)
-                outcome, more = await run
+                outcome, more = await self.projects.run(
+                    backend, await self._kept_to_itself(backend, asked), capture.feed, control, case, redactor
+                )
             except (Unsupported, BackendUnavailable) as error:
                 refusals.append(error)
                 passed_over = {**result.passed_over, backend.name: redactor.redact(f"{error.what}: {error.why}")[0]}
@@ -326,6 +328,14 @@ class AsyncExecutor:
         unable = _no_backend(request, refusals)
         result = msgspec.structs.replace(result, denial=denial.of_backend(unable, request, redactor))
         return endings.failed(result, unable, redactor)
+
+    async def _kept_to_itself(self, backend: Backend, asked: Asked) -> Request:
+        """On the host Git runs nothing that a repository configures, unless the executor trusts it."""
+        entry = self.config.entries.get(asked.entry)
+        if backend.name != "native" or (isinstance(entry, NativeEntry) and entry.trust_repository):
+            return asked.request
+        listed = entry is not None and entry.command_whitelist is not None
+        return await version_control.protected(asked.request, listed=listed)
 
     def _keep(self, request: Request, redactor: Redactor) -> Callable[[Stream], Spool] | None:
         """Where all of an output goes that is too long for the result."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -41,7 +42,8 @@ _REMOVED = re.compile(f"[{_INVISIBLE}]+")
 # Joiners and variation selectors make emoji and Persian or Indic words, but between ASCII letters they only hide.
 _JOINERS = "\u200c\u200d\ufe00-\ufe0f"
 _STRAY_JOINERS = re.compile(rf"(?<![^\x00-\x7f])[{_JOINERS}]+")
-_SHAPELESS = re.compile(f"[{_INVISIBLE}{_JOINERS}\u2800\U000e0100-\U000e01ef]")
+_SHAPELESS = re.compile(f"[{_INVISIBLE}{_JOINERS}\u2800\ufffc\U0001d159\U000e0100-\U000e01ef]")
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -74,16 +76,27 @@ def visible(text: str) -> str:
     """The text for somebody who decides by it: what could not be seen, or would move other text, is an escape.
 
     Unlike `sanitise` it removes nothing, since what is shown has to be what runs: a right-to-left override in a comment
-    can make code look like another program. Line ends and tabs stay.
+    can make code look like another program, and so can letters that are written from right to left, since the signs
+    between two of them change places. A mark stays on a letter that it belongs to (é, ã, ç), and one at most. Line ends
+    and tabs stay.
     """
     if text.isascii() and is_clean(text.encode()):
         return text
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in _escaped(text))
+    shown: list[str] = []
+    before = ""
+    for char in text:
+        shown.append(char if char in "\n\t" or _is_plain(char, before) else ascii(char)[1:-1])
+        before = char
+    return "".join(shown)
 
 
-def _escaped(text: str) -> str:
-    """With escapes for what counts as printable and yet has no shape of its own."""
-    return _SHAPELESS.sub(lambda found: ascii(found[0])[1:-1], text)
+def _is_plain(char: str, before: str) -> bool:
+    """Whether it has a shape and a place of its own, after the one before it."""
+    if " " <= char <= "~":
+        return True
+    if not char.isprintable() or _SHAPELESS.match(char) or unicodedata.bidirectional(char) in _RIGHT_TO_LEFT:
+        return False
+    return not unicodedata.category(char).startswith("M") or len(unicodedata.normalize("NFC", before + char)) == 1
 
 
 def _without_invisible(text: str) -> str:

@@ -277,7 +277,7 @@ class Projects:
         level = ask.level if evaluation.decision is Decision.ALLOW else Level.L4
         case = Case(request, evaluation, level, effect, ask.policy, ask.entry, ask.judged_env, setting)
         # The files as they were when it ran: that run has made the effect.
-        return case._replace(live_input=ask.live_input, scripts=ask.scripts, computed=ask.computed, unread=ask.unread)
+        return case._replace(live_input=ask.live_input, scripts=ask.scripts, unbound=ask.unbound)
 
     @telemetry.effect("redoma.discard")
     async def discard(self, id: str) -> Kept:  # noqa: A002

@@ -177,7 +177,8 @@ async def test_an_executor_that_is_configured_anew_is_asked_about_again(way: Way
         return yes(ask, pinned=True)
 
     async def once() -> Status:
-        return (await way.run(entry="app:shell", label="nightly", approver=Callback(remember)))[0].status
+        code, told = "curl https://example.org", Callback(remember)
+        return (await way.run(code, entry="app:shell", label="nightly", approver=told))[0].status
 
     assert (await once(), await once(), len(asked)) == (Status.OK, Status.OK, 1)
     way.change(**change)

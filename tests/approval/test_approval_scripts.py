@@ -5,89 +5,25 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
+from approval_job import EVIL, Job, found, job_with_scripts, yes
 
-from redoma import AsyncExecutor, Config, Result, Status
-from redoma.approval import Ask, Callback, describe
+from redoma import AsyncExecutor, Status
+from redoma.approval import Ask, describe
 from redoma.approval.webhook import summary
-from redoma.audit import AuditLog
-from redoma.backends.native import NativeBackend
-from redoma.bound import Bound, View, bind, seen_by
-from redoma.config import ApprovalConfig, AuditConfig
+from redoma.bound import Bound, View, bind
 from redoma.errors import ApprovalError
 from redoma.models import Approval, Request
 from redoma.policy import executes
 
 ORDINARY = 65433
-EVIL = "#!/bin/sh\necho evil\n"
-
-
-def yes(ask: Ask, **said: Any) -> Approval:
-    now = datetime.now(UTC)
-    said = {"reason": "looked at it", "at": now, "expires": now + timedelta(hours=1), **said}
-    return ask.answer("approved", approver="bob", **said)
-
-
-class Job:
-    """A directory with scripts, and commands that run there on the host, for longer than anybody may unasked."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place / "job"
-        self.place.mkdir()
-        audit = AuditConfig(directory=place / "audit")
-        self.config = Config(audit=audit, state=place / "state", approval=ApprovalConfig(approver="queue", timeout=5))
-        self.log = AuditLog(audit.directory)
-
-    def write(self, path: str, text: str) -> None:
-        file = self.place / path
-        file.parent.mkdir(exist_ok=True, parents=True)
-        file.write_text(text)
-        file.chmod(0o755)
-
-    async def run(self, *command: str, approver: Callable[[Ask], Approval | None] | None = None, **more: Any) -> Result:
-        options: dict[str, Any] = {"backend": "native", "cwd": str(self.place), "limits": {"time": 61}, **more}
-        with_approver = {"approver": Callback(approver)} if approver else {}
-        async with AsyncExecutor(self.config, backends=[NativeBackend()], **with_approver) as executor:
-            if "id" in options:
-                return await executor.resume(options["id"])
-            if command[0] == "bash text":
-                return await executor.run(command[1], "bash", **options)
-            return await executor.command(command, **options)
-
-    async def pin(self, *command: str, **more: Any) -> Result:
-        return await self.run(*command, label="job", approver=lambda ask: yes(ask, pinned=True), **more)
-
-    async def ask_of(self, *command: str, **more: Any) -> Ask:
-        asked: list[Ask] = []
-        await self.run(*command, approver=lambda ask: asked.append(ask), **more)
-        return asked[0]
-
-    def records(self, kind: str) -> list[dict[str, Any]]:
-        return [record.data for record in self.log.records() if record.kind == kind]
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    made = Job(tmp_path)
-    made.write("x.sh", "#!/bin/sh\necho good\n")
-    made.write("lib.sh", "echo good\n")
-    made.write("sub/lib.sh", "echo good\n")
-    made.write("outer.sh", '#!/bin/bash\n. "$(dirname "$0")/lib.sh"\n')
-    made.write("report.py", "print('good')\n")
-    made.write("daily.py", "import helper\n")
-    made.write("helper.py", "import json; print('good')\n")
-    made.write("Makefile", "all:\n\t@/bin/echo good\n")
-    made.write("bin/tool", "#!/bin/sh\necho good\n")
-    made.write("calls.sh", "#!/bin/sh\ntool\n")
-    made.write("uses.py", "import apart\n")
-    made.write("sub/apart.py", "print('good')\n")
-    made.write("~/x.sh", "#!/bin/sh\necho good\n")
-    return made
+    return job_with_scripts(tmp_path)
 
 
 ATTACKS = [
@@ -102,7 +38,6 @@ ATTACKS = [
     (("python3", "-m", "report"), "report.py", "print( 'evil' )\n"),
     (("python3", "-B", "daily.py"), "helper.py", "print( 'evil' )\n"),
     (("python3", "-B", "daily.py"), "json.py", "print('evil')\n"),
-    (("make", "-s"), "Makefile", "all:\n\t@/bin/echo evil\n"),
     (("./outer.sh",), "lib.sh", EVIL),
     (("env", "PATH=bin-of-the-job:/usr/bin:/bin", "tool"), "bin/tool", EVIL),
     (("bash text", "export PATH=bin-of-the-job:$PATH; ./calls.sh"), "bin/tool", EVIL),
@@ -126,7 +61,7 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
     assert (await job.pin(*command)).stdout == "good\n"
     assert (await job.run(*command, label="job")).stdout == "good\n"
     with monkeypatch.context() as unbound:
-        unbound.setattr("redoma.bound.bind", lambda *_: Bound({}))
+        unbound.setattr("redoma.bound.bind", lambda *_, **__: Bound({}))
         await job.pin(*command, requester="eve")
     job.write(file, evil)
     result = await job.run(*command, label="job")
@@ -139,7 +74,7 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
     assert alarm["changed"] == [str(job.place / file)]
     assert alarm["scripts"][str(job.place / file)]
     # Without what binds them, it runs.
-    monkeypatch.setattr("redoma.bound.bind", lambda *_: Bound({}))
+    monkeypatch.setattr("redoma.bound.bind", lambda *_, **__: Bound({}))
     assert "evil\n" in (await job.run(*command, label="job", requester="eve")).stdout
 
 
@@ -215,7 +150,7 @@ async def test_what_runs_files_that_nobody_can_name_is_approved_once_and_never_p
     job: Job, command: tuple[str, ...]
 ) -> None:
     ask = await job.ask_of(*command, label="job")
-    assert ask.computed
+    assert ask.unbound
     assert "so it can't be pinned" in describe(ask).text
     result = await job.pin(*command)
     assert (result.status, "would not be seen" in (result.error or "")) == (Status.DENIED, True)
@@ -230,12 +165,12 @@ async def test_the_approver_sees_exactly_which_files_are_bound_and_what_is_not(j
         assert f"  {whole}  sha256 {ask.scripts[whole]}" in shown
         assert posted["scripts"][whole] == ask.scripts[whole]
     assert f"  {job.place}/gone.sh  missing" in shown
-    assert "may execute others that are NOT bound:\n  make runs what its files say" in shown
-    assert posted["unread"]
+    assert "may execute others that are NOT bound, so it can't be pinned:\n  make runs what its files say" in shown
+    assert posted["unbound"]
 
 
 async def test_nothing_is_read_where_nobody_s_yes_counts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> Bound:
+    def never(*_: object, **__: object) -> Bound:
         raise AssertionError
 
     monkeypatch.setattr("redoma.bound.bind", never)
@@ -244,12 +179,6 @@ async def test_nothing_is_read_where_nobody_s_yes_counts(job: Job, monkeypatch: 
 
 
 # --- what is found, without running it ---
-
-
-def found(place: Path, *command: str, **fields: Any) -> Bound:
-    fields = {"argv": command, "language": "command", "backend": "native", "cwd": str(place), **fields}
-    request = Request(**fields)
-    return bind(request, seen_by(request))
 
 
 def test_neither_a_pipe_nor_a_device_holds_anybody_up(tmp_path: Path) -> None:
@@ -267,7 +196,7 @@ def test_neither_a_pipe_nor_a_device_holds_anybody_up(tmp_path: Path) -> None:
         **{"pipe": "no regular file", "zero": "no regular file", "app": "no regular file"},
         **{"self": "unreadable", "huge": "too large", "none/x": "missing"},
     }
-    assert len(bound.computed) == 2
+    assert len(bound.unbound) == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -294,7 +223,7 @@ def test_an_ordinary_user_binds_what_they_can_read_and_pins_nothing_else(tmp_pat
         **{"roots.sh": "unreadable", "bin/sh": "missing", "bin/ls": "missing"},
     }
     assert len(told["mine.sh"]) == len(told["bin/tool"]) == 64
-    assert bound.computed == (f"what {tmp_path}/roots.sh holds can't be told: it is unreadable",)
+    assert bound.unbound == (f"what {tmp_path}/roots.sh holds can't be told: it is unreadable",)
 
 
 def test_only_what_a_run_sees_of_the_host_is_bound(tmp_path: Path) -> None:
@@ -312,7 +241,7 @@ def test_only_what_a_run_sees_of_the_host_is_bound(tmp_path: Path) -> None:
     inside = View((("/data", str(project)),), "/data")
     bound = bind(Request(argv=("sh", "-c", "./x.sh; /data/out.sh; /x.sh"), language="command"), inside)
     assert set(bound.scripts) == {"/data/x.sh", "/data/out.sh"}
-    assert "where it leads inside can't be told" in bound.computed[0]
+    assert "where it leads inside can't be told" in bound.unbound[0]
 
 
 def test_what_only_root_can_change_is_the_systems_unless_it_was_put_there_by_hand(tmp_path: Path) -> None:
@@ -321,7 +250,7 @@ def test_what_only_root_can_change_is_the_systems_unless_it_was_put_there_by_han
     real = os.path.realpath("/usr/bin/env")
     assert found(tmp_path, "./python", "-V").scripts == {f"{tmp_path}/python": f"leads to {real}"}
     assert found(tmp_path, "/usr/local/bin/no-such.sh").scripts == {"/usr/local/bin/no-such.sh": "missing"}
-    assert found(tmp_path, "env", "PATH=.:/usr/bin", "tool").computed
+    assert found(tmp_path, "env", "PATH=.:/usr/bin", "tool").unbound
 
 
 @pytest.mark.parametrize(
@@ -339,7 +268,7 @@ def test_a_directory_or_a_file_that_only_the_run_can_know_is_not_guessed(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     bound = found(tmp_path, *command)
-    assert (bound.scripts, len(bound.computed)) == ({}, 1)
+    assert (bound.scripts, len(bound.unbound)) == ({}, 1)
 
 
 def test_a_compiled_module_that_python_would_take_instead_is_bound(tmp_path: Path) -> None:
@@ -392,7 +321,7 @@ def test_a_file_that_an_option_or_a_wrapper_runs_is_bound(tmp_path: Path, comman
     ids=" ".join,
 )
 def test_the_approver_is_told_of_what_runs_more_than_is_bound(tmp_path: Path, command: tuple[str, ...]) -> None:
-    assert found(tmp_path, *command).unread
+    assert found(tmp_path, *command).unbound
 
 
 def test_neither_length_nor_a_nul_nor_another_language_hides_what_a_script_runs(tmp_path: Path) -> None:
@@ -402,7 +331,7 @@ def test_neither_length_nor_a_nul_nor_another_language_hides_what_a_script_runs(
     bound = found(tmp_path, "bash", "-c", "./nul.sh; bash long.sh; python3 both; bash both")
     names = {os.path.basename(path) for path in bound.scripts}
     assert {"from-nul.sh", "from-both.sh"} <= names
-    assert any("long.sh is too long" in why for why in bound.unread)
+    assert any("long.sh is too long" in why for why in bound.unbound)
 
 
 def test_a_hook_in_a_variable_is_a_file_that_is_executed(tmp_path: Path) -> None:

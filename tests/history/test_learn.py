@@ -232,6 +232,11 @@ def test_what_runs_files_of_the_host_is_not_proposed_since_they_may_hold_anythin
         stage.approve(Asked(Request(code="import x\neval('1')", requester="agent", **project)), "ann"),  # type: ignore[arg-type]
         stage.approve(bash("curl f.io", env={"PATH": f"{place}:/usr/bin"}, **native), "ann"),
         stage.approve(bash("curl g.io; ./x.sh", backend="docker")._replace(entry="app:box"), "ann"),
+        stage.approve(bash("curl l.io; cat x.sh | bash", **native), "ann"),
+        stage.approve(bash("curl m.io; BASH_ENV=x.sh bash -c true", **native), "ann"),
+        stage.approve(bash("curl n.io; psql -f x.sql", **native), "ann"),
+        stage.approve(bash("pip install .", **native), "ann"),
+        stage.approve(bash("curl o.io; git push", backend="docker")._replace(entry="app:box"), "ann"),
     ]
     free = [
         stage.approve(bash("curl h.io; ./x.sh"), "ann"),  # in an empty directory of a cell there is no such file

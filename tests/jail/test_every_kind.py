@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from redoma import Executor, Limits, Status
+from redoma import Config, Executor, Limits, Status
 from redoma.backends.jail import JailBackend, cgroup
 from redoma.backends.jail.kernels import BY_KERNEL, IDMAPPED_OVERLAYS, LANDLOCK_FILES, USER_OVERLAYS
+from redoma.config import AuditConfig
 from redoma.models import MiB
 
 PROGRAM = Path(sys.executable).with_name("redoma")
@@ -29,8 +30,11 @@ needs_overlays = pytest.mark.skipif(NO_OVERLAYS, reason="this kernel has no proj
 
 
 @pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    with Executor(backends=[JailBackend(minimum=1)]) as executor:
+def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    config = Config(
+        audit=AuditConfig(directory=tmp_path_factory.mktemp("state") / "audit")
+    )  # the user's stays as it is
+    with Executor(config=config, backends=[JailBackend(minimum=1)]) as executor:
         yield executor
 
 

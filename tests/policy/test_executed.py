@@ -74,7 +74,7 @@ def test_what_it_executes_is_told_by_its_words(code: str, expected: set[str]) ->
     ],
 )
 def test_files_that_nobody_can_name_beforehand_are_said_to_be_such(code: str) -> None:
-    assert of_script(code).computed
+    assert of_script(code).unbound
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,10 @@ def test_files_that_nobody_can_name_beforehand_are_said_to_be_such(code: str) ->
         "cd jobs && . ./lib.sh && ./x.sh",
         "PATH=/opt/t/bin:$PATH tool",
         "ls | xargs rm",
-        "make",
     ],
 )
 def test_ordinary_scripts_are_known_whole(code: str) -> None:
-    assert of_script(code).computed == ()
+    assert of_script(code).unbound == ()
 
 
 def test_where_programs_are_looked_for_is_told() -> None:
@@ -101,7 +100,7 @@ def test_where_programs_are_looked_for_is_told() -> None:
 
 @pytest.mark.parametrize("code", ["make", 'eval "$x"', "curl x | sh", "perl -e 1"])
 def test_what_may_execute_more_is_said(code: str) -> None:
-    assert of_script(code).unread
+    assert of_script(code).unbound
 
 
 def test_what_is_fed_is_read_too() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_sitter import Node
 
-from redoma.models import Request
+from redoma.models import Decision, Request
 from redoma.policy import evaluate, load
 from redoma.policy.facts import MAX_NAME, Command, Trait
 from redoma.policy.shell import facts_of_argv, facts_of_script, reader
@@ -115,3 +115,58 @@ def test_the_parser_is_never_given_a_character_that_it_may_fault_on(monkeypatch:
     assert len(given_to_it) > 2
     assert all(max(data.decode()) <= "\uffff" for data in given_to_it)
     assert [(fact.line, fact.column) for fact in found if isinstance(fact, Command) and fact.name == "rm"] == [(4, 28)]
+
+
+def evals(count: int, levels: int) -> str:
+    """A short script that runs a text which runs a text …, each of them many times."""
+    texts = ["x0=ls", *(f"x{i}='" + f'eval "$x{i - 1}";' * count + "'" for i in range(1, levels + 1))]
+    return "\n".join([*texts, f'eval "$x{levels}"'])
+
+
+def many(unit: str, size: int = 120_000) -> str:
+    return "".join(unit.replace("#", str(at)).replace("@", str(at + 1)) for at in range(size // (len(unit) + 3)))
+
+
+COSTLY = {
+    "texts that run texts": evals(190, 5),
+    "aliases": many("alias a#=a@\n"),
+    "aliases on one line": "alias " + many("a#=b ", 100_000),
+    "variables of variables": "v0=x\n" + many("v@=$v#/x; cat $v@\n"),
+    "branches with many variables": many("v#=1\n", 60_000) + many("while x; do ls $v#; done\n", 60_000),
+    "exports": "export " + many("A#=b ", 100_000),
+    "assignments before commands": many("env A#=1 ", 100_000) + "ls",
+    "searches": "find . " + "-exec ls " * 10_000,
+    "growing values": "v=x\n" + "v+=x; cat $v\n" * 8_000,
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_what_is_too_costly_to_read_is_given_up_and_said(name: str) -> None:
+    start = time.perf_counter()
+    verdict = evaluate(load("standard"), Request(code=COSTLY[name], language="bash"))
+    assert time.perf_counter() - start < 20  # a second or two alone on an idle machine; they took up to hours
+    if name.startswith(("texts", "branches", "aliases")):
+        assert verdict.decision is not Decision.ALLOW
+        assert any(finding.rule.startswith("source.too-") for finding in verdict.findings)
+
+
+PYTHON = {
+    "aliases": "import os\na0 = os.system\n" + many("a@ = a#\n", 250_000),
+    "names with two values": many("a@ = a#\na@ = b#\n", 200_000),
+    "one name for all": many("a = b#\nb# = a\na()\n", 200_000),
+    "names of functions": many("def f#():\n  open = 1\n  open()\n", 120_000),
+}
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_python_that_is_all_names_is_read_in_bounded_time(name: str) -> None:
+    start = time.perf_counter()
+    evaluate(load("standard"), Request(code=PYTHON[name]))
+    assert time.perf_counter() - start < 20
+
+
+@pytest.mark.parametrize("links", [10, 70, 1000])
+def test_however_long_a_chain_of_aliases_is_its_beginning_is_known(links: int) -> None:
+    chain = "".join(f"a{i + 1} = a{i}\n" for i in range(links))
+    code = f"import os\na0 = os.system\n{chain}a{links}('rm -rf /')\n"
+    assert evaluate(load("standard"), Request(code=code)).decision is Decision.FORBID

@@ -37,7 +37,7 @@ def executor(place: Path) -> Iterator[Executor]:
     config = configured(
         place,
         f"name: git, kind: exec.native, command_whitelist: [{LISTED}, git diff, printenv], {where}",
-        f"name: open, kind: exec.native, {where}",
+        f"name: open, kind: exec.native, trust_repository: true, {where}",
         f"name: named, kind: exec.native, command_whitelist: [printenv], caller_env: [CHOSEN], {where}",
         f"name: none, kind: exec.native, command_whitelist: [], {where}",
         f"name: linked, kind: exec.native, command_whitelist: [{LISTED}], default_work_dir: {place}/alias",

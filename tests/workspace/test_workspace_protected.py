@@ -348,6 +348,20 @@ def test_a_repository_without_a_configuration_has_hooks_too(stage: Stage) -> Non
         stage.changes.apply("it")
 
 
+def test_a_branch_is_checked_out_without_a_word_about_it(stage: Stage) -> None:
+    for name in ("HEAD", "refs/heads/main", "objects/pack/.keep", "config"):
+        stage.write(f".git/{name}", "old")
+
+    def run(ran: Path) -> None:
+        (ran / ".git/HEAD").write_text("ref: refs/heads/feature")
+        (ran / ".git/refs/heads/feature").write_text("new")
+        (ran / ".git/config").write_text("[core]\nfsmonitor = evil")
+
+    about = {change.path: change.protected for change in stage.kept(run, "it").effect.changes}
+    assert about[".git/config"], "its configuration is protected as ever"
+    assert (about[".git/HEAD"], about[".git/refs/heads/feature"]) == ("", "")
+
+
 def test_the_work_grows_with_the_paths_and_not_with_their_square() -> None:
     """Deep below directories called `hooks`, and below what looks like modules of git."""
     start = time.process_time()

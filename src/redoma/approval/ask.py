@@ -45,10 +45,8 @@ class Case(NamedTuple):
     scripts: dict[str, str] | None = None
     """The files of the host that it would execute, and what they hold: path → SHA-256, or why there is none. None: it
     was not looked, since nobody's yes is needed."""
-    computed: tuple[str, ...] = ()
-    """Why some of them can't be named beforehand."""
-    unread: tuple[str, ...] = ()
-    """What else may make it run others than these."""
+    unbound: tuple[str, ...] = ()
+    """What else it runs, or may run, that no approval can be bound to: then it can't be pinned."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +68,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     judged_env: dict[str, str] | None = None
     live_input: bool = False
     scripts: dict[str, str] = {}
-    computed: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
+    unbound: tuple[str, ...] = ()
     created: datetime
     expires: datetime
     """Until when it can be answered."""
@@ -223,8 +220,7 @@ def unchecked(case: Case, key: bytes, *, id: str, created: datetime, expires: da
         judged_env=case.judged_env,
         live_input=case.live_input,
         scripts=case.scripts or {},
-        computed=case.computed,
-        unread=case.unread,
+        unbound=case.unbound,
         created=created,
         expires=expires,
     )

@@ -174,9 +174,9 @@ class Book:
         if given.pinned and not ask.label:
             why = "it has no label, by which a changed version would be known"
             return "this can't be pinned", why, "have it asked with a label: redoma run --label NAME"
-        if given.pinned and ask.computed:
-            hint = "approve it once, or have it asked with the path of every script written out"
-            return "this can't be pinned", f"that a file it runs has changed would not be seen: {ask.computed[0]}", hint
+        if given.pinned and ask.unbound:
+            hint = "approve it for this run only; or have it asked as Bash or Python that names every file it runs"
+            return "this can't be pinned", f"that a file it runs has changed would not be seen: {ask.unbound[0]}", hint
         return None
 
     # --- using ---

@@ -8,7 +8,8 @@ for secrets: a replacement could hide what runs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import unicodedata
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..models import Change, Effect, Finding, Version
@@ -17,6 +18,8 @@ from .ask import Ask
 
 _LONGEST = 100_000  # characters of a request that somebody can be expected to read
 _LONGEST_DIFFS = 100_000
+_LONGEST_WORDS = 2000  # of a reason
+_ROW = 76  # columns of a terminal with 80, behind the bar
 _CHECKPOINT = "that directory is put back if the run fails, where it can be kept; nothing outside of it is"
 _UNLESS = " (and not if a program started it by redoma.exec, to end it when it likes)"
 _NO_CHECKPOINT = "none: what the run changes stays changed, also if it fails"
@@ -39,10 +42,11 @@ def describe(ask: Ask) -> Shown:
         theirs = [f"  (it is too long to be shown here: {len(request.text):,} characters of code or command)"]
     limits = request.limits
     where = f" on {_line(ask.entry)}" if ask.entry else f" on {_line(request.backend)}"
+    who = _line(ask.requester, _LONGEST_WORDS) or "somebody"
     lines = [
-        f"{ask.level}: {_line(ask.requester) or 'somebody'} wants to run this {request.language} request{where}",
-        f"reason:   {_line(ask.reason) or '(none was given)'}",
-        *([f"label:    {_line(ask.label)}"] if ask.label else []),
+        f"{ask.level}: {who} wants to run this {request.language} request{where}",
+        f"reason:   {_line(ask.reason, _LONGEST_WORDS) or '(none was given)'}",
+        *([f"label:    {_line(ask.label, _LONGEST_WORDS)}"] if ask.label else []),
         f"limits:   {limits.time:g} s, {limits.memory:,} bytes of memory, {limits.processes} processes",
         f"digest:   {ask.digest}",
         f"asked:    {ask.created:%Y-%m-%d %H:%M:%S} UTC; until {ask.expires:%Y-%m-%d %H:%M:%S} UTC, as {ask.id}",
@@ -72,9 +76,9 @@ def _request(ask: Ask) -> Iterator[str]:
         unless = _UNLESS if request.checkpoint is None and ask.live_input else ""
         yield f"checkpoint: {_NO_CHECKPOINT if request.checkpoint is False else _CHECKPOINT + unless}"
     for name, value in request.env.items():
-        yield f"variable: {name}={_line(value)}"
+        yield f"variable: {_line(name)}={_line(value)}"
     if ask.secrets:
-        yield f"secrets:  {', '.join(ask.secrets)} (values are not shown)"
+        yield f"secrets:  {_line(', '.join(ask.secrets))} (values are not shown)"
     for name, content in (*request.files.items(), *([("standard input", request.stdin)] if request.stdin else [])):
         yield f"file:     {_line(name)}, {len(content):,} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
         if (text := _as_text(content)) is not None:
@@ -93,12 +97,9 @@ def _scripts(ask: Ask) -> Iterator[str]:
         yield "executes, bound as they are now:"
     for path, held in ask.scripts.items():
         yield f"  {_line(path)}  {f'sha256 {held}' if len(held) == _SHA256 else _line(held)}"
-    if ask.computed:
-        yield "executes files that nobody can name beforehand, so it can't be pinned:"
-        yield from (f"  {_line(why)}" for why in ask.computed)
-    if ask.unread:
-        yield "may execute others that are NOT bound:"
-        yield from (f"  {_line(why)}" for why in ask.unread)
+    if ask.unbound:
+        yield "may execute others that are NOT bound, so it can't be pinned:"
+        yield from (f"  {_line(why)}" for why in ask.unbound)
 
 
 def _risk(finding: Finding) -> str:
@@ -150,13 +151,34 @@ def _version(version: Version | None) -> str:
             return f"directory, mode {version.mode:o}"
 
 
-def _barred(text: str) -> Iterable[str]:
-    return (f"  | {line}" for line in visible(text).split("\n"))
+def _barred(text: str) -> Iterator[str]:
+    """Each row with a bar, also where a terminal would begin a new one by itself, in which anything could stand."""
+    for line in visible(text).split("\n"):
+        rows = list(_rows(line))
+        yield f"  | {rows[0]}"
+        yield from (f"  |+{row}" for row in rows[1:])
 
 
-def _line(text: str) -> str:
-    """On one line, whatever it holds."""
-    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+def _rows(line: str) -> Iterator[str]:
+    if len(line) <= _ROW // 2 and "\t" not in line:
+        yield line
+        return
+    row, room = "", _ROW
+    for char in line:
+        width = 8 if char == "\t" else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        width = 0 if unicodedata.combining(char) else width
+        if width > room:
+            yield row
+            row, room = "", _ROW
+        row, room = row + char, room - width
+    yield row
+
+
+def _line(text: str, most: int | None = None) -> str:
+    """On one line, whatever it holds; of words that decide nothing, so many characters at most."""
+    line = visible(text).replace("\n", "\\n").replace("\t", "\\t")
+    more = len(line) - most if most is not None else 0
+    return line if more <= 0 else f"{line[:most]}… ({more:,} more characters)"
 
 
 def _as_text(content: bytes) -> str | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from .. import posting, telemetry
 from ..errors import ApprovalError
-from ..output import clean
+from ..output import clean, visible
 from ..sensitive import Redactor
 from .ask import Ask
 
@@ -53,7 +53,10 @@ def summary(ask: Ask) -> dict[str, Any]:
     redactor = Redactor()
 
     def text(value: str) -> str:
-        return clean(value, redactor)[0][:_LONGEST_TEXT]
+        cleaned, found = clean(value, redactor)  # a secret may be broken by something invisible
+        told = visible(cleaned if found else value)
+        more = len(told) - _LONGEST_TEXT
+        return told if more <= 0 else f"{told[:_LONGEST_TEXT]}… ({more:,} more characters)"
 
     return {
         "id": ask.id,
@@ -68,8 +71,7 @@ def summary(ask: Ask) -> dict[str, Any]:
         "risks": [{"rule": text(f.rule), "reason": text(f.reason)} for f in ask.evaluation.deciding],
         "changes": [{"kind": c.kind, "path": text(c.path)} for c in ask.effect.changes[:1000]] if ask.effect else None,
         "scripts": {text(path): text(held) for path, held in list(ask.scripts.items())[:1000]},
-        "computed": [text(why) for why in ask.computed],
-        "unread": [text(why) for why in ask.unread],
+        "unbound": [text(why) for why in ask.unbound],
         "created": ask.created.isoformat(),
         "expires": ask.expires.isoformat(),
     }

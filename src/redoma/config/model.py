@@ -148,6 +148,8 @@ class NativeEntry(_Entry, frozen=True, kw_only=True, tag="exec.native"):
     """An executor that runs on the host with a clean environment."""
 
     default_work_dir: Path | None = None
+    trust_repository: bool = False
+    """Whether Git may run what the repository configures: hooks, filters, external diffs, helpers."""
 
 
 class JailEntry(_Entry, frozen=True, kw_only=True, tag="exec.jail"):

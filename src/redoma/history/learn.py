@@ -233,11 +233,11 @@ def _runs_files(run: Recorded) -> bool:
     be good for whatever they hold some day."""
     request, found = run.request, executes(run.request)
     if run.entry and request.backend == "docker":  # which volumes there are only its configuration of then could tell
-        return bool(found.files or found.imported or found.computed)
+        return bool(found.files or found.imported or found.unbound or found.opaque)
     if (view := seen_by(request)) is None:
         return False
     held = bind(request, view)
-    return bool(held.scripts or held.computed or found.imported)  # a module may also appear there
+    return bool(held.scripts or held.unbound or found.imported)  # a module may also appear there
 
 
 def _evidence(run: Recorded, approval: str, approver: str, reason: str, pinned: bool) -> Approved:

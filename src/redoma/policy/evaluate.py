@@ -142,10 +142,21 @@ def _source_facts(request: Request, live_input: bool, compiled: bool) -> list[Fa
     if request.language == "bash":
         return shell.facts_of_script(request.code)
     facts = shell.facts_of_argv(request.argv)
-    if live_input and (fed := shell.facts_of_argv(request.argv, fed=True)) != facts:
+    fed = shell.facts_of_argv(request.argv, fed=True) if live_input else facts
+    if [*map(_without_input, fed)] != [*map(_without_input, facts)]:
         # What it does depends on its input: `psql` does, `cat` doesn't. Interpreters are asked about anyway.
         facts = [Trait(name="shell.live-input", text=request.text), *fed]
     return [*facts, *_stdin_facts(request)]
+
+
+def _without_input(fact: Fact) -> Fact:
+    """Without where its input comes from, which alone makes it do nothing else."""
+    match fact:
+        case Command():
+            return msgspec.structs.replace(fact, given=())
+        case Executed():
+            return msgspec.structs.replace(fact, args=())
+    return fact
 
 
 def _stdin_facts(request: Request) -> Iterator[Fact]:

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from ..models import Request
 from .evaluate import facts_of
-from .facts import MAX_SOURCE, UNKNOWN, Attribute, Call, Command, Executed, Fact, Import, Searched, Trait
+from .facts import (
+    MAX_SOURCE,
+    UNKNOWN,
+    Assigned,
+    Attribute,
+    Call,
+    Command,
+    Executed,
+    Fact,
+    Function,
+    Import,
+    Searched,
+    Trait,
+)
 
 
 def _names(text: str) -> frozenset[str]:
@@ -26,28 +39,39 @@ _BUILTINS = _names("""
     readarray readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias
     unset wait
 """)
-_COMPUTED = {
-    "shell.dynamic-command": "which program it runs is only known when it runs",
-    "python.dynamic-command": "which program it runs is only known when it runs",
-    "source.too-large": "it is too long to be read",
-    "source.too-deep": "it is nested too deeply to be read",
-}
 _LOADERS = _names("""
     runpy.run_path runpy.run_module importlib.util.spec_from_file_location importlib.machinery.SourceFileLoader
     ctypes.CDLL ctypes.cdll.LoadLibrary ctypes.PyDLL sys.path.insert sys.path.append sys.path.extend site.addsitedir
-    exec eval
+    exec eval compile pickle.load pickle.loads pickle.Unpickler marshal.load marshal.loads shelve.open joblib.load
+    dill.load dill.loads cloudpickle.load cloudpickle.loads torch.load yaml.load yaml.unsafe_load code.interact
+    code.InteractiveInterpreter code.InteractiveConsole pdb.run pdb.runeval bdb.Bdb timeit.timeit timeit.repeat
+    timeit.Timer cProfile.run cProfile.runctx profile.run trace.Trace doctest.testfile zipimport.zipimporter
+    logging.config.fileConfig logging.config.dictConfig webbrowser.get webbrowser.register
+    multiprocessing.set_executable os.putenv os.environ.update os.environ.setdefault imp.load_source pkgutil.get_loader
 """)
 """Calls that run files which no import names, or have imports find others."""
-_UNREAD = {
+_UNBOUND = {
+    "shell.dynamic-command": "which program it runs is only known when it runs",
+    "python.dynamic-command": "which program it runs is only known when it runs",
     "python.dynamic-import": "which module it imports is only known when it runs",
     "shell.dynamic-code": "it runs text that is only known when it runs",
     "shell.pipe-to-interpreter": "it runs text that is only known when it runs",
-    "shell.environment-hook": "it sets a variable that makes programs run something else",
     "shell.hidden-option": "an option makes a program run something else",
     "shell.inline-code": "it runs code in a language that is not read here",
     "shell.inline-plain": "it runs code in a language that is not read here",
     "shell.parse-error": "a part of it can't be read",
+    "source.too-large": "it is too long to be read",
+    "source.too-deep": "it is nested too deeply to be read",
 }
+_SETS_HOOK = "a variable makes programs run something else"
+_START_UP = ("BASH_ENV", "ENV")
+"""Variables that name a script which shells run first."""
+_MOVES = _names("HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS")
+"""Too ordinary to be asked about, but what programs run may depend on them."""
+_TAME_SHELL = re.compile(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
+_OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
+"""Of a request's own variables, those that whoever looks for its files knows."""
+_KEEPS_CONTENT = _names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
 _LONGEST = 120
 
 
@@ -55,27 +79,47 @@ class Executes(msgspec.Struct, frozen=True, kw_only=True):
     """The files that would be run."""
 
     files: tuple[Executed, ...] = ()
-    names: tuple[str, ...] = ()
-    """Programs that are looked for."""
+    programs: tuple[Executed, ...] = ()
+    """Programs that are looked for: the path is a name."""
+    opaque: frozenset[str] = frozenset()
+    """Names of programs that may run others than these, for all that is known of them."""
+    functions: frozenset[str] = frozenset()
+    """Names that may be a function's instead."""
+    mentioned: tuple[Executed, ...] = ()
+    """Values of variables: if that is a file, something may run it."""
     searched: tuple[str, ...] = ()
-    """Where else than usual: values of PATH."""
+    """Where else than usual programs are looked for: values of PATH."""
     imported: tuple[str, ...] = ()
     """Modules of Python, by their dotted names."""
     libraries: tuple[str, ...] = ()
     """Where else these are looked for: values of PYTHONPATH."""
-    computed: tuple[str, ...] = ()
-    """What makes it run files that nobody can name beforehand."""
-    unread: tuple[str, ...] = ()
-    """What else may make it run others than these."""
+    unbound: tuple[str, ...] = ()
+    """What else it runs, or may run, that no approval can be bound to."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the programs that are looked for."""
+        return tuple(dict.fromkeys(program.path for program in self.programs))
 
 
-def executes(request: Request) -> Executes:
-    """Never raises: what can't be read can't be known."""
+def executes(request: Request, *, live_input: bool = False) -> Executes:
+    """`live_input`: it can be given input while it runs. Never raises: what can't be read can't be known."""
     try:
-        facts = facts_of(request)
+        facts = _facts_of_command(request, live_input) if request.language == "command" else facts_of(request)
     except Exception as error:  # as in `evaluate`
-        return Executes(computed=(f"it could not be read ({type(error).__name__})",))
-    return _of([*facts, *_hooked(request)], bare=request.language == "bash")
+        return Executes(unbound=(f"it could not be read ({type(error).__name__})",))
+    own = (Assigned(name=name, value=value) for name, value in request.env.items() if name not in _OF_REQUEST)
+    return _of([*facts, *own], bare=request.language == "bash")
+
+
+def _facts_of_command(request: Request, live_input: bool) -> Sequence[Fact]:
+    """With its input, which is a part of the request, unless nobody has read it."""
+    from .shell import facts_of_argv
+
+    text = None if live_input else request.stdin.decode("utf-8", "replace")
+    if text is not None and ("\0" in text or len(text) > MAX_SOURCE):
+        text = None
+    return facts_of_argv(request.argv, fed=True, stdin=text)
 
 
 def executed_by(source: str, language: str) -> Executes:
@@ -88,79 +132,147 @@ def executed_by_words(words: Sequence[str]) -> Executes:
     return executes(Request(argv=tuple(words), language="command"))
 
 
-def _hooked(request: Request) -> Iterator[Fact]:
-    """The files that its variables make programs load or run: `BASH_ENV=/x/start.sh`, `LD_PRELOAD=/x/lib.so`."""
-    if request.env:
-        from .shell.programs import is_hook
-
-        for name, value in request.env.items():
-            if name not in ("PATH", "IFS") and is_hook(name, value, value):
-                yield from (Executed(path=part, how="script") for part in re.split(r"[:\s]+", value) if "/" in part)
-
-
-def _of(facts: Iterable[Fact], *, bare: bool) -> Executes:
-    from .shell.interpreters import start_ups
-    from .shell.runners import RUNNERS
-
+def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
     files: dict[Executed, None] = {}
-    names: dict[str, None] = {}
-    computed: dict[str, None] = {}
-    unread: dict[str, None] = {}
+    programs: dict[Executed, None] = {}
+    opaque: set[str] = set()
+    mentioned: dict[Executed, None] = {}
+    unbound: dict[str, None] = {}
     searched: dict[str, None] = {}
     imported: dict[str, None] = {}
     libraries: dict[str, None] = {}
-    facts = list(facts)
     # A script that sources another is read twice, the second time without trusting `cd`: once known is known.
     known = {_written(fact) for fact in facts if isinstance(fact, Executed) and fact.directory is not None}
+    assigned = {
+        fact.name if fact.text == "" else fact.text
+        for fact in facts
+        if isinstance(fact, Assigned) and fact.name != "IFS"
+    }
+    assigned |= {*_OF_REQUEST, *(fact.text for fact in facts if isinstance(fact, Searched))}
+    made = _made(facts)
+    moved = any(isinstance(fact, Call) and fact.name in ("os.chdir", "os.fchdir", "contextlib.chdir") for fact in facts)
     for fact in facts:
         match fact:
             case Executed(via=via) if not _is_elsewhere(via):
                 if fact.directory is None and _written(fact) in known:
                     continue
-                if why := _unknowable(fact):
-                    computed[f"{why}: {_shown(fact)}"] = None
-                else:
-                    files[msgspec.structs.replace(fact, line=0, column=0, text="", via=())] = None
-            case Command(via=via) if _is_elsewhere(via):
-                unread[f"{via[0]} runs it elsewhere, and of the files there none is bound"] = None
-            case Command(name=name, args=args, via=via) if not fact.path or fact.path.startswith("/"):
-                for file in start_ups(name, args):
-                    files[Executed(path=f"~/{file}", how="script", language="shell")] = None
-                if fact.path:
+                if moved and fact.how != "module":
+                    fact = msgspec.structs.replace(fact, directory=None)
+                if why := _unknowable(fact) or _is_made(fact, made):
+                    unbound[f"{why}: {_shown(fact)}"] = None
                     continue
-                if name in RUNNERS:
-                    unread[f"{name} runs what its files say, and what those include or run is not bound"] = None
-                builtin = name in _BUILTINS and (via[-1].endswith(" -c") if via else bare)
-                if UNKNOWN not in name and not builtin and not (via and via[-1].endswith(" -m")):
-                    names[name] = None
+                files[_bare(fact)] = None
+                if fact.language == "other":
+                    unbound[f"{fact.path} is in a language that is not read here: what it loads is not bound"] = None
+            case Command(via=via) if _is_elsewhere(via):
+                unbound[f"{via[0]} runs it elsewhere, and of the files there none is bound"] = None
+            case Command():
+                unbound.update(dict.fromkeys(_of_command(fact, files, programs, opaque, bare=bare)))
+            case Assigned():
+                unbound.update(dict.fromkeys(_of_variable(fact, files, mentioned)))
             case Searched(path=path, modules=True):
                 if UNKNOWN in path:
-                    unread[f"where modules are looked for is only known when it runs: {_shown(fact)}"] = None
+                    unbound[f"where modules are looked for is only known when it runs: {_shown(fact)}"] = None
                 libraries.update(dict.fromkeys(part for part in path.split(":") if part and UNKNOWN not in part))
             case Searched(path=path):
                 if UNKNOWN in path:
-                    computed[f"where programs are looked for is only known when it runs: {_shown(fact)}"] = None
+                    unbound[f"where programs are looked for is only known when it runs: {_shown(fact)}"] = None
                 else:
                     searched[path] = None
             case Import(name=name) if UNKNOWN not in name and name.strip("."):
                 imported[name.strip(".")] = None
-            case Call(name=name, literal=literal) if name in _LOADERS and not (literal and name in ("exec", "eval")):
-                unread[f"it runs or imports what is not bound: {_shown(fact)}"] = None
+            case Call(name=name, literal=literal) if name in _LOADERS and not (
+                literal and name in ("exec", "eval", "compile")
+            ):
+                unbound[f"it runs or imports what is not bound: {_shown(fact)}"] = None
+            case Call(name=name) if name.endswith(".executescript"):
+                unbound[f"it runs statements that are only known when it runs: {_shown(fact)}"] = None
             case Attribute(name="sys.path"):
-                unread[f"it changes, or hands on, where modules are looked for: {_shown(fact)}"] = None
-            case Trait(name=name) if name in _COMPUTED:
-                computed[f"{_COMPUTED[name]}: {_shown(fact)}"] = None
-            case Trait(name=name) if name in _UNREAD:
-                unread[f"{_UNREAD[name]}: {_shown(fact)}"] = None
+                unbound[f"it changes, or hands on, where modules are looked for: {_shown(fact)}"] = None
+            case Trait(name="shell.environment-hook") if fact.text not in assigned:
+                unbound[f"{_SETS_HOOK}: {_shown(fact)}"] = None
+            case Trait(name=name) if name in _UNBOUND:
+                unbound[f"{_UNBOUND[name]}: {_shown(fact)}"] = None
     return Executes(
         files=tuple(files),
-        names=tuple(names),
+        programs=tuple(programs),
+        opaque=frozenset(opaque),
+        functions=frozenset(fact.name for fact in facts if isinstance(fact, Function)),
+        mentioned=tuple(mentioned),
         searched=tuple(searched),
         imported=tuple(imported),
         libraries=tuple(libraries),
-        computed=tuple(computed),
-        unread=tuple(unread),
+        unbound=tuple(unbound),
     )
+
+
+def _of_command(
+    fact: Command, files: dict[Executed, None], programs: dict[Executed, None], opaque: set[str], *, bare: bool
+) -> Iterator[str]:
+    """Put a command's programs and files where they belong; what can't be bound is yielded."""
+    from .shell.interpreters import interpreter, start_ups
+    from .shell.plain import is_plain
+    from .shell.runners import RUNNERS
+
+    name, args, via = fact.name, fact.args, fact.via
+    if via and via[-1].endswith(" -m"):
+        return  # a module: that is a file of its own
+    for file in start_ups(name, args) if not fact.path or fact.path.startswith("/") else ():
+        files[Executed(path=f"~/{file}", how="script", language="shell")] = None
+    if name in RUNNERS:
+        yield f"{name} runs what its files say, and what those include or run is not bound"
+    if UNKNOWN in name:
+        return
+    if name not in _BUILTINS and interpreter(name) not in ("shell", "python") and not is_plain(name, args):
+        opaque.add(name)
+    if not fact.path and not (name in _BUILTINS and (via[-1].endswith(" -c") if via else bare)):
+        programs[Executed(path=name, directory=fact.directory, args=(*args, *fact.given))] = None
+
+
+def _of_variable(fact: Assigned, files: dict[Executed, None], mentioned: dict[Executed, None]) -> Iterator[str]:
+    from .shell.programs import SEARCHES, is_hook
+
+    name, value = fact.name, fact.value
+    file = Executed(path=value, directory=fact.directory, how="script")
+    if name == UNKNOWN or (name in SEARCHES and value == UNKNOWN):
+        yield f"which variables it sets is only known when it runs: {_shown(fact)}"
+        return
+    if name in SEARCHES or name == "IFS" or not value:
+        return
+    if name in _START_UP and not re.search(r"[$`\0]", value) and _unknowable(file) == "":
+        if name == "BASH_ENV" or "/" in value:
+            files[msgspec.structs.replace(file, language="shell")] = None
+        else:
+            mentioned[file] = None  # ENV=production
+    elif is_hook(name, value, value) or name in _START_UP or _moves(name, value):
+        yield f"{_SETS_HOOK}: {name}"
+    elif UNKNOWN not in value:
+        mentioned[file] = None
+
+
+def _moves(name: str, value: str) -> bool:
+    if name == "PYTHONWARNINGS":
+        return "." in value  # the category is imported
+    return name in _MOVES and not (name == "SHELL" and _TAME_SHELL.match(value))
+
+
+def _made(facts: Sequence[Fact]) -> frozenset[str]:
+    """What is written on the way, and so may hold anything by the time that it is run."""
+    commands = (fact for fact in facts if isinstance(fact, Command) and fact.name not in _KEEPS_CONTENT)
+    return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
+
+
+def _is_made(fact: Executed, made: frozenset[str]) -> str:
+    path = posixpath.normpath(placed(fact, fact.path))
+    while made and path not in ("", "/"):
+        if path in made:
+            return "it writes a file, and then runs it"
+        path = posixpath.dirname(path) or ("." if path != "." else "")
+    return ""
+
+
+def _bare(fact: Executed) -> Executed:
+    return msgspec.structs.replace(fact, line=0, column=0, text="", via=())
 
 
 def _written(fact: Executed) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ import msgspec
 from ..models import Evaluation, Finding, Request
 from ..reach import HOST, Reach
 from .evaluate import evaluate, facts_for, permitted, weighed
-from .facts import Attribute, Call, Command, Executed, Fact, Import, Searched, Span, Trait
+from .facts import Assigned, Attribute, Call, Command, Executed, Fact, Function, Import, Searched, Span, Trait
 from .levels import Leveled, level_of
 from .rules import Permit, Policy
 
@@ -21,6 +21,8 @@ _KINDS: dict[type[Fact], str] = {
     Command: "command",
     Executed: "file",
     Searched: "PATH",
+    Assigned: "variable",
+    Function: "function",
     Trait: "trait",
     Import: "import",
     Call: "call",

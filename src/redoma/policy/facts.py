@@ -49,6 +49,10 @@ class Command(Fact, frozen=True, kw_only=True):
     """What it was found inside of, outermost first: ("sudo",), ("bash -c", "xargs")."""
     path: str = ""
     """The name as it was written, where that is a path: whose program `./ls` is, its base name doesn't say."""
+    given: tuple[str, ...] = ()
+    """The file on its standard input; UNKNOWN if what is there can't be known."""
+    directory: str | None = "."
+    """Where it runs: "." where it all begins, None if that can't be known."""
 
 
 class Executed(Fact, frozen=True, kw_only=True):
@@ -66,6 +70,23 @@ class Executed(Fact, frozen=True, kw_only=True):
     """What an interpreter takes it for."""
     via: tuple[str, ...] = ()
     """As of a command."""
+    args: tuple[str, ...] = ()
+    """What a program is given, on its command line and on standard input."""
+
+
+class Assigned(Fact, frozen=True, kw_only=True):
+    """A variable that programs will see. No rule is about these, either."""
+
+    name: str
+    value: str
+    directory: str | None = "."
+    """As of a file that is run."""
+
+
+class Function(Fact, frozen=True, kw_only=True):
+    """A function of a script: what is called by its name may be that."""
+
+    name: str
 
 
 class Searched(Fact, frozen=True, kw_only=True):

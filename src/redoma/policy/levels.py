@@ -19,7 +19,7 @@ import msgspec
 
 from ..models import Decision, Evaluation, Level, Request
 from ..reach import LATER
-from .facts import UNKNOWN, Command, Executed, Fact, Searched, Span, Trait
+from .facts import UNKNOWN, Assigned, Command, Executed, Fact, Function, Searched, Span, Trait
 
 MAX_REASONS = 5
 
@@ -135,7 +135,7 @@ def _of_fact(fact: Fact, request: Request) -> Iterator[tuple[Level, str]]:
             from .shell import TRAITS
 
             yield Level.L3, TRAITS.get(name, name)
-        case Trait() | Span() | Executed() | Searched():
+        case Trait() | Span() | Executed() | Searched() | Assigned() | Function():
             return
         case _:  # Python, inside of a script
             yield Level.L3, "it runs Python code"

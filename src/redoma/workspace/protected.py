@@ -198,7 +198,8 @@ def named(path: str, globs: Iterable[str]) -> bool:
     return any(re.fullmatch(pattern(glob), path, re.DOTALL) for glob in globs)
 
 
-_PARTS = ("HEAD", "objects", "refs", "commondir", "config", "config.worktree", "hooks")
+_HEART = ("HEAD", "objects", "refs")
+_PARTS = (*_HEART, "commondir", "config", "config.worktree", "hooks")
 
 
 def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[str, str]:
@@ -206,7 +207,8 @@ def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[st
 
     git takes any directory for a repository that holds these, with a configuration or without, and runs its hooks and
     what its configuration says, as soon as somebody (or the prompt of a shell) looks at it from inside. `exists` tells
-    of a path after the changes.
+    of a path after the changes. In `.git`, configuration and hooks are protected by their names; the rest is what every
+    commit and checkout changes.
     """
     known: dict[str, bool] = {}
     hooked = {"": False}
@@ -233,6 +235,8 @@ def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[st
     found = {}
     for path in paths:
         directory, _, name = path.rpartition("/")
+        if name in _HEART and f"/{directory}".endswith("/.git"):
+            continue
         if (name in _PARTS and is_repository(directory)) or is_hooked(directory):
             found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
     return found

@@ -30,9 +30,10 @@ _LOOKS = {
 
 def name(path: str) -> str:
     """A path as a terminal may show it, whatever bytes it has."""
+    from redoma.output import visible
     from redoma.workspace.diffs import shown
 
-    return shown(path)
+    return visible(shown(path))
 
 
 def tree(effect: Effect) -> Iterator[str]:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import TypedDict
 
 import msgspec
+from msgspec.structs import replace
 
-from ..facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Attribute, Call, Command, Fact, Import, Trait
+from ..facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Assigned, Attribute, Call, Command, Executed, Fact, Import, Trait
 from .calls import (
     ARGV_CALLS,
     CHDIRS,
@@ -126,7 +127,10 @@ def facts(source: str, depth: int = 0, *, compiled: bool = False) -> list[Fact]:
     except ValueError as error:
         found.append(Trait(name="python.syntax-error", text=str(error)))
     if tree is not None:
-        found.extend(_Reader(readable, tree, depth).read())
+        reader = _Reader(readable, tree, depth)
+        found.extend(reader.read())
+        if reader.names.exhausted:
+            found.append(Trait(name="source.too-large"))
     return found
 
 
@@ -189,6 +193,9 @@ class _Reader:
                     yield from self.call(node)
                 case ast.Subscript(ctx=ast.Load()):
                     yield from self.item(node)
+                case ast.Subscript(value=table, slice=key, ctx=ast.Store()):
+                    if "os.environ" in self.names.meanings(table):
+                        yield Assigned(name=self.names.text(key) or UNKNOWN, value=UNKNOWN, **self.place(node))
                 case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
                     if node not in self.members and self.names.meanings(value)[0] in FOLLOWED:
                         self.reported.add(value)  # a plain alias: judged where it is used
@@ -363,13 +370,17 @@ class _Reader:
                 yield Trait(name="python.dynamic-attribute", **place)
 
     def started_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """The commands a call starts, in the directory that it names."""
+        """The commands a call starts, with their variables, in the directory that it names: files that are run there are
+        not known."""
+        yield from self.variables(node)
         directory = next((keyword.value for keyword in node.keywords if keyword.arg == "cwd"), None)
         where = self.names.text(directory) if directory is not None else None
         for fact in self.commands_of(node, name, place):
+            if directory is not None and isinstance(fact, (Command, Executed)):
+                fact = replace(fact, directory=None)
             if isinstance(fact, Command) and where and where[:1] in "/~.":
                 paths = (path if path[:1] in ("/", "~", UNKNOWN) else f"{where}/{path}" for path in fact.writes)
-                fact = msgspec.structs.replace(fact, writes=tuple(map(_tidy, paths)))
+                fact = replace(fact, writes=tuple(map(_tidy, paths)))
             yield fact
 
     def commands_of(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
@@ -408,6 +419,17 @@ class _Reader:
         else:
             rest = [self.names.text(word) or UNKNOWN for word in node.args[at + 1 :]]
         return [program, *(rest[1:] if rest is not None else [UNKNOWN])]
+
+    def variables(self, node: ast.Call) -> Iterator[Fact]:
+        """Those that a command is given: `env={"BASH_ENV": "x.sh"}`."""
+        for given in (keyword.value for keyword in node.keywords if keyword.arg == "env"):
+            entries = zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else [(None, given)]
+            for key, value in entries:
+                if key is None and "os.environ" in self.names.meanings(value):
+                    continue  # {**os.environ}
+                name = self.names.text(key) if key is not None else None
+                text = self.names.text(value) or UNKNOWN
+                yield Assigned(name=name or UNKNOWN, value=text, **self.place(node))
 
     def argument(self, node: ast.Call, at: int, *keywords: str) -> ast.expr | None:
         """An argument given by its position or by one of its names."""

@@ -10,9 +10,11 @@ import ast
 import builtins
 import re
 import shlex
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
+from operator import itemgetter
 
 from ..facts import UNKNOWN
 from .tree import own_places, position
@@ -26,6 +28,8 @@ _MAX_NESTING = 60
 """Depth of expressions that are followed. Deeper counts as unknowable."""
 _MAX_WORK = 50_000
 """Expressions that are followed in one program: `b = a + a; c = b + b; …` doubles at every step."""
+_MAX_STEPS, _MAX_ALL_STEPS = 500, 200_000
+"""Steps from name to name for one expression, and for all of a program."""
 
 # Most nodes of a tree bind nothing. Asking for the class first halves the time a program takes to read.
 _BINDING = frozenset(
@@ -52,6 +56,21 @@ _NAMING = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.NamedExpr, ast.
 _LIST_GROWERS = frozenset({"append", "extend"})
 
 
+_Span = tuple[tuple[int, int], tuple[int, int]]
+"""From a position to another one."""
+
+
+def _apart(places: Sequence[_Span]) -> list[_Span]:
+    """The same places, in order, none of which touches another."""
+    apart: list[_Span] = []
+    for start, end in sorted(places):
+        if apart and start <= apart[-1][1]:
+            apart[-1] = apart[-1][0], max(end, apart[-1][1])
+        else:
+            apart.append((start, end))
+    return apart
+
+
 class Names:
     """The bindings of one program."""
 
@@ -68,11 +87,15 @@ class Names:
         self._changed: set[str] = set()
         self._nesting = 0
         self._work = 0
+        self._steps = 0
+        self._ends: dict[str, str] = {}
+        self.exhausted = False
+        """Whether something was not followed to its end, so that what it stands for is not known."""
         for node in nodes:
             if node.__class__ in _BINDING:
                 self._note(node)
         shadowed = _BUILTINS & self._stores.keys()
-        self._own = own_places(nodes, shadowed) if shadowed else {}
+        self._own = {name: _apart(places) for name, places in own_places(nodes, shadowed).items()} if shadowed else {}
 
     # -- collecting ---------------------------------------------------------------------------------------------
 
@@ -168,7 +191,11 @@ class Names:
 
     def _is_own(self, name: str, node: ast.expr) -> bool:
         """Whether a built-in name is certainly the program's own where a node stands."""
-        return name in self._own and any(start <= position(node) < end for start, end in self._own[name])
+        if name not in self._own:
+            return False
+        places, here = self._own[name], position(node)
+        before = bisect_right(places, here, key=itemgetter(0))
+        return before > 0 and here < places[before - 1][1]
 
     def meanings(self, node: ast.expr) -> list[str]:
         """The dotted names an expression can stand for; UNKNOWN at the start where its base can't be named.
@@ -176,12 +203,18 @@ class Names:
         A built-in name that is the program's own ends in "@own" there, so no rule takes it for Python's.
         """
         found: dict[str, None] = {}
-        seen: set[tuple[str, str, ast.expr]] = set()
+        seen: set[tuple[str, str, ast.expr | None]] = set()
         pending = [(*self._chain(node), node)]
         while pending and len(found) < _MAX_MEANINGS:
-            base, tail, where = step = pending.pop()
-            if step in seen or len(seen) > 4 * _MAX_MEANINGS:
+            base, tail, where = pending.pop()
+            base = self._end(base)
+            step = base, tail, where if base in self._own else None
+            if step in seen:
                 continue
+            if len(seen) >= _MAX_STEPS or self._steps >= _MAX_ALL_STEPS:
+                self.exhausted = True
+                break
+            self._steps += 1
             seen.add(step)
             if base == UNKNOWN or base.startswith("="):
                 found[_plain(base.removeprefix("=") + tail)] = None
@@ -191,6 +224,7 @@ class Names:
                 if inner := _INNER_MODULE.fullmatch(full + tail):
                     found[_plain(inner[1])] = None
             values = self._assigned.get(base, ())
+            self._steps += min(len(values), _MAX_MEANINGS)
             for value in values[:_MAX_MEANINGS]:
                 value_base, value_tail = self._chain(value)
                 if value_base != UNKNOWN and value_base != base:
@@ -206,6 +240,21 @@ class Names:
             elif base not in self._imported and not values:
                 found[_plain(base + tail)] = None
         return list(found) or [_plain("".join(self._chain(node)))]
+
+    def _end(self, name: str) -> str:
+        """Where a chain of plain aliases (`b = a; c = b; …`) ends. Each link is followed once for the whole program."""
+        passed: list[str] = []
+        while name not in self._ends:
+            values = self._assigned.get(name, ())
+            value = values[0] if len(values) == 1 else None
+            if not isinstance(value, ast.Name) or name in self._imported or name in _BUILTINS:
+                break
+            self._ends[name] = name  # so that a ring of them comes to an end
+            passed.append(name)
+            name = value.id
+        end = self._ends.get(name, name)
+        self._ends.update(dict.fromkeys(passed, end))
+        return end
 
     def _chain(self, node: ast.expr) -> tuple[str, str]:
         """An expression as a base and what is done to it: `o.path.join()` is ("o", ".path.join()").

@@ -56,11 +56,12 @@ def facts_of_script(source: str, depth: int = 0) -> list[Fact]:
     return read(source, depth)
 
 
-def facts_of_argv(argv: tuple[str, ...], depth: int = 0, *, fed: bool = False) -> list[Fact]:
-    """What an argument vector does when it is run without a shell; `fed`: with input that isn't known. Never raises."""
+def facts_of_argv(argv: tuple[str, ...], depth: int = 0, *, fed: bool = False, stdin: str | None = None) -> list[Fact]:
+    """What an argument vector does when it is run without a shell; `fed`: with input, that isn't known where `stdin` is
+    None. Never raises."""
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
-    commands = Commands(depth, Feed(None) if fed else None)
+    commands = Commands(depth, Feed(stdin) if fed else None)
     at = (0, 0, " ".join(argv)[:200])
     if sum(map(len, argv)) > MAX_SOURCE:
         commands.trait("source.too-large", at)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ..facts import UNKNOWN, Command, Executed, Fact, Searched, Trait
+from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Searched, Trait
 from .clients import DATABASES, takes_statements
 from .interpreters import Code, Run, Script, interpreter
 from .programs import (
@@ -43,6 +43,9 @@ MAX_DEPTH = 5
 MAX_LAYERS = 200
 """Commands that one command may unwrap to, and pieces of code that one script may carry."""
 MAX_WRAPPERS = 25
+MAX_WORK = 3_000_000
+_PIECE, _COMMAND = 1000, 100
+"""What a piece of code, and a command, costs beside its characters."""
 
 Place = tuple[int, int, str]
 """Line, column and text of the command in the source."""
@@ -72,6 +75,21 @@ class Feed(msgspec.Struct, frozen=True, gc=False):
     """The file that it is read from, as it would be run."""
 
 
+class Work:
+    """What reading a script has cost, with all the code that is inside of it: characters that were looked at. Code that
+    is read again each time it is run (`eval "$x"`, where x holds more of those) would else have no end."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_WORK
+
+    def spend(self, amount: int) -> bool:
+        """Whether there is some left."""
+        self.left -= amount
+        return self.left > 0
+
+
 class Layer(NamedTuple):
     """A command found inside another one."""
 
@@ -83,8 +101,11 @@ class Layer(NamedTuple):
 class Commands:
     """Collects the facts of commands that run one after the other, and remembers what they change."""
 
-    def __init__(self, depth: int, feed: Feed | None = None, *, constants: bool = True) -> None:
+    def __init__(
+        self, depth: int, feed: Feed | None = None, *, constants: bool = True, work: Work | None = None
+    ) -> None:
         self.depth, self.constants = depth, constants
+        self.work = work or Work()
         self.facts: list[Fact] = []
         self.variables = Variables({"PWD": ((Word("."),),)})
         self.volatile: set[str] = set()
@@ -97,6 +118,8 @@ class Commands:
         """What the next command finds on standard input, and what the script as a whole does."""
         self.unsure = False
         """Whether something may have set any variable at all."""
+        self.gave_up = False
+        self.exported: set[tuple[str, str, Place]] = set()
         self.pieces = 0
 
     def trait(self, name: str, at: Place) -> None:
@@ -116,7 +139,18 @@ class Commands:
         paths = dict.fromkeys([*writes, *[each for path in writes for each in spelled_out(path)]]) if writes else ()
         path = written if "/" in written else ""
         self.facts.append(
-            Command(name=name, args=args, writes=tuple(paths), via=via, path=path, line=line, column=column, text=text)
+            Command(
+                name=name,
+                args=args,
+                writes=tuple(paths),
+                via=via,
+                path=path,
+                given=self.given(),
+                directory=self.cwd(),
+                line=line,
+                column=column,
+                text=text,
+            )
         )
 
     def file(self, path: Word, how: str, via: tuple[str, ...], at: Place) -> Executed:
@@ -125,6 +159,10 @@ class Commands:
         known = UNKNOWN if path.found or path.glob else path.text
         line, column, text = at
         return Executed(path=known, directory=self.cwd(), how=how, via=via, line=line, column=column, text=text)
+
+    def assigned(self, name: str, value: str, at: Place) -> Assigned:
+        line, column, text = at
+        return Assigned(name=name, value=value, directory=self.cwd(), line=line, column=column, text=text)
 
     def set(self, name: str, values: Sequence[Value]) -> None:
         if self.constants and name not in self.volatile:
@@ -146,6 +184,8 @@ class Commands:
         for _ in range(MAX_LAYERS):
             if not todo:
                 return
+            if self.work.left <= 0:
+                break
             current, via, directory = todo.pop(0)
             while current and not current[0].text and current[0].loose:
                 current = current[1:]
@@ -174,9 +214,10 @@ class Commands:
     def one(self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]) -> list[Layer]:
         """Report one layer; return the commands inside it."""
         name, args = base(words[0]), tuple([word.text for word in words[1:]])
+        self.work.spend(_COMMAND + 3 * sum(map(len, args)))
         inside = [Layer(guess, via) for guess in self.name(name, words, at)]
         if "/" in words[0].text:
-            self.facts.append(self.file(words[0], "program", via, at))
+            self.facts.append(replace(self.file(words[0], "program", via, at), args=(*args, *self.given())))
         if self.copies and (source := self.copies.get(normal(words[0].text, self.cwd()))) and "/" in words[0].text:
             inside.append(Layer((Word(source), *words[1:]), (*via, "copy")))
         if name not in _KNOWN and interpreter(name) is None and not is_loader(name):
@@ -213,6 +254,15 @@ class Commands:
             self.executed(words[0], at, via)
         return inside
 
+    def given(self) -> tuple[str, ...]:
+        """The file on standard input; UNKNOWN if nobody can say what is there, nothing if the script does."""
+        if self.feed is None:
+            return ()
+        if self.feed.file is not None:
+            return (self.feed.file.path,)
+        known = self.feed.text is not None and UNKNOWN not in self.feed.text and not self.feed.makers
+        return () if known else (UNKNOWN,)
+
     def name(self, name: str, words: tuple[Word, ...], at: Place) -> list[tuple[Word, ...]]:
         """Report what is wrong with a command's name; return what it may be if unknown parts turn out empty."""
         first = words[0]
@@ -244,6 +294,10 @@ class Commands:
                 for variable, value in settings
                 if variable in SEARCHES
             )
+            for variable, value in settings:
+                if (variable, value, at) not in self.exported:  # `env A=1 env B=2 …` is unwrapped layer by layer
+                    self.exported.add((variable, value, at))
+                    self.facts.append(self.assigned(variable, value, at))
         if name in CHDIR:
             self.chdir(name, args)
         elif name in _RUNS_HERE or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
@@ -358,8 +412,10 @@ class Commands:
     ) -> None:
         """Read code found inside this code; its facts stand at the place of the command that runs it."""
         self.pieces += 1
-        if self.pieces > MAX_LAYERS:
-            self.trait("source.too-deep", at)
+        if self.pieces > MAX_LAYERS or not self.work.spend(_PIECE + len(source)):
+            if not self.gave_up:
+                self.trait("source.too-deep", at)
+            self.gave_up = True
             return
         facts: list[Fact]
         if language == "other":
@@ -373,13 +429,14 @@ class Commands:
 
             # An unknown part stays unknown in there: as an expansion of something that has no known value.
             text = _CRON_TIMES.sub("", source) if language == "crontab" else source
-            facts = read(text.replace(UNKNOWN, "${_}"), self.depth + 1, params, at, self.constants, shared, feed)
+            text = text.replace(UNKNOWN, "${_}")
+            facts = read(text, self.depth + 1, params, at, self.constants, shared, feed, self.work)
         line, column, place = at
         for fact in facts:
             found = replace(fact, line=line, column=column, text=fact.text or place)
             if isinstance(found, (Command, Executed)):
                 found = replace(found, via=(*via, *found.via))
-            if isinstance(found, Executed) and shared is None:  # it has begun where we are
+            if isinstance(found, (Command, Executed, Assigned)) and shared is None:  # it has begun where we are
                 found = replace(found, directory=moved(self.cwd(), found.directory))
             self.facts.append(found)
 

@@ -36,7 +36,11 @@ _HOOKS = re.compile(
     r"|PROXY_COMMAND|EXEC_PATH|TEMPLATE_DIR|CONFIG.*)|PAGER|MANPAGER|SYSTEMD_PAGER|EDITOR|VISUAL|BROWSER|LESSOPEN"
     r"|LESSCLOSE|SSH_ASKPASS|SUDO_ASKPASS|PYTHON(?:STARTUP|HOME|INSPECT|BREAKPOINT)|PERL5(?:OPT|LIB|DB)|RUBY(?:OPT|LIB)"
     r"|NODE_OPTIONS|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|MAKEFILES|MAKEFLAGS|GCONV_PATH|HOSTALIASES|RSYNC_RSH|CVS_RSH"
-    r"|TAR_OPTIONS|GREP_OPTIONS|FPATH|ZDOTDIR|CDPATH)\Z"
+    r"|TAR_OPTIONS|GREP_OPTIONS|FPATH|ZDOTDIR|CDPATH|PYTHON(?:USERBASE|PLATLIBDIR|EXECUTABLE|PYCACHEPREFIX)|PERLLIB"
+    r"|NODE_PATH|LUA_(?:INIT|C?PATH)\w*|R_(?:PROFILE|ENVIRON)(?:_USER)?|PHPRC|PHP_INI_SCAN_DIR|RIPGREP_CONFIG_PATH|WGETRC"
+    r"|LESSKEY\w*|LESSEDIT|VIMINIT|EXINIT|PSQLRC|PSQL_(?:EDITOR|PAGER)|SVN_(?:SSH|EDITOR)|HGRCPATH|HG(?:EDITOR|MERGE)"
+    r"|JDK_JAVA_OPTIONS|RUSTC(?:_WORKSPACE)?_WRAPPER|OPENSSL_(?:CONF|ENGINES|MODULES)|BASH_LOADABLES_PATH|FCEDIT"
+    r"|(?:SUDO|SYSTEMD|KUBE)_EDITOR|KUBECTL_EXTERNAL_DIFF|RSYNC_CONNECT_PROG|SSH_(?:SK_HELPER|PKCS11_HELPER))\Z"
 )
 SEARCHES = ("PATH", "PYTHONPATH")
 """Variables that say where programs and modules are looked for."""
@@ -71,7 +75,7 @@ def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
     if name == "ENV":
         return "/" in value or "$(" in value or "`" in value
     if name == "NODE_OPTIONS":
-        return re.search(r"-r\b|--require|--import|--loader|--inspect|\0", value) is not None
+        return re.search(r"-r\b|--require|--import|-loader|--inspect|--env-file|--openssl|\0", value) is not None
     if name == "MAKEFLAGS":
         return re.fullmatch(r"-j ?\S*", value) is None
     if name == "PS4" or name.startswith("PS"):

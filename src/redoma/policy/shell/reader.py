@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..facts import UNKNOWN, Fact, Trait
-from .commands import CHDIR, MAX_DEPTH, Feed, Place
+from ..facts import UNKNOWN, Fact, Function, Trait
+from .commands import CHDIR, MAX_DEPTH, Feed, Place, Work
 from .hooks import Hooks
-from .programs import KNOWN_COMMANDS, SEARCHES, SUBSCRIPT, is_hook
+from .programs import KNOWN_COMMANDS, SEARCHES, SUBSCRIPT, is_hook, may_be_hook
 from .redirects import LIVE, redirections
 from .setting import EXPANSION, redirection_sets_hook, refers_to_hook, sum_sets_hook
 from .source import HEREDOC_PATH, Source, position, prepare
@@ -38,8 +38,9 @@ def read(
     constants: bool = True,
     shared: Variables | None = None,
     feed: Feed | None = None,
+    work: Work | None = None,
 ) -> list[Fact]:
-    """The facts of a script. `params` are its `$0`, `$1` …, and `feed` its standard input.
+    """The facts of a script. `params` are its `$0`, `$1` …, `feed` its standard input, and `work` what is left to it.
 
     If it is part of another script, `place` is where it stands and `shared` what it knows of that one's variables.
     """
@@ -47,7 +48,7 @@ def read(
         line, column, text = place or (0, 0, "")
         return [Trait(name="source.too-deep", line=line, column=column, text=text)]
     prepared = prepare(source)
-    reader = _Reader(prepared, depth, place, feed, constants=constants)
+    reader = _Reader(prepared, depth, place, feed, constants=constants, work=work)
     if shared is not None:
         reader.variables = shared.copy()
     reader.start(params)
@@ -55,7 +56,7 @@ def read(
         return reader.facts
     # Something in it may set any variable. What was concluded from constants stands as one reading of the script;
     # a second one is made that trusts none.
-    second = _Reader(prepared, depth, place, feed, constants=False)
+    second = _Reader(prepared, depth, place, feed, constants=False, work=reader.work)
     second.start(())
     known = set(reader.facts)
     return reader.facts + [fact for fact in second.facts if fact not in known]
@@ -90,9 +91,16 @@ class _Reader(Hooks):
     """One walk over one script."""
 
     def __init__(
-        self, source: Source, depth: int, place: Place | None, feed: Feed | None = None, *, constants: bool
+        self,
+        source: Source,
+        depth: int,
+        place: Place | None,
+        feed: Feed | None = None,
+        *,
+        constants: bool,
+        work: Work | None = None,
     ) -> None:
-        super().__init__(source, depth, place, feed, constants=constants)
+        super().__init__(source, depth, place, feed, constants=constants, work=work)
         self.attached: dict[int, list[Node]] = {}
         """Redirections of commands that come further on, by node."""
         self.saved: list[Variables] = []
@@ -120,7 +128,7 @@ class _Reader(Hooks):
             if callable(item):
                 item()
                 continue
-            if len(self.facts) > MAX_FACTS or visited > MAX_NODES:
+            if len(self.facts) > MAX_FACTS or visited > MAX_NODES or self.work.left <= 0:
                 self.trait("source.too-large", self.at(item))
                 return
             # A handler reports its node; what it returns is visited next, in that order.
@@ -162,6 +170,7 @@ class _Reader(Hooks):
         return [self.enter, *items, self.leave_branch if branch else self.leave]
 
     def enter(self) -> None:
+        self.work.spend(10 * len(self.variables.values))
         self.saved.append(self.variables.copy())
 
     def leave(self) -> None:
@@ -246,6 +255,7 @@ class _Reader(Hooks):
         name_node, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         name = self.text(name_node) if name_node else ""
         self.functions.add(name)
+        self.facts.append(Function(name=name))
         if name in KNOWN_COMMANDS:
             self.trait("shell.shadowed-command", self.at(node))
         if body is not None and "&" in self.text(body) and self.calls(body, name) > 1:
@@ -322,7 +332,7 @@ class _Reader(Hooks):
         self.assign(node)
         return node.children
 
-    def assign(self, node: Node, command: str = "") -> None:
+    def assign(self, node: Node, command: str = "", *, exported: bool = False) -> None:
         """`name=value`, for the rest of the script or only for the command it stands before."""
         name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name_node is None:
@@ -330,11 +340,14 @@ class _Reader(Hooks):
         name = self.text(name_node).partition("[")[0]
         raw = self.text(value_node) if value_node else ""
         values = self.values(value_node) if value_node else [(Word(""),)]
+        self.work.spend(10 * sum(len(word.text) for value in values for word in value))
         self.hook(any(is_hook(name, merge(value).text, raw, command) for value in values if value), node)
         if any(SUBSCRIPT.search(word.text) or sum_sets_hook(word.text) for value in values for word in value):
             self.trait("shell.dynamic-code", self.at(node))  # arithmetic does what the value of a variable says
         if name in SEARCHES:
             self.searched(name, values, raw, node)
+        if command or exported or may_be_hook(name):
+            self.facts += (self.assigned(name, merge(value).text, self.at(node)) for value in values if value)
         if command:
             return
         if name_node.type == "subscript":
@@ -368,19 +381,20 @@ class _Reader(Hooks):
         """export, declare, local, readonly, typeset, unset: a command and assignments at once."""
         words = [Word(self.text(node.children[0]))]
         parts: list[Node] = []
+        refers = False
         for child in node.children:
             if child.type == "variable_assignment":
-                self.assign(child)
+                self.assign(child, exported=True)
                 parts += child.children
                 name = child.child_by_field_name("name")
                 words.append(Word(self.text(name) if name else ""))
                 value = child.child_by_field_name("value")
-                refers = any(_REFERENCE.match(word.text) for word in words)
-                self.hook(refers and value is not None and refers_to_hook(self.text(value)), child)
+                self.hook(refers and value is not None and refers_to_hook(self.text(value)), node)
                 continue
             parts.append(child)
             if child.is_named and not child.type.endswith("_redirect"):
                 words += Expander(self.variables).words(child)
+                refers = refers or any(_REFERENCE.match(word.text) for word in words[-MAX_FIELDS:])
                 self.variables.forget(words[-1].text.partition("=")[0])
                 # In a function it has no value from here on, and programs are looked for in the current directory.
                 self.hook(words[-1].text == "PATH" and words[0].text in ("local", "declare", "typeset"), child)
@@ -425,7 +439,9 @@ class _Reader(Hooks):
         at = self.at(node)
         for words in dict.fromkeys(readings) if len(readings) > 1 else readings:
             self.run(words, at, writes)
-        self.feed = outer
+        # `exec < file` is for the rest of the script.
+        lasts = redirects and all(len(words) == 1 and words[0].text == "exec" for words in readings)
+        self.feed = self.feed if lasts else outer
 
     def readings(self, one: Callable[[Expander], tuple[Word, ...]]) -> list[tuple[Word, ...]]:
         """What a command's words may be; `one` expands them for one choice of values."""

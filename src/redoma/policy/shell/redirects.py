@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import UNKNOWN
-from .commands import Commands, Feed, Place, normal
+from .commands import Commands, Feed, Place, Work, normal
 from .programs import is_network_path
 from .setting import EXPANSION
 from .source import HEREDOC_PATH, Heredoc, Source, parseable
@@ -33,9 +33,16 @@ class Redirects(Commands):
     """Commands of a parsed script."""
 
     def __init__(
-        self, source: Source, depth: int, place: Place | None, feed: Feed | None = None, *, constants: bool
+        self,
+        source: Source,
+        depth: int,
+        place: Place | None,
+        feed: Feed | None = None,
+        *,
+        constants: bool,
+        work: Work | None = None,
     ) -> None:
-        super().__init__(depth, feed, constants=constants)
+        super().__init__(depth, feed, constants=constants, work=work)
         self.source = source
         self.place = place
         """Where all facts stand, when the script is itself a piece of another one."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from msgspec.structs import replace
 
@@ -175,21 +176,23 @@ def _xargs(rest: list[Word], fed: str | None) -> Iterator[Step]:
         yield Run((*command, *given), "xargs")
 
 
+_MAX_ACTIONS = 250  # more than are followed, so that it shows
 _XARGS_LONG = ("--arg-file", "--delimiter", "--max-args", "--max-procs", "--max-chars", "--max-lines")
 
 
 def _find(rest: list[Word], fed: str | None) -> Iterator[Step]:
     texts = [word.text for word in rest]
-    for at, text in enumerate(texts):
-        if text not in ("-exec", "-execdir", "-ok", "-okdir"):
-            continue
-        end = next((i for i in range(at + 1, len(texts)) if texts[i] in (";", "+")), len(texts))
+    ends = [at for at, text in enumerate(texts) if text in (";", "+")]
+    actions = (at for at, text in enumerate(texts) if text in ("-exec", "-execdir", "-ok", "-okdir"))
+    for at in islice(actions, _MAX_ACTIONS):
+        after = bisect_right(ends, at)
+        end = ends[after] if after < len(ends) else len(texts)
         for target in _results(texts[:at]):
             words = (
                 replace(word, text=word.text.replace("{}", target), found="{}" in word.text)
                 for word in rest[at + 1 : end]
             )
-            yield Run(tuple(words), f"find {text}")
+            yield Run(tuple(words), f"find {texts[at]}")
 
 
 def _results(args: Sequence[str]) -> list[str]:
