@@ -370,8 +370,8 @@ class _Reader:
                 yield Trait(name="python.dynamic-attribute", **place)
 
     def started_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """The commands a call starts, with their variables, in the directory that it names: files that are run there are
-        not known."""
+        """The commands a call starts, with their variables, in the directory that it names; which files are run there
+        is not known."""
         yield from self.variables(node)
         directory = next((keyword.value for keyword in node.keywords if keyword.arg == "cwd"), None)
         where = self.names.text(directory) if directory is not None else None
