@@ -31,9 +31,8 @@ needs_overlays = pytest.mark.skipif(NO_OVERLAYS, reason="this kernel has no proj
 
 @pytest.fixture(scope="module")
 def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
-    config = Config(
-        audit=AuditConfig(directory=tmp_path_factory.mktemp("state") / "audit")
-    )  # the user's stays as it is
+    state = tmp_path_factory.mktemp("state")  # the user's stays as it is
+    config = Config(state=state, audit=AuditConfig(directory=state / "audit"))
     with Executor(config=config, backends=[JailBackend(minimum=1)]) as executor:
         yield executor
 
