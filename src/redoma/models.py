@@ -69,7 +69,7 @@ _RANKS = {decision: rank for rank, decision in enumerate(Decision)}
 
 
 class Level(enum.StrEnum):
-    """How much stands between a request and its effects (R3.1), derived from the evaluation and the request."""
+    """How much stands between a request and its effects, derived from the evaluation and the request."""
 
     L1 = "L1"
     """Inline: it only looks."""

@@ -1,4 +1,4 @@
-"""Levels (R3.1): which of L1 to L4 a request is, and that nothing gets a lower one by disguise."""
+"""Levels: which of L1 to L4 a request is, and that nothing gets a lower one by disguise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The built-in packs: their own examples, their order, and the verdicts that REQUIREMENTS promise."""
+"""The built-in packs: their own examples, their order, and the verdicts that are promised."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_each_pack_holds_the_one_before_it_at_least_as_strict(weaker: str, stron
 
 
 STANDARD = {
-    # R3.3, R3.4
+    # blocked outright, or asked about
     "rm -rf /": FORBID,
     "rm -rf ~": FORBID,
     "rm -rf *": FORBID,
@@ -69,7 +69,7 @@ STANDARD = {
     "eval 'ls'": PROMPT,
     "echo x > /etc/hosts": PROMPT,
     "sudo ls": PROMPT,
-    # R3.10
+    # what reaches out
     "npm install": PROMPT,
     "pip install x": PROMPT,
     "apt-get install -y x": PROMPT,

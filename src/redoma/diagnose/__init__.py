@@ -1,4 +1,4 @@
-"""Naming what went wrong: error patterns in what a run printed (R3.6).
+"""Naming what went wrong: error patterns in what a run printed.
 
 It reads text that has been sanitised and redacted, and only ever says what it recognised: the status of a run is
 decided elsewhere, by those who know. Of each stream the end is read, since that is where failures are, and no more

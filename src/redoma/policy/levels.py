@@ -1,4 +1,4 @@
-"""How much has to stand between a request and its effects: L1 to L4 of R3.1.
+"""How much has to stand between a request and its effects: L1 to L4.
 
 Derived, so it can't disagree: whatever a person has to be asked about, or is refused, is L4. Of the rest, what is known
 to look only is L1, a known tool that writes in its workspace L2, and code or a program that nobody has reviewed L3.

@@ -1,4 +1,4 @@
-"""One file replaced as a whole: temporary file, validation, rename (R3.9).
+"""One file replaced as a whole: temporary file, validation, rename.
 
 Whoever opens the path, and whatever kills us, finds the old content or the new one. The temporary file is in the same
 directory, since a rename works on one file system only. It is a named one: a nameless one (`O_TMPFILE`) can't take the

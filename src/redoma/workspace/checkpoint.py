@@ -1,4 +1,4 @@
-"""Checkpoints: what a project was before a run that works in it directly, to go back to if the run fails (R3.8).
+"""Checkpoints: what a project was before a run that works in it directly, to go back to if the run fails.
 
     <directory>/locks/KEY        held while a checkpoint is in use; KEY stands for the project's path
     <directory>/KEY/contents     what was in the files

@@ -1,4 +1,4 @@
-"""Which changes a run made that nobody had declared (R3.6)."""
+"""Which changes a run made that nobody had declared."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ NETWORK = (
         match=("aws s3 rm s3://bucket --recursive", "terraform apply", "docker push x", "kubectl config use-context x"),
         not_match=("docker ps", "docker build .", "terraform --version", "kubectl config current-context"),
     ),
-    # A branch of one's own at a remote that has a name is what R3.10 doesn't ask about.
+    # A branch of one's own at a named remote is another rule's.
     ask(
         id="git.push",
         reason="it pushes where, or what, can't be known beforehand",

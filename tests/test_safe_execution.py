@@ -1,4 +1,4 @@
-"""R3, row by row: the safe-execution policy as REQUIREMENTS promises it."""
+"""The safe-execution policy, promise by promise: levels, defaults, checks before a run, blocks, questions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def python(code: str, pack: str = "standard") -> Decision:
     return evaluate(load(pack), Request(code=code)).decision
 
 
-# --- R3.1 ---
+# --- levels ---
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def python(code: str, pack: str = "standard") -> Decision:
         (("docker", "volume", "rm", "data"), Level.L4),
     ],
 )
-def test_r3_1_levels(argv: tuple[str, ...], level: Level) -> None:
+def test_levels(argv: tuple[str, ...], level: Level) -> None:
     request = Request(argv=argv, language="command")
     assert level_of(request, evaluate(load(), request)).level is level
 
 
-def test_r3_1_the_level_is_on_the_result_and_on_record(config: Config) -> None:
+def test_the_level_is_on_the_result_and_on_record(config: Config) -> None:
     with Executor(config) as executor:
         ran = executor.run("echo hi", "bash", backend="native")
         refused = executor.run("sudo ls", "bash", backend="native")
@@ -64,16 +64,16 @@ def test_r3_1_the_level_is_on_the_result_and_on_record(config: Config) -> None:
     assert "[privilege.raise]" in intents[1]["level_why"][0]
 
 
-# --- R3.2 ---
+# --- defaults, and asking for more ---
 
 
-def test_r3_2_defaults() -> None:
+def test_defaults() -> None:
     limits = Limits()
     assert (limits.time, limits.memory, limits.output_lines) == (30, 512 << 20, 1000)
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(30, ALLOW), (60, ALLOW), (60.1, PROMPT), (1e9, PROMPT)])
-def test_r3_2_more_than_a_minute_asks(seconds: float, expected: Decision) -> None:
+def test_more_than_a_minute_asks(seconds: float, expected: Decision) -> None:
     for request in (
         Request(code="print(1)", limits=Limits(time=seconds)),
         Request(code="ls", language="bash", limits=Limits(time=seconds)),
@@ -83,7 +83,7 @@ def test_r3_2_more_than_a_minute_asks(seconds: float, expected: Decision) -> Non
             assert evaluate(load(pack), request).decision is expected
 
 
-def test_r3_2_whoever_owns_the_configuration_says_how_long_runs_may_take(config: Config) -> None:
+def test_whoever_owns_the_configuration_says_how_long_runs_may_take(config: Config) -> None:
     patient = msgspec.structs.replace(config, limits=Limits(time=120))
     with Executor(patient, backends=()) as executor:
         for seconds, expected in ((120, ALLOW), (121, PROMPT)):
@@ -93,32 +93,32 @@ def test_r3_2_whoever_owns_the_configuration_says_how_long_runs_may_take(config:
     assert patient.load_policy().digest != config.load_policy().digest  # an approval is of one of them
 
 
-def test_r3_2_network_and_system_directories_ask() -> None:
+def test_network_and_system_directories_ask() -> None:
     assert bash("curl https://example.com") is PROMPT
     assert bash("echo x > /etc/hosts") is PROMPT
 
 
-# --- R3.3 ---
+# --- checks before a command runs ---
 
 
 @pytest.mark.parametrize("line", ["a; b", "a && b", "a || b", "a | b", "echo `pwd`", "echo $(pwd)"])
-def test_r3_3_injection_patterns_ask_in_the_strict_profile(line: str) -> None:
+def test_injection_patterns_ask_in_the_strict_profile(line: str) -> None:
     assert bash(line, "strict") >= PROMPT
     assert bash(f"echo {shlex.quote(line)}", "strict") is ALLOW
 
 
 @pytest.mark.parametrize("line", ["sudo ls", "su -c id", "chmod 777 a"])
-def test_r3_3_privileges_are_never_just_given(line: str) -> None:
+def test_privileges_are_never_just_given(line: str) -> None:
     assert bash(line) >= PROMPT
     assert bash(line, "strict") is FORBID
 
 
 @pytest.mark.parametrize("line", ["rm -rf", "rm -rf *", "rm -rf .", "rm -r -f --"])
-def test_r3_3_removing_without_an_explicit_path_is_blocked(line: str) -> None:
+def test_removing_without_an_explicit_path_is_blocked(line: str) -> None:
     assert bash(line) is FORBID
 
 
-def test_r3_3_paths_outside_the_expected_directories_are_told_apart() -> None:
+def test_paths_outside_the_expected_directories_are_told_apart() -> None:
     inside = Request(argv=("cp", "a", "out/b"), language="command")
     outside = Request(argv=("cp", "a", "../../b"), language="command")
     assert level_of(inside, evaluate(load(), inside)).level is Level.L2
@@ -126,7 +126,7 @@ def test_r3_3_paths_outside_the_expected_directories_are_told_apart() -> None:
     assert level_of(outside, evaluate(load(), outside, reach=NOTHING)).level is Level.L3
 
 
-# --- R3.4 ---
+# --- blocks ---
 
 
 @pytest.mark.parametrize(
@@ -140,16 +140,16 @@ def test_r3_3_paths_outside_the_expected_directories_are_told_apart() -> None:
         ("touch /usr/lib/a", PROMPT),
     ],
 )
-def test_r3_4_what_is_blocked_and_what_is_asked_about(line: str, expected: Decision) -> None:
+def test_what_is_blocked_and_what_is_asked_about(line: str, expected: Decision) -> None:
     assert bash(line) is expected
     request = Request(code=line, language="bash")
     assert level_of(request, evaluate(load(), request)).level is Level.L4
 
 
-# --- R3.5 ---
+# --- Python: allowlist and forbidden calls ---
 
 
-def test_r3_5_strict_python_is_an_allowlist() -> None:
+def test_strict_python_is_an_allowlist() -> None:
     for module in ("json", "csv", "re", "datetime", "pandas", "numpy", "requests"):
         assert python(f"import {module}", "strict") is ALLOW
     for code in (
@@ -165,18 +165,18 @@ def test_r3_5_strict_python_is_an_allowlist() -> None:
     assert python("import requests\nrequests.post('https://x.org')", "strict") is FORBID
 
 
-# --- R3.6; the rest of it, and R3.7 to R3.9 and R3.11, are in test_r3_after.py ---
+# --- after a run; more of it in test_safe_execution_after.py ---
 
 
-def test_r3_6_credentials_are_taken_out_of_the_output_and_counted(config: Config) -> None:
+def test_credentials_are_taken_out_of_the_output_and_counted(config: Config) -> None:
     with Executor(config) as executor:
         result = executor.run("echo AKIAIOSFODNN7EXAMPLE; printf '\\033[31mred'", "bash", backend="native")
     assert "AKIAIOSFODNN7EXAMPLE" not in result.stdout
     assert sum(result.redacted.values()) == 1
-    assert "\x1b" not in result.stdout  # R3.7: sanitised, never as it came
+    assert "\x1b" not in result.stdout  # sanitised, never as it came
 
 
-# --- R3.10 ---
+# --- what needs approval ---
 
 ASKS: dict[str, list[str]] = {
     "sudo": [
@@ -328,7 +328,7 @@ ASKS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize(("row", "line"), [(row, line) for row, lines in ASKS.items() for line in lines])
-def test_r3_10_asks(row: str, line: str) -> None:
+def test_asks(row: str, line: str) -> None:
     assert bash(line) >= PROMPT
     assert evaluate(load(), Request(argv=("bash", "-c", line), language="command")).decision >= PROMPT
     if not set(line) & set("<>|;&$\\") and "=" not in line.split()[0]:
@@ -362,7 +362,7 @@ def test_r3_10_asks(row: str, line: str) -> None:
         "pg_dump x",
     ],
 )
-def test_r3_10_the_ordinary_neighbours_do_not_ask(line: str) -> None:
+def test_the_ordinary_neighbours_do_not_ask(line: str) -> None:
     assert bash(line) is ALLOW
 
 
@@ -377,13 +377,13 @@ def test_r3_10_the_ordinary_neighbours_do_not_ask(line: str) -> None:
         "git -C sub push -q origin docs-update",
     ],
 )
-def test_r3_10_a_push_of_a_branch_of_ones_own_asks_only_because_it_is_sent_to_another_machine(line: str) -> None:
+def test_a_push_of_a_branch_of_ones_own_asks_only_because_it_is_sent_to_another_machine(line: str) -> None:
     found = evaluate(load(), Request(code=line, language="bash"))
     assert [finding.rule for finding in found.deciding] == ["git.outward"]
     assert evaluate(load("script"), Request(code=line, language="bash"), reach=NOTHING).decision is ALLOW
 
 
-def test_r3_10_without_an_approver_what_asks_does_not_run(config: Config) -> None:
+def test_without_an_approver_what_asks_does_not_run(config: Config) -> None:
     with Executor(config) as executor:
         result = executor.run("touch mark; sudo ls", "bash", backend="native")
     assert (result.status, result.stdout, result.backend) == (Status.DENIED, "", "")

@@ -1,4 +1,4 @@
-"""R3.6 to R3.9 and R3.11: after a run, around a run, and who said yes. The other rows are in test_r3.py."""
+"""The safe-execution policy after a run and around it, and who said yes. The rest is in test_safe_execution.py."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def project(tmp_path: Path) -> Path:
     return place
 
 
-def test_r3_6_output_is_checked_against_the_expected_format(settings: Config) -> None:
+def test_output_is_checked_against_the_expected_format(settings: Config) -> None:
     with Executor(settings) as executor:
         good = executor.run("print('{\"n\": 1}')", expect="json")
         bad = executor.run("print('{\"n\": }')", expect="json")
@@ -40,21 +40,21 @@ def test_r3_6_output_is_checked_against_the_expected_format(settings: Config) ->
     assert bad.mismatch
 
 
-def test_r3_6_error_patterns_are_recognised(settings: Config) -> None:
+def test_error_patterns_are_recognised(settings: Config) -> None:
     with Executor(settings) as executor:
         result = executor.run("def f():\n    raise KeyError('x')\nf()")
     diagnosis = result.diagnoses[0]
     assert (diagnosis.exception, diagnosis.line, diagnosis.kind) == ("KeyError", 2, "python.exception")
 
 
-def test_r3_6_unexpected_side_effects_are_reported(settings: Config, project: Path) -> None:
+def test_unexpected_side_effects_are_reported(settings: Config, project: Path) -> None:
     with Executor(settings) as executor:
         script = "echo 1 > build/made; echo 2 > elsewhere"
         result = executor.run(script, "bash", workspace="overlay", project=project, writes=["build/**"])
     assert result.unexpected == ("elsewhere",)
 
 
-def test_r3_7_results_are_parsed_and_sanitised_and_never_raw(settings: Config) -> None:
+def test_results_are_parsed_and_sanitised_and_never_raw(settings: Config) -> None:
     with Executor(settings) as executor:
         result = executor.run(r"print('\x1b]0;title\x07{\"key\": \"AKIAIOSFODNN7EXAMPLE\"}')", expect="json")
     assert "\x1b" not in result.stdout
@@ -62,16 +62,14 @@ def test_r3_7_results_are_parsed_and_sanitised_and_never_raw(settings: Config) -
     assert list(result.data) == ["key"]
 
 
-def test_r3_7_what_was_cut_is_read_by_range(settings: Config) -> None:
+def test_what_was_cut_is_read_by_range(settings: Config) -> None:
     with Executor(settings) as executor:
         result = executor.run("for n in range(5000): print('line', n)", limits={"output_lines": 100})
         assert result.omitted["stdout"] > 0
         assert result.artifacts["stdout"].lines(2500, 2) == ["line 2499", "line 2500"]
 
 
-def test_r3_8_a_risky_run_that_fails_is_rolled_back_and_one_that_succeeds_is_not(
-    settings: Config, project: Path
-) -> None:
+def test_a_risky_run_that_fails_is_rolled_back_and_one_that_succeeds_is_not(settings: Config, project: Path) -> None:
     subprocess.run(["git", "init", "-q", str(project / "nested")], check=True)
     (project / ".gitignore").write_text("ignored\n")
     (project / "ignored").write_text("but kept\n")
@@ -92,7 +90,7 @@ def test_r3_8_a_risky_run_that_fails_is_rolled_back_and_one_that_succeeds_is_not
     assert [place.name for place in checkpoints.iterdir() if place.name != "locks"] == []
 
 
-def test_r3_9_writes_are_atomic_and_validated(tmp_path: Path) -> None:
+def test_writes_are_atomic_and_validated(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     redoma.atomic_write(path, '{"a": 1}')
     with pytest.raises(NotWritten):
@@ -101,7 +99,7 @@ def test_r3_9_writes_are_atomic_and_validated(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["settings.json"]
 
 
-def test_r3_11_command_reasoning_and_risks_are_shown_and_the_approver_is_on_record(settings: Config) -> None:
+def test_command_reasoning_and_risks_are_shown_and_the_approver_is_on_record(settings: Config) -> None:
     shown: list[str] = []
 
     def decide(ask: Ask) -> Approval:
@@ -122,7 +120,7 @@ def test_r3_11_command_reasoning_and_risks_are_shown_and_the_approver_is_on_reco
     assert "ana" in json.dumps(records[1].data)
 
 
-def test_r3_11_without_an_explicit_yes_nothing_runs(settings: Config) -> None:
+def test_without_an_explicit_yes_nothing_runs(settings: Config) -> None:
     with Executor(settings) as executor:
         result = executor.run("sudo true; echo ran", "bash", backend="native")
     assert (result.status, result.stdout) == (Status.DENIED, "")
