@@ -1,5 +1,6 @@
-"""Sixty everyday Bash lines and forty Python programs, by somebody who has not read the rules: in a cell, over a
-project, and on the host.
+"""Everyday Bash lines and Python programs, by people who have not read the rules: in a cell, over a project, and on the
+host. The second lists came when the rules were done: every destructive or outward example of theirs was already asked
+about, and 8 harmless ones too; two rules were made narrower since.
 """
 
 from __future__ import annotations
@@ -28,17 +29,23 @@ class Example(NamedTuple):
         return Request(code=self.text, language=self.language)
 
 
-def examples(language: Language) -> list[Example]:
-    items = yaml.safe_load((Path(__file__).parent / "everyday" / f"{language}.yaml").read_text())
+def examples(language: Language, which: str = "") -> list[Example]:
+    items = yaml.safe_load((Path(__file__).parent / "everyday" / f"{language}{which}.yaml").read_text())
     return [Example(language, item["text"], item["kind"], item["note"]) for item in items]
 
 
-EXAMPLES = [*examples("bash"), *examples("python")]
+EXAMPLES = [*examples("bash"), *examples("python"), *examples("bash", "_second"), *examples("python", "_second")]
 OVERLAY = NOTHING.over("overlay")
 
 ASKED_ANYWAY = {
     "starts a local agent and adds a key": "it evaluates a program's output and reads a private key",
     "creates a database file in the project": "it writes to a database, as the program that drops its tables does",
+    "renders manifests locally": "the directory it names might also be an address",
+    "one-liner over a CSV": "Perl is not read, but for the plainest lines",
+    "inspects a lockfile": "JavaScript is not read, but for the plainest lines",
+    "flattens local yaml keys": "Ruby is not read",
+    "retry helper around a local test": "what a function is handed to run is not followed",
+    "benchmark of two functions": "what a timer is handed by a loop is not followed",
 }
 """Labelled harmless, and yet what a person has to be asked about on the host; and why."""
 
@@ -49,8 +56,9 @@ def each(kind: str = "") -> pytest.MarkDecorator:
 
 
 def test_the_lists_are_as_long_as_promised() -> None:
-    assert len(examples("bash")) >= 60
-    assert len(examples("python")) >= 40
+    for which in ("", "_second"):
+        assert len(examples("bash", which)) >= 60
+        assert len(examples("python", which)) >= 40
     assert {example.kind for example in EXAMPLES} == {"harmless", "destructive", "outward"}
 
 

@@ -165,9 +165,16 @@ NETWORK = (
             skopeo, crane
         """),
         unless=r"(--version|version|--help|help)( .*)?"
-        r"|config (get-contexts|current-context|view|get-clusters)( -[^\x00\s]+)*",
-        match=("aws s3 rm s3://bucket --recursive", "terraform apply", "docker push x", "kubectl config use-context x"),
-        not_match=("docker ps", "docker build .", "terraform --version", "kubectl config current-context"),
+        r"|config (get-contexts|current-context|view|get-clusters)( [^\x00]*)?"
+        rf"|lint( {_REF})*|template {_NAME} \./{_REF}( -f {_REF})*",  # Helm's, with a chart that is here
+        match=(
+            *("aws s3 rm s3://bucket --recursive", "terraform apply", "docker push x", "kubectl config use-context x"),
+            "helm template billing stable/billing",
+        ),
+        not_match=(
+            *("docker ps", "docker build .", "terraform --version", "kubectl config get-contexts -o name"),
+            *("helm lint charts/billing", "helm template billing ./charts/billing -f values.yaml"),
+        ),
     ),
     # A branch of one's own at a named remote is another rule's.
     ask(
