@@ -295,6 +295,7 @@ def run(code: str, language: Language = "python", **options: Unpack[Options]) ->
     Args:
         code: The source text.
         language: `"python"`, `"bash"` or `"lua"`.
+        args: Arguments of Python or Bash code: `sys.argv[1:]`, `"$@"`.
         timeout: Seconds that it may take; 30 unless configured otherwise.
         memory: Bytes that it may use, or a text such as `"256MiB"`.
         limits: Other limits, as a `Limits` or a mapping of those that differ: `{"disk": "64MiB", "processes": 10}`.
@@ -315,6 +316,8 @@ def run(code: str, language: Language = "python", **options: Unpack[Options]) ->
         expect: What it has to print: `"json"`, `"regex:…"`, a JSON Schema or a type; see `result.data`.
         wait: Whether to wait for a person who has to say yes; if not, the result is `pending`.
         on_output: Called with `"stdout"` or `"stderr"` and a piece of text while it runs.
+        whole_output: Whether `on_output` gets all that is printed, up to `output_total`, and not only what the result
+            keeps.
         reason, requester, label: For whoever is asked, and for the record.
 
     Returns:

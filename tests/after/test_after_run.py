@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -144,15 +143,14 @@ def test_expect_on_the_command_line(redoma_command: Command, tmp_path: Path) -> 
     schema.write_text("[]")
     for bad in (str(schema), "regex:("):
         refused = redoma_command("run", "--expect", bad, "print(42)")
-        assert (refused.returncode, refused.stdout) == (125, "")
+        assert (refused.returncode, refused.stdout) == (2, "")
         assert "next:" in refused.stderr
 
 
 def test_redoma_output_reads_what_was_cut(redoma_command: Command) -> None:
     nothing = redoma_command("output")
     assert (nothing.returncode, nothing.stdout) == (0, "")
-    ran = redoma_command("run", LONG)
-    (run,) = re.findall("redoma output ([0-9a-f]+)", ran.stderr)
+    run = json.loads(redoma_command("run", "--json", LONG).stdout)["id"]
     text = "".join(f"line {n}\n" for n in range(5000))
     assert redoma_command("output", run).stdout == text
     assert redoma_command("output", run, "--from", "3", "--lines", "2").stdout == "line 2\nline 3\n"
@@ -164,5 +162,5 @@ def test_redoma_output_reads_what_was_cut(redoma_command: Command) -> None:
     assert run in redoma_command("output").stdout
     for wrong in (["nope"], [run, "--bytes", "9-3"], [run, "--grep", "x", "--lines", "2"]):
         refused = redoma_command("output", *wrong)
-        assert (refused.returncode, refused.stdout) == (125, "")
+        assert (refused.returncode, refused.stdout) == (2, "")
         assert "next:" in refused.stderr

@@ -41,7 +41,7 @@ _ODD_VALUES: tuple[tuple[str, str, str | re.Pattern[str]], ...] = (
     ("a function", "def f(): pass\nf", re.compile(r"<function f at 0x[0-9a-f]+>")),
     ("a complex number", "2 + 3j", "(2+3j)"),
     ("a range", "range(3)", "range(0, 3)"),
-    ("a list that holds an object", "from decimal import Decimal\n[1, Decimal('1.5')]", "[1, Decimal('1.5')]"),
+    ("a list that holds an object", "from fractions import Fraction\n[1, Fraction(1, 2)]", "[1, Fraction(1, 2)]"),
     ("a numpy array", "import numpy as np\nnp.arange(4).reshape(2, 2)", "array([[0, 1],\n       [2, 3]])"),
     (
         "a data frame",

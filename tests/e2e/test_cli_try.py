@@ -43,14 +43,15 @@ def every_byte(place: Path) -> dict[str, Any]:
     }
 
 
-def at_a_terminal(place: Path, *command: str, answers: list[str]) -> str:
-    """What is on the screen in the end. Each answer is typed when a question is asked."""
+def at_a_terminal(place: Path, *command: str, answers: list[str], early: str = "") -> str:
+    """What is on the screen in the end. Each answer is typed when a question is asked; `early` is typed at once."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(place)
         os.environ |= {"TERM": "dumb", "PAGER": "cat", "LINES": "60", "COLUMNS": "200"}
         program = str(Path(sys.executable).with_name("redoma"))
         os.execv(program, [program, *command])  # noqa: S606 - as a person at that terminal would
+    os.write(terminal, early.encode())
     seen = ""
     while select.select([terminal], [], [], 60)[0]:
         try:
@@ -64,6 +65,14 @@ def at_a_terminal(place: Path, *command: str, answers: list[str]) -> str:
     os.close(terminal)
     os.waitpid(pid, 0)
     return seen.replace("\0", "").replace("\r", "")
+
+
+def test_what_was_typed_before_the_question_answers_nothing(shop: Path) -> None:
+    """Whoever pasted `apply`, or meant it for another program, has not seen the changes."""
+    before = every_byte(shop)
+    seen = at_a_terminal(shop, "try", "sh", "-c", "sleep 1; rm Makefile", answers=["discard"], early="apply\n")
+    assert "Applied" not in seen
+    assert every_byte(shop) == before
 
 
 def test_the_picture_in_the_readme_is_what_happens(shop: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_removal_is_tried_applied_and_undone(tmp_path: Path, redoma_command: C
     assert (tried.returncode, files(place)) == (0, before), tried.stderr
     kept = tried.stderr.split("Kept as ")[1].split(".")[0]
     with Executor() as executor:
-        executor.apply(kept)
+        executor.apply(kept, by_hand=True)
         assert files(place) == {"src/main.c": "src/main.c"}
         executor.undo(kept)
     assert files(place) == before

@@ -8,6 +8,7 @@ import os
 import shlex
 import stat
 import sys
+import termios
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
@@ -254,6 +255,12 @@ def new_file(path: Path, *, force: bool) -> Iterator[TextIO]:
 def is_a_dialogue() -> bool:
     """Whether a person sits there, who sees what we say and can answer."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def forget_what_was_typed() -> None:
+    """Drop what was typed or pasted before a question was shown: it answers nothing."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def standard_input(most: int = -1) -> bytes:

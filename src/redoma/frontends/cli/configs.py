@@ -10,7 +10,7 @@ import msgspec
 
 from redoma.errors import ConfigError
 
-from .common import CommandGroup, State, columns, json_option, print_json
+from .common import CommandGroup, State, columns, forget_what_was_typed, json_option, print_json
 
 if TYPE_CHECKING:
     from redoma.config.places import Source
@@ -109,6 +109,7 @@ def show_before_trust(source: Source, changes: list[str], none: str, yes: bool, 
     for change in changes or [none]:
         click.echo(f"  - {change}", err=as_json)
     if not yes:
+        forget_what_was_typed()
         click.confirm("Trust exactly this content?", abort=True, err=True)
     return shown
 

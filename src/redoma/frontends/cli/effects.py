@@ -12,7 +12,7 @@ import click
 
 from redoma.models import Change, Effect, Version
 
-from .common import CommandGroup, State, columns, is_a_dialogue, json_option, print_json, shown
+from .common import CommandGroup, State, columns, forget_what_was_typed, is_a_dialogue, json_option, print_json, shown
 from .complete import files, kept_changes
 
 if TYPE_CHECKING:
@@ -162,6 +162,7 @@ def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[st
     by_hand = is_a_dialogue() and not as_json
     if by_hand:  # whoever says yes has seen what to
         _show(_kept(state).get(id))
+        forget_what_was_typed()
         if not click.confirm("Apply these changes?", err=True):
             click.echo("Nothing was applied.", err=True)
             return 1

@@ -11,7 +11,7 @@ import click
 from redoma.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 from redoma.models import Effect, Result
 
-from .common import EndsInCommand, State, given_command, is_a_dialogue
+from .common import EndsInCommand, State, forget_what_was_typed, given_command, is_a_dialogue
 from .effects import name, show_diffs, summary, tree
 from .runs import follow, limits_of_a_run, run_options, show
 from .tools import as_found, say_why_it_is_not_there
@@ -139,6 +139,7 @@ def _say_refused(effect: Effect) -> None:
 def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str]) -> None:
     show_diffs(effect)
     while True:
+        forget_what_was_typed()
         answer = click.prompt(
             "Apply all, choose files, show the diff, discard, or keep for later?",
             type=_Answer(["apply", "choose", "diff", "discard", "keep"]),
@@ -153,7 +154,7 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
             applied = executor.apply(result.id, named=named, by_hand=True)
             _say_applied(result, len(applied.applied), applied.left)
         elif answer == "choose":
-            paths = [change.path for change in effect.changes if click.confirm(f"  {name(change.path)}?", err=True)]
+            paths = [change.path for change in effect.changes if _is_chosen(change.path)]
             if not paths:
                 continue
             applied = executor.apply(result.id, paths=paths, named=named, by_hand=True, exact=True)
@@ -164,6 +165,11 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
         else:
             _say_kept(result)
         return
+
+
+def _is_chosen(path: str) -> bool:
+    forget_what_was_typed()
+    return click.confirm(f"  {name(path)}?", err=True)
 
 
 class _Answer(click.Choice[str]):

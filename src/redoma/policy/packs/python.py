@@ -406,10 +406,15 @@ CORE = (
 
 CORE_ADVICE = {
     **dict.fromkeys(("strict.import", "strict.smuggled-module", "python.dynamic-import"), CORE[0].suggestion),
-    **dict.fromkeys(("python.dynamic-code", "script.text-as-code", "strict.call"), "write the code out"),
-    **dict.fromkeys(("python.dynamic-command", "script.starts-a-shell"), "leave it out: code here starts no programs"),
+    **dict.fromkeys(("python.dynamic-code", "python.eval", "script.text-as-code", "strict.call"), "write the code out"),
+    **dict.fromkeys(
+        ("python.dynamic-command", "python.starts", "python.processes", "script.starts-a-shell"),
+        "leave it out: code here starts no programs",
+    ),
     **dict.fromkeys(("script.secret", "script.assigned-secret", "script.unquoted-secret"), "leave the secret out"),
-    **dict.fromkeys(("strict.file", "strict.request"), "write the data into the code"),
+    **dict.fromkeys(
+        ("strict.file", "strict.request", "python.network", "python.pickle"), "write the data into the code"
+    ),
     "python.dynamic-attribute": "use plain names and attributes",
     "source.too-large": CORE[1].suggestion,
     "source.too-deep": "write it with less nesting",
