@@ -51,7 +51,7 @@ def test_timeout_and_memory_are_short_for_limits(fake: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("256MiB", 256 << 20), ("1.5GB", 1_500_000_000), ("64 KiB", 65536), ("1048576", 1048576)]
+    ("text", "size"), [("256MiB", 256 << 20), ("1.5GB", 1_500_000_000), ("2048 KiB", 2 << 20), ("1048576", 1048576)]
 )
 def test_sizes_can_be_text(fake: Any, text: str, size: int) -> None:
     assert fake(limits={"disk": text, "memory": text}).limits == Limits(disk=size, memory=size)
@@ -249,3 +249,39 @@ def test_public_functions_say_what_they_take_return_and_raise() -> None:
         for name, member in inspect.getmembers(kind, callable):
             if not name.startswith("_") and member.__module__.startswith("redoma"):
                 assert member.__doc__, f"{kind.__name__}.{name}"
+
+
+# --- traps -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["object()", "[object()]", "lambda: 1"])
+def test_any_other_value_is_its_repr(code: str) -> None:
+    result = redoma.run(code, timeout=20)
+    assert result.ok, result.error
+    assert "object at 0x" in result.value or "lambda" in result.value
+
+
+def test_a_repr_that_fails_is_the_code_s_own_error() -> None:
+    result = redoma.run("class A:\n    def __repr__(self): 1 / 0\nA()", timeout=20)
+    assert (result.exception, "_Odd" in result.stderr) == ("ZeroDivisionError", False)
+
+
+def test_a_run_on_the_host_finds_no_program_in_the_current_directory(tmp_path: Path) -> None:
+    """Without PATH, Bash would take its own, which ends in the current directory."""
+    (tmp_path / "gti").write_text("#!/bin/sh\necho found\n")
+    (tmp_path / "gti").chmod(0o755)
+    for result in (
+        redoma.command(["bash", "-c", "gti; echo $PATH"], backend="native", cwd=str(tmp_path)),
+        redoma.run("gti; echo $PATH", "bash", backend="native", cwd=str(tmp_path)),
+    ):
+        assert "found\n" not in result.stdout
+        assert result.stdout.startswith("/usr/local/sbin:/usr/local/bin:")
+        assert "." not in result.stdout.strip().split(":")
+
+
+def test_advice_on_words_and_memory_works_when_followed() -> None:
+    with pytest.raises(InvalidRequest, match=r"write \['ls', '-l'\]"):
+        redoma.command("ls -l")
+    for memory in (256, "256"):
+        with pytest.raises(InvalidRequest, match='write "256MiB"'):
+            redoma.run("1", memory=memory)

@@ -109,7 +109,7 @@ class AsyncExecutor:
         return AsyncLiveRun(live, lambda live: self.submit(asked, live=live))
 
     def _source(self, code: str, language: Language, options: Options) -> Asked:
-        request = intake.build(self.config, self.backends, options, code=code, language=language)
+        request = intake.build(self.config, self.backends, intake.with_path(options), code=code, language=language)
         asked = Asked(request, options.get("policy"), wait=options.get("wait", True), writes=_writes(options))
         return asked._replace(expectation=_expectation(options))
 
@@ -131,7 +131,7 @@ class AsyncExecutor:
             asked = Asked(request, options.get("policy"), objections, on, control, judged, entry=entry)
         else:
             argv = intake.words("argv", command)
-            request = intake.build(self.config, self.backends, options, argv=argv, language="command")
+            request = intake.build(self.config, self.backends, intake.with_path(options), argv=argv, language="command")
             asked = Asked(request, options.get("policy"), control=control, wait=options.get("wait", True))
         asked = asked._replace(live_input=live_input, unread_input=unread_input)
         return asked._replace(expectation=_expectation(options), writes=_writes(options))

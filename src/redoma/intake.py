@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import pwd
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, get_args
@@ -71,6 +72,18 @@ class Options(More, total=False):
     """Whether a stream gives all that is printed, up to `output_total`; else it gives as much as the result keeps."""
 
 
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def with_path(options: Options) -> Options:
+    """The options, with a PATH for a run on the host that has none: Bash would take its own, which ends in the current
+    directory. Configured executors get exactly the variables that they name."""
+    env = options.get("env", {})
+    if options.get("backend") != "native" or not isinstance(env, Mapping) or "PATH" in env:
+        return options
+    return {**options, "env": {"PATH": _PATH, **env}}
+
+
 def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:
     """A request, or `InvalidRequest` that says what is wrong with it."""
     must_be_known("option", options, Options.__annotations__)
@@ -131,10 +144,20 @@ def _must_fit(parts: Iterable[str]) -> None:
 def words(name: str, given: Iterable[str]) -> tuple[str, ...]:
     """Several words. One text is not taken for the list of its letters."""
     if isinstance(given, (str, bytes)):
-        raise InvalidRequest(f"{name} is one text", why="it takes a list of words", next=f"write [{given!r}]")
+        raise InvalidRequest(f"{name} is one text", why="it takes a list of words", next=f"write {_split(given)!r}")
     if not isinstance(given, Iterable):
         raise InvalidRequest(f"{name} is {given!r}", why="it takes a list of words", next=f"write [{str(given)!r}]")
     return tuple(_plain(word) for word in given)
+
+
+def _split(text: str | bytes) -> list[str] | list[bytes]:
+    """The words of a text, as a shell reads them if it can."""
+    if isinstance(text, bytes):
+        return [text]
+    try:
+        return shlex.split(text) or [text]
+    except ValueError:
+        return [text]
 
 
 def source(code: str) -> str:
@@ -146,8 +169,8 @@ def must_be_configured(address: str, config: Config) -> None:
     if not config.entries:
         raise InvalidRequest(
             f"unknown executor {address!r}",
-            why="none is configured",
-            next="write it under `entries` in redoma.yaml: see docs/configuration.md",
+            why=" ".join(("none is configured.", *config.notices)).rstrip("."),
+            next="write it under `entries` in redoma.yaml, or trust the file: see docs/configuration.md",
         )
     must_be_known("executor", [address], config.entries)
 

@@ -146,6 +146,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise InvalidRequest(
                     f"limit {name!r} is {value!r}", why="a limit is a positive number", next=f"set {name} above 0"
                 )
+            if name == "memory" and value < MiB:
+                raise InvalidRequest(
+                    f"memory is {value:g} bytes", why="no program fits into that", next=f'write "{value:g}MiB"'
+                )
             if name not in ("time", "cpu") and not isinstance(value, int):
                 raise InvalidRequest(
                     f"limit {name!r} is {value!r}", why="it counts whole units", next=f"use {int(value) or 1}"

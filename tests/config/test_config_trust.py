@@ -355,7 +355,7 @@ _RULES = st.dictionaries(
 _FILES = st.fixed_dictionaries(
     {},
     optional={
-        "limits": st.fixed_dictionaries({}, optional={"time": st.integers(1, 60), "memory": st.integers(1, 2**30)}),
+        "limits": st.fixed_dictionaries({}, optional={"time": st.integers(1, 60), "memory": st.integers(2**20, 2**30)}),
         "audit": st.fixed_dictionaries({}, optional=_AUDIT),
         "policy": st.fixed_dictionaries(
             {},

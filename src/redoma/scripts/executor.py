@@ -244,7 +244,8 @@ def _answer(result: Result, limits: Limits) -> ExecutionResult:
         case Status.TIMEOUT:  # earlier, by the processor time of all its processes together
             return _failed(result, f"Script execution timed out: {result.error}")
         case Status.FAILED:
-            return _failed(result, result.error or "it could not be run")
+            needed = 'without an engine, use ScriptExecutor("jail")' if result.backend in ("", "docker") else ""
+            return _failed(result, "; ".join(filter(None, (result.error or "it could not be run", needed))))
         case _:
             code, error = result.shell_exit, result.error
     return ExecutionResult(result.ok, result.stdout, result.stderr, code, error=error)

@@ -35,9 +35,10 @@ def encode(value: object, max_bytes: int) -> object:
     try:
         return _Encoder(max_bytes).encode(value, 0)
     except _Odd:
-        return ["repr", repr(value)[:max_bytes]]
+        pass
     except (_TooLarge, RecursionError):
         return ["repr", f"<{type(value).__name__}, too large to return>"]
+    return ["repr", repr(value)[:max_bytes]]  # here, so that what it raises shows nothing of ours but this line
 
 
 class _Encoder:
@@ -81,7 +82,7 @@ class _Encoder:
         """Dates, decimals, and NumPy's scalars as what they hold. Nothing is imported: whoever made one has."""
         for module, names in _EXACT.items():
             for name in names:
-                if kind is getattr(sys.modules.get(module), name, object):
+                if kind is getattr(sys.modules.get(module), name, None):
                     if name == "Decimal" and self._keys:  # the parent takes none there: see `_unhashable`
                         raise _Odd
                     return [name, self._text(_spelt(value, name))]
