@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import posixpath
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -92,8 +91,8 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return Reach(
             files="host" if any(not mount["ReadOnly"] for mount in mounts) else "none",
             network=self.network_mode != "none",
-            # A socket takes orders through a read-only mount as well.
-            system=shared or bool(self.cap_add) or any(_holds_sockets(mount["Source"]) for mount in mounts),
+            # A socket takes orders through a read-only mount as well, and a directory of the host may hold some.
+            system=shared or bool(self.cap_add) or any(mount["Type"] == "bind" for mount in mounts),
         )
 
     def image(self, language: Language) -> str:
@@ -237,12 +236,6 @@ def _host(box: Box) -> dict[str, Any]:
         "CapAdd": list(box.cap_add),
         **({"Runtime": box.runtime} if box.runtime else {}),
     }
-
-
-def _holds_sockets(source: str) -> bool:
-    """Whether it is a socket by its name, or a directory where services of a host have theirs."""
-    path = posixpath.normpath(source)
-    return ".sock" in path or path in ("/", "//", "/var", "/tmp") or path.startswith(("/run", "/var/run"))  # noqa: S108
 
 
 def _mount(volume: str) -> dict[str, Any]:
