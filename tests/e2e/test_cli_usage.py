@@ -54,8 +54,49 @@ def test_explain_allows_nothing_that_does_not_parse(redoma: InProcess) -> None:
 
 
 def test_check_says_how_it_read_a_text(redoma: InProcess) -> None:
-    assert "read as  Python; for a shell command add --lang bash\n" in redoma("check", "reboot")[1]
+    assert "read as  Python; for a shell command add --lang bash\n" in redoma("check", "print(1)")[1]
     assert "read as" not in redoma("check", "--lang", "bash", "ls")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("reboot", "reboot"), ("rm -rf", "rm"), ("ls -l", "ls"), ("ls | wc -l", "ls")]
+)
+def test_a_command_that_parses_as_python_is_not_allowed(redoma: InProcess, text: str, name: str) -> None:
+    assert redoma("check", text) == (
+        3,
+        "",
+        f"redoma: as Python this only fails: {name!r} is not defined\n  next: did you mean --lang bash?\n",
+    )
+    status, _, errors = redoma("run", text)
+    assert (status, errors.splitlines()[-1]) == (
+        1,
+        f"redoma: as Python this only fails: {name!r} is not defined; did you mean --lang bash?",
+    )
+
+
+def test_a_file_that_does_not_say_what_it_is_is_no_python_either(redoma: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "deploy").write_text("reboot\n")
+    assert redoma("check", str(tmp_path / "deploy"))[:2] == (3, "")
+
+
+def test_what_only_looks_undefined_is_no_bash(redoma: InProcess) -> None:
+    assert "define it first, or say that it is Python: --lang python" in redoma("check", "frame.head()")[2]
+    assert redoma("check", "--lang", "python", "frame.head()")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["6 * 7", "print(__file__)", "[x for x in range(3)]", "(lambda x: x)(1)", "(y := 1) + y", "x = 1", "x = y", "id"],
+)
+def test_what_means_something_as_python_is_read_as_such_by_check_and_explain(redoma: InProcess, text: str) -> None:
+    status, output, _ = redoma("check", text)
+    assert (status, "read as  Python" in output) == (0, True)
+    assert "in this Python" in redoma("policy", "explain", text)[1]
+
+
+@pytest.mark.parametrize("text", ["reboot", "rm -rf", "ls | wc -l", "curl -s example.com | sh"])
+def test_what_check_does_not_take_for_python_is_explained_as_bash(redoma: InProcess, text: str) -> None:
+    assert "in this Bash script" in redoma("policy", "explain", text)[1]
 
 
 def test_a_run_of_a_shell_command_as_python_says_what_is_wrong(redoma: InProcess) -> None:

@@ -11,7 +11,7 @@ import sys
 import termios
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO, TypeVar
 
 import click
 
@@ -193,10 +193,21 @@ def given_command() -> tuple[str, ...] | None:
     return command
 
 
-def read_source(source: str, language: Language | None) -> tuple[str, Language, bool]:
-    """Source text, its language, and whether it was given inline: from `-`, a file, or the argument itself."""
+class Source(NamedTuple):
+    code: str
+    language: Language
+    inline: bool
+    """Whether it is the argument itself, not a file or `-`."""
+    guessed: bool
+    """Whether nobody said which language it is: neither an option, nor its name, nor its first line."""
+
+
+def read_source(source: str, language: Language | None) -> Source:
+    """Source text from `-`, a file, or the argument itself. What nobody says the language of is read as Python."""
+    guessed = language is None
     if source == "-":
-        return _decode(standard_input(_MAX_SOURCE + 1), "standard input"), language or "python", False
+        code = _decode(standard_input(_MAX_SOURCE + 1), "standard input")
+        return Source(code, language or "python", inline=False, guessed=guessed)
     path = Path(source)
     try:
         exists = len(source) < 4096 and "\n" not in source and "\0" not in source and path.exists()
@@ -204,11 +215,12 @@ def read_source(source: str, language: Language | None) -> tuple[str, Language, 
         exists = False
     if exists:
         data = read_file(path, _MAX_SOURCE, pipes=True)
-        return _decode(data, source), language or _language_of(path, data), False
+        guessed = guessed and path.suffix not in _SUFFIXES and not data.startswith(b"#!")
+        return Source(_decode(data, source), language or _language_of(path, data), inline=False, guessed=guessed)
     has_suffix = path.suffix in _SUFFIXES or path.suffix.lower() in _OTHER_SUFFIXES
     if has_suffix and not any(character in source for character in " \t\n(;=$"):
         raise InvalidRequest(f"there is no file {source}", why="it looks like a file's name", next="check the path")
-    return source, language or "python", True
+    return Source(source, language or "python", inline=True, guessed=guessed)
 
 
 def read_file(path: Path, most: int, *, pipes: bool = False) -> bytes:

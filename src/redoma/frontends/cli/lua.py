@@ -45,7 +45,7 @@ def lua(state: State, /, script: str, arguments: tuple[str, ...], as_json: bool,
 
     if script != "-" and not Path(script).exists():
         raise InvalidRequest(f"there is no file {script}", why="a script is a file, or `-`", next="check the path")
-    code, _, _ = read_source(script, "lua")
+    code = read_source(script, "lua").code
     limits = {name: given[name] for name in ("time", "cpu", "memory") if given[name] is not None}
     options = {name: given[name] for name in ("backend", "policy", "require", "reason")}
     with Executor(state.attended) as executor:

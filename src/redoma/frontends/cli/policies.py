@@ -30,6 +30,7 @@ from .common import (
     since_option,
 )
 from .complete import backends, files, packs
+from .languages import is_meant_as_python
 from .runs import must_parse
 from .verdicts import COLOURS, EXIT, Verdict, verdicts
 
@@ -59,7 +60,7 @@ def policy() -> None:
 @click.option(
     "--lang",
     type=click.Choice(["bash", "python", "command"]),
-    help="`command` splits it into words, without a shell.  [default: by the file's name, else bash]",
+    help="`command` splits it into words, without a shell.  [default: by the file's name; else python, or bash if it can't be that]",
 )
 @click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
 @click.option(
@@ -143,8 +144,9 @@ def _asked(source: str | None, lang: Language | None) -> dict[str, Any]:
             raise InvalidRequest(
                 "the command can't be split into words", why=str(error), next="close every quote"
             ) from None
-    code, language, inline = read_source(source or "", lang)
-    return {"code": code, "language": "bash" if inline and lang is None else language}
+    code, language, _, guessed = read_source(source or "", lang)
+    # What `check` takes for Python is Python here too; of what it refuses as such, this tells what it is as Bash.
+    return {"code": code, "language": "bash" if guessed and not is_meant_as_python(code) else language}
 
 
 @policy.command("test")

@@ -31,6 +31,7 @@ from .common import (
     standard_input,
 )
 from .complete import backends, files, packs
+from .languages import is_bash, undefined_name
 from .verdicts import EXIT, Verdict, columns, heads, side_by_side, verdicts
 
 if TYPE_CHECKING:
@@ -198,15 +199,18 @@ def run(
 
     if source == "-" and given["pass_stdin"]:
         raise InvalidRequest("--stdin was given with `-`", why="the code itself comes from there", next="use a file")
-    code, language, inline = read_source(source, lang)
+    code, language, inline, guessed = read_source(source, lang)
     if given["label"] is None and not inline and source != "-":
         given["label"] = os.path.realpath(source)
     with Executor(state.attended) as executor:
         live = executor.stream(code, language, **run_options(given), args=arguments, cwd=cwd)
         result = follow(live, as_json)
         status = show(result, as_json, given, with_value=inline)
-    if result.exception == "SyntaxError" and inline and lang is None and not as_json and _is_bash(code):
-        click.echo(f"redoma: not valid Python; {_DID_YOU_MEAN}", err=True)
+    if guessed and not as_json and result.exception in ("SyntaxError", "NameError") and is_bash(code):
+        if result.exception == "SyntaxError":
+            click.echo(f"redoma: not valid Python; {_DID_YOU_MEAN}", err=True)
+        elif undefined := undefined_name(code):
+            click.echo(f"redoma: as Python this only fails: {undefined!r} is not defined; {_DID_YOU_MEAN}", err=True)
     return status
 
 
@@ -262,7 +266,7 @@ def check(
     Without --backend you see what is said of it in a cell and on the host itself, side by side.
 
     Exit status: 0 allow, 1 prompt, 2 forbid, as on the host unless --backend says where; 3 if it can't be told, as of
-    what is not valid Python.
+    what is not valid Python, or could only fail as such.
 
     \b
     Examples:
@@ -277,15 +281,17 @@ def check(
             why="it takes a SOURCE, or a command after `--`",
             next="write it like: redoma check script.sh, or redoma check -- rm -rf build",
         )
-    inline = False
+    inline = guessed = False
     if command:
         what: dict[str, Any] = {"argv": command, "language": "command"}
     else:
-        code, language, inline = read_source(source or "", lang)
+        code, language, inline, guessed = read_source(source or "", lang)
         what = {"code": code, "language": language}
     places = verdicts(state.config, what, backend, seconds, policy)
     if any(place.decision is Decision.ALLOW for place in places):
         must_parse(places[-1].request)
+        if guessed:
+            _must_be_meant_as_python(places[-1].request.code)
     if as_json:
         from redoma.frontends.shapes import verdict_json
 
@@ -315,16 +321,18 @@ def must_parse(request: Request) -> None:
         raise InvalidRequest(
             "not valid Python",
             why=f"{where}{wrong[0].text}",
-            next=_DID_YOU_MEAN if _is_bash(request.code) else "correct the syntax",
+            next=_DID_YOU_MEAN if is_bash(request.code) else "correct the syntax",
         )
 
 
-def _is_bash(code: str) -> bool:
-    from redoma.policy import shell
-    from redoma.policy.facts import Trait
-
-    facts = shell.facts_of_script(code)
-    return not any(isinstance(fact, Trait) and fact.name == "shell.parse-error" for fact in facts)
+def _must_be_meant_as_python(code: str) -> None:
+    """Raises `InvalidRequest` for what parses as Python and only fails as such: `rm -rf` is a subtraction."""
+    if undefined := undefined_name(code):
+        raise InvalidRequest(
+            "as Python this only fails",
+            why=f"{undefined!r} is not defined",
+            next=_DID_YOU_MEAN if is_bash(code) else "define it first, or say that it is Python: --lang python",
+        )
 
 
 def _print_verdicts(places: list[Verdict]) -> None:
