@@ -86,6 +86,12 @@ class Live:
                 self._append(name, shown.ended())
             return self._given()
 
+    @property
+    def altered(self) -> frozenset[Stream]:
+        """The streams of which not everything was plain text: some of it was replaced, or left out."""
+        with self._lock:
+            return frozenset(name for name, shown in self._streams.items() if shown.altered)
+
     def _by_arrival(self) -> list[tuple[Stream, _Shown]]:
         return sorted(self._streams.items(), key=lambda item: item[1].since or 0.0)
 
@@ -118,6 +124,8 @@ class _Shown:
         self._due = 4 * self._margin  # bytes that may wait before they are looked at for that reason
         self.since: float | None = None
         """Since when something waits that a pause might release."""
+        self.altered = False
+        """Whether some of it was not plain text."""
 
     def add(self, data: bytes, now: float) -> bytes:
         """Take it. There is something to show at once only when more waits than should."""
@@ -197,6 +205,7 @@ class _Shown:
     def _advance(self, raw: bytes, *, inside: bool = False, ended: bool = False) -> bytes:
         """Show of `raw`, which `pending` begins with, what is safe to show and wasn't shown yet."""
         clean = sanitised(raw, self._redactor)
+        self.altered = self.altered or clean != raw
         if self._shown.startswith(clean):
             return b""
         if not clean.startswith(self._shown):

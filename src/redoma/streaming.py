@@ -48,6 +48,11 @@ class AsyncLiveRun:
             )
         return self._result
 
+    @property
+    def altered(self) -> frozenset[Stream]:
+        """The streams of which some was replaced or left out so far because it was not plain text."""
+        return self._live.altered
+
     async def next_chunk(self) -> Chunk | None:
         """The next piece; None when the run has ended and everything was given."""
         try:

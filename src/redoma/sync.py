@@ -17,7 +17,7 @@ from .config import Config
 from .errors import CallbackError, RedomaError
 from .executor import AsyncExecutor
 from .intake import Options
-from .models import Chunk, Evaluation, Language, Request, Result
+from .models import Chunk, Evaluation, Language, Request, Result, Stream
 from .streaming import AsyncLiveRun, OnOutput
 from .workspace.kept import Kept
 from .workspace.restoring import Restored
@@ -206,6 +206,11 @@ class LiveRun:
     @property
     def result(self) -> Result:
         return self._core.result
+
+    @property
+    def altered(self) -> frozenset[Stream]:
+        """The streams of which some was replaced or left out so far because it was not plain text."""
+        return self._core.altered
 
     @property
     def rolled_back(self) -> tuple[str, Restored] | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+InProcess = Callable[..., tuple[int, str, str]]
 PROGRAM = str(Path(sys.executable).with_name("redoma"))
 
 
@@ -75,3 +76,22 @@ def test_a_run_ends_when_its_reader_leaves(code: str) -> None:
         assert process.wait() == 141
     assert time.monotonic() - left < 5
     assert left - began < 20
+
+
+@pytest.mark.parametrize("data", ["\\xff", "a\\x00b", "a\\r\\nb\\r\\n"])
+def test_output_that_is_no_text_is_not_altered_in_silence(redoma: InProcess, data: str) -> None:
+    status, _, errors = redoma("run", f"import sys; n = sys.stdout.buffer.write(b'{data}')")
+    assert (status, errors) == (
+        0,
+        "redoma: note: parts that are not plain text were replaced or left out; "
+        "-o FILE brings files back whole, from a run without --workspace\n",
+    )
+
+
+def test_text_is_not_said_to_be_altered(redoma: InProcess) -> None:
+    assert redoma("run", "print('ação\\t✓', 'x' * 200_000)")[2] == ""
+    assert redoma("run", "print('key AKIAIOSFODNN7EXAMPLA')")[2].startswith("redoma: redacted:")
+
+
+def test_json_says_nothing_beside_its_document(redoma: InProcess) -> None:
+    assert redoma("run", "--json", "import sys; n = sys.stdout.buffer.write(b'\\xff')")[2] == ""

@@ -60,7 +60,8 @@ def policy() -> None:
 @click.option(
     "--lang",
     type=click.Choice(["bash", "python", "command"]),
-    help="`command` splits it into words, without a shell.  [default: by the file's name; else python, or bash if it can't be that]",
+    help="`command` splits it into words, without a shell.  "
+    "[default: by the file's name; else python, or bash if it can't be that]",
 )
 @click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
 @click.option(

@@ -383,6 +383,10 @@ def follow(live: LiveRun, as_json: bool) -> Result:
             project, restored = live.rolled_back
             _print_put_back(project, restored.paths, {**restored.left, **restored.failed})
         raise
+    if "stdout" in live.altered and not as_json and not sys.stdout.isatty():
+        note = "parts that are not plain text were replaced or left out; "
+        note += "-o FILE brings files back whole, from a run without --workspace"
+        click.echo(f"{click.style('redoma: note:', fg='yellow')} {note}", err=True)
     return run.result
 
 
