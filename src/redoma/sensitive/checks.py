@@ -298,6 +298,8 @@ def url_password(text: bytes, start: int, end: int) -> Span | None:
     """`scheme://user:password@host`: only the password goes, so that a reader still sees which host it was."""
     colon = text.index(b":", start + len(b"://"))
     value = text[colon + 1 : end - 1]
+    if re.fullmatch(rb"\[redacted:[a-z-]+\]", text[start + len(b"://") : end - 1]):  # our own replacement of both
+        return None
     return None if _STAND_IN.match(value) or value.lower() in _WORDS else (colon + 1, end - 1)
 
 
@@ -418,6 +420,14 @@ def key_end(text: bytes, start: int, end: int) -> Span | None:
     return start - len(body.lstrip()), end
 
 
+# `react@18.2.0.tgz`, `logo@2x.png`, `user@1000.service`: a version, and endings of files that are no top-level domain.
+_NO_DOMAIN = re.compile(
+    rb"@(?:[0-9]+\.){2}|\.(?:deb|gif|gz|html?|jar|jpe?g|js|json|mount|png|rpm|scope|service|slice|socket|svg|tar|tgz"
+    rb"|timer|tsx?|txt|webp|whl|xz|ya?ml)\Z",
+    re.IGNORECASE,
+)
+
+
 def email(text: bytes, start: int, end: int) -> Span | None:
     # The pattern starts at the last character before the @; reading on backwards here keeps it from trying
     # every word of the text as the beginning of an address.
@@ -426,6 +436,10 @@ def email(text: bytes, start: int, end: int) -> Span | None:
         begin -= 1
     local = text[begin : start + 1]
     if text[begin - 1 : begin] == b":" and b"://" in text[max(0, begin - 70) : begin]:  # `http://user:pass@host.org`
+        return None
+    if text[max(0, begin - 3) : begin] == b"://" and text[start + 1 : start + 2] == b"@":  # `https://user@host.org`
+        return None
+    if _NO_DOMAIN.search(text, start + 1, end):
         return None
     if local == b"git" or text[end : end + 1] == b"(":  # a git remote, and `a@b.dot(c)` in Python
         return None
