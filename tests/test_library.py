@@ -285,3 +285,8 @@ def test_advice_on_words_and_memory_works_when_followed() -> None:
     for memory in (256, "256"):
         with pytest.raises(InvalidRequest, match='write "256MiB"'):
             redoma.run("1", memory=memory)
+
+
+def test_an_unknown_policy_is_told_with_the_choices() -> None:
+    with pytest.raises(InvalidRequest, match=r"policy 'strikt': choose none, .* or core\. Next: did you mean 'strict'"):
+        redoma.run("1", policy="strikt")

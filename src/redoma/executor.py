@@ -39,7 +39,7 @@ from .intake import Options
 from .live import Live
 from .models import Decision, Evaluation, Language, Limits, MiB, Request, Result, Status, Stream
 from .output import Capture, Spool
-from .policy import Leveled, Policy, evaluate, level_of, secrets_in
+from .policy import PACKS, Leveled, Policy, evaluate, level_of, secrets_in
 from .projects import Projects
 from .reach import NOTHING, Reach
 from .sensitive import Redactor
@@ -178,6 +178,8 @@ class AsyncExecutor:
         return functools.reduce(Reach.__or__, (_reach(backend, asked.request) for backend in tried), NOTHING)
 
     def _policy(self, pack: str | None) -> Policy:
+        if pack is not None:
+            intake.must_be_one_of("policy", pack, PACKS)
         if pack not in self._policies:
             self._policies[pack] = self.config.load_policy(pack)
         return self._policies[pack]

@@ -137,7 +137,7 @@ class Executor:
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
         """What policy says of a request, without running it: the `Evaluation`, with its findings and its decision.
 
-        `policy` names the pack that judges; by default the configured one. Raises `PolicyError` for an unknown one.
+        `policy` names the pack that judges; by default the configured one. Raises `InvalidRequest` for an unknown one.
         """
         return self.core.check(request, policy)
 

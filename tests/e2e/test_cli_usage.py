@@ -315,3 +315,39 @@ def test_rules_of_the_monitor_do_not_fill_the_newest_records(redoma: InProcess, 
     # A label is its requester's to choose: nobody hides behind one.
     redoma("run", "--label", "monitor:rule:load", "print('hidden')")
     assert "print('hidden')" in redoma("audit", "tail", "-n", "4")[1]
+
+
+# --- what was typed makes no sense ---
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--policy", "strikt", "1"),
+        ("exec", "--policy", "strikt", "--", "ls"),
+        ("policy", "explain", "--policy", "strikt", "1"),
+    ],
+)
+def test_an_unknown_policy_is_wrong_usage(redoma: InProcess, arguments: tuple[str, ...]) -> None:
+    status, _, errors = redoma(*arguments)
+    assert (status, errors) == (
+        2,
+        "redoma: policy 'strikt': choose none, standard, script, strict or core\n  next: did you mean 'strict'?\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("try", "--project", "nosuch", "ls"), ("exec", "--workspace", "read-only", "--project", "nosuch", "ls")],
+)
+def test_a_project_that_is_not_there_is_wrong_usage(redoma: InProcess, place: Path, arguments: tuple[str, ...]) -> None:
+    status, _, errors = redoma(*arguments)
+    assert (status, errors) == (
+        2,
+        "redoma: the project nosuch can't be used: there is no such directory\n  next: name a directory\n",
+    )
+
+
+def test_the_example_of_native_works_in_the_current_directory(redoma: InProcess, place: Path) -> None:
+    assert "redoma run --lang bash --backend native --cwd . 'ls | wc -l'" in redoma("run", "--help")[1]
+    assert redoma("run", "--lang", "bash", "--backend", "native", "--cwd", ".", "ls | wc -l")[1] == "2\n"

@@ -193,6 +193,14 @@ def given_command() -> tuple[str, ...] | None:
     return command
 
 
+def project_directory(path: str | None) -> str | None:
+    """What was given, if it is a directory."""
+    if path is not None and not os.path.isdir(path):
+        why = "it is no directory" if os.path.lexists(path) else "there is no such directory"
+        raise InvalidRequest(f"the project {path} can't be used", why=why, next="name a directory")
+    return path
+
+
 class Source(NamedTuple):
     code: str
     language: Language

@@ -26,6 +26,7 @@ from .common import (
     given_command,
     json_option,
     print_json,
+    project_directory,
     read_file,
     read_source,
     standard_input,
@@ -53,7 +54,11 @@ _policy = click.option(
     help="none, standard, strict, script or core.  [default: configured]",
 )
 _backend = click.option(
-    "--backend", default="auto", show_default=True, shell_complete=backends, help="auto, jail, docker, monty or native."
+    "--backend",
+    default="auto",
+    show_default=True,
+    shell_complete=backends,
+    help="auto, jail, docker, monty, or native: the host itself, without a sandbox.",
 )
 
 
@@ -133,7 +138,7 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
         "outputs": given.get("outputs", ()),
         "stdin": standard_input() if given["pass_stdin"] else b"",
         "workspace": given.get("workspace", "scratch"),
-        "project": given.get("project"),
+        "project": project_directory(given.get("project")),
         "checkpoint": given.get("checkpoint"),
         "require": given["require"],
         "reason": given["reason"],
@@ -170,7 +175,7 @@ def _file(text: str) -> tuple[str, bytes]:
 @click.argument("arguments", nargs=-1, shell_complete=files)
 @click.option("--lang", type=click.Choice(["python", "bash"]), help="[default: by the file's name, else python]")
 @limits_and_context
-@click.option("--cwd", metavar="DIR", help="A directory of the host to work in, on native.")
+@click.option("--cwd", metavar="DIR", help="A directory of the host to work in, on native.  [default: an empty one]")
 @click.pass_obj
 def run(
     state: State,
@@ -186,6 +191,9 @@ def run(
 
     ARGUMENTS are the code's own, as sys.argv or $1; write those that begin with a dash after `--`.
 
+    It works in an empty directory of its own, also on native, unless --cwd or --workspace says otherwise. The value of
+    a last expression, as in `6 * 7`, is printed by jail and monty only.
+
     \b
     Examples:
       redoma run 'print(6 * 7)'
@@ -193,7 +201,7 @@ def run(
       redoma run convert.py 2025 2026 -- --verbose
       redoma run plot.py -f data.csv -o '*.png' --output-dir plots
       echo 'print(1)' | redoma run -
-      redoma run --lang bash --backend native 'ls | wc -l'
+      redoma run --lang bash --backend native --cwd . 'ls | wc -l'
     """
     from redoma.sync import Executor
 

@@ -11,7 +11,7 @@ import click
 from redoma.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 from redoma.models import Effect, Result
 
-from .common import EndsInCommand, State, forget_what_was_typed, given_command, is_a_dialogue
+from .common import EndsInCommand, State, forget_what_was_typed, given_command, is_a_dialogue, project_directory
 from .effects import name, show_diffs, summary, tree
 from .runs import follow, limits_of_a_run, run_options, show
 from .tools import as_found, say_why_it_is_not_there
@@ -69,6 +69,7 @@ def attempt(
     if keep and apply_if_ok:
         raise InvalidRequest("--keep was given with --apply-if-ok", why="it is one or the other", next="choose one")
     given |= {"output_dir": None, "outputs": (), "force": False}  # what it leaves are its changes
+    project = project_directory(project)
     top = Path(project) if project is not None else current_project(Path.cwd())
     with Executor(state.attended) as executor:
         options = {**run_options(given), "workspace": "overlay", "project": top, "writes": writes or None}
