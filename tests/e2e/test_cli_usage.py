@@ -351,3 +351,37 @@ def test_a_project_that_is_not_there_is_wrong_usage(redoma: InProcess, place: Pa
 def test_the_example_of_native_works_in_the_current_directory(redoma: InProcess, place: Path) -> None:
     assert "redoma run --lang bash --backend native --cwd . 'ls | wc -l'" in redoma("run", "--help")[1]
     assert redoma("run", "--lang", "bash", "--backend", "native", "--cwd", ".", "ls | wc -l")[1] == "2\n"
+
+
+@pytest.mark.parametrize(("command", "usage"), [("run", 2), ("check", 3)])
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_no_code_is_said_to_be_none(redoma: InProcess, command: str, usage: int, text: str) -> None:
+    status, _, errors = redoma(command, text)
+    assert (status, errors.splitlines()[0]) == (usage, "redoma: there is no code: the text is empty")
+
+
+def test_an_option_of_a_script_has_its_place(redoma: InProcess, place: Path) -> None:
+    (place / "script.py").write_text("import sys; print(sys.argv[1:])\n")
+    status, _, errors = redoma("run", "script.py", "a", "--verbose")
+    assert (status, "options of the script go after `--`" in errors) == (2, True)
+    assert redoma("run", "script.py", "a", "--", "--verbose")[1] == "['a', '--verbose']\n"
+
+
+@pytest.mark.parametrize("group", ["approvals", "audit", "changes", "config", "policy"])
+def test_a_group_of_commands_alone_shows_its_help(redoma: InProcess, group: str) -> None:
+    status, output, errors = redoma(group)
+    assert (status, output.startswith(f"Usage: redoma {group} "), errors) == (0, True, "")
+
+
+def test_the_program_of_a_checkout_can_be_linked_to(tmp_path: Path) -> None:
+    scripts = tmp_path / "checkout" / "scripts"
+    programs = tmp_path / "checkout" / ".venv" / "bin"
+    scripts.mkdir(parents=True)
+    programs.mkdir(parents=True)
+    shutil.copy(Path(__file__).parents[2] / "scripts" / "redoma", scripts)
+    for path, text in {scripts / "setup": "#!/bin/sh\n", programs / "redoma": '#!/bin/sh\necho "ran $1"\n'}.items():
+        path.write_text(text)
+        path.chmod(0o755)
+    (tmp_path / "link").symlink_to("checkout/scripts/redoma")
+    done = subprocess.run(["./link", "doctor"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("ran doctor\n", "")

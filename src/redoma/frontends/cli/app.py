@@ -113,9 +113,15 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Abort:
         _complain("interrupted")
         return 130
+    except click.exceptions.NoArgsIsHelpError as error:  # a group of commands, alone
+        click.echo(error.format_message(), color=_colour())
+        return 0
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "redoma"
-        _fail(arguments, error.format_message(), hint=f"`{path} --help` shows how it is used")
+        hint = f"`{path} --help` shows how it is used"
+        if isinstance(error, click.NoSuchOption) and path == "redoma run":
+            hint = f"options of the script go after `--`; {hint}"
+        _fail(arguments, error.format_message(), hint=hint)
         return _USAGE.get(_command_of(arguments), USAGE)
     except InvalidRequest as error:
         _fail(arguments, error.what, error.why, error.next)

@@ -216,6 +216,8 @@ def read_source(source: str, language: Language | None) -> Source:
     if source == "-":
         code = _decode(standard_input(_MAX_SOURCE + 1), "standard input")
         return Source(code, language or "python", inline=False, guessed=guessed)
+    if not source.strip():
+        raise InvalidRequest("there is no code", why="the text is empty", next="name a file, or write the code itself")
     path = Path(source)
     try:
         exists = len(source) < 4096 and "\n" not in source and "\0" not in source and path.exists()
