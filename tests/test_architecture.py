@@ -20,14 +20,15 @@ MAY_IMPORT = {
     "reach": set(),
     "learned": {"errors"},
     "effect": set(),
+    "extras": set(),
     "notation": set(),
-    "telemetry": {"errors"},  # looks at what others hand it, by shape
+    "telemetry": {"errors", "extras"},  # looks at what others hand it, by shape
     "models": {"effect", "errors", "learned", "notation", "reach"},
     "sensitive": {"errors", "models"},
     "policy": {"errors", "models", "reach", "sensitive"},
     "output": {"errors", "learned", "models", "sensitive"},
     "artifacts": {"errors", "learned", "models", "output", "sensitive"},
-    "expect": {"errors", "models", "output", "sensitive"},
+    "expect": {"errors", "extras", "models", "output", "sensitive"},
     "diagnose": {"learned", "models"},
     "live": {"models", "output", "sensitive"},
     "streaming": {"errors", "models", "live"},
@@ -35,7 +36,7 @@ MAY_IMPORT = {
     "store": {"errors"},
     "posting": set(),
     "approval": {"errors", "models", "sensitive", "output", "posting", "store", "telemetry"},
-    "backends": {"errors", "models", "notation", "reach", "telemetry"},
+    "backends": {"errors", "extras", "models", "notation", "reach", "telemetry"},
     "bound": {"models", "policy"},
     "version_control": {"errors", "models", "policy"},
     "workspace": {"errors", "models", "backends", "telemetry"},
@@ -67,7 +68,7 @@ MAY_IMPORT = {
     },
     "monitor": {
         *("errors", "models", "audit", "config", "executor", "intake", "output", "policy", "posting", "sensitive"),
-        *("store", "telemetry", ""),
+        *("extras", "store", "telemetry", ""),
     },
     "frontends": {
         *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),

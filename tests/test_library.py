@@ -19,6 +19,7 @@ import redoma
 from redoma import Answer, AsyncExecutor, Config, Executor, FakeBackend, InvalidRequest, Limits, Request, Result, Status
 from redoma.backends.jail import value as codec
 from redoma.config import NativeEntry
+from redoma.extras import pip_install
 from redoma.intake import Options
 
 
@@ -217,6 +218,19 @@ def test_a_result_as_one_text(config: Config) -> None:
     assert failed == "status: error (exit code 3)\nerror: ZeroDivisionError: division by zero"
 
 
+def test_a_refusal_as_one_text_has_its_reason_once() -> None:
+    text = redoma.run("rm -rf /", language="bash", backend="native").to_text()
+    assert text.count("removes the whole file system") == text.count("`redoma try`") == 1
+    text = redoma.run("while True: pass", timeout=0.2).to_text()
+    assert text.splitlines()[:2] == ["status: timeout", "error: it ran longer than 0.2 s and was ended"]
+    assert text.splitlines()[2].startswith("allowed: do less, or ask for more")
+
+
+def test_the_text_in_the_documentation_is_what_comes() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "library.md").read_text()
+    assert redoma.run("print('read 120 rows')\n1 / 0").to_text() in page
+
+
 @pytest.mark.parametrize("limit", [200, 500, 8000])
 def test_a_long_result_keeps_every_part_within_the_limit(config: Config, limit: int) -> None:
     result = answered(
@@ -290,3 +304,13 @@ def test_advice_on_words_and_memory_works_when_followed() -> None:
 def test_an_unknown_policy_is_told_with_the_choices() -> None:
     with pytest.raises(InvalidRequest, match=r"policy 'strikt': choose none, .* or core\. Next: did you mean 'strict'"):
         redoma.run("1", policy="strikt")
+
+
+def test_what_is_missing_is_installed_where_redoma_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "my env"))
+    assert pip_install("redoma[docker]") == "pip install 'redoma[docker]'"  # an environment without a pip
+    (tmp_path / "my env" / "bin").mkdir(parents=True)
+    (tmp_path / "my env" / "bin" / "pip").touch()
+    assert pip_install("redoma[docker]") == f"'{tmp_path}/my env/bin/pip' install 'redoma[docker]'"
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    assert pip_install("redoma[docker]") == "pip install 'redoma[docker]'"

@@ -508,13 +508,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest(f"limit is {limit}", why="nothing useful fits", next="allow 200 characters or more")
         head = f"status: {self.status.value}"
         head += "" if self.exit_code in (None, 0) else f" (exit code {self.exit_code})"
-        denial = self.denial and f"{self.denial.why}. Allowed: {self.denial.allowed}"
+        said, denial = self.error or "", self.denial
         parts = {
             "stdout": self.stdout.strip("\n"),
             "stderr": self.stderr.strip("\n"),
             "value": None if self.value is None else self.value_repr or repr(self.value),
             "error": self.error,
-            "denied": denial or None,
+            # Most often the error has these words already.
+            "denied": denial.why if denial and denial.why not in said else None,
+            "allowed": denial.allowed if denial and denial.allowed not in said else None,
             "mismatch": self.mismatch,
             "files": ", ".join(sorted(self.files)),
         }

@@ -22,6 +22,7 @@ from docker_bench import docker, ours, run
 from redoma import BackendError, InvalidRequest
 from redoma.backends.docker import Box, DockerBackend
 from redoma.errors import BackendUnavailable
+from redoma.extras import pip_install
 
 _EMPTY = "redoma-test/empty:1"
 
@@ -198,7 +199,7 @@ def test_without_the_library_the_extra_is_named() -> None:
         "asyncio.run(main())"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "aiodocker is not installed. Next: pip install 'redoma[docker]'" in ended.stderr
+    assert f"aiodocker is not installed. Next: {pip_install('redoma[docker]')}" in ended.stderr
 
 
 async def test_an_engine_that_is_too_old_is_told(tmp_path: Path) -> None:

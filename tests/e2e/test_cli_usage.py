@@ -373,6 +373,10 @@ def test_a_group_of_commands_alone_shows_its_help(redoma: InProcess, group: str)
     assert (status, output.startswith(f"Usage: redoma {group} "), errors) == (0, True, "")
 
 
+def test_monitor_alone_is_no_good_news(redoma: InProcess) -> None:
+    assert redoma("monitor")[0] == 3
+
+
 def test_the_program_of_a_checkout_can_be_linked_to(tmp_path: Path) -> None:
     scripts = tmp_path / "checkout" / "scripts"
     programs = tmp_path / "checkout" / ".venv" / "bin"

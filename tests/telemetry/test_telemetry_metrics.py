@@ -18,6 +18,7 @@ from redoma import Answer, AsyncExecutor, Config, FakeBackend, InvalidRequest, R
 from redoma.approval import Callback
 from redoma.backends.jail import JailBackend
 from redoma.config import PolicyConfig
+from redoma.extras import pip_install
 from redoma.telemetry import metrics
 
 
@@ -158,7 +159,7 @@ for show in (redoma.metrics.text, redoma.metrics.serve):
         print(error.next)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["ok 1", *["pip install 'redoma[metrics]'"] * 2]
+    assert done.stdout.splitlines() == ["ok 1", *[pip_install("redoma[metrics]")] * 2]
 
 
 def test_a_child_that_was_forked_while_somebody_counted_can_count() -> None:

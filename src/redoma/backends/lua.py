@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import msgspec
 
 from ..errors import BackendUnavailable, InvalidRequest, RedomaError
+from ..extras import pip_install
 from ..models import Isolation, Limits, Request, Status, Stream
 from . import lua_host
 from .base import Backend, Capabilities, Control, Outcome, Sink, uncancellable
@@ -160,7 +161,7 @@ class LuaBackend:
     def capabilities(self) -> Capabilities:
         found = importlib.util.find_spec("lupa")
         if found is None or found.origin is None:
-            raise BackendUnavailable("Lua is not here", why="lupa isn't installed", next="pip install 'redoma[lua]'")
+            raise BackendUnavailable("Lua is not here", why="lupa isn't installed", next=pip_install("redoma[lua]"))
         if self.name == "jail" and not is_seen_in_cells(found.origin):
             raise BackendUnavailable(
                 "Lua is not to be had in a cell",

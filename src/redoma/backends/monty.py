@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import BackendError, BackendUnavailable, Unsupported
+from ..extras import pip_install
 from ..models import Isolation, KiB, Limits, MiB, Request, Seed, Status, Stream, Usage
 from ..reach import NOTHING
 from . import monty_session
@@ -173,7 +174,7 @@ def _alone() -> Isolation:
         import pydantic_monty
     except ImportError as error:
         raise BackendUnavailable(
-            "monty is not here", why=str(error), next="pip install 'pydantic-monty==1.4.0'"
+            "monty is not here", why=str(error), next=pip_install("pydantic-monty==1.4.0")
         ) from error
     layers = {name: text.format(pydantic_monty.__version__) for name, text in _LAYERS.items()}
     return Isolation(layers=layers, missing=("kernel", "limit on files"))
@@ -200,7 +201,7 @@ def _worker() -> str:
         return find_monty_binary()
     except FileNotFoundError as error:
         raise BackendUnavailable(
-            "the monty workers don't start", why=str(error), next="pip install 'pydantic-monty==1.4.0'"
+            "the monty workers don't start", why=str(error), next=pip_install("pydantic-monty==1.4.0")
         ) from error
 
 
@@ -292,7 +293,7 @@ class _Outside:
                     self._pool = monty_session.start(self._workers)
                 except (OSError, RuntimeError, pydantic_monty.MontyError) as error:
                     raise BackendUnavailable(
-                        "the monty workers don't start", why=str(error), next="pip install 'pydantic-monty==1.4.0'"
+                        "the monty workers don't start", why=str(error), next=pip_install("pydantic-monty==1.4.0")
                     ) from error
             return self._pool
 

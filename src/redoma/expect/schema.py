@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidRequest
+from ..extras import pip_install
 from ..models import KiB
 from .text import Mismatch, path_of
 
@@ -47,7 +48,7 @@ def compiled(given: dict[str, Any]) -> tuple[Check, bytes]:
         raise InvalidRequest(
             "a JSON Schema can't be checked here",
             why="the library jsonschema is missing",
-            next="pip install 'redoma[schema]', or expect a msgspec type",
+            next=f"{pip_install('redoma[schema]')}, or expect a msgspec type",
         ) from None
     patterns: dict[str, Any] = {}
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import RedomaError
+from ..extras import pip_install
 from ..output import sanitise
 
 _MOST = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around
@@ -37,7 +38,7 @@ def require() -> Any:
         import psutil
     except ImportError:
         raise RedomaError(
-            "the monitor needs psutil", why="it is not installed", next="pip install 'redoma[monitor]'"
+            "the monitor needs psutil", why="it is not installed", next=pip_install("redoma[monitor]")
         ) from None
     return psutil
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import InvalidRequest, RedomaError
+from ..extras import pip_install
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -212,7 +213,7 @@ def registry() -> CollectorRegistry:
         raise RedomaError(
             "there are no metrics to show",
             why="prometheus_client is not installed",
-            next="pip install 'redoma[metrics]'",
+            next=pip_install("redoma[metrics]"),
         ) from error
     ours = CollectorRegistry()
     ours.register(COLLECTOR)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from ...errors import BackendError, BackendUnavailable
+from ...extras import pip_install
 from ...notation import ENGINES
 
 
@@ -34,7 +35,7 @@ def library() -> None:
         found = None
     if found is None:
         raise BackendUnavailable(
-            "docker can't be used", why="aiodocker is not installed", next="pip install 'redoma[docker]'"
+            "docker can't be used", why="aiodocker is not installed", next=pip_install("redoma[docker]")
         )
 
 

@@ -115,7 +115,7 @@ def run(arguments: list[str]) -> int:
         return 130
     except click.exceptions.NoArgsIsHelpError as error:  # a group of commands, alone
         click.echo(error.format_message(), color=_colour())
-        return 0
+        return _USAGE.get(_command_of(arguments), 0)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "redoma"
         hint = f"`{path} --help` shows how it is used"
