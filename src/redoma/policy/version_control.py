@@ -140,7 +140,11 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
 
 def _starts_with_other_variables(code: str) -> bool:
     """Whether a call in Python takes variables from elsewhere than `os.environ`, or options that can't be seen."""
-    for node in ast.walk(ast.parse(code)):
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         if len(node.args) > _POSITIONAL_BEFORE_CWD:
