@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -116,9 +117,12 @@ async def protected(request: Request, *, listed: bool) -> Request:
     if hidden:
         raise _refused(hidden, "name the directory itself (cd DIR, git -C DIR), or run it in the jail")
     search = _Search(request, thorough=not looks or any(map(may_enter_submodules, commands)), changing=not looks)
-    places = [_place(command, request) for command in commands if command.name == "git"]
-    # In a thread: an event loop that is told of a child's end by a watcher complains if a signal to it found it ended.
-    found = await asyncio.to_thread(search.run, list(dict.fromkeys(places)))
+    runs = [command for command in commands if command.name == "git"]
+    places = dict.fromkeys(_place(command, command.directory or ".", request) for command in runs)
+    # A `cd` before it may fail, or be in the background.
+    others = dict.fromkeys(_place(command, ".", request) for command in runs)
+    # In a thread: asyncio's watcher of children complains of one that was found to have ended by a signal to it.
+    found = await asyncio.to_thread(search.run, [*places], [*others])
     return msgspec.structs.replace(request, env=_with(request.env, SETTINGS | found))
 
 
@@ -133,16 +137,14 @@ def _with(env: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]
     return {**VARIABLES, **env, **numbered, "GIT_CONFIG_COUNT": str(len(pairs))}
 
 
-def _place(command: Command, request: Request) -> tuple[str, ...]:
-    """What finds the repository again: options of Git's. Without a `cwd` it begins in an empty directory, which is as
-    good as `/`."""
-    words = ["-C", command.directory or ".", *choosing(command.args)]
-    home = request.environment.get("HOME")
-    if any(word.startswith("~") for word in words):
-        if not home:
-            raise _refused("it runs git below ~, and no HOME is set", "name the directory itself")
-        words = [re.sub(r"~(?=/|\Z)", lambda _: home, word) if word[0:1] == "~" else word for word in words]
-    return ("-C", request.cwd or "/", *words)
+def _place(command: Command, directory: str, request: Request) -> tuple[str, ...]:
+    """What finds the repository again: options of Git's. Without a `cwd` it begins in an empty directory among
+    temporary ones."""
+    home = request.environment.get("HOME", "")
+    words = ["-C", request.cwd or tempfile.gettempdir(), "-C", directory, *choosing(command.args)]
+    if not home and any(word.startswith("~") for word in words):
+        raise _refused("it runs git below ~, and the request sets no HOME", "name the directory itself")
+    return tuple(home + word[1:] if word == "~" or word.startswith("~/") else word for word in words)
 
 
 class _Search:
@@ -155,14 +157,21 @@ class _Search:
         self._changing = changing  # files that a configuration includes may change as it runs
         self._until = time.monotonic() + _SECONDS
 
-    def run(self, places: list[tuple[str, ...]]) -> dict[str, str]:
-        """The settings of these repositories, and of those inside them, each with what is to be there instead."""
+    def run(self, places: Sequence[tuple[str, ...]], others: Sequence[tuple[str, ...]]) -> dict[str, str]:
+        """The settings of these repositories, and of those inside them, each with what is to be there instead. Where
+        one of `places` can't be read that is an error."""
         found: dict[str, str] = {}
         inner = {name: value for name, value in self._env.items() if name not in _OF_ONE_REPOSITORY}
-        left, seen = [(place, self._env) for place in places], set(places)
+        seen = {*places, *others}
+        left = [(place, self._env) for place in seen]
         while left and self._git is not None:
             place, env = left.pop()
-            found |= self._named(place, env)
+            settings = self._tell(place, env, "config", "--list", "--show-scope", "--name-only", "--null")
+            if settings is None:
+                if place not in places:  # nor could Git read it
+                    continue
+                raise _refused("git can't read the repository there", "see what git config --list says there")
+            found |= self._named(settings.split("\0"))
             inside = set(self._inside(place, env)) - seen
             seen |= inside
             left += [(each, inner) for each in inside]
@@ -170,8 +179,7 @@ class _Search:
                 raise self._too_much()
         return found
 
-    def _named(self, place: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-        words = self._must_tell(place, env, "config", "--list", "--show-scope", "--name-only", "--null").split("\0")
+    def _named(self, words: Sequence[str]) -> dict[str, str]:
         own = {key for scope, key in zip(words[::2], words[1::2], strict=False) if scope in _OWN_SCOPES}
         if stuck := next(filter(_FIRST.match, own), None):
             raise _refused(f"this repository sets {stuck!a}, which would run a program and can't be overridden")
@@ -195,7 +203,8 @@ class _Search:
                 yield ("-C", os.path.join(top, path))
 
     def _gitlinks(self, place: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:
-        told = self._must_tell(place, env, "ls-files", "--full-name", "--stage", "-z", "--", ":/", most=_MAX_INDEX_BYTES)
+        words = ("ls-files", "--full-name", "--stage", "-z", "--", ":/")
+        told = self._tell(place, env, *words, most=_MAX_INDEX_BYTES) or ""
         if _GITLINK in told:
             yield from (line.partition("\t")[2] for line in told.split("\0") if line.startswith(_GITLINK))
 
@@ -208,12 +217,6 @@ class _Search:
                 yield (option, directory)
             if ".git" in directories:
                 directories.remove(".git")
-
-    def _must_tell(self, place: Sequence[str], env: Mapping[str, str], *words: str, most: int = _MAX_BYTES) -> str:
-        told = self._tell(place, env, *words, most=most)
-        if told is None:
-            raise _refused(f"git {words[0]} can't read the repository there", "see what it says, and correct that")
-        return told
 
     def _tell(self, place: Sequence[str], env: Mapping[str, str], *words: str, most: int = _MAX_BYTES) -> str | None:
         """What Git prints; None if it fails. Raises `BackendError` if that is too much, or takes too long."""

@@ -14,7 +14,7 @@ from process_stage import configured
 
 from redoma import Executor, Result
 from redoma.errors import BackendError
-from redoma.models import Request, Status
+from redoma.models import Language, Request, Status
 from redoma.version_control import protected
 
 MARK = "ran-on-the-host"
@@ -284,9 +284,7 @@ def test_nor_is_a_proxy_of_the_repository_s_run(place: Place) -> None:
     place.git("config", "core.gitProxy", str(place.mark.with_name("proxy")))
     (place.mark.with_name("proxy")).write_text(f"#!/bin/sh\ntouch {place.mark}\n")
     (place.mark.with_name("proxy")).chmod(0o755)
-    request = Request(
-        argv=("git", "fetch", "-q", "git://localhost:1/x"), language="command", cwd=str(place.repository)
-    )
+    request = Request(argv=("git", "fetch", "-q", "git://localhost:1/x"), language="command", cwd=str(place.repository))
     for kept, expected in (({}, True), (asyncio.run(protected(request, listed=True)).env, False)):
         place.mark.unlink(missing_ok=True)
         env = {"PATH": "/usr/bin:/bin", **kept}
@@ -309,10 +307,13 @@ def test_files_that_a_configuration_includes_must_not_change_under_git(place: Pl
         "find . -name .git -execdir git -C .. status ';' -execdir git status ';'",
         "ls -d r1 | xargs -I{} git -C {} status",
         "ls -d r1 | xargs -I{} sh -c 'cd {}; git status'",
+        "find . -name r1 -exec git -C {} status ';'",
+        "find . -name r1 -exec sh -c 'cd {} && git status' ';'",
+        "mkdir -p d; ln -sfn ../r1 d/d; for i in 1 2; do cd d; git status; done",
         "GIT_DIR=r1/.git GIT_WORK_TREE=r1 git status",
         "export GIT_DIR=$PWD/r1/.git GIT_WORK_TREE=$PWD/r1; git status",
         "cd $(ls -d r1); git status",
-        "X=\"-C $(ls -d r1)\"; git $X status",
+        'X="-C $(ls -d r1)"; git $X status',
         "cd r1; env -u GIT_CONFIG_COUNT git status",
         "cd r1; env -i PATH=/usr/bin:/bin git status",
         "cd r1; unset GIT_CONFIG_COUNT; git status",
@@ -340,7 +341,7 @@ def test_nor_from_python(place: Place, script: str) -> None:
     _in_script(place, code, "python", place.foreign("r1"))
 
 
-def _in_script(place: Place, script: str, language: str, inner: Path) -> None:
+def _in_script(place: Place, script: str, language: Language, inner: Path) -> None:
     """The attack works without us, and git is not run with us."""
     place.touch(inner / "a.txt")
     program = "bash" if language == "bash" else sys.executable
@@ -384,7 +385,9 @@ def test_a_repository_that_the_request_brings_along_is_not_obeyed(place: Place) 
         result = executor.command(["git", "diff", "--no-index", "/dev/null", "a"], backend="native", files=files)
         assert (place.mark.exists(), result.ok) == (False, False)
         assert ".git/config" in (result.error or "")
-        plain = executor.command(["git", "diff", "--no-index", "/dev/null", "a"], backend="native", files={"a": "one\n"})
+        plain = executor.command(
+            ["git", "diff", "--no-index", "/dev/null", "a"], backend="native", files={"a": "one\n"}
+        )
         assert "+one" in plain.stdout
 
 
@@ -401,15 +404,19 @@ def test_nor_is_a_listed_command_run_in_a_repository_that_can_not_be_read(place:
         "git -C inner status && git log -1 --format=%H -- '*.txt'",
         "cd inner && git diff --stat | cat",
         "timeout 20 git status; git branch; git config user.name",
-        "git ls-files | while read f; do git log -1 --format=%s -- \"$f\"; done",
+        'git ls-files | while read f; do git log -1 --format=%s -- "$f"; done',
         "git ls-files -z | xargs -0 git blame -s HEAD --",
         "bash -c 'cd inner; git status'",
+        "cd ../other & git status",
+        "cd inner && git -C deep status",
         "if git diff --quiet; then echo same; fi; GIT_PAGER=cat git show --stat",
     ],
 )
 def test_ordinary_looks_run_and_run_nothing(place: Place, script: str) -> None:
     place.git("config", "filter.mine.clean", place.evil)
     place.touch(place.repository / "inner" / "g.txt")
+    (place.repository.parent / "other").mkdir()
+    (place.repository / "inner" / "deep").mkdir()
     with Executor(place.config) as executor:
         result = executor.run(script, "bash", backend="native", cwd=str(place.repository))
     assert result.error is None

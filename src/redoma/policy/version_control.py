@@ -44,8 +44,8 @@ _MOVING_VARIABLE = re.compile(r"(?:HOME|XDG_CONFIG_HOME|CDPATH|GIT_.*)\Z|.*\0", 
 _MOVING_CALL = re.compile(
     r"(?:os|posix|contextlib)\.(?:f?chdir|chroot|exec\w*e|spawn\w*e|posix_spawnp?|environ\.clear|unsetenv)\Z"
 )
-_CONFIGURING_FILES = frozenset({".git", "config", ".gitconfig"})
 _POSITIONAL_BEFORE_CWD = 9  # of subprocess.Popen
+_LOOP = re.compile(r"\b(?:for|while|until|select)\b")
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -115,16 +115,21 @@ def choosing(args: Sequence[str]) -> list[str]:
 
 def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]) -> Iterator[str]:
     for path in request.files:
-        if _CONFIGURING_FILES & set(posixpath.normpath(path).split("/")):
-            yield f"the request brings the file {path!a}, which may configure Git"
+        if _may_configure(posixpath.normpath(path), request):
+            yield f"the request brings the file {path!a}, which may configure git"
     for command in commands:
+        if command.name != "git":  # what keeps the others to themselves does so anywhere
+            continue
         places = [command.directory or UNKNOWN, *leading(command.args)]
         if any(UNKNOWN in place or _GLOB.search(place) for place in places):
             yield "in which directory git runs is only known when it runs"
         if UNKNOWN in next(iter(command.args[len(leading(command.args)) :]), ""):
             yield "which of git's commands it runs is only known when it runs"
+        if command.directory and command.directory[0] not in "./~" and _LOOP.search(request.text):
+            yield "in which directory git runs is not known where a loop may change it again"
         for wrapper in command.via:
-            if not _STAYING.match(wrapper):
+            found = wrapper.startswith("find ") and (wrapper != command.via[-1] or choosing(command.args))
+            if found or not _STAYING.match(wrapper):
                 yield f"in which directory {wrapper!a} runs git, or with which variables, can't be told"
     if request.language == "python" and _starts_with_other_variables(request.code):
         yield "it starts programs with variables, or in a directory, of their own"
@@ -136,6 +141,13 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
                 yield f"in which directory git runs, or with which variables, can't be told after {name}"
             case Command() if _drops_variables(fact):
                 yield f"{fact.name!a} takes variables away that keep git to itself"
+
+
+def _may_configure(path: str, request: Request) -> bool:
+    directory, name = posixpath.split(path)
+    if name == "config":  # of a repository without files of its own, or in XDG_CONFIG_HOME
+        return directory.endswith("git") or posixpath.join(directory, "HEAD") in request.files
+    return name == ".gitconfig" or ".git" in path.split("/")
 
 
 def _starts_with_other_variables(code: str) -> bool:
