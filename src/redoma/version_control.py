@@ -215,6 +215,9 @@ class _Search:
                 raise self._too_much()
             if (name in directories or name in files) and directory != top:
                 yield (option, directory)
+            for link in filter(os.path.islink, (os.path.join(directory, each) for each in directories)):
+                if os.path.lexists(os.path.join(link, name)):
+                    yield (option, link)
             if ".git" in directories:
                 directories.remove(".git")
 

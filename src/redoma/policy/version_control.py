@@ -44,6 +44,7 @@ _MOVING_VARIABLE = re.compile(r"(?:HOME|XDG_CONFIG_HOME|CDPATH|GIT_.*)\Z|.*\0", 
 _MOVING_CALL = re.compile(
     r"(?:os|posix|contextlib)\.(?:f?chdir|chroot|exec\w*e|spawn\w*e|posix_spawnp?|environ\.clear|unsetenv)\Z"
 )
+_UNREAD = frozenset({"source.too-large", "source.too-deep"})
 _POSITIONAL_BEFORE_CWD = 9  # of subprocess.Popen
 _LOOP = re.compile(r"\b(?:for|while|until|select)\b")
 _GLOB = re.compile(r"[*?\[]")
@@ -74,7 +75,7 @@ def version_control(request: Request) -> Found:
         if isinstance(fact, Command) and fact.name in PROGRAMS and not any(map(_ELSEWHERE.match, fact.via))
     ]
     if not commands:
-        if any(isinstance(fact, Trait) and fact.name in ("source.too-large", "source.too-deep") for fact in facts):
+        if any(isinstance(fact, Trait) and fact.name in _UNREAD for fact in facts):
             raise Unreadable
         return Found([], "")
     return Found(commands, next(_hidden(request, facts, commands), ""))
@@ -139,6 +140,8 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
                 yield f"it sets {name.replace(UNKNOWN, '?')!a}, which may lead git to another repository"
             case Call(name=name) | Attribute(name=name) if _MOVING_CALL.match(name):
                 yield f"in which directory git runs, or with which variables, can't be told after {name}"
+            case Trait(name=name) if name in _UNREAD:
+                yield "it is too long, or too deep, to be read to its end"
             case Command() if _drops_variables(fact):
                 yield f"{fact.name!a} takes variables away that keep git to itself"
 
