@@ -37,7 +37,7 @@ def lua(redoma_command: Command, place: Path) -> Callable[..., subprocess.Comple
     return call
 
 
-def test_the_example_of_r1_as_the_guide_has_it_prints_the_status_of_a_repository(lua: Command, place: Path) -> None:
+def test_the_example_in_the_guide_prints_the_status_of_a_repository(lua: Command, place: Path) -> None:
     (config,) = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
     (script,) = re.findall(r"```lua\n(.*?)```", GUIDE, re.DOTALL)
     (place / "redoma.yaml").write_text(config.replace("/srv/app", str(place)))

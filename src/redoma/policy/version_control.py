@@ -1,12 +1,16 @@
-"""Which commands of Git's and Mercurial's a request runs, and whether they only look. Pure."""
+"""Which commands of Git's and Mercurial's a request runs, where, and whether they only look. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ..models import Request
 from .evaluate import facts_of
-from .facts import UNKNOWN, Command
+from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait
 
 PROGRAMS = frozenset({"git", "hg"})
 
@@ -16,37 +20,165 @@ def _names(text: str) -> frozenset[str]:
 
 
 _LOOKING = _names("""
-    annotate blame cat cat-file count-objects describe diff diff-files diff-index diff-tree files for-each-ref grep id
-    identify log ls-files ls-tree manifest merge-base name-rev reflog rev-list rev-parse root shortlog show show-branch
-    show-ref status summary var version whatchanged
+    annotate archive blame branch cat cat-file check-attr check-ignore check-mailmap cherry config count-objects
+    describe diff diff-files diff-index diff-tree files for-each-ref format-patch fsck grep help id identify log
+    ls-files ls-remote ls-tree manifest merge-base name-rev patch-id range-diff reflog remote rev-list rev-parse root
+    shortlog show show-branch show-ref status summary var verify-commit verify-tag version whatchanged
 """)
-_VALUED = _names("-C -c --git-dir --work-tree --namespace --exec-path --config-env -R --cwd")
+_VALUED = _names("-C -c --git-dir --work-tree --namespace --exec-path --config-env --attr-source -R --cwd")
 """Options before the command's own name that take the next word."""
+_CHOOSING = ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--bare")
+"""Those of them that say which repository it is, and how it is set."""
+_STAYING = re.compile(
+    r"(?:!|\{|then|do|else|time|builtin|command|exec|nohup|nice|ionice|chrt|taskset|setsid|stdbuf|unbuffer|g?timeout|env"
+    r"|env -S|flock|chronic|prlimit|watch|xargs|find -(?:exec|ok)|eval|(?:ba|da|z|k|a)?sh(?: -c)?)\Z"
+)
+"""What runs a command in the directory, and with the variables, that it has itself."""
+_ELSEWHERE = re.compile(r"ssh\Z|(?:docker|podman|kubectl) ")
+"""What runs a command on another machine, or in a container."""
+_HARMLESS_VARIABLE = re.compile(
+    r"GIT_(?:(?:AUTHOR|COMMITTER)_.*|(?:SEQUENCE_)?EDITOR|PAGER.*|ASKPASS|SSH.*|TERMINAL_PROMPT|TRACE.*|OPTIONAL_LOCKS"
+    r"|MERGE_AUTOEDIT|NO_LAZY_FETCH|LFS_SKIP_SMUDGE|REFLOG_ACTION)\Z"
+)
+_MOVING_VARIABLE = re.compile(r"(?:HOME|XDG_CONFIG_HOME|CDPATH|GIT_.*)\Z|.*\0", re.DOTALL)
+_MOVING_CALL = re.compile(
+    r"(?:os|posix|contextlib)\.(?:f?chdir|chroot|exec\w*e|spawn\w*e|posix_spawnp?|environ\.clear|unsetenv)\Z"
+)
+_UNREAD = frozenset({"source.too-large", "source.too-deep"})
+_POSITIONAL_BEFORE_CWD = 9  # of subprocess.Popen
+_LOOP = re.compile(r"\b(?:for|while|until|select)\b")
+_GLOB = re.compile(r"[*?\[]")
 
 
 class Unreadable(Exception):
     """What the request runs can't be told."""
 
 
-def version_control(request: Request) -> list[Command]:
-    """Every command of these that it runs. Raises `Unreadable`."""
+class Found(NamedTuple):
+    commands: list[Command]
+    """Every command of these programs that runs on this host."""
+    hidden: str
+    """Why it can't be told in which repository each of them runs; empty if it can."""
+
+
+def version_control(request: Request) -> Found:
+    """What of Git and Mercurial a request runs. Raises `Unreadable`."""
     if request.language not in ("command", "bash", "python"):
-        return []
+        return Found([], "")
     try:
         facts = facts_of(request)
     except Exception as error:
         raise Unreadable from error
-    return [fact for fact in facts if isinstance(fact, Command) and fact.name in PROGRAMS]
+    commands = [
+        fact
+        for fact in facts
+        if isinstance(fact, Command) and fact.name in PROGRAMS and not any(map(_ELSEWHERE.match, fact.via))
+    ]
+    if not commands:
+        if any(isinstance(fact, Trait) and fact.name in _UNREAD for fact in facts):
+            raise Unreadable
+        return Found([], "")
+    return Found(commands, next(_hidden(request, facts, commands), ""))
 
 
 def only_looks(command: Command) -> bool:
-    """Whether it leaves the repository as it is, but for what Git remembers of the files."""
-    return next(iter(command.args[len(leading(command.args)) :]), "") in _LOOKING
+    """Whether it leaves the repository as it is, but for what Git remembers of the files. True where nobody can tell:
+    what only looks is kept to itself."""
+    name = next(iter(command.args[len(leading(command.args)) :]), UNKNOWN)
+    return name in _LOOKING or UNKNOWN in name
+
+
+def may_enter_submodules(command: Command) -> bool:
+    """Whether it has options, or words that may be one, by which Git looks into repositories that the index lacks."""
+    words = command.args[len(leading(command.args)) + 1 :]
+    options = words[: words.index("--")] if "--" in words else words
+    return any(word.startswith(("--sub", "--recu", UNKNOWN)) or _GLOB.match(word) for word in options)
 
 
 def leading(args: Sequence[str]) -> Sequence[str]:
-    """The options before the command's own name, with their values: those that choose the repository are here."""
+    """The options before the command's own name, with their values."""
     at = 0
     while at < len(args) and args[at].startswith("-"):
         at += 2 if args[at] in _VALUED else 1
-    return [] if UNKNOWN in "".join(args[:at]) else args[:at]
+    return args[:at]
+
+
+def choosing(args: Sequence[str]) -> list[str]:
+    """Those of the leading options that choose the repository and its settings, with their values."""
+    chosen: list[str] = []
+    words = iter(leading(args))
+    for word in words:
+        value = [next(words, "")] if word in _VALUED else []
+        if word.partition("=")[0] in _CHOOSING:
+            chosen += [word, *value]
+    return chosen
+
+
+def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]) -> Iterator[str]:
+    for path in request.files:
+        if _may_configure(posixpath.normpath(path), request):
+            yield f"the request brings the file {path!a}, which may configure git"
+    for command in commands:
+        if command.name != "git":  # what keeps the others to themselves does so anywhere
+            continue
+        places = [command.directory or UNKNOWN, *leading(command.args)]
+        if any(UNKNOWN in place or _GLOB.search(place) for place in places):
+            yield "in which directory git runs is only known when it runs"
+        if UNKNOWN in next(iter(command.args[len(leading(command.args)) :]), ""):
+            yield "which of git's commands it runs is only known when it runs"
+        if command.directory and command.directory[0] not in "./~" and _LOOP.search(request.text):
+            yield "in which directory git runs is not known where a loop may change it again"
+        for wrapper in command.via:
+            found = wrapper.startswith("find ") and (wrapper != command.via[-1] or choosing(command.args))
+            if found or not _STAYING.match(wrapper):
+                yield f"in which directory {wrapper!a} runs git, or with which variables, can't be told"
+    if request.language == "python" and _starts_with_other_variables(request.code):
+        yield "it starts programs with variables, or in a directory, of their own"
+    for fact in facts:
+        match fact:
+            case Assigned(name=name) if _MOVING_VARIABLE.match(name) and not _HARMLESS_VARIABLE.match(name):
+                yield f"it sets {name.replace(UNKNOWN, '?')!a}, which may lead git to another repository"
+            case Call(name=name) | Attribute(name=name) if _MOVING_CALL.match(name):
+                yield f"in which directory git runs, or with which variables, can't be told after {name}"
+            case Trait(name=name) if name in _UNREAD:
+                yield "it is too long, or too deep, to be read to its end"
+            case Command() if _drops_variables(fact):
+                yield f"{fact.name!a} takes variables away that keep git to itself"
+
+
+def _may_configure(path: str, request: Request) -> bool:
+    directory, name = posixpath.split(path)
+    if name == "config":  # of a repository without files of its own, or in XDG_CONFIG_HOME
+        return directory.endswith("git") or posixpath.join(directory, "HEAD") in request.files
+    return name == ".gitconfig" or ".git" in path.split("/")
+
+
+def _starts_with_other_variables(code: str) -> bool:
+    """Whether a call in Python takes variables from elsewhere than `os.environ`, or options that can't be seen."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if len(node.args) > _POSITIONAL_BEFORE_CWD:
+            return True
+        for keyword in node.keywords:
+            given = ast.unparse(keyword.value) if keyword.arg in (None, "env") else "None"
+            if given != "None" and not re.match(r"os\.environ(?:\.copy\(\))?\Z|\{\*\*os\.environ\b", given):
+                return True
+    return False
+
+
+def _drops_variables(command: Command) -> bool:
+    """`env -i`, `env -u NAME`, `exec -c`, `unset GIT_CONFIG_COUNT`."""
+    if command.name == "unset":
+        return any(arg.startswith(("GIT_CONFIG", UNKNOWN)) for arg in command.args)
+    if command.name not in ("env", "exec"):
+        return False
+    letters = "iu" if command.name == "env" else "c"
+    options = leading(command.args)
+    return any(
+        arg == "-" or arg.startswith(("--i", "--u")) or (arg[:2] != "--" and set(arg) & set(letters)) for arg in options
+    )
