@@ -58,7 +58,6 @@ _UNBOUND = {
     "shell.pipe-to-interpreter": "it runs text that is only known when it runs",
     "shell.hidden-option": "an option makes a program run something else",
     "shell.inline-code": "it runs code in a language that is not read here",
-    "shell.inline-plain": "it runs code in a language that is not read here",
     "shell.parse-error": "a part of it can't be read",
     "source.too-large": "it is too long to be read",
     "source.too-deep": "it is nested too deeply to be read",

@@ -32,7 +32,6 @@ TRAITS: dict[str, str] = {
     "shell.dynamic-command": "the name of a command is only known when it runs",
     "shell.obscured-command": "the name of a command is hidden by escapes, braces, globs or look-alike letters",
     "shell.pipe-to-interpreter": "downloaded or decoded text is run as code",
-    "shell.inline-plain": "code in a language that is not read here, of which it is plain that it only prints",
     "shell.inline-code": "code in a language that is not read here is given on the command line",
     "shell.dynamic-code": "text that is only known when it runs, or that comes from a pipe, is run as code",
     "shell.fork-bomb": "a function starts itself more than once, in the background",

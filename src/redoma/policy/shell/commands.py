@@ -345,7 +345,7 @@ class Commands:
     def code(self, step: Code, at: Place, via: tuple[str, ...]) -> None:
         """Source text given as a word: `bash -c`, `eval`, `python -c` …"""
         if step.language == "other":
-            self.trait("shell.inline-plain" if step.plain else "shell.inline-code", at)
+            self.trait("shell.inline-code", at)
             return
         if UNKNOWN in step.source.text:
             fetched = step.source.makers & FETCHERS

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ..facts import MAX_NAME
-from .oneliners import only_prints
 from .prefixes import Prefix, strip
 from .words import Word
 
@@ -35,8 +34,6 @@ class Code(NamedTuple):
     """What the code sees as `$0`, `$1` …"""
     when: str = "elsewhere"
     """"now" or "later" if it runs in this same shell and sees its variables."""
-    plain: bool = False
-    """Whether it only computes and prints, though its language is not read here."""
 
 
 class Script(NamedTuple):
@@ -233,10 +230,7 @@ def _other(name: str, rest: list[Word]) -> Iterator[Step]:
             carries = option in code or any(letter in code for letter in option)
         if carries:
             found = True
-            source, operands = rest[min(at + 1, len(rest) - 1)], rest[at + 2 :]
-            options = [word.text for word in rest[: at + 1]]
-            plain = only_prints(name, options, source.text, [word.text for word in operands])
-            yield Code("other", source, f"{name} {text[:20]}", plain=plain)
+            yield Code("other", rest[min(at + 1, len(rest) - 1)], f"{name} {text[:20]}")
         elif option in values and option in _LOADS:
             given = replace(rest[at], text=text.partition("=")[2]) if "=" in text else rest[min(at + 1, len(rest) - 1)]
             if "/" in given.text or option in ("f", "File", "load"):
