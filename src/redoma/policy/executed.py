@@ -118,7 +118,7 @@ def _facts_of_command(request: Request, live_input: bool) -> Sequence[Fact]:
     text = None if live_input else request.stdin.decode("utf-8", "replace")
     if text is not None and ("\0" in text or len(text) > MAX_SOURCE):
         text = None
-    return facts_of_argv(request.argv, fed=True, stdin=text)
+    return facts_of_argv(request.argv, fed=True, stdin=text, environment=request.env)
 
 
 def executed_by(source: str, language: str) -> Executes:

@@ -21,6 +21,8 @@ What the facts promise to the rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ..facts import UNKNOWN, Fact, Trait
 from .commands import MAX_DEPTH, Commands, Feed
 from .reader import read
@@ -50,17 +52,28 @@ TRAITS: dict[str, str] = {
 }
 
 
-def facts_of_script(source: str, depth: int = 0) -> list[Fact]:
-    """What a Bash script does. Never raises."""
-    return read(source, depth)
+def facts_of_script(
+    source: str, depth: int = 0, *, args: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> list[Fact]:
+    """What a Bash script does, with these arguments and variables. Never raises."""
+    given = tuple(Word(arg.replace(UNKNOWN, "")) for arg in args)
+    return read(source, depth, environment=environment, given=given)
 
 
-def facts_of_argv(argv: tuple[str, ...], depth: int = 0, *, fed: bool = False, stdin: str | None = None) -> list[Fact]:
-    """What an argument vector does when it is run without a shell; `fed`: with input, that isn't known where `stdin` is
-    None. Never raises."""
+def facts_of_argv(
+    argv: tuple[str, ...],
+    depth: int = 0,
+    *,
+    fed: bool = False,
+    stdin: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> list[Fact]:
+    """What an argument vector does when it is run without a shell, with these variables; `fed`: with input, that isn't
+    known where `stdin` is None. Never raises."""
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
     commands = Commands(depth, Feed(stdin) if fed else None)
+    commands.begin_with(environment or {})
     at = (0, 0, " ".join(argv)[:200])
     if sum(map(len, argv)) > MAX_SOURCE:
         commands.trait("source.too-large", at)
