@@ -271,7 +271,7 @@ def test_posix_is_judged_as_os_is() -> None:
         assert [finding.rule for finding in posix.findings] == [finding.rule for finding in os_.findings], call
 
 
-ASKED_ON_THE_HOST = {
+BOUND_OTHERWISE = {
     "alias_of_builtins_that_is_bound_later": (
         "e = __builtins__\n__builtins__ = dict(print=print, open=open, __import__=1)\ne.exec(open('x').read(), {})"
     ),
@@ -295,14 +295,14 @@ ASKED_ON_THE_HOST = {
     "loop_and_star": "from x import *\nfor code in ('1', '2'): timeit.timeit(code)",
     "loop_and_globals": "for code in ('1', '2'):\n    globals()['code'] = open('x').read()\n    timeit.timeit(code)",
     "loop_and_vars": "for code in ('1', '2'):\n    vars()['code'] = open('x').read()\n    timeit.timeit(code)",
-    "loop_and_vars_of_nothing": "for code in ('1', '2'):\n    vars(*[])['code'] = open('x').read()\n    timeit.timeit(code)",
+    "loop_and_vars_of_nothing": "for code in ('1', '2'):\n    vars(*[])['code'] = f()\n    timeit.timeit(code)",
     "constant_and_alias_of_globals": "g = globals\ncode = '1'\ng()['code'] = open('x').read()\ntimeit.timeit(code)",
     "constant_and_main": "import __main__\ncode = '1'\n__main__.code = open('x').read()\ntimeit.timeit(code)",
 }
 
 
-@pytest.mark.parametrize("code", ASKED_ON_THE_HOST.values(), ids=ASKED_ON_THE_HOST)
-def test_it_is_asked_about_on_the_host(code: str) -> None:
+@pytest.mark.parametrize("code", BOUND_OTHERWISE.values(), ids=BOUND_OTHERWISE)
+def test_what_a_name_was_bound_to_otherwise_is_asked_about(code: str) -> None:
     request = Request(code=f"import timeit\n{code}")
     assert evaluate(load("standard"), request, reach=HOST).decision > Decision.ALLOW
 
@@ -311,11 +311,11 @@ def test_it_is_asked_about_on_the_host(code: str) -> None:
     "code",
     [
         "import timeit\nfor code in ('1', '2'): timeit.timeit(code, number=1)",
-        "import argparse, subprocess\na = argparse.ArgumentParser().parse_args()\nprint(vars(a))\nc = 'ls'\nsubprocess.run([c])",
+        "import subprocess\nprint(vars(a))\nc = 'ls'\nsubprocess.run([c])",
         "from math import *\nimport subprocess\nc = 'ls'\nsubprocess.run([c])",
         "def f(x): return x\ng = f\ng('os').name",
         "f = f('a')\nf('b').c()",
     ],
 )
-def test_its_neighbours_are_not(code: str) -> None:
+def test_the_neighbours_of_such_bindings_are_not(code: str) -> None:
     assert evaluate(load("standard"), Request(code=code), reach=HOST).decision is Decision.ALLOW

@@ -114,8 +114,8 @@ def facts(
     """What the program does, as far as its text tells. Never raises for what the text is.
 
     `compiled`: whether somebody wants to know of syntax errors that only the compiler finds. Text that is longer than
-    a script may be is not given to it. `args`, `environment`: what it is given. A path or a word that can't be known may
-    be any of its arguments, and any variable whose name is in the text; what that comes to is told as well.
+    a script may be is not given to it. `args`, `environment`: what it is given. A path or a word that can't be known
+    may be any of its arguments, and any variable whose name is in the text; what that comes to is told as well.
     """
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
@@ -539,9 +539,8 @@ class _Reader:
             text = self.names.text(statement) if statement is not None else None
             if self.is_statement(node, text) and not (text is not None and _READS.match(text)):
                 yield Trait(name="python.database-write", **place)
-        elif name.endswith(TABLE_READERS) and node.args:
-            if any(map(_ADDRESS.match, self.paths(node.args[0]))):
-                yield Trait(name="python.remote-file", **place)
+        elif name.endswith(TABLE_READERS) and any(map(_ADDRESS.match, self.paths(next(iter(node.args), None)))):
+            yield Trait(name="python.remote-file", **place)
 
     def is_statement(self, node: ast.Call, text: str | None) -> bool:
         """Whether it is SQL, for a database that is not in memory. `pool.execute(task)` is none; `cur.execute(sql)` may

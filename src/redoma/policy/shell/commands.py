@@ -193,7 +193,7 @@ class Commands:
     def set(self, name: str, values: Sequence[Value]) -> None:
         if self.constants and name not in self.volatile:
             self.variables.set(name, values)
-        elif name != "PWD" and any([word.handed for value in values for word in value]):
+        elif name != "PWD" and any(word.handed for value in values for word in value):
             self.variables.set(name, [handed()])  # `local x=$1`: whatever it is, it comes from an argument
         else:
             self.variables.forget(name)
@@ -231,13 +231,14 @@ class Commands:
 
     def defer(self, words: tuple[Word, ...], at: Place, *, writes: bool = False) -> None:
         """Remember a command of which arguments are a part, to be read again with those that are given."""
-        if any([word.handed and UNKNOWN in word.text for word in words]):
+        if any(word.handed and UNKNOWN in word.text for word in words):
             one = Deferred(words, at, self.variables.values.get("PWD"), self.feed, writes)
             self.deferred.setdefault(self.function_name, []).append(one)
 
     def settle(self) -> None:
         """Read what was deferred, with all arguments that the script and its functions are given."""
         done: set[tuple[str, tuple[str, ...]]] = set()
+        todo: list[tuple[str, tuple[Word, ...], tuple[str, ...]]]
         todo = [(name, args, (name,)) for name in self.deferred for args in self.called.get(name, ())]
         while todo:
             name, args, chain = todo.pop()
@@ -561,7 +562,6 @@ class Commands:
             if isinstance(found, (Command, Executed, Assigned)) and shared is None:  # it has begun where we are
                 found = replace(found, directory=moved(self.cwd(), found.directory))
             self.facts.append(found)
-
 
     def inherited(self) -> dict[str, str]:
         """Of the variables that it all began with, those that are still what they were."""

@@ -475,8 +475,10 @@ class _Reader(Hooks):
         readings += (one(Expander(self.variables, picks)) for picks in combinations(first.seen))
         if first.open:
             known = self.variables.values.items()
-            arguments = {name: (handed(),) for name, values in known if any(w.handed for v in values for w in v)}
-            readings.append(one(Expander(Variables(arguments))))
+            arguments = Variables({})
+            for name in [name for name, values in known if any(word.handed for value in values for word in value)]:
+                arguments.set(name, [handed()])
+            readings.append(one(Expander(arguments)))
         for prompt in first.prompts:
             self.trait("shell.dynamic-code", self.at(prompt))
         return readings
