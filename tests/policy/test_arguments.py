@@ -63,6 +63,7 @@ SCRIPTS = [
     ('"$@"', "rm -rf build"),
     ('cat "$1" > /dev/null', "/root/.ssh/id_rsa"),
     ('cat < "$1"', "/root/.ssh/id_rsa"),
+    ('python3 -c \'import sys; open(sys.argv[1], "w")\' "$@"', "/srv/x"),
 ]
 
 
@@ -112,6 +113,9 @@ def test_what_is_blocked_as_a_literal_is_blocked_as_an_argument() -> None:
         "bash -c 'shift; \"$@\"' x ls rm -rf build",
         "bash -c 'trap shift DEBUG; shift; \"$@\"' x ls rm -rf build",
         "f() { eval 'rm \"$@\"'; }; f -rf build",
+        "bash -s -- -rf build <<'E'\nrm \"$@\"\nE",
+        "python3 -c 'import sys; open(sys.argv[1], \"w\")' /srv/x",
+        "python3 - /srv/x <<'E'\nimport sys\nopen(sys.argv[1], 'w')\nE",
     ],
 )
 def test_so_are_those_of_functions_and_of_set(code: str) -> None:
@@ -202,6 +206,8 @@ def test_so_are_the_variables_that_a_program_names() -> None:
     code = "import os\nopen(os.environ['OUT'], 'w')"
     assert decide(code, language="python", env={"OUT": "/srv/x"}) > ALLOW
     assert decide(code, language="python", env={"OUT": "out.txt", "OTHER": "/srv/x"}) is ALLOW
+    for code in ("subprocess.run('rm $X', shell=True)", "subprocess.run(['bash', '-c', 'rm $X'])"):
+        assert "remove.recursive" in rules(f"import subprocess\n{code}", language="python", env={"X": "-rf build"})
 
 
 # --- files that are run ---

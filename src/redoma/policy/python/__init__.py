@@ -138,7 +138,7 @@ def facts(
         found.append(Trait(name="python.syntax-error", text=str(error)))
     if tree is not None:
         named = [value for name, value in (environment or {}).items() if name in source]
-        reader = _Reader(readable, tree, depth, tuple(dict.fromkeys([*args, *named])))
+        reader = _Reader(readable, tree, depth, tuple(dict.fromkeys([*args, *named])), environment)
         found.extend(reader.read())
         if reader.names.exhausted:
             found.append(Trait(name="source.too-large"))
@@ -172,13 +172,21 @@ class Place(TypedDict, total=False):
 class _Reader:
     """Reads one parsed program."""
 
-    def __init__(self, source: str, tree: ast.Module, depth: int, given: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        source: str,
+        tree: ast.Module,
+        depth: int,
+        given: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         self.nodes = all_nodes(tree)
         self.names = Names(self.nodes)
         self.depth = depth
         self.given = given
         """What a text that isn't known may be."""
+        self.environment = environment
         # Code inside code is part of the source, so an honest program never runs out. One that doubles a string in
         # twenty assignments and runs it would otherwise have megabytes read.
         self.inner_left = len(source) + _INNER_SLACK // (depth + 1)
@@ -461,23 +469,27 @@ class _Reader:
         if script is None or UNKNOWN in script:
             yield Trait(name="python.dynamic-command", **place)
         if script is not None:
-            from .. import shell
-
-            read = functools.partial(shell.facts_of_script, args=self.given)
-            yield from self.inside(read, script.replace(UNKNOWN, _UNKNOWN_WORD), place)
+            yield from self.inside(self.script_reader, script.replace(UNKNOWN, _UNKNOWN_WORD), place)
 
     def argv_facts(self, words: list[str] | None, place: Place) -> Iterator[Fact]:
         if not words:
             yield Trait(name="python.dynamic-command", **place)
             return
-        from .. import shell
-
         quoted = f'"{_UNKNOWN_WORD}"'
         script = " ".join(
             quoted.join(shlex.quote(part) if part or word == "" else "" for part in word.split(UNKNOWN))
             for word in words
         )
-        yield from self.inside(functools.partial(shell.facts_of_script, args=self.given), script, place)
+        yield from self.inside(self.script_reader, script, place)
+
+    def script_reader(self, script: str, depth: int) -> list[Fact]:
+        """Facts of a command. The program may have changed the variables that it was given, or not."""
+        from .. import shell
+
+        found = shell.facts_of_script(script, depth, args=self.given)
+        if self.environment and "$" in script:
+            found += shell.facts_of_script(script, depth, args=self.given, environment=self.environment)
+        return list(dict.fromkeys(found))
 
     def inside(self, read: Callable[[str, int], list[Fact]], code: str, place: Place) -> Iterator[Fact]:
         """The facts of code inside this code, at the place where this code holds it."""

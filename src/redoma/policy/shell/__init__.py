@@ -6,6 +6,9 @@ the order of the source with a stack of its own (no recursion: nesting is the wr
 `wrappers` takes `sudo`, `xargs`, `bash -c` … off, what is inside goes on the list again, and every layer is
 reported. Nested code is read by a reader of its own, one level deeper.
 
+Arguments of the script, and of functions, are not known where they are used. A command that holds one is reported so,
+and deferred: once all calls are known, `settle` reads it again with the arguments that are given.
+
 Who owns which state: `_Reader(Redirects(Commands))` is one object per script. `Commands` owns the facts, the
 variables, the files that were written, what is on standard input (`feed`) and whether anything may have been set
 (`unsure`); `Redirects` the text and the functions defined in it, and it changes `feed` only while a command runs;

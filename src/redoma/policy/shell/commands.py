@@ -470,7 +470,7 @@ class Commands:
         if step.how == "module" and path is not None:
             self.facts.append(self.file(path, step.how, via, at))
         elif path is None or path.text in _STDIN_PATHS:
-            self.fed(self.feed or Feed(None), step.language, at, via)
+            self.fed(self.feed or Feed(None), step.language, at, via, step.params)
         elif path.makers:
             self.fed(Feed(path.content, path.makers), step.language, at, via)
         else:
@@ -483,7 +483,7 @@ class Commands:
             else:
                 self.executed(path, at, via, step.language)
 
-    def fed(self, feed: Feed, language: str, at: Place, via: tuple[str, ...]) -> None:
+    def fed(self, feed: Feed, language: str, at: Place, via: tuple[str, ...], params: tuple[Word, ...] = ()) -> None:
         """An interpreter that reads its program from a pipe, a here-document or a process substitution."""
         if feed.file is not None:
             self.facts.append(replace(feed.file, via=via, language=language))
@@ -492,7 +492,7 @@ class Commands:
         elif feed.makers or feed.text is None or UNKNOWN in feed.text:
             self.trait("shell.dynamic-code", at)
         if feed.text is not None:
-            self.nested(language, feed.text, at, *via)
+            self.nested(language, feed.text, at, *via, params=params)
 
     def executed(self, path: Word, at: Place, via: tuple[str, ...], language: str = "") -> None:
         """A file is run. If it was written before, what was written is judged as well."""
@@ -535,7 +535,8 @@ class Commands:
         elif language == "python":
             from .. import python
 
-            facts = python.facts(source.replace(UNKNOWN, "_"), self.depth + 1)
+            args = [word.text for word in params[1:] if UNKNOWN not in word.text]
+            facts = python.facts(source.replace(UNKNOWN, "_"), self.depth + 1, args=args, environment=self.inherited())
         else:
             from .reader import read
 

@@ -31,7 +31,7 @@ class Code(NamedTuple):
     source: Word
     via: str
     params: tuple[Word, ...] = ()
-    """What the code sees as `$0`, `$1` …"""
+    """What the code sees as `$0`, `$1` …, or as `sys.argv`."""
     when: str = "elsewhere"
     """"now" or "later" if it runs in this same shell and sees its variables."""
 
@@ -44,6 +44,8 @@ class Script(NamedTuple):
     via: str
     how: str = "script"
     """See `facts.Executed`."""
+    params: tuple[Word, ...] = ()
+    """As of code, where it comes from standard input."""
 
 
 Step = Run | Code | Script
@@ -170,7 +172,8 @@ def _shell(name: str, rest: list[Word]) -> Iterator[Step]:
     if inline and operands:
         yield Code("shell", operands[0], f"{name} -c", tuple(operands[1:]))
     elif not inline and not {"--version", "--help", "-n"} & {word.text for word in rest[:at]}:
-        yield Script("shell", None if stdin or not operands else operands[0], name)
+        fed = stdin or not operands
+        yield Script("shell", None if fed else operands[0], name, params=(Word(name), *operands) if fed else ())
 
 
 def _python(name: str, rest: list[Word]) -> Iterator[Step]:
@@ -183,7 +186,7 @@ def _python(name: str, rest: list[Word]) -> Iterator[Step]:
             tail = [Word(found[2])] if found[2] else []
             operands = tail + rest[at + 1 :]
             if operands and found[1] == "c":
-                yield Code("python", operands[0], f"{name} -c")
+                yield Code("python", operands[0], f"{name} -c", (Word("-c"), *operands[1:]))
             elif operands:
                 yield Run(tuple(operands), f"{name} -m")
                 yield Script("python", operands[0], f"{name} -m", "module")  # looked for in the current directory first
@@ -194,7 +197,8 @@ def _python(name: str, rest: list[Word]) -> Iterator[Step]:
         if re.match(r"-[A-Za-z]*i", text):
             yield Script("python", None, f"{name} -i")  # once it has run the rest
         at += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
-    yield Script("python", rest[at] if at < len(rest) and rest[at].text != "-" else None, name)
+    path = rest[at] if at < len(rest) and rest[at].text != "-" else None
+    yield Script("python", path, name, params=tuple(rest[at:]) if path is None else ())
 
 
 def _python_module(module: str, rest: list[Word]) -> Iterator[Step]:
