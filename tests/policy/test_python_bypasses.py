@@ -269,3 +269,53 @@ def test_posix_is_judged_as_os_is() -> None:
             evaluate(load("standard"), Request(code=f"import {module}\n{module}.{call}")) for module in ("os", "posix")
         )
         assert [finding.rule for finding in posix.findings] == [finding.rule for finding in os_.findings], call
+
+
+BOUND_OTHERWISE = {
+    "alias_of_builtins_that_is_bound_later": (
+        "e = __builtins__\n__builtins__ = dict(print=print, open=open, __import__=1)\ne.exec(open('x').read(), {})"
+    ),
+    "alias_of_an_alias": "f = __builtins__\ne = f\n__builtins__ = 1\ne.exec(open('x').read())",
+    "alias_of_exec": "e = exec\nf = e\nexec = print\nf(open('x').read())",
+    "alias_of_import": "e = __import__\ne('o' + 's').system(open('x').read())",
+    "alias_of_import_that_is_bound_later": "e = __import__\n__import__ = 1\ne('o' + 's').system(open('x').read())",
+    "alias_of_import_module": "import importlib\ne = importlib.import_module\ne('os').system(open('x').read())",
+    "alias_of_a_member_of_builtins": "import builtins\ne = builtins.__import__\ne('os').system(open('x').read())",
+    "loop_and_case": (
+        "for code in ('1', '2'): pass\nmatch open('x').read():\n    case code: timeit.timeit(code, number=1)"
+    ),
+    "loop_and_starred_case": (
+        "for code in ('1', '2'): pass\nmatch open('x').read():\n    case [*code]: timeit.timeit(code, number=1)"
+    ),
+    "loop_and_rest_of_a_case": (
+        "for code in ('1', '2'): pass\nmatch f():\n    case {**code}: timeit.timeit(code, number=1)"
+    ),
+    "constant_and_case": "code = '1'\nmatch open('x').read():\n    case code: pass\ntimeit.timeit(code)",
+    "loop_and_except": "for code in ('1', '2'): pass\ntry: f()\nexcept E as code: timeit.timeit(code)",
+    "loop_and_star": "from x import *\nfor code in ('1', '2'): timeit.timeit(code)",
+    "loop_and_globals": "for code in ('1', '2'):\n    globals()['code'] = open('x').read()\n    timeit.timeit(code)",
+    "loop_and_vars": "for code in ('1', '2'):\n    vars()['code'] = open('x').read()\n    timeit.timeit(code)",
+    "loop_and_vars_of_nothing": "for code in ('1', '2'):\n    vars(*[])['code'] = f()\n    timeit.timeit(code)",
+    "constant_and_alias_of_globals": "g = globals\ncode = '1'\ng()['code'] = open('x').read()\ntimeit.timeit(code)",
+    "constant_and_main": "import __main__\ncode = '1'\n__main__.code = open('x').read()\ntimeit.timeit(code)",
+}
+
+
+@pytest.mark.parametrize("code", BOUND_OTHERWISE.values(), ids=BOUND_OTHERWISE)
+def test_what_a_name_was_bound_to_otherwise_is_asked_about(code: str) -> None:
+    request = Request(code=f"import timeit\n{code}")
+    assert evaluate(load("standard"), request, reach=HOST).decision > Decision.ALLOW
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import timeit\nfor code in ('1', '2'): timeit.timeit(code, number=1)",
+        "import subprocess\nprint(vars(a))\nc = 'ls'\nsubprocess.run([c])",
+        "from math import *\nimport subprocess\nc = 'ls'\nsubprocess.run([c])",
+        "def f(x): return x\ng = f\ng('os').name",
+        "f = f('a')\nf('b').c()",
+    ],
+)
+def test_the_neighbours_of_such_bindings_are_not(code: str) -> None:
+    assert evaluate(load("standard"), Request(code=code), reach=HOST).decision is Decision.ALLOW

@@ -344,42 +344,26 @@ def test_their_harmless_neighbours_in_python_do_not(code: str) -> None:
 
 # --- programs of one line in other languages ---
 
-FILTERS = [
-    r"""perl -ne 'print "$1\t$2\n" if /user=(\w+).*latency=(\d+)ms/' app.log""",
+OTHER_LANGUAGES = [
+    "perl -ne 'print if /x/' app.log",
     "perl -pe 's/a/b/g' f",
-    "perl -lane 'print $F[1]' f",
-    'node -e \'const p = require("./package.json"); console.log(Object.keys(p.scripts || {}).join("\\n"))\'',
-    "node -p 'require(\"./package.json\").version'",
-]
-NO_FILTERS = [
+    "perl -e 'print 1' -I. -Mx",
+    "perl -ne 'print' *",
+    "perl -e '$x = \"ENV\"; *$x = *$y; print 1'",
     "perl -e 'system(1)'",
-    "perl -ne '`id`' f",
     "perl -pe 's/a/system(\"id\")/e' f",
-    "perl -ne '$x / system(1) /1' f",
-    "perl -ne 'print if /(?{ system(1) })/' f",
-    "perl -ne 'print \"@{[system(1)]}\"' f",
-    "perl -ne 'print' 'ls |'",
-    "perl -ne 'print $x->(1)' f",
     "perl -MX -ne 'print' f",
-    "node -e 'require(\"fs\")'",
-    "node -e 'fs.rmSync(\"x\")'",
-    "node -e '[1].map(fs => 1); fs.rmSync(\"x\")'",
-    "node -e '{ const vm = 1 } vm.runInThisContext(\"x\")'",
-    "node -e '(1).constructor.constructor(\"x\")()'",
-    "node -e 'const a = 1; a[\"constructor\"]'",
-    "node -e '(({constructor}) => constructor)(1)'",
+    "node -p 'require(\"./package.json\").version'",
+    "node -e 'console.log(require(\"./x.json\"))'",
     "node -e 'process.exit()'",
     "node -r ./x.js -e '1'",
-    "node -e 'require(\"./x.js\")'",
+    "ruby -e 'puts 1'",
 ]
 
 
-@pytest.mark.parametrize("line", FILTERS)
-def test_a_filter_that_only_prints_passes_on_the_host_and_never_in_strict(line: str) -> None:
-    assert decide(line, HOST) is ALLOW
-    assert decide(line, NOTHING, pack="strict") is FORBID
-
-
-@pytest.mark.parametrize("line", NO_FILTERS)
-def test_anything_else_in_another_language_asks_on_the_host(line: str) -> None:
+@pytest.mark.parametrize("line", OTHER_LANGUAGES)
+def test_code_in_another_language_asks_on_the_host_and_passes_in_a_cell(line: str) -> None:
+    """However harmless it looks: nothing here reads it."""
     assert decide(line, HOST) > ALLOW
+    assert decide(line, NOTHING) is ALLOW
+    assert decide(line, NOTHING, pack="strict") is FORBID

@@ -117,7 +117,7 @@ def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
     from ..policy.shell.programs import may_be_hook
 
     command = run.judged.language == "command"
-    read = {"env", "argv", "stdin"} if command else {"env", "code"}
+    read = {"env", "argv", "stdin" if command else "code"}
     for what in missing:
         if what in read or what.startswith("variable "):
             raise Unjudged(what)

@@ -134,15 +134,15 @@ def _source_facts(request: Request, live_input: bool, compiled: bool) -> list[Fa
     if request.language == "python":
         from . import python
 
-        return python.facts(request.code, compiled=compiled)
+        return python.facts(request.code, compiled=compiled, args=request.argv, environment=request.env)
     if request.language == "lua":
         return []  # it can only ask for commands, and each of those is judged when it does
     from . import shell
 
     if request.language == "bash":
-        return shell.facts_of_script(request.code)
-    facts = shell.facts_of_argv(request.argv)
-    fed = shell.facts_of_argv(request.argv, fed=True) if live_input else facts
+        return shell.facts_of_script(request.code, args=request.argv, environment=request.env)
+    facts = shell.facts_of_argv(request.argv, environment=request.env)
+    fed = shell.facts_of_argv(request.argv, fed=True, environment=request.env) if live_input else facts
     if [*map(_without_input, fed)] != [*map(_without_input, facts)]:
         # What it does depends on its input: `psql` does, `cat` doesn't. Interpreters are asked about anyway.
         facts = [Trait(name="shell.live-input", text=request.text), *fed]
@@ -176,7 +176,8 @@ def _stdin_facts(request: Request) -> Iterator[Fact]:
     mark = "INPUT"
     while mark in text:
         mark += "_"
-    for fact in shell.facts_of_script(f"{shlex.join(request.argv)} <<'{mark}'\n{text}\n{mark}\n"):
+    script = f"{shlex.join(request.argv)} <<'{mark}'\n{text}\n{mark}\n"
+    for fact in shell.facts_of_script(script, environment=request.env):
         if isinstance(fact, (Command, Executed)):
             yield msgspec.structs.replace(fact, line=0, column=0)
 

@@ -58,7 +58,6 @@ _UNBOUND = {
     "shell.pipe-to-interpreter": "it runs text that is only known when it runs",
     "shell.hidden-option": "an option makes a program run something else",
     "shell.inline-code": "it runs code in a language that is not read here",
-    "shell.inline-plain": "it runs code in a language that is not read here",
     "shell.parse-error": "a part of it can't be read",
     "source.too-large": "it is too long to be read",
     "source.too-deep": "it is nested too deeply to be read",
@@ -119,7 +118,7 @@ def _facts_of_command(request: Request, live_input: bool) -> Sequence[Fact]:
     text = None if live_input else request.stdin.decode("utf-8", "replace")
     if text is not None and ("\0" in text or len(text) > MAX_SOURCE):
         text = None
-    return facts_of_argv(request.argv, fed=True, stdin=text)
+    return facts_of_argv(request.argv, fed=True, stdin=text, environment=request.env)
 
 
 def executed_by(source: str, language: str) -> Executes:

@@ -39,7 +39,6 @@ _STRICT_FORBIDS = frozenset(
         "shell.dynamic-command",
         "shell.obscured-command",
         "shell.inline-code",
-        "shell.inline-plain",
         "shell.hidden-option",
         "shell.environment-hook",
         "shell.shadowed-command",
@@ -67,7 +66,7 @@ def rules_of(pack: str) -> tuple[Rule, ...]:
         *limits.RULES,
         *python.STANDARD,
     )
-    scripts = (*_raised(standard, _SCRIPT_FORBIDS), python.SYNTAX, *script.RULES, shell.PLAIN)
+    scripts = (*_raised(standard, _SCRIPT_FORBIDS), python.SYNTAX, *script.RULES)
     strict = (*_reading(_raised(scripts, _STRICT_FORBIDS)), *python.STRICT)
     core = (*python.CORE, *_advised(strict, python.CORE_ADVICE))  # the advice of the narrowest pack comes first
     return {"none": (), "standard": standard, "script": scripts, "strict": strict, "core": core}[pack]

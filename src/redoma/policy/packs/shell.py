@@ -147,16 +147,3 @@ _ALL = (
 )
 
 RULES = touching(*_ALL, touches=EVERYTHING)
-
-(PLAIN,) = touching(
-    ask(
-        id="shell.inline-plain",
-        reason="it hands a program text in another language",
-        suggestion="put the program in a file, or use Python or Bash",
-        traits=("shell.inline-plain",),
-        match=("perl -ne 'print if /x/' f",),
-        not_match=("perl script.pl",),
-    ),
-    touches=EVERYTHING,
-)
-"""For packs that judge by the text alone: which language it is written in is enough there."""

@@ -11,7 +11,7 @@ import functools
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypedDict
 
 import msgspec
@@ -92,8 +92,10 @@ _MEMORY = ("", ":memory:", "sqlite://", "sqlite:///:memory:", "duckdb:///:memory
 _ADDRESS = re.compile(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 _INNER_SLACK = 5_000
-_UNKNOWN_WORD = "$unknown"
-"""How a part that can't be known is spelt to the shell's reader: as a variable that nothing sets."""
+_UNKNOWN_WORD = "${@:1}"
+"""How a part that can't be known is spelt to the shell's reader: as some of its arguments."""
+_MAX_ARGUMENTS = 50
+"""How many of its arguments are tried for a path that isn't known."""
 
 _TELLING = frozenset(
     {ast.Import, ast.ImportFrom, ast.Call, ast.Assign, ast.Compare, ast.Attribute, ast.Subscript, ast.Name}
@@ -101,11 +103,19 @@ _TELLING = frozenset(
 )
 
 
-def facts(source: str, depth: int = 0, *, compiled: bool = False) -> list[Fact]:
+def facts(
+    source: str,
+    depth: int = 0,
+    *,
+    compiled: bool = False,
+    args: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> list[Fact]:
     """What the program does, as far as its text tells. Never raises for what the text is.
 
     `compiled`: whether somebody wants to know of syntax errors that only the compiler finds. Text that is longer than
-    a script may be is not given to it.
+    a script may be is not given to it. `args`, `environment`: what it is given. A path or a word that can't be known
+    may be any of its arguments, and any variable whose name is in the text; what that comes to is told as well.
     """
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
@@ -127,7 +137,8 @@ def facts(source: str, depth: int = 0, *, compiled: bool = False) -> list[Fact]:
     except ValueError as error:
         found.append(Trait(name="python.syntax-error", text=str(error)))
     if tree is not None:
-        reader = _Reader(readable, tree, depth)
+        named = [value for name, value in (environment or {}).items() if name in source]
+        reader = _Reader(readable, tree, depth, tuple(dict.fromkeys([*args, *named])), environment)
         found.extend(reader.read())
         if reader.names.exhausted:
             found.append(Trait(name="source.too-large"))
@@ -161,11 +172,21 @@ class Place(TypedDict, total=False):
 class _Reader:
     """Reads one parsed program."""
 
-    def __init__(self, source: str, tree: ast.Module, depth: int) -> None:
+    def __init__(
+        self,
+        source: str,
+        tree: ast.Module,
+        depth: int,
+        given: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         self.nodes = all_nodes(tree)
         self.names = Names(self.nodes)
         self.depth = depth
+        self.given = given
+        """What a text that isn't known may be."""
+        self.environment = environment
         # Code inside code is part of the source, so an honest program never runs out. One that doubles a string in
         # twenty assignments and runs it would otherwise have megabytes read.
         self.inner_left = len(source) + _INNER_SLACK // (depth + 1)
@@ -296,7 +317,7 @@ class _Reader:
                 yield Call(name=meaning, literal=alone, **place)
                 for code in codes:
                     if code is not None:
-                        yield from self.inside(facts, code, place)
+                        yield from self.inside(functools.partial(facts, args=self.given), code, place)
             else:
                 yield Call(name=meaning, literal=literal, **place)
             if meaning.endswith((".format", ".format_map")) and node.args:  # of str itself, or a class made from it
@@ -448,22 +469,27 @@ class _Reader:
         if script is None or UNKNOWN in script:
             yield Trait(name="python.dynamic-command", **place)
         if script is not None:
-            from .. import shell
-
-            yield from self.inside(shell.facts_of_script, script.replace(UNKNOWN, _UNKNOWN_WORD), place)
+            yield from self.inside(self.script_reader, script.replace(UNKNOWN, _UNKNOWN_WORD), place)
 
     def argv_facts(self, words: list[str] | None, place: Place) -> Iterator[Fact]:
         if not words:
             yield Trait(name="python.dynamic-command", **place)
             return
-        from .. import shell
-
         quoted = f'"{_UNKNOWN_WORD}"'
         script = " ".join(
             quoted.join(shlex.quote(part) if part or word == "" else "" for part in word.split(UNKNOWN))
             for word in words
         )
-        yield from self.inside(shell.facts_of_script, script, place)
+        yield from self.inside(self.script_reader, script, place)
+
+    def script_reader(self, script: str, depth: int) -> list[Fact]:
+        """Facts of a command. The program may have changed the variables that it was given, or not."""
+        from .. import shell
+
+        found = shell.facts_of_script(script, depth, args=self.given)
+        if self.environment and "$" in script:
+            found += shell.facts_of_script(script, depth, args=self.given, environment=self.environment)
+        return list(dict.fromkeys(found))
 
     def inside(self, read: Callable[[str, int], list[Fact]], code: str, place: Place) -> Iterator[Fact]:
         """The facts of code inside this code, at the place where this code holds it."""
@@ -525,10 +551,8 @@ class _Reader:
             text = self.names.text(statement) if statement is not None else None
             if self.is_statement(node, text) and not (text is not None and _READS.match(text)):
                 yield Trait(name="python.database-write", **place)
-        elif name.endswith(TABLE_READERS) and node.args:
-            address = self.names.text(node.args[0])
-            if address is not None and _ADDRESS.match(address):
-                yield Trait(name="python.remote-file", **place)
+        elif name.endswith(TABLE_READERS) and any(map(_ADDRESS.match, self.paths(next(iter(node.args), None)))):
+            yield Trait(name="python.remote-file", **place)
 
     def is_statement(self, node: ast.Call, text: str | None) -> bool:
         """Whether it is SQL, for a database that is not in memory. `pool.execute(task)` is none; `cur.execute(sql)` may
@@ -575,24 +599,35 @@ class _Reader:
                     return True
         return flags is None
 
+    def paths(self, node: ast.expr | None) -> list[str]:
+        """What a path may be, as far as that is known: as it is written, and with what the program is given in the
+        place of what isn't known of it."""
+        text = self.names.text(node) if node is not None else None
+        found = [text] if text is not None and not text.startswith(UNKNOWN) else []
+        if node is not None and (text is None or UNKNOWN in text):
+            for given in self.given[:_MAX_ARGUMENTS]:
+                filled = given if text is None else text.replace(UNKNOWN, given)
+                # What is joined to a directory and is absolute is in no such directory.
+                found.append(filled if "://" in filled else re.sub(r"\A.*/(?=/)", "", filled))
+        return found
+
     def file_command(self, name: str, args: tuple[str, ...], path: ast.expr | None, place: Place) -> Iterator[Fact]:
         text = self.names.text(path) if path is not None else None
-        if text is not None and not text.startswith(UNKNOWN):
-            yield Command(name=name, args=(*args, text), writes=(_tidy(text),), via=("python",), **place)
-        elif name == "rm":
+        for each in self.paths(path):
+            yield Command(name=name, args=(*args, each), writes=(_tidy(each),), via=("python",), **place)
+        if name == "rm" and (text is None or text.startswith(UNKNOWN)):
             yield Trait(name="python.removes-unknown", **place)
 
     def file_write(self, name: str, path: ast.expr | None, place: Place) -> Iterator[Fact]:
-        text = self.names.text(path) if path is not None else None
-        if text is not None and not text.startswith(UNKNOWN):
-            yield Command(name=name, args=(), writes=(_tidy(text),), via=("python",), **place)
+        for each in self.paths(path):
+            yield Command(name=name, args=(), writes=(_tidy(each),), via=("python",), **place)
 
     def linked(self, source: ast.expr | None, link: ast.expr | None, place: Place) -> Iterator[Fact]:
         """As the command `ln`: what is written through the link is written where it leads."""
-        paths = [self.names.text(path) if path is not None else None for path in (source, link)]
-        if paths[1] is not None and not paths[1].startswith(UNKNOWN):
-            words = ("-s", paths[0] or UNKNOWN, paths[1])
-            yield Command(name="ln", args=words, writes=(_tidy(paths[1]),), via=("python",), **place)
+        for link_path in self.paths(link):
+            for source_path in self.paths(source) or [UNKNOWN]:
+                words = ("-s", source_path, link_path)
+                yield Command(name="ln", args=words, writes=(_tidy(link_path),), via=("python",), **place)
 
 
 def _tidy(path: str) -> str:

@@ -10,6 +10,7 @@ import ast
 import builtins
 import re
 import shlex
+import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -48,6 +49,11 @@ _BINDING = frozenset(
         ast.ClassDef,
         ast.Import,
         ast.ImportFrom,
+        ast.MatchAs,
+        ast.MatchStar,
+        ast.MatchMapping,
+        ast.ExceptHandler,
+        ast.Call,
     }
 )
 # Most modules hold others as plain attributes: `shutil.os.execvp` is os.execvp.
@@ -88,7 +94,10 @@ class Names:
         self._nesting = 0
         self._work = 0
         self._steps = 0
-        self._ends: dict[str, str] = {}
+        self._ends: dict[str, tuple[str, ast.expr | None]] = {}
+        self._importers: dict[str, bool] = {}
+        self._tables = 0
+        """How often it gets at its own variables as a table, through which any of them can be set."""
         self.exhausted = False
         """Whether something was not followed to its end, so that what it stands for is not known."""
         for node in nodes:
@@ -105,6 +114,15 @@ class Names:
                 self._stores[name] += 1
             case ast.Name(id=name, ctx=ast.Del()):
                 self._changed.add(name)
+            case ast.Name(id="globals" | "locals" | "vars") | ast.Attribute(attr="globals"):
+                self._tables += 1
+            case ast.Call(func=function, args=[first, *_]) if not isinstance(first, ast.Starred):
+                self._tables -= isinstance(function, ast.Name) and function.id == "vars"  # of another thing
+            case ast.MatchAs(name=name) | ast.MatchStar(name=name) | ast.MatchMapping(rest=name):
+                if name is not None:
+                    self._bind_otherwise(name)
+            case ast.ExceptHandler(name=str(name)):
+                self._bind_otherwise(name)
             case ast.Attribute(value=ast.Name(id=name), attr=method):
                 if method in _LIST_GROWERS:
                     self._grown.add(name)
@@ -207,7 +225,8 @@ class Names:
         pending = [(*self._chain(node), node)]
         while pending and len(found) < _MAX_MEANINGS:
             base, tail, where = pending.pop()
-            base = self._end(base)
+            base, bound = self._end(base)
+            where = bound or where
             step = base, tail, where if base in self._own else None
             if step in seen:
                 continue
@@ -241,18 +260,21 @@ class Names:
                 found[_plain(base + tail)] = None
         return list(found) or [_plain("".join(self._chain(node)))]
 
-    def _end(self, name: str) -> str:
-        """Where a chain of plain aliases (`b = a; c = b; …`) ends. Each link is followed once for the whole program."""
+    def _end(self, name: str) -> tuple[str, ast.expr | None]:
+        """Where a chain of plain aliases (`b = a; c = b; …`) ends, and where that name is read. Each link is followed
+        once for the whole program."""
         passed: list[str] = []
+        where: ast.expr | None = None
         while name not in self._ends:
             values = self._assigned.get(name, ())
             value = values[0] if len(values) == 1 else None
             if not isinstance(value, ast.Name) or name in self._imported or name in _BUILTINS:
                 break
-            self._ends[name] = name  # so that a ring of them comes to an end
+            self._ends[name] = name, None  # so that a ring of them comes to an end
             passed.append(name)
-            name = value.id
-        end = self._ends.get(name, name)
+            name, where = value.id, value
+        known, bound = self._ends.get(name, (name, None))
+        end = known, bound or where
         self._ends.update(dict.fromkeys(passed, end))
         return end
 
@@ -311,9 +333,7 @@ class Names:
             case ast.Call(func=ast.Name() | ast.Attribute() as function, args=[key, *_]):
                 last = function.id if isinstance(function, ast.Name) else function.attr
                 imports = last in ("import_module", "__import__") or last in self._imported
-                if not imports or not any(
-                    m in ("importlib.import_module", "__import__") for m in self.meanings(function)
-                ):
+                if not (self._imports(function) if imports else self._is_importer(function)):
                     return None
                 module = self.text(key)
             case _:
@@ -324,6 +344,18 @@ class Names:
         # for `__import__`, so its value is the top.
         top = isinstance(call.func, ast.Name) and call.func.id == "__import__"
         return "=" + (module.partition(".")[0] if top else module), ""
+
+    def _imports(self, function: ast.expr) -> bool:
+        return not {"importlib.import_module", "importlib.__import__", "__import__"}.isdisjoint(self.meanings(function))
+
+    def _is_importer(self, function: ast.expr) -> bool:
+        """Whether a name is an alias of what imports."""
+        if not isinstance(function, ast.Name) or not self.is_alias(function.id):
+            return False
+        if function.id not in self._importers:
+            self._importers[function.id] = False  # while that is found out
+            self._importers[function.id] = self._imports(function)
+        return self._importers[function.id]
 
     def _member(self, owner: ast.expr, key: ast.expr) -> tuple[str, str] | None:
         name = self.text(key)
@@ -375,7 +407,13 @@ class Names:
         if len(values) < 2 or not isinstance(node, ast.Name):
             return [self.text(node)]
         once = self._stores[node.id] == 1 and node.id not in self._changed | self._grown | self._no_plain_value
-        return [self.text(value) for value in values] if once else [None]
+        return [self.text(value) for value in values] if once and not self._is_open else [None]
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether any name may be bound by something that names none: `globals()[x] = y`, `from m import *`."""
+        foreign = any(module.partition(".")[0] not in sys.stdlib_module_names for module in self.stars)
+        return self._tables > 0 or foreign or "__main__" in self._imported
 
     def _fold(self, node: ast.expr) -> str | None:
         match node:
@@ -454,6 +492,8 @@ class Names:
         """The one thing a name is ever bound to."""
         values = self._assigned.get(name, ())
         if len(values) != 1 or self._stores[name] != 1 or name in self._changed or name in self._no_plain_value:
+            return None
+        if self._is_open:
             return None
         return values[0]
 

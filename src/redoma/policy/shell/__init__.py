@@ -6,6 +6,9 @@ the order of the source with a stack of its own (no recursion: nesting is the wr
 `wrappers` takes `sudo`, `xargs`, `bash -c` … off, what is inside goes on the list again, and every layer is
 reported. Nested code is read by a reader of its own, one level deeper.
 
+Arguments of the script, and of functions, are not known where they are used. A command that holds one is reported so,
+and deferred: once all calls are known, `settle` reads it again with the arguments that are given.
+
 Who owns which state: `_Reader(Redirects(Commands))` is one object per script. `Commands` owns the facts, the
 variables, the files that were written, what is on standard input (`feed`) and whether anything may have been set
 (`unsure`); `Redirects` the text and the functions defined in it, and it changes `feed` only while a command runs;
@@ -21,6 +24,8 @@ What the facts promise to the rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ..facts import UNKNOWN, Fact, Trait
 from .commands import MAX_DEPTH, Commands, Feed
 from .reader import read
@@ -32,7 +37,6 @@ TRAITS: dict[str, str] = {
     "shell.dynamic-command": "the name of a command is only known when it runs",
     "shell.obscured-command": "the name of a command is hidden by escapes, braces, globs or look-alike letters",
     "shell.pipe-to-interpreter": "downloaded or decoded text is run as code",
-    "shell.inline-plain": "code in a language that is not read here, of which it is plain that it only prints",
     "shell.inline-code": "code in a language that is not read here is given on the command line",
     "shell.dynamic-code": "text that is only known when it runs, or that comes from a pipe, is run as code",
     "shell.fork-bomb": "a function starts itself more than once, in the background",
@@ -51,17 +55,28 @@ TRAITS: dict[str, str] = {
 }
 
 
-def facts_of_script(source: str, depth: int = 0) -> list[Fact]:
-    """What a Bash script does. Never raises."""
-    return read(source, depth)
+def facts_of_script(
+    source: str, depth: int = 0, *, args: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> list[Fact]:
+    """What a Bash script does, with these arguments and variables. Never raises."""
+    given = tuple(Word(arg.replace(UNKNOWN, "")) for arg in args)
+    return read(source, depth, environment=environment, given=given)
 
 
-def facts_of_argv(argv: tuple[str, ...], depth: int = 0, *, fed: bool = False, stdin: str | None = None) -> list[Fact]:
-    """What an argument vector does when it is run without a shell; `fed`: with input, that isn't known where `stdin` is
-    None. Never raises."""
+def facts_of_argv(
+    argv: tuple[str, ...],
+    depth: int = 0,
+    *,
+    fed: bool = False,
+    stdin: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> list[Fact]:
+    """What an argument vector does when it is run without a shell, with these variables; `fed`: with input, that isn't
+    known where `stdin` is None. Never raises."""
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
     commands = Commands(depth, Feed(stdin) if fed else None)
+    commands.begin_with(environment or {})
     at = (0, 0, " ".join(argv)[:200])
     if sum(map(len, argv)) > MAX_SOURCE:
         commands.trait("source.too-large", at)

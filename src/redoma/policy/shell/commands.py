@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -35,7 +35,7 @@ from .programs import (
 )
 from .runners import RUNNERS, plans
 from .setting import sets_hook
-from .words import Value, Variables, Word, base
+from .words import Value, Variables, Word, base, handed
 from .wrappers import WRAPPERS, climbs, is_loader, unwrap
 
 MAX_DEPTH = 5
@@ -43,6 +43,8 @@ MAX_DEPTH = 5
 MAX_LAYERS = 200
 """Commands that one command may unwrap to, and pieces of code that one script may carry."""
 MAX_WRAPPERS = 25
+MAX_ROUNDS = 3
+"""How often a function that calls itself is followed."""
 MAX_WORK = 3_000_000
 _PIECE, _COMMAND = 1000, 100
 """What a piece of code, and a command, costs beside its characters."""
@@ -61,6 +63,9 @@ _KNOWN = frozenset(
 )
 """Every name that makes a command more than a name and arguments, but for interpreters, which come with versions."""
 _STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+_REARRANGE = frozenset({"set", "shift", "trap", "alias"})
+_OWN_MEANING = frozenset({"PWD", "OLDPWD", "HOME", "IFS"})
+"""Variables that the shell sets itself, or that are known by their meaning."""
 _CRON_TIMES = re.compile(r"(?m)^\s*(?:@\w+|(?:\S+[ \t]+){5})")
 
 
@@ -88,6 +93,17 @@ class Work:
         """Whether there is some left."""
         self.left -= amount
         return self.left > 0
+
+
+class Deferred(NamedTuple):
+    """A command with arguments of the script, or of the function around it, that are not known where it stands."""
+
+    words: tuple[Word, ...]
+    at: Place
+    directory: tuple[Value, ...] | None
+    feed: Feed | None
+    writes: bool
+    """Whether it is a redirection, and not a command."""
 
 
 class Layer(NamedTuple):
@@ -121,6 +137,16 @@ class Commands:
         self.gave_up = False
         self.exported: set[tuple[str, str, Place]] = set()
         self.pieces = 0
+        self.function_name = ""
+        """The function whose body is read; "" outside of all."""
+        self.deferred: dict[str, list[Deferred]] = {"": []}
+        """By the function that they stand in."""
+        self.called: dict[str, dict[tuple[Word, ...], None]] = {}
+        """With which arguments: commands by their names, and "" for the script itself."""
+        self.rearranges = False
+        """Whether something may give arguments other numbers."""
+        self.environment: Mapping[str, str] = {}
+        """Variables that it all begins with."""
 
     def trait(self, name: str, at: Place) -> None:
         line, column, text = at
@@ -167,6 +193,8 @@ class Commands:
     def set(self, name: str, values: Sequence[Value]) -> None:
         if self.constants and name not in self.volatile:
             self.variables.set(name, values)
+        elif name != "PWD" and any(word.handed for value in values for word in value):
+            self.variables.set(name, [handed()])  # `local x=$1`: whatever it is, it comes from an argument
         else:
             self.variables.forget(name)
 
@@ -180,6 +208,7 @@ class Commands:
 
     def run(self, words: tuple[Word, ...], at: Place, writes: Sequence[str] = ()) -> None:
         """Report a command and every command it wraps."""
+        self.defer(words, at)
         todo = [Layer(words, ())]
         for _ in range(MAX_LAYERS):
             if not todo:
@@ -200,6 +229,58 @@ class Commands:
                 self.emit(":", (), writes, via, at)
         self.trait("source.too-deep", at)
 
+    def defer(self, words: tuple[Word, ...], at: Place, *, writes: bool = False) -> None:
+        """Remember a command of which arguments are a part, to be read again with those that are given."""
+        if any(word.handed and UNKNOWN in word.text for word in words):
+            one = Deferred(words, at, self.variables.values.get("PWD"), self.feed, writes)
+            self.deferred.setdefault(self.function_name, []).append(one)
+
+    def settle(self) -> None:
+        """Read what was deferred, with all arguments that the script and its functions are given."""
+        done: set[tuple[str, tuple[str, ...]]] = set()
+        todo: list[tuple[str, tuple[Word, ...], tuple[str, ...]]]
+        todo = [(name, args, (name,)) for name in self.deferred for args in self.called.get(name, ())]
+        while todo:
+            name, args, chain = todo.pop()
+            known = name, tuple([word.text for word in args])
+            if known in done or all(text == UNKNOWN for text in known[1]):
+                continue
+            done.add(known)
+            if len(done) > MAX_LAYERS:
+                self.trait("source.too-deep", self.deferred[name][0].at)
+                return
+            before, self.called = self.called, {}
+            for one in self.deferred[name]:
+                self.again(one, [replace(word, handed="") for word in args])
+            calls, self.called = self.called, before
+            # A function that calls itself comes to an end somewhere; where can't be known.
+            todo += [
+                (inner, given, (*chain, inner))
+                for inner in calls.keys() & self.deferred.keys()
+                for given in calls[inner]
+                if chain.count(inner) < MAX_ROUNDS
+            ]
+
+    def again(self, one: Deferred, args: Sequence[Word]) -> None:
+        variables, feed = self.variables, self.feed
+        self.variables, self.feed = variables.copy(), one.feed
+        self.variables.forget("PWD")
+        if one.directory is not None:
+            self.variables.set("PWD", one.directory)
+        for words in dict.fromkeys(filled(one.words, args, exactly=not (self.rearranges or self.unsure))):
+            if one.writes:
+                self.work.spend(_COMMAND)
+                path = normal(words[-1].text, self.cwd())
+                if is_network_path(path):
+                    self.trait("shell.network-redirect", one.at)
+                self.emit(":", (), (path,), (), one.at)
+            else:
+                self.run(words, one.at)
+            if self.work.left <= 0:
+                self.trait("source.too-deep", one.at)
+                break
+        self.variables, self.feed = variables, feed
+
     def elsewhere(
         self, directory: str, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
     ) -> list[Layer]:
@@ -216,6 +297,10 @@ class Commands:
         name, args = base(words[0]), tuple([word.text for word in words[1:]])
         self.work.spend(_COMMAND + 3 * sum(map(len, args)))
         inside = [Layer(guess, via) for guess in self.name(name, words, at)]
+        if args and name == words[0].text:
+            self.called.setdefault(name, {})[words[1:]] = None
+        if name in _REARRANGE:
+            self.rearranged(name, words[1:])
         if "/" in words[0].text:
             self.facts.append(replace(self.file(words[0], "program", via, at), args=(*args, *self.given())))
         if self.copies and (source := self.copies.get(normal(words[0].text, self.cwd()))) and "/" in words[0].text:
@@ -253,6 +338,22 @@ class Commands:
         if not steps:
             self.executed(words[0], at, via)
         return inside
+
+    def rearranged(self, name: str, words: Sequence[Word]) -> None:
+        """The arguments are others from here on, or may be: `trap shift DEBUG`."""
+        at = 0
+        while at < len(words) and words[at].text[:1] in ("-", "+") and words[at].text not in ("-", "--"):
+            at += 2 if words[at].text[-1:] == "o" else 1
+        if name == "set":
+            operands = words[at:]
+            if not operands:
+                return
+            self.called.setdefault(self.function_name, {})[tuple(operands[operands[0].text in ("-", "--") :])] = None
+        self.rearranges = True
+        if "@" in self.variables.values:
+            self.unsure = True
+            for known in [each for each in self.variables.values if each in ("@", "*") or each.isdecimal()]:
+                self.variables.forget(known)
 
     def given(self) -> tuple[str, ...]:
         """The file on standard input; UNKNOWN if nobody can say what is there, nothing if the script does."""
@@ -345,13 +446,23 @@ class Commands:
     def code(self, step: Code, at: Place, via: tuple[str, ...]) -> None:
         """Source text given as a word: `bash -c`, `eval`, `python -c` …"""
         if step.language == "other":
-            self.trait("shell.inline-plain" if step.plain else "shell.inline-code", at)
+            self.trait("shell.inline-code", at)
             return
         if UNKNOWN in step.source.text:
             fetched = step.source.makers & FETCHERS
             self.trait("shell.pipe-to-interpreter" if fetched else "shell.dynamic-code", at)
         shared = {"now": self.variables, "later": self.lasting()}.get(step.when)
-        self.nested(step.language, step.source.text, at, *via, params=step.params, shared=shared, feed=self.feed)
+        deferred = self.deferred.setdefault(self.function_name, []) if shared is not None else None
+        self.nested(
+            step.language,
+            step.source.text,
+            at,
+            *via,
+            params=step.params,
+            shared=shared,
+            feed=self.feed,
+            deferred=deferred,
+        )
 
     def script(self, step: Script, at: Place, via: tuple[str, ...]) -> None:
         """A script from a file, or from standard input."""
@@ -359,7 +470,7 @@ class Commands:
         if step.how == "module" and path is not None:
             self.facts.append(self.file(path, step.how, via, at))
         elif path is None or path.text in _STDIN_PATHS:
-            self.fed(self.feed or Feed(None), step.language, at, via)
+            self.fed(self.feed or Feed(None), step.language, at, via, step.params)
         elif path.makers:
             self.fed(Feed(path.content, path.makers), step.language, at, via)
         else:
@@ -372,7 +483,7 @@ class Commands:
             else:
                 self.executed(path, at, via, step.language)
 
-    def fed(self, feed: Feed, language: str, at: Place, via: tuple[str, ...]) -> None:
+    def fed(self, feed: Feed, language: str, at: Place, via: tuple[str, ...], params: tuple[Word, ...] = ()) -> None:
         """An interpreter that reads its program from a pipe, a here-document or a process substitution."""
         if feed.file is not None:
             self.facts.append(replace(feed.file, via=via, language=language))
@@ -381,7 +492,7 @@ class Commands:
         elif feed.makers or feed.text is None or UNKNOWN in feed.text:
             self.trait("shell.dynamic-code", at)
         if feed.text is not None:
-            self.nested(language, feed.text, at, *via)
+            self.nested(language, feed.text, at, *via, params=params)
 
     def executed(self, path: Word, at: Place, via: tuple[str, ...], language: str = "") -> None:
         """A file is run. If it was written before, what was written is judged as well."""
@@ -409,6 +520,7 @@ class Commands:
         params: tuple[Word, ...] = (),
         shared: Variables | None = None,
         feed: Feed | None = None,
+        deferred: list[Deferred] | None = None,
     ) -> None:
         """Read code found inside this code; its facts stand at the place of the command that runs it."""
         self.pieces += 1
@@ -423,14 +535,26 @@ class Commands:
         elif language == "python":
             from .. import python
 
-            facts = python.facts(source.replace(UNKNOWN, "_"), self.depth + 1)
+            args = [word.text for word in params[1:] if UNKNOWN not in word.text]
+            facts = python.facts(source.replace(UNKNOWN, "_"), self.depth + 1, args=args, environment=self.inherited())
         else:
             from .reader import read
 
             # An unknown part stays unknown in there: as an expansion of something that has no known value.
             text = _CRON_TIMES.sub("", source) if language == "crontab" else source
             text = text.replace(UNKNOWN, "${_}")
-            facts = read(text, self.depth + 1, params, at, self.constants, shared, feed, self.work)
+            facts = read(
+                text,
+                self.depth + 1,
+                params,
+                at,
+                self.constants,
+                shared,
+                feed,
+                self.work,
+                deferred=deferred,
+                environment=self.inherited(),
+            )
         line, column, place = at
         for fact in facts:
             found = replace(fact, line=line, column=column, text=fact.text or place)
@@ -439,6 +563,54 @@ class Commands:
             if isinstance(found, (Command, Executed, Assigned)) and shared is None:  # it has begun where we are
                 found = replace(found, directory=moved(self.cwd(), found.directory))
             self.facts.append(found)
+
+    def inherited(self) -> dict[str, str]:
+        """Of the variables that it all began with, those that are still what they were."""
+        values = self.variables.values
+        return {name: text for name, text in self.environment.items() if values.get(name) == ((Word(text),),)}
+
+    def begin_with(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        for name, text in environment.items():
+            if name not in _OWN_MEANING:
+                self.set(name, [(Word(text),)])
+
+
+def filled(words: Sequence[Word], args: Sequence[Word], *, exactly: bool) -> Iterator[tuple[Word, ...]]:
+    """A command with arguments in the place of those that are not known: each where it belongs. If that can't be told,
+    since they were shifted, picked or looped over, also all of them at once, and one by one."""
+
+    def fill(pick: Callable[[Word], Sequence[Word]]) -> tuple[Word, ...]:
+        out: list[Word] = []
+        for word in words:
+            if not (word.handed and UNKNOWN in word.text):
+                out.append(word)
+                continue
+            chosen = pick(word)
+            if word.text != UNKNOWN:
+                text = word.text.replace(UNKNOWN, " ".join([each.text for each in chosen]))
+                chosen = [replace(word, text=text, handed="", loose=word.loose and UNKNOWN in text)]
+            if word.loose:
+                chosen = [
+                    replace(each, text=piece, glob=any(mark in piece for mark in "*?["))
+                    for each in chosen
+                    for piece in each.text.split()
+                ]
+            out += chosen
+        return tuple(out)
+
+    def exact(word: Word) -> Sequence[Word]:
+        return args[int(word.handed[:9]) - 1 :][:1] if word.handed.isdecimal() else args
+
+    open_words = [word for word in words if word.handed and UNKNOWN in word.text]
+    yield fill(exact)
+    if exactly and not any(word.handed == "?" for word in open_words):
+        return
+    yield fill(lambda word: args if word is open_words[0] else ())
+    for arg in args:
+        # An option alone would be another command: `rm -rf`.
+        one = (arg, Word(UNKNOWN)) if arg.text.startswith("-") else (arg,)
+        yield fill(lambda word, one=one: one)  # type: ignore[misc]
 
 
 def normal(path: str, cwd: str | None) -> str:

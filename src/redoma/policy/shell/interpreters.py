@@ -11,7 +11,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ..facts import MAX_NAME
-from .oneliners import only_prints
 from .prefixes import Prefix, strip
 from .words import Word
 
@@ -32,11 +31,9 @@ class Code(NamedTuple):
     source: Word
     via: str
     params: tuple[Word, ...] = ()
-    """What the code sees as `$0`, `$1` …"""
+    """What the code sees as `$0`, `$1` …, or as `sys.argv`."""
     when: str = "elsewhere"
     """"now" or "later" if it runs in this same shell and sees its variables."""
-    plain: bool = False
-    """Whether it only computes and prints, though its language is not read here."""
 
 
 class Script(NamedTuple):
@@ -47,6 +44,8 @@ class Script(NamedTuple):
     via: str
     how: str = "script"
     """See `facts.Executed`."""
+    params: tuple[Word, ...] = ()
+    """As of code, where it comes from standard input."""
 
 
 Step = Run | Code | Script
@@ -173,7 +172,8 @@ def _shell(name: str, rest: list[Word]) -> Iterator[Step]:
     if inline and operands:
         yield Code("shell", operands[0], f"{name} -c", tuple(operands[1:]))
     elif not inline and not {"--version", "--help", "-n"} & {word.text for word in rest[:at]}:
-        yield Script("shell", None if stdin or not operands else operands[0], name)
+        fed = stdin or not operands
+        yield Script("shell", None if fed else operands[0], name, params=(Word(name), *operands) if fed else ())
 
 
 def _python(name: str, rest: list[Word]) -> Iterator[Step]:
@@ -186,7 +186,7 @@ def _python(name: str, rest: list[Word]) -> Iterator[Step]:
             tail = [Word(found[2])] if found[2] else []
             operands = tail + rest[at + 1 :]
             if operands and found[1] == "c":
-                yield Code("python", operands[0], f"{name} -c")
+                yield Code("python", operands[0], f"{name} -c", (Word("-c"), *operands[1:]))
             elif operands:
                 yield Run(tuple(operands), f"{name} -m")
                 yield Script("python", operands[0], f"{name} -m", "module")  # looked for in the current directory first
@@ -197,7 +197,8 @@ def _python(name: str, rest: list[Word]) -> Iterator[Step]:
         if re.match(r"-[A-Za-z]*i", text):
             yield Script("python", None, f"{name} -i")  # once it has run the rest
         at += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
-    yield Script("python", rest[at] if at < len(rest) and rest[at].text != "-" else None, name)
+    path = rest[at] if at < len(rest) and rest[at].text != "-" else None
+    yield Script("python", path, name, params=tuple(rest[at:]) if path is None else ())
 
 
 def _python_module(module: str, rest: list[Word]) -> Iterator[Step]:
@@ -233,10 +234,7 @@ def _other(name: str, rest: list[Word]) -> Iterator[Step]:
             carries = option in code or any(letter in code for letter in option)
         if carries:
             found = True
-            source, operands = rest[min(at + 1, len(rest) - 1)], rest[at + 2 :]
-            options = [word.text for word in rest[: at + 1]]
-            plain = only_prints(name, options, source.text, [word.text for word in operands])
-            yield Code("other", source, f"{name} {text[:20]}", plain=plain)
+            yield Code("other", rest[min(at + 1, len(rest) - 1)], f"{name} {text[:20]}")
         elif option in values and option in _LOADS:
             given = replace(rest[at], text=text.partition("=")[2]) if "=" in text else rest[min(at + 1, len(rest) - 1)]
             if "/" in given.text or option in ("f", "File", "load"):

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..facts import UNKNOWN, Fact, Function, Trait
-from .commands import CHDIR, MAX_DEPTH, Feed, Place, Work
+from .commands import CHDIR, MAX_DEPTH, Deferred, Feed, Place, Work
 from .hooks import Hooks
 from .programs import KNOWN_COMMANDS, SEARCHES, SUBSCRIPT, is_hook, may_be_hook
 from .redirects import LIVE, redirections
 from .setting import EXPANSION, redirection_sets_hook, refers_to_hook, sum_sets_hook
 from .source import HEREDOC_PATH, Source, position, prepare
 from .text import MAX_FIELDS, expand_braces
-from .words import LINE, UNSURE, Expander, Value, Variables, Word, combinations, command_names, merge
+from .words import LINE, UNSURE, Expander, Value, Variables, Word, combinations, command_names, handed, merge
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -39,10 +39,17 @@ def read(
     shared: Variables | None = None,
     feed: Feed | None = None,
     work: Work | None = None,
+    *,
+    deferred: list[Deferred] | None = None,
+    environment: Mapping[str, str] | None = None,
+    given: tuple[Word, ...] = (),
 ) -> list[Fact]:
-    """The facts of a script. `params` are its `$0`, `$1` …, `feed` its standard input, and `work` what is left to it.
+    """The facts of a script. `params` are its `$0`, `$1` …, `feed` its standard input, `environment` the variables that
+    it begins with, and `work` what is left to it.
 
-    If it is part of another script, `place` is where it stands and `shared` what it knows of that one's variables.
+    If it is part of another script, `place` is where it stands and `shared` what it knows of that one's variables;
+    `deferred` takes what depends on that one's arguments. `given`: arguments that each unknown one may be; what is
+    found with those comes on top.
     """
     if depth > MAX_DEPTH:
         line, column, text = place or (0, 0, "")
@@ -51,13 +58,17 @@ def read(
     reader = _Reader(prepared, depth, place, feed, constants=constants, work=work)
     if shared is not None:
         reader.variables = shared.copy()
-    reader.start(params)
+    if deferred is not None:
+        reader.deferred[""] = deferred
+    reader.begin_with(environment or {})
+    reader.start(params, given)
     if not (reader.unsure and constants):
         return reader.facts
     # Something in it may set any variable. What was concluded from constants stands as one reading of the script;
     # a second one is made that trusts none.
     second = _Reader(prepared, depth, place, feed, constants=False, work=reader.work)
-    second.start(())
+    second.environment = reader.environment
+    second.start(params, given)
     known = set(reader.facts)
     return reader.facts + [fact for fact in second.facts if fact not in known]
 
@@ -106,7 +117,8 @@ class _Reader(Hooks):
         self.saved: list[Variables] = []
         """The variables as they were at the beginning of each scope that is open, innermost last."""
 
-    def start(self, params: tuple[Word, ...]) -> None:
+    def start(self, params: tuple[Word, ...], given: tuple[Word, ...] = ()) -> None:
+        self.called[""] = dict.fromkeys(filter(None, (params[1:], given)))
         if params:
             self.set("0", [params[:1]])
             for number, word in enumerate(params[1:], 1):
@@ -119,6 +131,7 @@ class _Reader(Hooks):
         if redirection_sets_hook(self.source.text):
             self.trait("shell.environment-hook", self.place or (1, 1, self.source.original[:40]))
         self.walk(parse(self.data))
+        self.settle()
 
     def walk(self, root: Node) -> None:
         stack: list[Node | Callable[[], None]] = [root]
@@ -222,9 +235,13 @@ class _Reader(Hooks):
             # The second round sees what the first one set.
             self.forget_mentioned(node)
             given = [UNKNOWN]
-            if variable is not None and values:
+            if variable is not None and not values:
+                self.set(self.text(variable), [handed()])  # `for x; do`
+            elif variable is not None:
                 words = [word for value in values for word in Expander(self.variables).words(value)]
                 self.set(self.text(variable), [(word,) for word in words])
+                if self.text(variable) not in self.variables.values and any(word.handed for word in words):
+                    self.set(self.text(variable), [handed()])
                 given = [word.text for word in words]
             self.hook(variable is not None and any(is_hook(self.text(variable), v, v) for v in given), node)
 
@@ -249,7 +266,9 @@ class _Reader(Hooks):
 
     @functools.cached_property
     def mention_counts(self) -> Counter[str]:
-        return Counter(first or second for first, second in _MENTION.findall(self.source.text))
+        counts = Counter(first or second for first, second in _MENTION.findall(self.source.text))
+        counts.update(self.environment.keys())
+        return counts
 
     def function(self, node: Node) -> Items:
         name_node, body = node.child_by_field_name("name"), node.child_by_field_name("body")
@@ -261,14 +280,18 @@ class _Reader(Hooks):
         if body is not None and "&" in self.text(body) and self.calls(body, name) > 1:
             self.trait("shell.fork-bomb", self.at(node))
         before: list[tuple[Variables, Feed | None]] = []
+        outer: list[str] = []
 
         def enter() -> None:
             self.volatile |= self.forget_mentioned(node)
             before.append((self.variables.copy(), self.feed))
             self.variables, self.feed = self.lasting(), self.own_feed  # wherever it will be called from
+            outer.append(self.function_name)
+            self.function_name = name
 
         def leave() -> None:
             self.variables, self.feed = before[0]
+            self.function_name = outer[0]
 
         return [enter, *self.scoped(*node.children[1:], branch=False), leave]
 
@@ -451,7 +474,11 @@ class _Reader(Hooks):
             return readings
         readings += (one(Expander(self.variables, picks)) for picks in combinations(first.seen))
         if first.open:
-            readings.append(one(Expander(Variables({}))))
+            known = self.variables.values.items()
+            arguments = Variables({})
+            for name in [name for name, values in known if any(word.handed for value in values for word in value)]:
+                arguments.set(name, [handed()])
+            readings.append(one(Expander(arguments)))
         for prompt in first.prompts:
             self.trait("shell.dynamic-code", self.at(prompt))
         return readings

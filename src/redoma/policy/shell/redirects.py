@@ -151,6 +151,8 @@ class Redirects(Commands):
                 self.trait("shell.network-redirect", self.at(redirect))
             if "&" in operator and _DESCRIPTOR.match(word.text):
                 continue
+            if not quiet:
+                self.defer((Word(":"), word), self.at(redirect), writes=not operator.startswith("<"))
             if operator.startswith("<"):
                 if not quiet and not word.makers and not word.text.startswith(HEREDOC_PATH):
                     self.emit(":", (normal(word.text, self.cwd()),), (), (), self.at(redirect))

@@ -48,6 +48,9 @@ class Word(msgspec.Struct, frozen=True, gc=False):
     """For `<(echo …)`: what reading from it gives, when that is known."""
     found: bool = False
     """It stands for whatever a search finds, so for any number of files."""
+    handed: str = ""
+    """Which argument of the script, or of the function around it, it holds: its number; "@" for all of them, or "?" if
+    that can't be told."""
 
 
 Value = tuple[Word, ...]
@@ -55,6 +58,14 @@ Value = tuple[Word, ...]
 
 UNSURE: Value = (Word(UNKNOWN),)
 _EMPTY: Value = (Word(""),)
+_ARGUMENT = re.compile(r"[1-9]\d*\Z|[@*]\Z")
+"""The names of variables that hold arguments."""
+_ANY_ARGUMENT = re.compile(r"\$\{!?(?:[1-9@*#]|OPTARG)")
+
+
+def handed(name: str = "?") -> Value:
+    """An argument that isn't known, by the name of its variable."""
+    return (Word(UNKNOWN, handed="@" if name == "*" else name),)
 
 
 class Variables:
@@ -175,7 +186,9 @@ class Expander:
             return (Word("~"),)
         if name == "IFS":
             return (Word(" \t\n"),)
-        return UNSURE
+        if _ARGUMENT.match(name):
+            return handed(name)
+        return handed() if name == "OPTARG" else UNSURE
 
 
 _PLAIN_TYPES = frozenset({"word", "number", "variable_name", "command_name"})
@@ -217,10 +230,13 @@ def _made_of(words: Sequence[Word], text: str) -> Word:
         text = _UNKNOWNS.sub(UNKNOWN, text)
     glob = built = loose = False
     makers: frozenset[str] = frozenset()
+    argument = ""
     for word in words:
         glob, built, loose = glob or word.glob, built or word.built, loose or word.loose
         makers = makers | word.makers if word.makers else makers
-    return Word(text, glob, built, loose, makers)
+        if word.handed:
+            argument = word.handed if argument in ("", word.handed) else "?"
+    return Word(text, glob, built, loose, makers, handed=argument)
 
 
 _UNKNOWNS = re.compile(f"{UNKNOWN}+")
@@ -344,7 +360,7 @@ class _Builder:
             loose = UNKNOWN in word.text or word.loose
             for piece in pieces:
                 glob = word.glob or bool(_GLOB.search(piece))
-                fields.append(Word(piece, glob, word.built, loose, word.makers, word.content))
+                fields.append(Word(piece, glob, word.built, loose, word.makers, word.content, handed=word.handed))
         if not fields:
             # An empty value vanishes; one that is only white space (`$IFS`) still parts its neighbours.
             self.atom(*([Word(""), Word("")] if any(word.text for word in words) else [Word("", loose=True)]))
@@ -380,21 +396,23 @@ class _Builder:
 
     def parameter(self, node: Node) -> Value:
         """`${name…}`: plain, an array, or with a default; other forms are not computed."""
-        found = _PARAMETER.match(_text(node))
+        text = _text(node)
+        found = _PARAMETER.match(text)
         if not found:
-            return UNSURE
+            return handed() if _ANY_ARGUMENT.match(text) else UNSURE
         name, index, operator = found["name"], found["index"], found["operator"]
         value = self.expander.lookup(name)
-        if index is None or index == "0":
+        unsure = handed() if any(word.handed for word in value) or _ANY_ARGUMENT.match(text) else UNSURE
+        if name not in "@*" and (index is None or index == "0"):
             value = value[:1]
-        elif index not in ("@", "*"):
-            return UNSURE
+        elif index not in (None, "@", "*"):
+            return unsure
         if not operator:
-            return value if found["end"] else UNSURE
+            return value if found["end"] else unsure
         if operator.startswith("@"):
             if operator == "@P":
                 self.expander.prompts.append(node)
-            return UNSURE
+            return unsure
         if operator.endswith("?"):
             return value  # or the script stops here
         default = self._default(node)
@@ -403,7 +421,7 @@ class _Builder:
         known = any(UNKNOWN not in word.text for word in value) and value != UNSURE
         if known and any(word.text for word in value):
             return value
-        return self.expander.pick(node.id, (UNSURE, default))
+        return self.expander.pick(node.id, (unsure, default))
 
     def _default(self, node: Node) -> Value:
         operands = node.named_children[1:]
