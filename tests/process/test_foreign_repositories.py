@@ -450,3 +450,10 @@ def test_a_repository_that_configures_too_much_is_refused(place: Place) -> None:
     assert not result.ok
     assert "trust_repository" in (result.error or "")
     assert place.ran("git status", "trusting")[1].ok
+
+
+def test_to_look_at_a_repository_says_nothing(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    request = Request(argv=("git", "status"), language="command", cwd=str(place.repository))
+    for _ in range(20):
+        asyncio.run(protected(request, listed=True))
+    assert not caplog.records
