@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -63,6 +64,14 @@ SCRIPTS = [
     ('"$@"', "rm -rf build"),
     ('cat "$1" > /dev/null', "/root/.ssh/id_rsa"),
     ('cat < "$1"', "/root/.ssh/id_rsa"),
+    ('while [ $# -gt 0 ]; do case "$1" in -o) out="$2"; shift 2;; esac; done; echo > "$out"', "-o /srv/x"),
+    ('if [ -n "$1" ]; then out=$1; fi; echo > "$out"', "/srv/x"),
+    ('[ -n "$1" ] && out=$1; echo > "$out"', "/srv/x"),
+    ('read x <<< "$1"; echo > "$x"', "/srv/x"),
+    ('printf -v x %s "$1"; echo > "$x"', "/srv/x"),
+    ('x=$(realpath "$1"); echo > "$x"', "/srv/x"),
+    ('f() { out=$1; }; f "$@"; echo > "$out"', "/srv/x"),
+    ('cd "$1"; echo > x', "/srv"),
     ('python3 -c \'import sys; open(sys.argv[1], "w")\' "$@"', "/srv/x"),
 ]
 
@@ -132,6 +141,13 @@ def test_functions_that_call_each_other_without_end_are_read_in_bounds() -> None
     assert decide(code) is not None
     many = "\n".join(f'f{n}() {{ f{n + 1} "$@"; }}' for n in range(30)) + '\nf30() { rm "$@"; }\nf0 "$@"'
     assert decide(many, "-rf", "build") > ALLOW
+
+
+def test_many_commands_with_many_arguments_are_read_in_bounds() -> None:
+    code = "\n".join(f'x{n}=$(f); wc "$x{n}" "$1"' for n in range(300))
+    begin = time.monotonic()
+    decide(code, *(f"a{n}" for n in range(300)))
+    assert time.monotonic() - begin < 20
 
 
 # --- variables of the request ---

@@ -30,7 +30,7 @@ from ..facts import UNKNOWN, Fact, Trait
 from .commands import MAX_DEPTH, Commands, Feed
 from .reader import read
 from .source import MAX_SOURCE, prepare
-from .words import Word
+from .words import MAX_VALUE, Word
 
 TRAITS: dict[str, str] = {
     "shell.parse-error": "the parser could not make sense of a part, or reads it differently from Bash",
@@ -59,7 +59,8 @@ def facts_of_script(
     source: str, depth: int = 0, *, args: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> list[Fact]:
     """What a Bash script does, with these arguments and variables. Never raises."""
-    given = tuple(Word(arg.replace(UNKNOWN, "")) for arg in args)
+    long = [text for name, text in (environment or {}).items() if len(text) > MAX_VALUE and name in source]
+    given = tuple(Word(arg.replace(UNKNOWN, "")) for arg in (*args, *long))
     return read(source, depth, environment=environment, given=given)
 
 

@@ -143,8 +143,11 @@ class Commands:
         """By the function that they stand in."""
         self.called: dict[str, dict[tuple[Word, ...], None]] = {}
         """With which arguments: commands by their names, and "" for the script itself."""
+        self.settling = False
         self.rearranges = False
         """Whether something may give arguments other numbers."""
+        self.arguments: tuple[Word, ...] = ()
+        """What the whole request is given: whatever isn't known may be one of these, on whatever way it came there."""
         self.environment: Mapping[str, str] = {}
         """Variables that it all begins with."""
 
@@ -231,12 +234,27 @@ class Commands:
 
     def defer(self, words: tuple[Word, ...], at: Place, *, writes: bool = False) -> None:
         """Remember a command of which arguments are a part, to be read again with those that are given."""
+        if self.settling:
+            return
         if any(word.handed and UNKNOWN in word.text for word in words):
             one = Deferred(words, at, self.variables.values.get("PWD"), self.feed, writes)
             self.deferred.setdefault(self.function_name, []).append(one)
+        if self.arguments and any(UNKNOWN in word.text and not word.handed for word in words):
+            marked = tuple([replace(word, handed="?") if UNKNOWN in word.text else word for word in words])
+            one = Deferred(marked, at, self.variables.values.get("PWD"), self.feed, writes)
+            self.deferred[""].append(one)
 
     def settle(self) -> None:
         """Read what was deferred, with all arguments that the script and its functions are given."""
+        self.settling = True
+        self.settle_calls()
+        for fact in [each for each in self.facts if isinstance(each, Command) and each.directory is None]:
+            for word in self.arguments if fact.writes else ():  # `cd "$1"`
+                self.work.spend(_COMMAND)
+                writes = tuple([normal(path, word.text) for path in fact.writes])
+                self.facts.append(replace(fact, writes=writes, directory=word.text))
+
+    def settle_calls(self) -> None:
         done: set[tuple[str, tuple[str, ...]]] = set()
         todo: list[tuple[str, tuple[Word, ...], tuple[str, ...]]]
         todo = [(name, args, (name,)) for name in self.deferred for args in self.called.get(name, ())]
@@ -554,6 +572,7 @@ class Commands:
                 self.work,
                 deferred=deferred,
                 environment=self.inherited(),
+                given=() if self.settling else self.arguments,
             )
         line, column, place = at
         for fact in facts:

@@ -119,6 +119,7 @@ class _Reader(Hooks):
 
     def start(self, params: tuple[Word, ...], given: tuple[Word, ...] = ()) -> None:
         self.called[""] = dict.fromkeys(filter(None, (params[1:], given)))
+        self.arguments = given
         if params:
             self.set("0", [params[:1]])
             for number, word in enumerate(params[1:], 1):
