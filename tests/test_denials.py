@@ -33,7 +33,7 @@ from redoma.audit import AuditLog
 from redoma.backends.base import exceeded
 from redoma.config import DockerEntry, check, load
 from redoma.frontends.cli.runs import run as run_command
-from redoma.intake import Options
+from redoma.intake import Options, with_path
 from redoma.policy import Policy, evaluate
 from redoma.sensitive import Redactor
 
@@ -367,7 +367,7 @@ def test_a_limit_of_the_request_itself_is_raised_there(config: Config) -> None:
 @pytest.mark.parametrize("value", [1, 1000, (256 << 20) + 1, 134217728, 512 << 20, 10**15 + 1, 2**61 + 512, 2**63 - 1])
 @pytest.mark.parametrize("limit", ["time", "cpu", "memory", "disk"])
 def test_the_command_line_takes_the_words_that_a_limit_is_raised_with(limit: str, value: int, config: Config) -> None:
-    limits = Limits(**{limit: value})
+    limits = Limits(**{limit: max(value, 1 << 20) if limit == "memory" else value})
     status = {"memory": Status.MEMORY, "disk": Status.KILLED}.get(limit, Status.TIMEOUT)
     error = exceeded(limit, limits) if limit in ("cpu", "disk") else None
     outcome = Outcome(status=status, error=error, isolation=Isolation())
@@ -457,7 +457,8 @@ def test_the_command_line_shows_what_would_permit_it(redoma_command: Command, tm
     assert "  about    sudo echo 'hi there'\n" in said
     assert "  again    no use: a person has to say yes, and nobody is there to ask\n" in said
     permitted = permitting("".join(line[4:] + "\n" for line in lines.splitlines()), tmp_path).load_policy()
-    request = Request(code="sudo echo 'hi  there'", language="bash", backend="native")
+    env = with_path({"backend": "native"})["env"]
+    request = Request(code="sudo echo 'hi  there'", language="bash", backend="native", env=dict(env))
     assert decided(permitted, request) is Decision.ALLOW
 
 
