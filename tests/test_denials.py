@@ -367,7 +367,8 @@ def test_a_limit_of_the_request_itself_is_raised_there(config: Config) -> None:
 @pytest.mark.parametrize("value", [1, 1000, (256 << 20) + 1, 134217728, 512 << 20, 10**15 + 1, 2**61 + 512, 2**63 - 1])
 @pytest.mark.parametrize("limit", ["time", "cpu", "memory", "disk"])
 def test_the_command_line_takes_the_words_that_a_limit_is_raised_with(limit: str, value: int, config: Config) -> None:
-    limits = Limits(**{limit: max(value, 1 << 20) if limit == "memory" else value})
+    value = max(value, 1 << 20) if limit == "memory" else value  # the least that there is
+    limits = Limits(**{limit: value})
     status = {"memory": Status.MEMORY, "disk": Status.KILLED}.get(limit, Status.TIMEOUT)
     error = exceeded(limit, limits) if limit in ("cpu", "disk") else None
     outcome = Outcome(status=status, error=error, isolation=Isolation())
