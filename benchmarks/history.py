@@ -28,15 +28,15 @@ from typing import Any
 import msgspec
 
 from policy import BASH_BUILD, PYTHON_REPORT, PYTHON_TOOLS
-from redoma.asked import Asked, Kept, intent
 from redoma.audit import AuditLog
+from redoma.audit.inputs import Inputs
 from redoma.audit.record import GENESIS, seal
 from redoma.history.policies import GROUPS, Judge, compare
 from redoma.history.recorded import rebuilt
-from redoma.inputs import Inputs
 from redoma.models import Decision, Request
+from redoma.pipeline.submission import Asked, Kept, intent
 from redoma.policy import Policy, Rule, evaluate, level_of, load
-from redoma.sensitive import Redactor
+from redoma.redaction import Redactor
 
 MARK = "7654321"
 """Stands in each template where a number goes that makes it another request."""

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from redoma.models import Limits, MiB
-from redoma.output import Capture, sanitise
-from redoma.sensitive import Redactor
-from redoma.sensitive.patterns import PATTERNS
+from redoma.output.capture import Capture, sanitise
+from redoma.redaction import Redactor
+from redoma.redaction.patterns import PATTERNS
 
 GOAL = 50.0
 """MB/s on one core: the promise this benchmark holds us to."""

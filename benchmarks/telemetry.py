@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from redoma import AsyncExecutor, Config, FakeBackend
 from redoma.config import AuditConfig
-from redoma.projects import Projects
+from redoma.pipeline.projects import Projects
 from redoma.telemetry import logs
 
 STAGES: list[tuple[type, str]] = [

@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 import engine_helpers
-from redoma import Config, sync
+from redoma import Config
 from redoma.backends.docker import DockerBackend
 from redoma.backends.jail import cgroup
 from redoma.config import AuditConfig
+from redoma.pipeline import sync
 
 # Hypothesis keeps what it finds and computes beside the tests, if nothing is said, and a checkout may be read-only.
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", f"{tempfile.gettempdir()}/hypothesis-of-{os.getuid()}")

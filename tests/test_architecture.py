@@ -16,64 +16,31 @@ PACKAGE = Path(redoma.__file__).parent
 # Each room, and the rooms it may import. Whatever is not listed is a mistake, so a new room has to be placed here.
 MAY_IMPORT = {
     "__main__": {"frontends"},
-    "errors": set(),
-    "reach": set(),
-    "learned": {"errors"},
-    "effect": set(),
-    "extras": set(),
-    "notation": set(),
-    "telemetry": {"errors", "extras"},  # looks at what others hand it, by shape
-    "models": {"effect", "errors", "learned", "notation", "reach"},
-    "sensitive": {"errors", "models"},
-    "policy": {"errors", "models", "reach", "sensitive"},
-    "output": {"errors", "learned", "models", "sensitive"},
-    "artifacts": {"errors", "learned", "models", "output", "sensitive"},
-    "expect": {"errors", "extras", "models", "output", "sensitive"},
-    "diagnose": {"learned", "models"},
-    "live": {"models", "output", "sensitive"},
-    "streaming": {"errors", "models", "live"},
-    "audit": {"errors", "models", "telemetry"},
-    "store": {"errors"},
-    "posting": set(),
-    "approval": {"errors", "models", "sensitive", "output", "posting", "store", "telemetry"},
-    "backends": {"errors", "extras", "models", "notation", "reach", "telemetry"},
-    "bound": {"models", "policy"},
-    "version_control": {"errors", "models", "policy"},
-    "workspace": {"errors", "models", "backends", "telemetry"},
-    "config": {"errors", "models", "notation", "policy"},
-    "intake": {"errors", "models", "config"},
-    "denial": {"errors", "models", "backends", "notation", "output", "policy", "sensitive"},
-    "endings": {"errors", "models", "backends", "output", "policy", "sensitive", "diagnose", "expect", "workspace"},
-    "inputs": {"errors", "models", "audit"},
-    "asked": {"endings", "inputs"},
-    "entries": {"errors", "models", "backends", "config", "denial", "intake"},
-    "projects": {"errors", "models", "approval", "backends", "reach", "sensitive", "telemetry", "workspace"},
-    "executor": {
-        *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config"),
-        *("entries", "intake", "denial", "endings", "live", "streaming", "artifacts", "expect", "approval", "store"),
-        *("asked", "bound", "inputs", "projects", "reach", "telemetry", "version_control", "workspace"),
+    "lib": {"models"},  # its errors alone, see below
+    "models": {"lib"},
+    "telemetry": {"lib", "models"},  # looks at what others hand it, by shape
+    "redaction": {"models"},
+    "policy": {"models", "redaction"},
+    "output": {"lib", "models", "redaction"},
+    "audit": {"models", "telemetry"},
+    "approval": {"lib", "models", "output", "redaction", "telemetry"},
+    "backends": {"lib", "models", "telemetry"},
+    "workspace": {"backends", "models", "telemetry"},
+    "config": {"lib", "models", "policy"},
+    "pipeline": {
+        *("approval", "audit", "backends", "config", "lib", "models", "output", "policy", "redaction", "telemetry"),
+        "workspace",
     },
-    "sync": {"errors", "models", "approval", "backends", "config", "executor", "intake", "streaming", "workspace"},
-    "exec": {"errors", "models", "backends", "config", "executor", "intake", "streaming", "sync"},
+    "exec": {"backends", "config", "models", "pipeline"},
+    "facades": {"audit", "backends", "config", "models", "output", "pipeline", "policy", "redaction"},
+    "scripts": {"backends", "config", "models", "output", "pipeline", "policy", "redaction"},
     "history": {
-        *("errors", "models", "sensitive", "policy", "audit", "backends", "config", "inputs", "asked", "endings"),
-        *("artifacts", "bound", "expect", "executor", "output", "projects", "reach", "workspace"),
+        *("audit", "backends", "config", "models", "output", "pipeline", "policy", "redaction", "workspace"),
     },
-    "facades": {
-        *("errors", "models", "sensitive", "policy", "output", "audit", "backends", "config", "intake"),
-        *("executor", "sync"),
-    },
-    "scripts": {
-        *("errors", "models", "sensitive", "policy", "output", "backends", "config", "intake", "executor"),
-    },
-    "monitor": {
-        *("errors", "models", "audit", "config", "executor", "intake", "output", "policy", "posting", "sensitive"),
-        *("extras", "store", "telemetry", ""),
-    },
+    "monitor": {"audit", "config", "lib", "models", "output", "pipeline", "policy", "redaction", "telemetry", ""},
     "frontends": {
-        *("errors", "models", "policy", "output", "audit", "backends", "config", "intake", "executor", "sync", "exec"),
-        *("facades", "artifacts", "expect", "approval", "notation", "store", "projects", "workspace", "history"),
-        *("inputs", "monitor", "reach", "telemetry", ""),
+        *("approval", "audit", "backends", "config", "exec", "facades", "history", "lib", "models", "monitor"),
+        *("output", "pipeline", "policy", "telemetry", "workspace", ""),
     },
 }
 
@@ -147,4 +114,4 @@ def test_judging_python_does_not_load_the_bash_parser_nor_the_reverse() -> None:
 
 def test_ctypes_is_in_one_file() -> None:
     users = [file.name for file in PACKAGE.rglob("*.py") if "import ctypes" in file.read_text()]
-    assert users == ["_linux.py"]
+    assert users == ["linux.py"]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from redoma import AsyncExecutor, Config, Executor, Limits, Status, sync
+from redoma import AsyncExecutor, Config, Executor, Limits, Status
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail import setup as jail_setup
 from redoma.backends.jail.backend import LAYERS
@@ -23,6 +23,7 @@ from redoma.backends.jail.kernels import BY_KERNEL
 from redoma.config import AuditConfig, NativeEntry, check
 from redoma.config import load as load_config
 from redoma.monitor.file import load
+from redoma.pipeline import sync
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

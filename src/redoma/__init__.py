@@ -19,7 +19,31 @@ if TYPE_CHECKING:
     from .backends.base import Backend, Capabilities, Outcome
     from .backends.fake import Answer, FakeBackend
     from .config import Config
-    from .errors import (
+    from .facades.core import (
+        Core,
+        command_history,
+        handle_execution_error,
+        process_command,
+        run_python_code,
+        validate_code,
+    )
+    from .facades.safe import execute_safe
+    from .models import (
+        Approval,
+        Chunk,
+        Decision,
+        Denial,
+        Evaluation,
+        Finding,
+        Isolation,
+        Level,
+        Limits,
+        Request,
+        Result,
+        Status,
+        Usage,
+    )
+    from .models.errors import (
         ApprovalError,
         AuditError,
         BackendError,
@@ -36,35 +60,11 @@ if TYPE_CHECKING:
         Unsupported,
         WorkspaceError,
     )
-    from .executor import AsyncExecutor
-    from .facades.core import (
-        Core,
-        command_history,
-        handle_execution_error,
-        process_command,
-        run_python_code,
-        validate_code,
-    )
-    from .facades.safe import execute_safe
-    from .learned import Artifact, Diagnosis
-    from .models import (
-        Approval,
-        Chunk,
-        Decision,
-        Denial,
-        Evaluation,
-        Finding,
-        Isolation,
-        Level,
-        Limits,
-        Request,
-        Result,
-        Status,
-        Usage,
-    )
+    from .models.result_parts import Artifact, Diagnosis
+    from .pipeline.executor import AsyncExecutor
+    from .pipeline.streaming import AsyncLiveRun
+    from .pipeline.sync import Executor, LiveRun, arun, command, run, stream
     from .policy import Rule
-    from .streaming import AsyncLiveRun
-    from .sync import Executor, LiveRun, arun, command, run, stream
     from .telemetry import metrics
     from .workspace.atomic import atomic_write
 
@@ -74,18 +74,18 @@ _HOMES = {
     "backends.base": "Backend Capabilities Outcome",
     "backends.fake": "Answer FakeBackend",
     "config": "Config",
-    "errors": (
+    "models.errors": (
         "ApprovalError AuditError BackendError BackendUnavailable CallbackError ConfigError Conflict InvalidRequest "
         "NotWritten PolicyError RedomaError Refused StoreError Unsupported WorkspaceError"
     ),
-    "executor": "AsyncExecutor",
+    "pipeline.executor": "AsyncExecutor",
     "facades.core": "Core command_history handle_execution_error process_command run_python_code validate_code",
     "facades.safe": "execute_safe",
-    "learned": "Artifact Diagnosis",
+    "models.result_parts": "Artifact Diagnosis",
     "models": "Approval Chunk Decision Denial Evaluation Finding Isolation Level Limits Request Result Status Usage",
     "policy": "Rule",
-    "streaming": "AsyncLiveRun",
-    "sync": "Executor LiveRun arun command run stream",
+    "pipeline.streaming": "AsyncLiveRun",
+    "pipeline.sync": "Executor LiveRun arun command run stream",
     "workspace.atomic": "atomic_write",
 }
 _MODULES = {"approval": "approval", "exec": "exec", "metrics": "telemetry.metrics", "scripts": "scripts"}

@@ -10,10 +10,10 @@ from typing import Any
 from redoma import AsyncExecutor, Config, Result
 from redoma.approval import Ask, Callback
 from redoma.audit import AuditLog
-from redoma.backends.native import NativeBackend
-from redoma.bound import Bound, bind, seen_by
+from redoma.backends.native.backend import NativeBackend
 from redoma.config import ApprovalConfig, AuditConfig
 from redoma.models import Approval, Request
+from redoma.pipeline.executed_files import Bound, bind, seen_by
 
 EVIL = "#!/bin/sh\necho evil\n"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from redoma.approval import Approver, Ask, Book, Callback, Case, Gate
+from redoma.lib.sqlite import Store
 from redoma.models import Approval, Change, Effect, Request, Version
 from redoma.policy import evaluate, load
-from redoma.store import Store
 
 RISKY = "pip install requests"
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)

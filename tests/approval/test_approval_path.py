@@ -15,8 +15,8 @@ from redoma import AsyncExecutor, Config, FakeBackend, Refused, Result, Status
 from redoma.approval import Ask, Callback
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, AuditConfig, DockerConfig, DockerEntry, MontyEntry, NativeEntry, PolicyConfig
-from redoma.errors import ApprovalError, InvalidRequest
 from redoma.models import Approval, Decision
+from redoma.models.errors import ApprovalError, InvalidRequest
 
 
 class Way:
@@ -206,7 +206,7 @@ async def test_a_process_that_nobody_can_talk_to_waits_for_a_person(way: Way, la
 
 
 def test_a_container_of_another_image_is_another_setting() -> None:
-    from redoma.executor import setting
+    from redoma.pipeline.executor import setting
 
     def of(**fields: Any) -> str:
         entry = DockerEntry(**{"name": "box", "image": "python:3.11-slim", **fields})

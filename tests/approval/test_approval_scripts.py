@@ -13,9 +13,9 @@ from approval_job import EVIL, Job, found, job_with_scripts, yes
 from redoma import AsyncExecutor, Status
 from redoma.approval import Ask, describe
 from redoma.approval.webhook import summary
-from redoma.bound import Bound, View, bind
-from redoma.errors import ApprovalError
 from redoma.models import Approval, Request
+from redoma.models.errors import ApprovalError
+from redoma.pipeline.executed_files import Bound, View, bind
 from redoma.policy import executes
 
 ORDINARY = 65433
@@ -61,7 +61,7 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
     assert (await job.pin(*command)).stdout == "good\n"
     assert (await job.run(*command, label="job")).stdout == "good\n"
     with monkeypatch.context() as unbound:
-        unbound.setattr("redoma.bound.bind", lambda *_, **__: Bound({}))
+        unbound.setattr("redoma.pipeline.executed_files.bind", lambda *_, **__: Bound({}))
         await job.pin(*command, requester="eve")
     job.write(file, evil)
     result = await job.run(*command, label="job")
@@ -74,7 +74,7 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
     assert alarm["changed"] == [str(job.place / file)]
     assert alarm["scripts"][str(job.place / file)]
     # Without what binds them, it runs.
-    monkeypatch.setattr("redoma.bound.bind", lambda *_, **__: Bound({}))
+    monkeypatch.setattr("redoma.pipeline.executed_files.bind", lambda *_, **__: Bound({}))
     assert "evil\n" in (await job.run(*command, label="job", requester="eve")).stdout
 
 
@@ -173,7 +173,7 @@ async def test_nothing_is_read_where_nobody_s_yes_counts(job: Job, monkeypatch: 
     def never(*_: object, **__: object) -> Bound:
         raise AssertionError
 
-    monkeypatch.setattr("redoma.bound.bind", never)
+    monkeypatch.setattr("redoma.pipeline.executed_files.bind", never)
     for label in ("", "job"):
         assert (await job.run("./x.sh", label=label, limits={})).stdout == "good\n"
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from approval_stage import Stage, case_of
 
-from redoma import store as store_module
-from redoma.errors import StoreError
+from redoma.lib import sqlite as store_module
+from redoma.lib.sqlite import APPROVALS, Schema, Store
 from redoma.models import Status
-from redoma.store import APPROVALS, Schema, Store
+from redoma.models.errors import StoreError
 
 NOBODY = 65432
 

@@ -9,8 +9,8 @@ import pytest
 from approval_job import EVIL, Job, found, job_with_scripts
 
 from redoma import Status
-from redoma.bound import Bound, bind, seen_by
 from redoma.models import Request
+from redoma.pipeline.executed_files import Bound, bind, seen_by
 
 # Each: the command, and the file that it runs. "bash text": as a script.
 ATTACKS: list[tuple[tuple[str, ...], str]] = [
@@ -229,7 +229,7 @@ async def test_a_changed_file_does_not_run_under_a_pin(
 ) -> None:
     job.write("hook.sh", "#!/bin/sh\necho good\n")
     with monkeypatch.context() as blind:
-        blind.setattr("redoma.bound.bind", lambda *_, **__: Bound({}))
+        blind.setattr("redoma.pipeline.executed_files.bind", lambda *_, **__: Bound({}))
         assert "good\n" in (await job.pin(*command, requester="eve")).stdout
         job.write("hook.sh", EVIL)
         assert "evil\n" in (await job.run(*command, label="job", requester="eve")).stdout

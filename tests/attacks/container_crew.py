@@ -17,7 +17,7 @@ from jail_worker import Worker, succeeded
 from redoma import Config
 from redoma.backends.docker import Box, DockerBackend
 from redoma.config import AuditConfig
-from redoma.executor import AsyncExecutor
+from redoma.pipeline.executor import AsyncExecutor
 
 _AT_ONCE = 3
 _TOGETHER = 30

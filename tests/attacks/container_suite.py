@@ -31,7 +31,7 @@ _NOWHERE = {
         "maps more users to itself",
         "becomes another user",
     ),
-    "these are there, and empty: tests/docker/test_docker_hidden.py looks into them": (
+    "these are there, and empty: tests/backends/docker/test_docker_hidden.py looks into them": (
         "reads what the kernel tells of the machine",
         "finds the kernel's memory or its triggers",
     ),
@@ -43,7 +43,7 @@ _NOWHERE = {
         "hides the processor time of its children",
         "hides the processor time of children that it disowns",
     ),
-    "an engine is asked twice a second what was used: tests/docker/test_docker_runs.py has one that takes longer": (
+    "an engine is asked twice a second what was used: test_docker_runs.py has one that takes longer": (
         *(name for name, attack in ATTACKS.items() if "cpu" in attack.limits),
     ),
     "its directory is below the container's own /tmp, which has the name of the host's": (

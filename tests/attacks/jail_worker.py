@@ -26,11 +26,11 @@ from jail_suite import ATTACKS
 from redoma import Config
 from redoma.backends.base import Backend
 from redoma.backends.jail import JailBackend
-from redoma.backends.native import NativeBackend
+from redoma.backends.native.backend import NativeBackend
 from redoma.backends.scratch import remove_tree
 from redoma.config import AuditConfig
-from redoma.executor import AsyncExecutor
 from redoma.models import Result
+from redoma.pipeline.executor import AsyncExecutor
 
 _AT_ONCE = 6 if SLOW == 1 else 2
 _LOOKS = 4

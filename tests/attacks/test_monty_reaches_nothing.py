@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from redoma import Config, Executor
-from redoma.backends.monty import MontyBackend
-from redoma.backends.native import NativeBackend
+from redoma.backends.monty.backend import MontyBackend
+from redoma.backends.native.backend import NativeBackend
 from redoma.config import AuditConfig
 from redoma.models import MiB
 

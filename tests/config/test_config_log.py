@@ -8,7 +8,7 @@ import pytest
 from config_place import Place
 
 from redoma.config import LogConfig
-from redoma.errors import ConfigError
+from redoma.models.errors import ConfigError
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import msgspec
 
 from redoma import Answer, Backend, FakeBackend, Status
 from redoma.backends.jail import JailBackend
-from redoma.backends.monty import MontyBackend
-from redoma.backends.native import NativeBackend
+from redoma.backends.monty.backend import MontyBackend
+from redoma.backends.native.backend import NativeBackend
 from redoma.models import Language
 
 

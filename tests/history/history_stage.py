@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from redoma.asked import Asked, intent, keep
 from redoma.audit import AuditLog
-from redoma.inputs import Inputs
+from redoma.audit.inputs import Inputs
 from redoma.models import Approval, Decision, Evaluation, Finding, Limits, Request
+from redoma.pipeline.submission import Asked, intent, keep
 from redoma.policy import Policy, evaluate, level_of, load, secrets_in
-from redoma.sensitive import Redactor
+from redoma.redaction import Redactor
 
 
 class Stage:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from redoma.inputs import LARGEST, Inputs, NotKept
+from redoma.audit.inputs import LARGEST, Inputs, NotKept
 
 
 def names(directory: Path) -> set[str]:
@@ -115,7 +115,7 @@ def test_what_a_full_disk_could_not_take_gives_its_room_back(tmp_path: Path, mon
         os.write(file, content[:1000])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("redoma.inputs.write_all", full)
+    monkeypatch.setattr("redoma.audit.inputs.write_all", full)
     with pytest.raises(NotKept, match="No space left"):
         Inputs(tmp_path / "inputs").keep(b"x" * 5000)
     assert sum(file.stat().st_size for file in (tmp_path / "inputs").iterdir() if file.name != "lock") == 0

@@ -15,13 +15,13 @@ from history_stage import Stage, variety
 from redoma import AsyncExecutor, Config, FakeBackend
 from redoma.approval import Callback
 from redoma.approval.ask import Ask
-from redoma.asked import Asked
 from redoma.audit import AuditLog
+from redoma.audit.inputs import Inputs
 from redoma.config import AuditConfig, check, proposed
 from redoma.history.learn import History, Learned, learn, yaml
 from redoma.history.recorded import recorded
-from redoma.inputs import Inputs
 from redoma.models import Approval, Decision, Limits, Request
+from redoma.pipeline.submission import Asked
 from redoma.policy import Permit, Policy, evaluate, load, verify_permit
 
 Called = Callable[..., tuple[int, str, str]]

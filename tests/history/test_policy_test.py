@@ -18,11 +18,11 @@ import msgspec
 import pytest
 from history_stage import Stage, variety
 
-from redoma.asked import Asked
 from redoma.config import proposed
 from redoma.history.policies import Comparison, Judge, compare
 from redoma.history.recorded import recorded
 from redoma.models import Decision, Limits, Request
+from redoma.pipeline.submission import Asked
 from redoma.policy import Permit, Policy, Rule, evaluate, fingerprint, load
 
 Called = Callable[..., tuple[int, str, str]]

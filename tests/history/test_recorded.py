@@ -10,15 +10,15 @@ import pytest
 
 from redoma import AsyncExecutor, Config, FakeBackend
 from redoma.approval import Approver, Ask
-from redoma.asked import Asked
 from redoma.audit import AuditLog
+from redoma.audit.inputs import Inputs
 from redoma.config import AuditConfig, NativeEntry
-from redoma.errors import AuditError
 from redoma.history.recorded import Recorded, recorded
 from redoma.history.search import runs
 from redoma.history.stats import overview
-from redoma.inputs import Inputs
 from redoma.models import Approval, Decision, Limits, Request
+from redoma.models.errors import AuditError
+from redoma.pipeline.submission import Asked
 from redoma.policy import Policy, evaluate
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from redoma import AsyncExecutor, Config, FakeBackend
 from redoma.approval import Ask
-from redoma.asked import Asked
 from redoma.audit import AuditLog, Record
+from redoma.audit.inputs import Inputs
 from redoma.config import AuditConfig, PolicyConfig
-from redoma.errors import AuditError
 from redoma.history.recorded import Recorded, is_kept, pairs, recorded
 from redoma.history.replay import Replayed, Replayer
-from redoma.inputs import Inputs
 from redoma.models import Approval, Decision, Request
+from redoma.models.errors import AuditError
+from redoma.pipeline.submission import Asked
 from redoma.policy import Rule
 
 SECRET = "s3cr3t-Value-0123"

@@ -18,14 +18,14 @@ from history_stage import Stage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoma.asked import Asked
 from redoma.audit import Record
 from redoma.frontends.cli import plots
 from redoma.history.export import cell, write
 from redoma.history.search import Run, runs
 from redoma.history.stats import overview
 from redoma.models import Request
-from redoma.output import visible
+from redoma.output.capture import visible
+from redoma.pipeline.submission import Asked
 
 Called = Callable[..., tuple[int, str, str]]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from redoma import Config
 from redoma.config import ApprovalConfig, AuditConfig, NativeEntry
-from redoma.executor import AsyncExecutor
 from redoma.monitor.after import After
 from redoma.monitor.history import NAME, History
 from redoma.monitor.model import Check, Notifier, Plan, Remedy, Round, State, Verdict
+from redoma.pipeline.executor import AsyncExecutor
 
 NOON = 1_767_268_800.0  # 2026-01-01 12:00 UTC
 OK, WARNING, CRITICAL, UNKNOWN = State
@@ -47,7 +47,7 @@ class Place:
         return After(plan, AsyncExecutor(self.config, backends=self._backends()), self.history)
 
     def _backends(self) -> list[Any]:
-        from redoma.backends.native import NativeBackend
+        from redoma.backends.native.backend import NativeBackend
 
         return [NativeBackend()]
 

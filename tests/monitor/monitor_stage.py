@@ -8,7 +8,7 @@ import pytest
 
 from redoma import Config
 from redoma.config import AuditConfig, NativeEntry
-from redoma.sync import Executor
+from redoma.pipeline.sync import Executor
 
 
 @pytest.fixture(scope="module")

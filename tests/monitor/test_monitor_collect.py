@@ -20,7 +20,7 @@ from redoma.monitor import machine
 from redoma.monitor.aside import Aside, Late
 from redoma.monitor.collect import collect
 from redoma.monitor.model import CommandProbe, Facts, FileProbe, HttpProbe, Probe, TcpProbe
-from redoma.sync import Executor
+from redoma.pipeline.sync import Executor
 
 
 def found(executor: Executor, probe: Probe, aside: Aside | None = None) -> tuple[Any, str]:

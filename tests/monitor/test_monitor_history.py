@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from after_stage import CRITICAL, NOON, OK, WARNING, found
 
-from redoma.errors import StoreError
+from redoma.lib.sqlite import Store
+from redoma.models.errors import StoreError
 from redoma.monitor import history as history_module
 from redoma.monitor.history import DAY, History
 from redoma.monitor.model import Check, Deed
 from redoma.monitor.report.story import gather
 from redoma.monitor.series import numbers, plots
-from redoma.store import Store
 
 CHECKS = [Check(name="disk", rule="")]
 

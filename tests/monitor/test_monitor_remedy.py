@@ -12,12 +12,12 @@ from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, Place, found, mend
 from redoma.approval import Book
 from redoma.audit import AuditLog
 from redoma.config import NativeEntry
-from redoma.executor import AsyncExecutor
+from redoma.lib.sqlite import NAME, Store
 from redoma.monitor import remedy as remedy_module
 from redoma.monitor.model import Check, CommandProbe, Plan, Remedy, Round, State
 from redoma.monitor.report import render
 from redoma.monitor.service import Monitor
-from redoma.store import NAME, Store
+from redoma.pipeline.executor import AsyncExecutor
 
 RISKY = "./systemctl restart app"
 """What policy asks a person about. Where it runs here it only writes down that it did."""

@@ -11,13 +11,13 @@ import pytest
 from monitor_stage import executor as executor
 
 from redoma.config import PolicyConfig
-from redoma.executor import AsyncExecutor
 from redoma.models import Decision
 from redoma.monitor import rules
 from redoma.monitor.defaults import CHECKS
 from redoma.monitor.model import Check, Facts, FileProbe, Plan, State, Verdict
 from redoma.monitor.service import Monitor
-from redoma.sync import Executor
+from redoma.pipeline.executor import AsyncExecutor
+from redoma.pipeline.sync import Executor
 
 FACTS: Facts = {"disk": [{"mount": "/", "percent": 91.5}], "web": None, "now": 1.8e9, "host": "here"}
 
@@ -216,7 +216,7 @@ def test_each_ready_made_check_finds_what_it_is_for(executor: Executor) -> None:
 
 
 def test_only_some_checks_can_be_asked_for_and_a_wrong_name_is_told(executor: Executor, tmp_path: Path) -> None:
-    from redoma.errors import InvalidRequest
+    from redoma.models.errors import InvalidRequest
 
     found = executor.wait(Monitor(Plan(checks=CHECKS), executor.core, only=["clock"]).round())
     assert [v.check for v in found.verdicts] == ["clock"]

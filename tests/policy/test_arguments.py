@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from redoma.models import Decision, Language, Request
+from redoma.models.reach import EFFECT, HOST, NOTHING
 from redoma.policy import evaluate, executes, load
-from redoma.reach import EFFECT, HOST, NOTHING
 
 ALLOW, PROMPT, FORBID = Decision.ALLOW, Decision.PROMPT, Decision.FORBID
 STANDARD = load("standard")

@@ -8,8 +8,8 @@ from corpus_ordinary import BASH
 from corpus_programs import PYTHON
 
 from redoma.models import Decision, Evaluation, Request
+from redoma.models.reach import HOST, NOTHING
 from redoma.policy import evaluate, load
-from redoma.reach import HOST, NOTHING
 
 STANDARD = load("standard")
 

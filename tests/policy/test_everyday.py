@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from redoma.models import Decision, Language, Request
+from redoma.models.reach import EFFECT, HOST, NOTHING
 from redoma.policy import evaluate, load
-from redoma.reach import EFFECT, HOST, NOTHING
 
 STANDARD = load("standard")
 

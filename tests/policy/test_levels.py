@@ -9,8 +9,8 @@ from corpus_evasions import EVASIONS
 from corpus_programs import PYTHON
 
 from redoma.models import Decision, Level, Limits, Request
+from redoma.models.reach import HOST, NOTHING
 from redoma.policy import Leveled, evaluate, level_of, load
-from redoma.reach import HOST, NOTHING
 
 STANDARD, NONE = load("standard"), load("none")
 

@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from redoma.models import Decision, Language, Request
+from redoma.models.reach import HOST, NOTHING
 from redoma.policy import PACKS, Rule, evaluate, load
 from redoma.policy.rules import verify
-from redoma.reach import HOST, NOTHING
 
 ALLOW, PROMPT, FORBID = Decision.ALLOW, Decision.PROMPT, Decision.FORBID
 ALL_RULES = load("core").rules

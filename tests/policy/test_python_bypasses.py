@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from redoma.models import Decision, Request
+from redoma.models.reach import HOST, NOTHING
 from redoma.policy import evaluate, load
-from redoma.reach import HOST, NOTHING
 
 HEADER = "import builtins, cProfile, functools, io, os, shutil, subprocess, timeit\n"
 

@@ -8,8 +8,8 @@ import pytest
 
 from redoma.backends.docker.box import Box
 from redoma.models import Decision, Language, Limits, Request
+from redoma.models.reach import EFFECT, HOST, NOTHING, Reach
 from redoma.policy import BY_TEXT, Rule, evaluate, load
-from redoma.reach import EFFECT, HOST, NOTHING, Reach
 
 ALLOW, PROMPT, FORBID = Decision.ALLOW, Decision.PROMPT, Decision.FORBID
 OVERLAY = NOTHING.over("overlay")

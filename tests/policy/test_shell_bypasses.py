@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from redoma.models import Decision, Evaluation, Request
+from redoma.models.reach import NOTHING
 from redoma.policy import evaluate, load
-from redoma.reach import NOTHING
 
 STANDARD = load("standard")
 

@@ -10,8 +10,9 @@ import pytest
 import redoma
 from redoma import Config
 from redoma.config import AuditConfig, PolicyConfig
-from redoma.executor import AsyncExecutor
 from redoma.models import Decision, Language
+from redoma.pipeline.executor import AsyncExecutor
+from redoma.redaction.patterns import PATTERNS, Pattern
 from redoma.scripts import (
     BASH_DANGEROUS_PATTERNS,
     PYTHON_DANGEROUS_PATTERNS,
@@ -22,7 +23,6 @@ from redoma.scripts import (
     ValidationResult,
 )
 from redoma.scripts.patterns import rules_of
-from redoma.sensitive.patterns import PATTERNS, Pattern
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from redoma.approval import Callback
 from redoma.audit import AuditLog
 from redoma.backends.jail import JailBackend
 from redoma.config import PolicyConfig
-from redoma.executor import Asked
 from redoma.models import Decision, Request
+from redoma.pipeline.executor import Asked
 from redoma.telemetry import INFO, events, logs, metrics, tell
 
 FORGED = 'a\n{"event": "run.ended", "status": "ok"}\r\n\x1b[2K\u2028\u202e run=b status=ok'

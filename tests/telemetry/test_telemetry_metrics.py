@@ -18,7 +18,7 @@ from redoma import Answer, AsyncExecutor, Config, FakeBackend, InvalidRequest, R
 from redoma.approval import Callback
 from redoma.backends.jail import JailBackend
 from redoma.config import PolicyConfig
-from redoma.extras import pip_install
+from redoma.lib.extras import pip_install
 from redoma.telemetry import metrics
 
 

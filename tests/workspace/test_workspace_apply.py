@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from workspace_stage import NOBODY, Layer, Stage, as_an_ordinary_user, in_a_child, snapshot
 
-from redoma.backends import _linux
+from redoma.backends import linux
 from redoma.backends.base import Entry
-from redoma.errors import WorkspaceError
+from redoma.models.errors import WorkspaceError
 from redoma.workspace import journal
 
 
@@ -366,7 +366,7 @@ def test_a_file_system_that_cant_exchange_is_refused(stage: Stage, monkeypatch: 
         raise OSError(22, "Invalid argument")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_linux, "renameat2", renameat2)
+        patch.setattr(linux, "renameat2", renameat2)
         with pytest.raises(WorkspaceError, match="can't exchange two files"):
             stage.changes.apply("it")
     assert os.listdir(stage.project) == ["old"]

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from workspace_stage import Stage, snapshot
 
-from redoma.backends import _linux
-from redoma.errors import Conflict, WorkspaceError
+from redoma.backends import linux
+from redoma.models.errors import Conflict, WorkspaceError
 from redoma.workspace import journal
 
 
@@ -81,8 +81,8 @@ def test_a_thread_that_swaps_a_directory_for_a_link_all_the_time(stage: Stage) -
     def swap() -> None:
         directory = os.open(stage.project, os.O_RDONLY)
         while not stop.is_set():
-            _linux.renameat2("d", "trap", directory, directory, _linux.RENAME_EXCHANGE)
-            _linux.renameat2("d", "trap", directory, directory, _linux.RENAME_EXCHANGE)
+            linux.renameat2("d", "trap", directory, directory, linux.RENAME_EXCHANGE)
+            linux.renameat2("d", "trap", directory, directory, linux.RENAME_EXCHANGE)
         os.close(directory)
 
     thread = threading.Thread(target=swap)
@@ -128,7 +128,7 @@ def test_one_that_is_saved_between_the_last_look_and_the_rename_is_not_lost(
 ) -> None:
     stage.write("a", "x")
     stage.write("gone", "x")
-    real = _linux.renameat2
+    real = linux.renameat2
     todo = ["gone", "a"]
 
     def renameat2(source: str, target: str, *rest: int) -> None:
@@ -144,7 +144,7 @@ def test_one_that_is_saved_between_the_last_look_and_the_rename_is_not_lost(
         (ran / "gone").unlink()
 
     stage.kept(run, "it")
-    monkeypatch.setattr(_linux, "renameat2", renameat2)
+    monkeypatch.setattr(linux, "renameat2", renameat2)
     with pytest.raises(Conflict):
         stage.changes.apply("it")
     assert (stage.project / "gone").read_text() == "edited gone"

@@ -13,9 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from ..errors import ApprovalError, StoreError
 from ..models import Approval, Effect, Evaluation, Level, Request
-from ..output import sanitise
+from ..models.errors import ApprovalError, StoreError
+from ..output.capture import sanitise
 
 _NOT_BOUND = frozenset({"id", "reason", "secrets"})
 """Of a request, what decides nothing of what happens: each run has its own id, and a reason is words. The values of

@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from ..errors import ApprovalError
+from ..lib.sqlite import Store
 from ..models import Approval
-from ..sensitive import Redactor
-from ..store import Store
+from ..models.errors import ApprovalError
+from ..redaction import Redactor
 from .ask import Ask, decode, encode, is_same_person
 
 Audit = Callable[[str, str, Mapping[str, Any]], Any]

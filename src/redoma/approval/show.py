@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..models import Change, Effect, Finding, Version
-from ..output import visible
+from ..output.capture import visible
 from .ask import Ask
 
 _LONGEST = 100_000  # characters of a request that somebody can be expected to read

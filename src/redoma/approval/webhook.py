@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from .. import posting, telemetry
-from ..errors import ApprovalError
-from ..output import clean, visible
-from ..sensitive import Redactor
+from .. import telemetry
+from ..lib import posting
+from ..models.errors import ApprovalError
+from ..output.capture import clean, visible
+from ..redaction import Redactor
 from .ask import Ask
 
 _SECONDS = 5.0

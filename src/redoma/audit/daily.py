@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import AuditError
+from ..models.errors import AuditError
 from .files import closing, locked, open_private, reporting, write_all
 
 

@@ -16,9 +16,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ..errors import InvalidRequest
 from ..models import Isolation, Language, Limits, Request, Seed, Status, Stream, Usage, WorkspaceKind
-from ..reach import Reach
+from ..models.errors import InvalidRequest
+from ..models.reach import Reach
 
 Sink = Callable[[Stream, bytes], bool]
 """Takes output as it comes. Returns False once the run has printed all it may: end it with `Status.OUTPUT`."""

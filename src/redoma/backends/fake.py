@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from ..errors import BackendError
 from ..models import LANGUAGES, Isolation, Limits, Request, Status, Stream, Usage
-from ..reach import HOST, Reach
+from ..models.errors import BackendError
+from ..models.reach import HOST, Reach
 from .base import Capabilities, Control, Outcome, Sink
 from .collect import wanted
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from msgspec import UNSET, inspect
 
-from ..notation import parse_size
+from ..lib.units import parse_size
 from . import document
 from .document import Node, Scalar
 from .model import Problem

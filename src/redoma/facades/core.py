@@ -18,14 +18,14 @@ from typing import Literal, TypedDict
 
 import msgspec
 
-from .. import intake
-from ..errors import InvalidRequest
-from ..executor import Asked
 from ..models import Decision, Limits, MiB, Result, Status
-from ..output import clean
+from ..models.errors import InvalidRequest
+from ..output.capture import clean
+from ..pipeline import intake
+from ..pipeline.executor import Asked
+from ..pipeline.sync import Executor, default
 from ..policy.python.tree import parse
-from ..sensitive import Redactor
-from ..sync import Executor, default
+from ..redaction import Redactor
 from .core_log import CoreLog
 from .core_messages import MESSAGES, Locale, kind_of, refusal
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from ..models import Result
-from ..sync import Executor, default
+from ..pipeline.sync import Executor, default
 
 
 async def execute_safe(code: str, *, executor: Executor | None = None) -> dict[str, Any]:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 import redoma.exec
-from redoma import intake
-from redoma.backends import lua
-from redoma.backends.lua import LuaBackend, as_bytes, as_latin, as_text
-from redoma.errors import InvalidRequest
-from redoma.executor import Asked
+from redoma.backends.lua import backend as lua
+from redoma.backends.lua.backend import LuaBackend, as_bytes, as_latin, as_text
+from redoma.models.errors import InvalidRequest
+from redoma.pipeline import intake
+from redoma.pipeline.executor import Asked
 
 if TYPE_CHECKING:
     from redoma.backends.jail import JailBackend
     from redoma.exec import AsyncProcess, AsyncProcessExecutor
-    from redoma.executor import AsyncExecutor
-    from redoma.intake import Options
+    from redoma.pipeline.executor import AsyncExecutor
+    from redoma.pipeline.intake import Options
 
 T = TypeVar("T")
 

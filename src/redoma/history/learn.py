@@ -17,11 +17,11 @@ from typing import NamedTuple
 import msgspec
 
 from ..audit import Record
-from ..bound import bind, seen_by
-from ..errors import AuditError
-from ..inputs import Inputs
+from ..audit.inputs import Inputs
 from ..models import Decision, Request
-from ..output import visible
+from ..models.errors import AuditError
+from ..output.capture import visible
+from ..pipeline.executed_files import bind, seen_by
 from ..policy import Permit, Policy, executes, fingerprint, permit_lines, permit_of
 from .policies import Judge, Judged, Unjudged, unknown
 from .recorded import Recorded, pairs, rebuilt

@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from ..audit import Record
-from ..errors import AuditError, PolicyError
-from ..inputs import Inputs
+from ..audit.inputs import Inputs
 from ..models import Decision, Request
+from ..models.errors import AuditError, PolicyError
 from ..policy import Policy, evaluate, fingerprint
 from ..policy.evaluate import facts_of
 from ..policy.facts import Fact

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from ..asked import UNWANTED
 from ..audit import Record
-from ..errors import AuditError, InvalidRequest
-from ..inputs import Inputs
+from ..audit.inputs import Inputs
 from ..models import Decision, Finding, Language, Limits, Request, Seed, WorkspaceKind
-from ..reach import HOST, Reach
+from ..models.errors import AuditError, InvalidRequest
+from ..models.reach import HOST, Reach
+from ..pipeline.submission import UNWANTED
 
 NOT_KEPT = "redoma: the secret {name} was not kept"
 """What stands for the value of a secret: where it is printed, it is taken out as the value was."""

@@ -17,20 +17,20 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from ..artifacts import Store as Artifacts
-from ..asked import UNWANTED, Asked
 from ..audit import AuditLog
+from ..audit.inputs import Inputs
 from ..backends.base import Backend
 from ..config import ApprovalConfig, Config, PolicyConfig, home
-from ..endings import outcome
-from ..errors import BackendUnavailable, InvalidRequest, PolicyError, RedomaError
-from ..executor import AsyncExecutor
-from ..expect import Expectation, expectation
-from ..inputs import Inputs
 from ..models import Decision, Evaluation, KiB, Request, Result, Seed, Status
+from ..models.errors import BackendUnavailable, InvalidRequest, PolicyError, RedomaError
+from ..output.artifacts import Store as Artifacts
+from ..output.expect import Expectation, expectation
+from ..pipeline.executor import AsyncExecutor
+from ..pipeline.projects import staged
+from ..pipeline.results import outcome
+from ..pipeline.submission import UNWANTED, Asked
 from ..policy import Policy, evaluate
-from ..projects import staged
-from ..sensitive import Redactor
+from ..redaction import Redactor
 from ..workspace.protected import must_be_a_project
 from .compare import Field, compared
 from .recorded import Recorded

@@ -10,8 +10,8 @@ import logging
 
 import msgspec
 
-from ..errors import AuditError, StoreError
-from ..executor import AsyncExecutor
+from ..models.errors import AuditError, StoreError
+from ..pipeline.executor import AsyncExecutor
 from . import notify, remedy
 from .aside import Aside
 from .history import History

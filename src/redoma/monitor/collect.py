@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from ..executor import AsyncExecutor
-from ..output import sanitise
+from ..output.capture import sanitise
+from ..pipeline.executor import AsyncExecutor
 from . import machine
 from .aside import Aside, Late
 from .model import CommandProbe, Facts, Probe

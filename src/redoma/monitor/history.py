@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ..audit.files import closing, open_private
-from ..store import Schema, Store
+from ..lib.sqlite import Schema, Store
 from .model import Check, Deed, Held, Plan, Round, State
 from .series import numbers
 from .states import settle

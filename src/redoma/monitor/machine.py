@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import RedomaError
-from ..extras import pip_install
-from ..output import sanitise
+from ..lib.extras import pip_install
+from ..models.errors import RedomaError
+from ..output.capture import sanitise
 
 _MOST = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around
 _SAMPLE = 0.2  # seconds over which the processors are watched

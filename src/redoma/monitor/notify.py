@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from .. import posting
-from ..errors import RedomaError
-from ..executor import AsyncExecutor
+from ..lib import posting
 from ..models import Decision, Status
-from ..output import clean
-from ..sensitive import Redactor
+from ..models.errors import RedomaError
+from ..output.capture import clean
+from ..pipeline.executor import AsyncExecutor
+from ..redaction import Redactor
 from .aside import Aside, Late
 from .model import Check, Deed, Notifier, Round, State, Verdict, WebhookNotifier
 

@@ -11,11 +11,11 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import RedomaError
-from ..executor import AsyncExecutor
 from ..models import KiB
-from ..output import clean
-from ..sensitive import Redactor
+from ..models.errors import RedomaError
+from ..output.capture import clean
+from ..pipeline.executor import AsyncExecutor
+from ..redaction import Redactor
 from .aside import Aside, Late
 from .model import CommandProbe, FileProbe, HttpProbe, Probe, TcpProbe
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ..errors import RedomaError
-from ..executor import AsyncExecutor
 from ..models import Result, Status
+from ..models.errors import RedomaError
+from ..pipeline.executor import AsyncExecutor
 from .history import History
 from .model import Check, Deed, Held, Remedy, Round, State, Verdict
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from .. import intake
-from ..executor import Asked, AsyncExecutor
 from ..models import Decision, Finding, KiB, Limits, MiB, Result, Status
-from ..output import sanitise
+from ..output.capture import sanitise
+from ..pipeline import intake
+from ..pipeline.executor import Asked, AsyncExecutor
 from ..policy import PACKS
 from ..policy.python.tree import parse
 from .model import Check, Facts, State, Verdict

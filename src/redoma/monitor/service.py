@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from ..audit import DailyLog
-from ..errors import AuditError, RedomaError
-from ..executor import AsyncExecutor
-from ..intake import must_be_known
+from ..models.errors import AuditError, RedomaError
+from ..pipeline.executor import AsyncExecutor
+from ..pipeline.intake import must_be_known
 from ..telemetry import metrics
 from .after import After
 from .aside import Aside

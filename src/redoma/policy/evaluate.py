@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 from ..models import Decision, Evaluation, Finding, Request
-from ..reach import HOST, LATER, Reach
+from ..models.reach import HOST, LATER, Reach
 from .facts import MAX_SOURCE, Command, Executed, Fact, Span, Trait
 from .outside import written_outside
 from .rules import Policy, Rule
@@ -197,10 +197,10 @@ def _request_facts(request: Request) -> Iterator[Fact]:
 def _secrets(policy: Policy, request: Request) -> Iterator[Fact]:
     """Looked for only where a rule asks: it is the dearest of all questions."""
     if "source.secret" in policy.matcher.traits and len(request.text) <= MAX_SOURCE:
-        from .. import sensitive
+        from .. import redaction
 
         text = request.text
-        secrets = (match for match in sensitive.scan(text) if match.kind in sensitive.SECRET_KINDS)
+        secrets = (match for match in redaction.scan(text) if match.kind in redaction.SECRET_KINDS)
         for match in islice(secrets, MAX_SECRETS):
             line = text.count("\n", 0, match.start) + 1
             column = match.start - text.rfind("\n", 0, match.start)

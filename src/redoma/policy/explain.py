@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ..models import Evaluation, Finding, Request
-from ..reach import HOST, Reach
+from ..models.reach import HOST, Reach
 from .evaluate import evaluate, facts_for, permitted, weighed
 from .facts import Assigned, Attribute, Call, Command, Executed, Fact, Function, Import, Searched, Span, Trait
 from .levels import Leveled, level_of

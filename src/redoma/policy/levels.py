@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from ..models import Decision, Evaluation, Level, Request
-from ..reach import LATER
+from ..models.reach import LATER
 from .facts import UNKNOWN, Assigned, Command, Executed, Fact, Function, Searched, Span, Trait
 
 MAX_REASONS = 5

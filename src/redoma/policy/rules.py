@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ..errors import PolicyError
 from ..models import Decision, Language, Limits, Request
-from ..reach import Resource
+from ..models.errors import PolicyError
+from ..models.reach import Resource
 
 if TYPE_CHECKING:
     from .match import Matcher

@@ -16,10 +16,10 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from ..backends.base import uncancellable
-from ..errors import BackendError, BackendUnavailable
 from ..models import Decision, Finding, Limits, MiB, Request, Status, Stream
-from ..output import clean
-from ..sensitive import Redactor
+from ..models.errors import BackendError, BackendUnavailable
+from ..output.capture import clean
+from ..redaction import Redactor
 
 if TYPE_CHECKING:
     from ..backends.jail import JailBackend

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from .. import config as configuration
-from .. import intake
 from ..backends.base import exceeded, uncancellable
 from ..config import Config, DockerConfig, JailConfig
-from ..errors import InvalidRequest
-from ..executor import Asked, AsyncExecutor
 from ..models import Limits, MiB, Request, Result, Status
+from ..models.errors import InvalidRequest
+from ..pipeline import intake
+from ..pipeline.executor import Asked, AsyncExecutor
 from .bash_syntax import Bash
 from .patterns import PACK
 from .validation import ScriptValidator, ValidationResult, malformed, verdict

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..models import Language
 from ..policy import Rule, load
-from ..sensitive.patterns import PATTERNS
+from ..redaction.patterns import PATTERNS
 
 Layer = Literal["type", "size", "secrets", "dangerous", "syntax"]
 

@@ -11,9 +11,9 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from .. import intake
-from ..executor import AsyncExecutor
 from ..models import Decision, Evaluation, Finding, Language, Request
+from ..pipeline import intake
+from ..pipeline.executor import AsyncExecutor
 from ..policy import load
 from .bash_syntax import Bash
 from .patterns import LAYERS, PACK, Layer

@@ -12,9 +12,9 @@ from typing import NoReturn
 
 import msgspec
 
-from ..backends import _linux
-from ..errors import Conflict, WorkspaceError
+from ..backends import linux
 from ..models import Version
+from ..models.errors import Conflict, WorkspaceError
 from . import journal, private, staging
 from .diffs import shown
 from .journal import Journal, Mark, Thing, thing
@@ -155,8 +155,8 @@ class Application(Moves):
         holder = self._by_path.get(path)
         if holder is None or is_directory(holder.before):
             os.close(
-                _linux.openat2(
-                    self._tree.fd, path or ".", os.O_PATH | os.O_DIRECTORY, resolve=BENEATH | _linux.RESOLVE_NO_XDEV
+                linux.openat2(
+                    self._tree.fd, path or ".", os.O_PATH | os.O_DIRECTORY, resolve=BENEATH | linux.RESOLVE_NO_XDEV
                 )
             )
 
@@ -193,7 +193,7 @@ class Application(Moves):
         os.symlink("1", "1", dir_fd=self._stage)
         os.symlink("2", "2", dir_fd=self._stage)
         try:
-            _linux.renameat2("1", "2", self._stage, self._stage, _linux.RENAME_EXCHANGE)
+            linux.renameat2("1", "2", self._stage, self._stage, linux.RENAME_EXCHANGE)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS):
                 raise

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ..errors import NotWritten, RedomaError
+from ..models.errors import NotWritten, RedomaError
 
 _MARK = ".redoma-"
 _LONGEST_NAME = 255

@@ -30,11 +30,11 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from ..backends import _linux
+from ..backends import linux
 from ..backends.base import uncancellable
 from ..backends.scratch import remove_tree
-from ..errors import BackendError, InvalidRequest
 from ..models import Change, Effect
+from ..models.errors import BackendError, InvalidRequest
 from ..telemetry import WARNING, tell
 from .atomic import atomic_write
 from .comparing import Comparison
@@ -252,7 +252,7 @@ class Checkpoint:
         return os.open(self._name or ".", _DIRECTORY, dir_fd=self._above)
 
     def _is_older(self) -> bool:
-        born = _linux.born(self._above, self._name)
+        born = linux.born(self._above, self._name)
         return born is not None and born < self._snapshot.taken
 
     def _make_root(self) -> int | str:

@@ -22,8 +22,8 @@ from typing import Any, Self
 
 import msgspec
 
-from ..backends import _linux
-from ..errors import Conflict, WorkspaceError
+from ..backends import linux
+from ..models.errors import Conflict, WorkspaceError
 from . import journal, private
 from .diffs import shown
 from .journal import Journal, Thing, thing
@@ -94,11 +94,11 @@ class Moves:
 
     def _find_stage(self) -> None:
         try:
-            number = _linux.openat2(
+            number = linux.openat2(
                 self._tree.fd,
                 self.journal.stage,
                 os.O_RDONLY | os.O_DIRECTORY,
-                resolve=BENEATH | _linux.RESOLVE_NO_XDEV,
+                resolve=BENEATH | linux.RESOLVE_NO_XDEV,
             )
         except OSError as error:
             # Where we had not even let ourselves in, we have made nothing either.
@@ -149,11 +149,11 @@ class Moves:
                 if step.before is not None:
                     self._require(step, mark.there, os.stat(name, dir_fd=directory, follow_symlinks=False))
                 if step.kind == "add":
-                    _linux.renameat2(own, name, self._stage, directory, _linux.RENAME_NOREPLACE)
+                    linux.renameat2(own, name, self._stage, directory, linux.RENAME_NOREPLACE)
                 elif step.kind == "remove":
-                    _linux.renameat2(name, own, directory, self._stage, _linux.RENAME_NOREPLACE)
+                    linux.renameat2(name, own, directory, self._stage, linux.RENAME_NOREPLACE)
                 else:
-                    _linux.renameat2(own, name, self._stage, directory, _linux.RENAME_EXCHANGE)
+                    linux.renameat2(own, name, self._stage, directory, linux.RENAME_EXCHANGE)
         except OSError as error:
             if error.errno in (*NO_WAY, errno.EEXIST, errno.EXDEV):
                 raise self._in_the_way(step.path) from error
@@ -213,7 +213,7 @@ class Moves:
             os.fchmod(self._tree.fd, mode)
             return
         try:
-            pin = _linux.openat2(self._tree.fd, path, os.O_PATH | os.O_NOFOLLOW, resolve=BENEATH)
+            pin = linux.openat2(self._tree.fd, path, os.O_PATH | os.O_NOFOLLOW, resolve=BENEATH)
         except OSError as error:
             if error.errno not in NO_WAY:
                 raise
@@ -297,11 +297,11 @@ class Moves:
                 if step.before is None:
                     if about and stat.S_ISDIR(about.st_mode) and not _is_empty(name, directory):
                         return self._left(step, own, "somebody has put something in it")
-                    _linux.renameat2(name, own, directory, self._stage, _linux.RENAME_NOREPLACE)
+                    linux.renameat2(name, own, directory, self._stage, linux.RENAME_NOREPLACE)
                 elif about is None:
-                    _linux.renameat2(own, name, self._stage, directory, _linux.RENAME_NOREPLACE)
+                    linux.renameat2(own, name, self._stage, directory, linux.RENAME_NOREPLACE)
                 else:
-                    _linux.renameat2(own, name, self._stage, directory, _linux.RENAME_EXCHANGE)
+                    linux.renameat2(own, name, self._stage, directory, linux.RENAME_EXCHANGE)
         except OSError as error:
             if error.errno not in (*NO_WAY, errno.EEXIST, errno.EXDEV):
                 raise

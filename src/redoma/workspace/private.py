@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..errors import WorkspaceError
+from ..models.errors import WorkspaceError
 
 LOCK_SECONDS = 30.0
 """How long to wait for another process that keeps or applies changes."""

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ..backends import _linux
+from ..backends import linux
 from ..backends.scratch import remove_tree
 from .atomic import attributes
 from .comparing import Comparison, Difference
@@ -105,7 +105,7 @@ class Workshop(Ground):
 
     def _open_up(self, path: str) -> None:
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
-        pin = _linux.openat2(self.fd, path, flags, resolve=BENEATH | _linux.RESOLVE_NO_XDEV) if path else self.fd
+        pin = linux.openat2(self.fd, path, flags, resolve=BENEATH | linux.RESOLVE_NO_XDEV) if path else self.fd
         try:
             about = os.fstat(pin)
             if about.st_uid == os.geteuid() and about.st_mode & self.rights != self.rights:
@@ -182,7 +182,7 @@ class _Planner:
     def _is_older(self, path: str) -> bool:
         try:
             with self._comparison.ground.parent(path) as (directory, name):
-                born = _linux.born(directory, name)
+                born = linux.born(directory, name)
         except OSError:  # it is gone by now
             return False
         return born is not None and born < self._comparison.snapshot.taken
@@ -391,7 +391,7 @@ class Restorer:
         if print_of(self._ground.stat(step.path)) != step.seen:
             raise _meanwhile(step.path)
         with self._ground.parent(step.path) as (source, name), self._ground.parent(step.to) as (target, new):
-            _linux.renameat2(name, new, source, target, _linux.RENAME_NOREPLACE)
+            linux.renameat2(name, new, source, target, linux.RENAME_NOREPLACE)
 
 
 def _finish_link(item: Item, name: str, directory: int) -> None:

@@ -25,9 +25,9 @@ from typing import Literal, NamedTuple, Self
 
 import msgspec
 
-from ..backends import _linux
-from ..errors import BackendError
+from ..backends import linux
 from ..models import MiB
+from ..models.errors import BackendError
 from .atomic import attributes
 from .tree import BENEATH, Tree
 
@@ -149,7 +149,7 @@ class Ground(Tree):
 
     def directory(self, path: str) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY
-        return _linux.openat2(self.fd, path or ".", flags, resolve=BENEATH | _linux.RESOLVE_NO_XDEV)
+        return linux.openat2(self.fd, path or ".", flags, resolve=BENEATH | linux.RESOLVE_NO_XDEV)
 
     def regular(self, path: str) -> int:
         """A descriptor of a regular file, to read. `OSError` for everything else."""
@@ -324,7 +324,7 @@ def record(
         scope=scope,
         skipped=skipped,
         bounds=bounds,
-        telling=_linux.file_system(ground.fd) in (_linux.EXT, _linux.XFS, _linux.BTRFS),
+        telling=linux.file_system(ground.fd) in (linux.EXT, linux.XFS, linux.BTRFS),
         items=complete,
     )
 

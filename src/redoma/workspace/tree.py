@@ -13,11 +13,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..backends import _linux
-from ..errors import WorkspaceError
+from ..backends import linux
 from ..models import Version
+from ..models.errors import WorkspaceError
 
-BENEATH = _linux.RESOLVE_BENEATH | _linux.RESOLVE_NO_SYMLINKS | _linux.RESOLVE_NO_MAGICLINKS
+BENEATH = linux.RESOLVE_BENEATH | linux.RESOLVE_NO_SYMLINKS | linux.RESOLVE_NO_MAGICLINKS
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
@@ -65,11 +65,11 @@ class Tree:
 
     def directory(self, path: str) -> int:
         """A descriptor of a directory below; `.` for this one. The caller closes it."""
-        return _linux.openat2(self.fd, path, os.O_RDONLY | os.O_DIRECTORY, resolve=BENEATH)
+        return linux.openat2(self.fd, path, os.O_RDONLY | os.O_DIRECTORY, resolve=BENEATH)
 
     def file(self, path: str) -> int:
         """A descriptor of a regular file below, to read. The caller closes it."""
-        number = _linux.openat2(self.fd, path, _LOOK, resolve=BENEATH)
+        number = linux.openat2(self.fd, path, _LOOK, resolve=BENEATH)
         if not stat.S_ISREG(os.fstat(number).st_mode):
             os.close(number)
             raise Odd(path)

@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from ...errors import InvalidRequest
 from ...models import Language, Limits
-from ...reach import Reach
+from ...models.errors import InvalidRequest
+from ...models.reach import Reach
 from . import stub, syscalls
 
 HOSTS = "/etc/hosts"

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import BackendError, BackendUnavailable
-from ...notation import engine_problem
+from ...lib.units import engine_problem
+from ...models.errors import BackendError, BackendUnavailable
 from ..base import uncancellable
 from . import words
 

@@ -9,16 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from ..collect import (
-    DEEPEST,
-    LONGEST_PATH,
-    MOST_BYTES,
-    MOST_ENTRIES,
-    MOST_FILES,
-    MOST_LEFT_OUT,
-    is_magic,
-    wanted,
-)
+from ..collect import DEEPEST, LONGEST_PATH, MOST_BYTES, MOST_ENTRIES, MOST_FILES, MOST_LEFT_OUT, is_magic, wanted
 from .stub import TOO_LARGE
 
 _BLOCK = 512

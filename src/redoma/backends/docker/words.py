@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from ...errors import BackendError, BackendUnavailable
-from ...extras import pip_install
-from ...notation import ENGINES
+from ...lib.extras import pip_install
+from ...lib.units import ENGINES
+from ...models.errors import BackendError, BackendUnavailable
 
 
 class CannotStart(BackendError):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
 from ...models import Isolation, Limits, Request
-from ...reach import NOTHING
+from ...models.errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
+from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
-from .. import _linux
+from .. import linux
 from ..base import Capabilities, Control, Outcome, Sink
 from . import cgroup, setup
 from .cell import Cell, Spec
@@ -118,7 +118,7 @@ class JailBackend:
                 why=f"this is {self._release}",
                 next="use a newer kernel, or docker",
             )
-        layers = {**LAYERS, "landlock": _linux.landlock_promise(_linux.landlock_abi())}
+        layers = {**LAYERS, "landlock": linux.landlock_promise(linux.landlock_abi())}
         missing = self._beyond_this_kernel()
         for name in missing:
             del layers[name]
@@ -140,7 +140,7 @@ class JailBackend:
 
     def _beyond_this_kernel(self) -> tuple[str, ...]:
         """Layers that no cell has on this kernel. They are on the result as missing, and `require` insists on them."""
-        landlock = () if _linux.landlock_abi() else ("landlock",)
+        landlock = () if linux.landlock_abi() else ("landlock",)
         names = ("names",) if self._lacks(USER_OVERLAYS) else ()
         return (*landlock, *names)
 

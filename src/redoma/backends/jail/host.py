@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from .._linux import LANDLOCK_SCOPES
+from ..linux import LANDLOCK_SCOPES
 from .kernels import (
     BY_KERNEL,
     CELLS,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from redoma.backends import _linux
+from redoma.backends import linux
 from redoma.backends.jail.root import WRITABLE, unescape
 
 _LAYER = {"memory": "", "disk": "; on disk, where its size is watched"}
@@ -98,14 +98,14 @@ def _landlock(spec: Mapping[str, Any]) -> str:
         pass
     else:
         raise Missing("files can be written to that should not be")
-    if spec["landlock"] >= _linux.LANDLOCK_SCOPES:
+    if spec["landlock"] >= linux.LANDLOCK_SCOPES:
         try:
             os.kill(1, 0)
         except PermissionError:
             pass
         else:
             raise Missing("signals reach processes outside")
-    return _linux.landlock_promise(spec["landlock"])
+    return linux.landlock_promise(spec["landlock"])
 
 
 def _root(spec: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from redoma.backends import _linux
+from redoma.backends import linux
 from redoma.backends.jail import protocol
 
 GUEST_ID = 1000
@@ -33,7 +33,7 @@ CHANGES = "/.changes"
 """Where the zygote has a directory on disk for what cells write to the project, if they can't keep it in memory."""
 OVERLAY_OPTIONS = "userxattr,volatile"
 """Volatile: nobody needs the layer after a crash, and without it every unmount would flush the whole disk."""
-_READ_ONLY = _linux.MS_RDONLY | _linux.MS_NOSUID | _linux.MS_NODEV
+_READ_ONLY = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
 """The attributes of `restrict_mounts` have the same numbers."""
 WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names inside the cell, each a private mount
 """Where each cell mounts what is its own."""
@@ -106,25 +106,25 @@ def build(plan: dict[str, Any]) -> None:
     with step("make a mount namespace"):
         if os.geteuid() != 0 or not mounts_as_root():
             become_unprivileged()
-            enter_user_namespace(_linux.CLONE_NEWNS)
-        _linux.mount("none", "/", "", _linux.MS_REC | _linux.MS_PRIVATE)  # nothing we mount reaches the host
+            enter_user_namespace(linux.CLONE_NEWNS)
+        linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)  # nothing we mount reaches the host
     with step("leave the host's root for an empty one"):
-        _linux.mount("tmpfs", "/tmp", "tmpfs", _linux.MS_NOSUID, "mode=755")  # noqa: S108 - exists everywhere
+        linux.mount("tmpfs", "/tmp", "tmpfs", linux.MS_NOSUID, "mode=755")  # noqa: S108 - exists everywhere
         os.mkdir("/tmp/old")  # noqa: S108 - on the file system that was just mounted
         os.mkdir("/tmp/new")  # noqa: S108
-        _linux.mount("tmpfs", "/tmp/new", "tmpfs", _linux.MS_NOSUID, "mode=755,size=16m")  # noqa: S108
-        _linux.pivot_root("/tmp", "/tmp/old")  # noqa: S108
+        linux.mount("tmpfs", "/tmp/new", "tmpfs", linux.MS_NOSUID, "mode=755,size=16m")  # noqa: S108
+        linux.pivot_root("/tmp", "/tmp/old")  # noqa: S108
         os.chdir("/new")
     populate(plan)
     with step("close the way back"):
-        _linux.pivot_root("/new", "/new/mnt")
+        linux.pivot_root("/new", "/new/mnt")
         os.chdir("/")
-        _linux.unmount("/mnt", _linux.MNT_DETACH)
-        _linux.mount(
+        linux.unmount("/mnt", linux.MNT_DETACH)
+        linux.mount(
             "none",
             "/",
             "",
-            _linux.MS_REMOUNT | _linux.MS_BIND | _linux.MS_NOSUID | _linux.MS_NODEV | _linux.MS_RDONLY,
+            linux.MS_REMOUNT | linux.MS_BIND | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_RDONLY,
         )
 
 
@@ -132,7 +132,7 @@ def mounts_as_root() -> bool:
     """With root's sight: the interpreter may lie where the unprivileged user can't even look. In many containers root
     may not mount; there the unprivileged user can do it for itself, if anybody can."""
     try:
-        _linux.unshare(_linux.CLONE_NEWNS)
+        linux.unshare(linux.CLONE_NEWNS)
     except PermissionError:
         return False
     return True
@@ -175,11 +175,11 @@ def populate(plan: dict[str, Any]) -> None:
                 show(f"etc/{name}", f"etc/{name}")
     with step("make /dev"):
         for name in _DEVICES:
-            if name == "zero" and not _linux.landlock_abi():
+            if name == "zero" and not linux.landlock_abi():
                 continue  # see `setup.only_these_files`: nothing else can keep it from being written to
             write(f"dev/{name}", b"")
-            _linux.mount(f"/old/dev/{name}", f"dev/{name}", "", _linux.MS_BIND)
-            restrict(f"dev/{name}", _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NOEXEC)
+            linux.mount(f"/old/dev/{name}", f"dev/{name}", "", linux.MS_BIND)
+            restrict(f"dev/{name}", linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NOEXEC)
         os.mkdir("dev/pts")
         os.symlink("pts/ptmx", "dev/ptmx")
         os.symlink("/proc/self/fd", "dev/fd")
@@ -188,13 +188,13 @@ def populate(plan: dict[str, Any]) -> None:
     with step("bring in /proc"):
         # For the zygote's eyes only: a cell mounts its own over it. A user namespace may mount a fresh /proc only where
         # it can see a whole one already.
-        _linux.mount("/old/proc", "proc", "", _linux.MS_BIND | _linux.MS_REC)
-        attributes = _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV | _linux.MOUNT_ATTR_NOEXEC
+        linux.mount("/old/proc", "proc", "", linux.MS_BIND | linux.MS_REC)
+        attributes = linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV | linux.MOUNT_ATTR_NOEXEC
         restrict("proc", attributes)
     with step("give the zygote a place to write to"):
         # Some modules write when they are first imported. A cell mounts its own over these.
         for path in WRITABLE[:-1]:
-            _linux.mount("tmpfs", path[1:], "tmpfs", _linux.MS_NOSUID | _linux.MS_NODEV, "mode=1777,size=64m")
+            linux.mount("tmpfs", path[1:], "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777,size=64m")
     if not os.path.isdir("var/tmp"):  # or the project is there
         os.symlink("/tmp", "var/tmp")  # noqa: S108 - inside the cell
 
@@ -230,7 +230,7 @@ def find_library(plan: dict[str, Any]) -> None:
     old, new = os.fsencode(plan["library"]) + b"\0", PYTHON.encode() + b"/lib"
     write("./opt/program", content.replace(old, new.ljust(len(old), b"\0")))
     os.chmod("./opt/program", 0o555)  # noqa: S103 - to be executed by the guest
-    _linux.mount("./opt/program", program, "", _linux.MS_BIND)
+    linux.mount("./opt/program", program, "", linux.MS_BIND)
     restrict(program, _READ_ONLY)
 
 
@@ -240,8 +240,8 @@ def program(name: str, path: str) -> None:
     around, there = "./mnt", f".{PROGRAMS}/{name}"
     write(there, b"")
     show(os.path.dirname(path), around)
-    _linux.mount(f"{around}/{os.path.basename(path)}", there, "", _linux.MS_BIND)
-    _linux.unmount(around, _linux.MNT_DETACH)
+    linux.mount(f"{around}/{os.path.basename(path)}", there, "", linux.MS_BIND)
+    linux.unmount(around, linux.MNT_DETACH)
     restrict(there, _READ_ONLY)
 
 
@@ -252,9 +252,9 @@ def project(path: str) -> None:
         if os.geteuid() == 0:
             # The guest is to be its owner; and root's own files are not to be had by becoming root.
             with owners(os.stat(f"/old/{path}")) as namespace:
-                _linux.mount_with_owners(f"/old/{path}", "." + PROJECT, namespace)
+                linux.mount_with_owners(f"/old/{path}", "." + PROJECT, namespace)
         else:
-            _linux.mount(f"/old/{path}", "." + PROJECT, "", _linux.MS_BIND | _linux.MS_REC)
+            linux.mount(f"/old/{path}", "." + PROJECT, "", linux.MS_BIND | linux.MS_REC)
         restrict("." + PROJECT, _READ_ONLY)
         if not path.startswith(tuple(f"{place}/" for place in WRITABLE)):  # those are new in each cell
             os.makedirs(f".{path}", exist_ok=True)
@@ -276,8 +276,8 @@ def place_for_changes(layers: str, why: str, *, on_disk: bool) -> dict[str, str]
     try:
         with step(f"mount an overlay over the project with its upper layer in {os.path.dirname(layers)}"):
             os.mkdir("." + CHANGES)
-            _linux.mount(f"/old/{layers}", "." + CHANGES, "", _linux.MS_BIND)
-            restrict("." + CHANGES, _linux.MOUNT_ATTR_NOSUID | _linux.MOUNT_ATTR_NODEV)
+            linux.mount(f"/old/{layers}", "." + CHANGES, "", linux.MS_BIND)
+            restrict("." + CHANGES, linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV)
             hold_changes("." + CHANGES + "/0", "." + PROJECT)
     except Broken as broken:
         return {"changes": "", "why": str(broken)}
@@ -287,14 +287,14 @@ def place_for_changes(layers: str, why: str, *, on_disk: bool) -> dict[str, str]
 def hold_changes(upper: str, lower: str) -> None:
     """Try an overlay with its upper layer in a directory that this makes: raise OSError if it can't be mounted, or if a
     directory can't be removed and made again. That needs an xattr, which a tmpfs has since Linux 6.6."""
-    _linux.mount("try", "./mnt", "tmpfs", _linux.MS_NOSUID | _linux.MS_NODEV, "mode=755,size=1m")
+    linux.mount("try", "./mnt", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")
     name = os.urandom(16).hex()  # nothing of the project's
     try:
         for path in (f"./mnt/lower/{name}/below", "./mnt/merged", f"{upper}/above", f"{upper}/work"):
             os.makedirs(path)
         layers = f"lowerdir=./mnt/lower:{lower},upperdir={upper}/above,workdir={upper}/work,{OVERLAY_OPTIONS}"
         try:
-            _linux.mount("try", "./mnt/merged", "overlay", _linux.MS_NOSUID | _linux.MS_NODEV, layers)
+            linux.mount("try", "./mnt/merged", "overlay", linux.MS_NOSUID | linux.MS_NODEV, layers)
         except OSError as error:
             raise OSError(error.errno, why_no_overlay(error, lower, "/old/proc")) from error
         os.rmdir(f"./mnt/merged/{name}/below")
@@ -303,7 +303,7 @@ def hold_changes(upper: str, lower: str) -> None:
         if os.listdir(f"./mnt/merged/{name}"):
             raise OSError(errno.EOPNOTSUPP, "what was removed shows through")
     finally:
-        _linux.unmount("./mnt", _linux.MNT_DETACH)
+        linux.unmount("./mnt", linux.MNT_DETACH)
 
 
 @contextmanager
@@ -315,7 +315,7 @@ def owners(about: os.stat_result) -> Iterator[int]:
     pid = os.fork()
     if pid == 0:
         os.close(let_go)
-        _linux.unshare(_linux.CLONE_NEWUSER)
+        linux.unshare(linux.CLONE_NEWUSER)
         os.write(tell_ready, b"r")
         os.read(held, 1)
         os._exit(0)
@@ -340,12 +340,12 @@ def owners(about: os.stat_result) -> Iterator[int]:
 def restrict(target: str, attributes: int, proc: str = "/old/proc") -> None:
     """Set flags on a mount and on all mounts below it. `proc` is where /proc is mounted."""
     try:
-        _linux.restrict_mounts(target, attributes)
+        linux.restrict_mounts(target, attributes)
     except OSError as error:
         if error.errno != errno.ENOSYS:  # Linux before 5.12
             raise
         for place, flags in mounts_below(os.path.abspath(target), proc):
-            _linux.mount("none", place, "", _linux.MS_REMOUNT | _linux.MS_BIND | flags | attributes)
+            linux.mount("none", place, "", linux.MS_REMOUNT | linux.MS_BIND | flags | attributes)
 
 
 def mounts_below(target: str, proc: str) -> list[tuple[str, int]]:
@@ -374,7 +374,7 @@ def why_no_overlay(error: OSError, target: str, proc: str) -> str:
     return error.strerror or str(error)
 
 
-_FLAGS = {b"ro": _linux.MS_RDONLY, b"nosuid": _linux.MS_NOSUID, b"nodev": _linux.MS_NODEV, b"noexec": _linux.MS_NOEXEC}
+_FLAGS = {b"ro": linux.MS_RDONLY, b"nosuid": linux.MS_NOSUID, b"nodev": linux.MS_NODEV, b"noexec": linux.MS_NOEXEC}
 """As mountinfo has them."""
 
 
@@ -397,10 +397,10 @@ def show(source: str, target: str) -> None:
     try:
         if other_mounts(os.getcwd(), "/old/proc"):
             raise OSError(errno.EINVAL, "there are mounts below it")
-        _linux.mount("redoma", there, "overlay", _READ_ONLY, f"lowerdir=.:{here}{EMPTY}")
+        linux.mount("redoma", there, "overlay", _READ_ONLY, f"lowerdir=.:{here}{EMPTY}")
     except OSError:
         os.chdir(here)
-        _linux.mount(f"/old/{source}", target, "", _linux.MS_BIND | _linux.MS_REC)
+        linux.mount(f"/old/{source}", target, "", linux.MS_BIND | linux.MS_REC)
         restrict(target, _READ_ONLY)
     finally:
         os.chdir(here)
@@ -423,7 +423,7 @@ def write(path: str, content: bytes) -> None:
 def enter_user_namespace(others: int) -> None:
     """A new user namespace: in it we have the guest's number and all rights; on the host we stay who we are."""
     user, group = os.geteuid(), os.getegid()
-    _linux.unshare(_linux.CLONE_NEWUSER | others)
+    linux.unshare(linux.CLONE_NEWUSER | others)
     for name, text in (
         ("setgroups", "deny"),  # without this the kernel refuses the group map: groups may also take rights away
         ("uid_map", f"{GUEST_ID} {user} 1"),

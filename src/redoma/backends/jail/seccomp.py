@@ -232,7 +232,7 @@ CHECKED_WHEN_WATCHED: dict[str, tuple[Rule, ...]] = {
 
 
 def program(watched: bool, machine: str | None = None, *, changes_on_disk: bool = False) -> bytes:
-    """The filter as the kernel takes it, for `_linux.install_filter`.
+    """The filter as the kernel takes it, for `linux.install_filter`.
 
     `watched`: the cell's memory is summed up over its processes, so there must be none outside of them.
     `changes_on_disk`: what the cell writes to its project is not on a file system of a fixed size.

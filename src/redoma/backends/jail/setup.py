@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from redoma.backends import _linux
+from redoma.backends import linux
 from redoma.backends.jail.root import (
     CHANGES,
     EMPTY,
@@ -35,7 +35,7 @@ from redoma.backends.jail.root import (
 Spec = dict[str, Any]
 Step = tuple[str, Callable[[Spec], None]]
 
-_PRIVATE = _linux.MS_NOSUID | _linux.MS_NODEV
+_PRIVATE = linux.MS_NOSUID | linux.MS_NODEV
 RUN_BYTES = 12 << 20  # /run: the code and the report
 
 
@@ -49,15 +49,15 @@ def take(steps: tuple[Step, ...], spec: Spec) -> None:
 # --- the keeper: namespaces ---
 
 _NAMESPACES = {
-    "net": _linux.CLONE_NEWNET,
-    "ipc": _linux.CLONE_NEWIPC,
-    "uts": _linux.CLONE_NEWUTS,
-    "cgroup": _linux.CLONE_NEWCGROUP,
+    "net": linux.CLONE_NEWNET,
+    "ipc": linux.CLONE_NEWIPC,
+    "uts": linux.CLONE_NEWUTS,
+    "cgroup": linux.CLONE_NEWCGROUP,
 }
 
 
 def namespaces(spec: Spec) -> None:
-    wanted = _linux.CLONE_NEWNS | _linux.CLONE_NEWPID
+    wanted = linux.CLONE_NEWNS | linux.CLONE_NEWPID
     for name, flag in _NAMESPACES.items():
         if name not in spec["without"]:
             wanted |= flag
@@ -82,14 +82,14 @@ def private_files(spec: Spec) -> None:
     """One file system, capped, behind /tmp, /workspace and /dev/shm; and a small one for /run, so that a guest which
     has filled its disk can still report."""
     size = f"mode=755,size={spec['disk']},nr_inodes={spec['files'] + 8}"
-    _linux.mount("cell", "/run", "tmpfs", _PRIVATE, size)
+    linux.mount("cell", "/run", "tmpfs", _PRIVATE, size)
     for number, path in enumerate(WRITABLE[:-1]):
         os.mkdir(f"/run/{number}", 0o700)
-        _linux.mount(f"/run/{number}", path, "", _linux.MS_BIND)
+        linux.mount(f"/run/{number}", path, "", linux.MS_BIND)
     if spec["project"]:
         with step("project"):
             project(spec)
-    _linux.mount("cell", "/run", "tmpfs", _PRIVATE | _linux.MS_NOEXEC, f"mode=755,size={RUN_BYTES},nr_inodes=16")
+    linux.mount("cell", "/run", "tmpfs", _PRIVATE | linux.MS_NOEXEC, f"mode=755,size={RUN_BYTES},nr_inodes=16")
 
 
 def project(spec: Spec) -> None:
@@ -110,34 +110,34 @@ def project(spec: Spec) -> None:
         os.mkdir(f"{place}/above", 0o755)
         os.mkdir(f"{place}/work", 0o700)
         options = f"lowerdir={PROJECT},upperdir={place}/above,workdir={place}/work,{OVERLAY_OPTIONS}"
-        _linux.mount("project", path, "overlay", _PRIVATE, options)
+        linux.mount("project", path, "overlay", _PRIVATE, options)
         os.chmod(f"{place}/above", stat.S_IMODE(os.stat(PROJECT).st_mode))
         spec["above"] = os.open(f"{place}/above", os.O_RDONLY | os.O_DIRECTORY)
     else:
         try:
-            _linux.mount("project", path, "overlay", _PRIVATE | _linux.MS_RDONLY, f"lowerdir={PROJECT}:{EMPTY}")
+            linux.mount("project", path, "overlay", _PRIVATE | linux.MS_RDONLY, f"lowerdir={PROJECT}:{EMPTY}")
         except OSError as error:
             why = why_no_overlay(error, PROJECT, "/proc")
             raise OSError(error.errno, f"it can't be mounted through an overlay on this host: {why}") from error
     for place in (PROJECT, *([CHANGES] if spec["changes"] == "disk" else [])):
-        _linux.mount("cell", place, "tmpfs", _PRIVATE | _linux.MS_RDONLY, "mode=0,size=4k,nr_inodes=2")
+        linux.mount("cell", place, "tmpfs", _PRIVATE | linux.MS_RDONLY, "mode=0,size=4k,nr_inodes=2")
 
 
 def own_terminals(spec: Spec) -> None:
     """Terminals that nobody else is at. For pty.fork, script, pexpect."""
     options = "newinstance,ptmxmode=0666,mode=600"
-    _linux.mount("devpts", "/dev/pts", "devpts", _linux.MS_NOSUID | _linux.MS_NOEXEC, options)
+    linux.mount("devpts", "/dev/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, options)
 
 
 def own_processes(spec: Spec) -> None:
     """/proc with the cell's processes and nothing else: neither the kernel's knobs nor its statistics (Linux 5.8)."""
-    _linux.mount("proc", "/proc", "proc", _PRIVATE | _linux.MS_NOEXEC, "subset=pid")
+    linux.mount("proc", "/proc", "proc", _PRIVATE | linux.MS_NOEXEC, "subset=pid")
 
 
 def own_name(spec: Spec) -> None:
     if "uts" not in spec["without"]:
         socket.sethostname("redoma")
-        _linux.set_domain("")
+        linux.set_domain("")
 
 
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
@@ -152,23 +152,23 @@ def own_loopback(spec: Spec) -> None:
 
 
 def no_capabilities(spec: Spec) -> None:
-    _linux.drop_capabilities()
+    linux.drop_capabilities()
 
 
 def no_new_privileges(spec: Spec) -> None:
-    _linux.allow_no_new_privileges()
+    linux.allow_no_new_privileges()
 
 
 def own_memory(spec: Spec) -> None:
     """The guest runs as the same user: without this it could trace its init, or take descriptors from it."""
-    _linux.hide_from_peers()
+    linux.hide_from_peers()
 
 
 def die_with_the_zygote(spec: Spec) -> None:
     """After the last change of credentials, which would clear it; and once the keeper has gone, which makes us a child
     of the zygote: the signal comes with the death of whoever is the parent by then."""
     select.select([spec["keeper_handle"]], [], [])
-    _linux.die_with_parent(signal.SIGKILL)
+    linux.die_with_parent(signal.SIGKILL)
     if select.select([spec["zygote_handle"]], [], [], 0)[0]:
         os._exit(1)  # it had died before we asked
     os.close(spec["keeper_handle"])
@@ -190,7 +190,7 @@ INIT: tuple[Step, ...] = (
 
 
 def filtered(spec: Spec) -> None:
-    _linux.install_filter(spec["filter"])
+    linux.install_filter(spec["filter"])
 
 
 INIT_AFTER_FORK: tuple[Step, ...] = (("seccomp", filtered),)
@@ -201,7 +201,7 @@ INIT_AFTER_FORK: tuple[Step, ...] = (("seccomp", filtered),)
 
 def own_session(spec: Spec) -> None:
     os.setsid()
-    _linux.show_to_peers()  # or not even /proc/self would be its own
+    linux.show_to_peers()  # or not even /proc/self would be its own
     put("/proc/self/oom_score_adj", b"1000")  # if memory runs out, the guest goes first, and init stays to say so
     # What is ignored or blocked is inherited: some from Python, others from who started Redoma (nohup).
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGINT}:
@@ -213,18 +213,18 @@ def only_these_files(spec: Spec) -> None:
     abi = spec["landlock"]
     if not abi:
         return  # the mounts say the same; `probe` tells that this second layer isn't there
-    everything = _linux.landlock_rights(abi) & ~(_linux.ACCESS_MAKE_CHAR | _linux.ACCESS_MAKE_BLOCK)
-    look = _linux.ACCESS_EXECUTE | _linux.ACCESS_READ_FILE | _linux.ACCESS_READ_DIR
+    everything = linux.landlock_rights(abi) & ~(linux.ACCESS_MAKE_CHAR | linux.ACCESS_MAKE_BLOCK)
+    look = linux.ACCESS_EXECUTE | linux.ACCESS_READ_FILE | linux.ACCESS_READ_DIR
     # Not /dev/zero: a shared mapping of it is memory that belongs to no process, and so escapes a watcher.
-    device = _linux.ACCESS_READ_FILE | _linux.ACCESS_WRITE_FILE | _linux.ACCESS_IOCTL_DEV
+    device = linux.ACCESS_READ_FILE | linux.ACCESS_WRITE_FILE | linux.ACCESS_IOCTL_DEV
     devices = [f"/dev/{name}" for name in ("null", "full", "random", "urandom", "pts")]
     writable = [*WRITABLE, *([spec["project"]] if spec["workspace"] == "overlay" else [])]
-    _linux.landlock(
+    linux.landlock(
         abi,
         {
             "/": look,
             **dict.fromkeys(devices, device),
-            **dict.fromkeys(writable, everything & ~_linux.ACCESS_IOCTL_DEV),
+            **dict.fromkeys(writable, everything & ~linux.ACCESS_IOCTL_DEV),
         },
     )
 

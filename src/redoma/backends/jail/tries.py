@@ -15,17 +15,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from redoma.backends import _linux
+from redoma.backends import linux
 from redoma.backends.jail import seccomp
 from redoma.backends.jail.root import GUEST_ID, UNPRIVILEGED_ID, restrict
 
 NAMESPACES = {
-    "mount": _linux.CLONE_NEWNS,
-    "pid": _linux.CLONE_NEWPID,
-    "net": _linux.CLONE_NEWNET,
-    "ipc": _linux.CLONE_NEWIPC,
-    "uts": _linux.CLONE_NEWUTS,
-    "cgroup": _linux.CLONE_NEWCGROUP,
+    "mount": linux.CLONE_NEWNS,
+    "pid": linux.CLONE_NEWPID,
+    "net": linux.CLONE_NEWNET,
+    "ipc": linux.CLONE_NEWIPC,
+    "uts": linux.CLONE_NEWUTS,
+    "cgroup": linux.CLONE_NEWCGROUP,
 }
 _PLACE = "/tmp"  # noqa: S108 - covered, as in `root`, by a tmpfs that only this child sees
 
@@ -42,13 +42,13 @@ def take(layers: str, needed: list[str]) -> dict[str, Any]:
     if os.getuid() == 0:
         # Root binds the interpreter before it gives up root, so what is above these directories doesn't matter.
         opened = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in needed[::2]]
-        steps.take("sight", _linux.unshare, _linux.CLONE_NEWNS)
+        steps.take("sight", linux.unshare, linux.CLONE_NEWNS)
         if steps.take("drop", become_unprivileged):
             closed = next(filter(None, map(obstacle, opened, needed[::2], needed[1::2])), "")
     if not steps.taken.get("drop"):
         steps.build()
     steps.take("seccomp", _filter)  # last: it holds for good
-    return {"steps": steps.taken, "closed": closed, "landlock": _linux.landlock_abi()}
+    return {"steps": steps.taken, "closed": closed, "landlock": linux.landlock_abi()}
 
 
 def become_unprivileged() -> None:
@@ -56,7 +56,7 @@ def become_unprivileged() -> None:
     os.setgroups([])
     os.setresgid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
     os.setresuid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
-    _linux.show_to_peers()  # a change of uid gave /proc/self to root, and the map of users is written there
+    linux.show_to_peers()  # a change of uid gave /proc/self to root, and the map of users is written there
 
 
 def obstacle(opened: int, directory: str, path: str) -> str:
@@ -79,19 +79,19 @@ class Steps:
 
     def build(self) -> None:
         user, group = os.getuid(), os.getgid()
-        if not (self.take("user", _linux.unshare, _linux.CLONE_NEWUSER) and self.take("map", _map, user, group)):
+        if not (self.take("user", linux.unshare, linux.CLONE_NEWUSER) and self.take("map", _map, user, group)):
             return
         # The zygote of an unprivileged user is in one already, and each of its cells in another.
-        self.take("nested", _in_child, _linux.unshare, _linux.CLONE_NEWUSER)
-        namespaces = [self.take(name, _linux.unshare, flag) for name, flag in NAMESPACES.items()]
+        self.take("nested", _in_child, linux.unshare, linux.CLONE_NEWUSER)
+        namespaces = [self.take(name, linux.unshare, flag) for name, flag in NAMESPACES.items()]
         if all(namespaces) and self.take("tmpfs", _cover, self._layers):
-            self.take("attributes", restrict, _PLACE, _linux.MOUNT_ATTR_NODEV, "/proc")
+            self.take("attributes", restrict, _PLACE, linux.MOUNT_ATTR_NODEV, "/proc")
             self.take("overlay", _overlay)
             self.take("overlay-write", _overlay_for_writing, f"{_PLACE}/memory")
             self.take("overlay-disk", _overlay_for_writing, f"{_PLACE}/disk/try")
             self.take("proc", _in_child, _proc)  # in pid 1 of the new namespace, and with its end the namespace ends
             self.take("knobs", _write, "/proc/sys/user/max_user_namespaces", "0")
-            self.take("pivot", _linux.pivot_root, _PLACE, f"{_PLACE}/old")
+            self.take("pivot", linux.pivot_root, _PLACE, f"{_PLACE}/old")
 
     def take(self, name: str, step: Callable[..., None], *arguments: Any) -> bool:
         try:
@@ -108,7 +108,7 @@ def _in_child(step: Callable[..., None], *arguments: Any) -> None:
     if child == 0:
         number = errno.EIO
         try:
-            _linux.die_with_parent(signal.SIGKILL)
+            linux.die_with_parent(signal.SIGKILL)
             step(*arguments)
             number = 0
         except OSError as error:
@@ -133,21 +133,21 @@ def _map(user: int, group: int) -> None:
 
 
 def _cover(layers: str) -> None:
-    _linux.mount("none", "/", "", _linux.MS_REC | _linux.MS_PRIVATE)
+    linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
     disk = os.open(layers, os.O_PATH | os.O_DIRECTORY) if layers else None
-    _linux.mount("tmpfs", _PLACE, "tmpfs", _linux.MS_NOSUID | _linux.MS_NODEV, "mode=0755")
+    linux.mount("tmpfs", _PLACE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=0755")
     for name in ("proc", "one/d", "two", "merged", "disk", "old"):
         os.makedirs(f"{_PLACE}/{name}")
     _write(f"{_PLACE}/one/d/file", "")
     if disk is not None:
-        _linux.mount(f"/proc/self/fd/{disk}", f"{_PLACE}/disk", "", _linux.MS_BIND)
+        linux.mount(f"/proc/self/fd/{disk}", f"{_PLACE}/disk", "", linux.MS_BIND)
     else:
         os.rmdir(f"{_PLACE}/disk")  # so that there is none to be tried
 
 
 def _overlay() -> None:
     layers = f"lowerdir={_PLACE}/one:{_PLACE}/two"
-    _linux.mount("overlay", f"{_PLACE}/merged", "overlay", _linux.MS_RDONLY, layers)
+    linux.mount("overlay", f"{_PLACE}/merged", "overlay", linux.MS_RDONLY, layers)
 
 
 def _overlay_for_writing(place: str) -> None:
@@ -156,7 +156,7 @@ def _overlay_for_writing(place: str) -> None:
     for name in ("upper", "work"):
         os.mkdir(f"{place}/{name}")
     layers = f"lowerdir={_PLACE}/one:{_PLACE}/two,upperdir={place}/upper,workdir={place}/work,userxattr"
-    _linux.mount("overlay", f"{_PLACE}/merged", "overlay", 0, layers)
+    linux.mount("overlay", f"{_PLACE}/merged", "overlay", 0, layers)
     os.unlink(f"{_PLACE}/merged/d/file")
     os.rmdir(f"{_PLACE}/merged/d")
     os.mkdir(f"{_PLACE}/merged/d")
@@ -165,10 +165,10 @@ def _overlay_for_writing(place: str) -> None:
 
 
 def _proc() -> None:
-    flags = _linux.MS_NOSUID | _linux.MS_NODEV | _linux.MS_NOEXEC
-    _linux.mount("proc", f"{_PLACE}/proc", "proc", flags, "subset=pid")
+    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+    linux.mount("proc", f"{_PLACE}/proc", "proc", flags, "subset=pid")
 
 
 def _filter() -> None:
-    _linux.allow_no_new_privileges()
-    _linux.install_filter(seccomp.program(watched=False))
+    linux.allow_no_new_privileges()
+    linux.install_filter(seccomp.program(watched=False))

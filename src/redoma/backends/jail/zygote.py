@@ -18,7 +18,7 @@ import sys
 import warnings
 from typing import Any, NoReturn
 
-from redoma.backends import _linux
+from redoma.backends import linux
 from redoma.backends.jail import guest, init, protocol, seccomp, setup
 from redoma.backends.jail.root import Broken, tell
 
@@ -55,10 +55,10 @@ def prepare(told: dict[str, Any]) -> dict[str, Any]:
     spec["filter"] = seccomp.program(told["watched"], changes_on_disk=told["changes"] == "disk")
     spec["prelude"] = sys.modules[told["prelude"]] if told["prelude"] else None
     spec["outside"] = {name: os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")}
-    spec["landlock"] = _linux.landlock_abi()
+    spec["landlock"] = linux.landlock_abi()
     spec["zygote_handle"] = os.pidfd_open(os.getpid())
-    _linux.adopt_orphans()  # the cells, whose keepers leave
-    _linux.hide_from_peers()  # other processes of this user on the host have no business here
+    linux.adopt_orphans()  # the cells, whose keepers leave
+    linux.hide_from_peers()  # other processes of this user on the host have no business here
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)  # of threads a preload started
     for name in [name for name in sys.modules if name == "redoma" or name.startswith("redoma.")]:
         del sys.modules[name]  # a guest that has Redoma installed gets that one, and whole
@@ -97,14 +97,14 @@ def keep(spec: dict[str, Any]) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(_SOCKET)
         os.close(_PARENT)
-        _linux.die_with_parent(signal.SIGKILL)
+        linux.die_with_parent(signal.SIGKILL)
         if os.getppid() != spec["zygote"]:
             os._exit(1)
         if spec["cgroup"]:
             control.send(protocol.frame(protocol.BORN, b"%d" % os.getpid()))
             if control.recv(1) != protocol.GO:
                 os._exit(1)
-        _linux.show_to_peers()  # the maps of a user namespace are written through /proc/self
+        linux.show_to_peers()  # the maps of a user namespace are written through /proc/self
         setup.take(setup.KEEPER, spec)
         spec["keeper_handle"] = os.pidfd_open(os.getpid())
         pid = os.fork()

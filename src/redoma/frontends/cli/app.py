@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 import redoma
-from redoma.errors import InvalidRequest, RedomaError
+from redoma.models.errors import InvalidRequest, RedomaError
 
 from .common import FAILED, READER_GONE, UNKNOWN, USAGE, CommandGroup, EndsInCommand, State, print_json
 
@@ -186,7 +186,7 @@ def _options_before_command(name: str, rest: list[str]) -> list[str]:
 
 
 def _fail(arguments: list[str], what: str, why: str = "", hint: str = "") -> None:
-    from redoma.output import sanitise
+    from redoma.output.capture import sanitise
 
     what, why, hint = sanitise(what), sanitise(why), sanitise(hint)
     try:

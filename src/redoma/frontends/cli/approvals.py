@@ -35,7 +35,7 @@ def approvals() -> None:
 def _book(state: State) -> Book:
     from redoma.approval import Book
     from redoma.config import state_directory
-    from redoma.store import NAME, Store
+    from redoma.lib.sqlite import NAME, Store
 
     audit = audit_log(state).append if state.config.audit.enabled else lambda kind, run, data: None
     return Book(Store(state_directory() / NAME), audit, separate=state.config.approval.separate)
@@ -133,7 +133,7 @@ def pins(state: State, as_json: bool) -> None:
 @click.pass_obj
 def unpin(state: State, id: str, reason: str, as_json: bool) -> None:  # noqa: A002 - as above
     """Take a pin back: the next run is asked about again."""
-    from redoma.intake import user
+    from redoma.pipeline.intake import user
 
     book = _book(state)
     ask = book.unpin(book.whole_id(id), by=user(), reason=reason)
@@ -141,7 +141,7 @@ def unpin(state: State, id: str, reason: str, as_json: bool) -> None:  # noqa: A
 
 
 def _answer(state: State, prefix: str, as_json: bool, **said: Any) -> None:
-    from redoma.intake import user
+    from redoma.pipeline.intake import user
 
     book = _book(state)
     ask = book.load(book.whole_id(prefix)).ask

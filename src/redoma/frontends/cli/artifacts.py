@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redoma.errors import InvalidRequest
 from redoma.models import Stream
+from redoma.models.errors import InvalidRequest
 
 from .common import State, columns, json_option, print_json
 from .complete import outputs
 
 if TYPE_CHECKING:
-    from redoma.artifacts import Kept, Store
+    from redoma.output.artifacts import Kept, Store
 
 _RANGE = re.compile(r"([0-9]{1,15})-([0-9]{0,15})\Z")
 _PIECE = 1 << 20
@@ -74,7 +74,7 @@ def output(
 
 
 def _store(state: State) -> Store:
-    from redoma.artifacts import Store
+    from redoma.output.artifacts import Store
 
     directory = state.config.state and state.config.state / "artifacts"
     if directory is None:

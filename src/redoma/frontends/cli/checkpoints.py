@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redoma.errors import WorkspaceError
+from redoma.models.errors import WorkspaceError
 
 from .common import CommandGroup, State, columns, json_option, print_json
 from .effects import name
@@ -76,7 +76,7 @@ def drop(state: State, project: str) -> int:
 
 
 def _place(state: State) -> Path:
-    from redoma.projects import changes_in
+    from redoma.pipeline.projects import changes_in
 
     return changes_in(state.config.state).directory.parent / "checkpoints"
 

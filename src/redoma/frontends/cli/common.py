@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO, TypeVar
 
 import click
 
-from redoma.errors import InvalidRequest
 from redoma.models import Language
+from redoma.models.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -112,7 +112,7 @@ def columns(rows: Iterable[Sequence[str]]) -> None:
 
 def shown(text: str, most: int = 80) -> str:
     """On one line, bounded, and harmless for a terminal, whatever it holds."""
-    from redoma.output import visible
+    from redoma.output.capture import visible
 
     line = visible(text[: 4 * most]).replace("\n", "\\n").replace("\t", "\\t")
     return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
@@ -356,7 +356,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from redoma.notation import parse_size
+        from redoma.lib.units import parse_size
 
         size = value if isinstance(value, int) else parse_size(value)
         if isinstance(value, str) and value.strip().isdigit():

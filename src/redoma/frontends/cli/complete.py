@@ -72,7 +72,7 @@ def runs(state: State) -> Iterable[tuple[str, str]]:
 
 @_names
 def kept_changes(state: State) -> Iterable[tuple[str, str]]:
-    from redoma.projects import changes_in
+    from redoma.pipeline.projects import changes_in
 
     from .common import shown
 
@@ -82,7 +82,7 @@ def kept_changes(state: State) -> Iterable[tuple[str, str]]:
 
 @_names
 def outputs(state: State) -> Iterable[str]:
-    from redoma.artifacts import Store
+    from redoma.output.artifacts import Store
 
     return (
         [one.run[:12] for one in Store(state.config.state / "artifacts").listed()[::-1]] if state.config.state else []

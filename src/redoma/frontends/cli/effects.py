@@ -30,7 +30,7 @@ _LOOKS = {
 
 def name(path: str) -> str:
     """A path as a terminal may show it, whatever bytes it has."""
-    from redoma.output import visible
+    from redoma.output.capture import visible
     from redoma.workspace.diffs import shown
 
     return visible(shown(path))
@@ -83,7 +83,7 @@ def summary(effect: Effect) -> str:
 
 
 def diff_lines(effect: Effect) -> Iterator[str]:
-    from redoma.output import visible
+    from redoma.output.capture import visible
 
     for change in effect.changes:
         if not change.diff:
@@ -157,7 +157,7 @@ def _show(kept: Kept) -> None:
 @click.pass_obj
 def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[str, ...], as_json: bool) -> int:  # noqa: A002
     """Write exactly these changes to the project, all or nothing. PATHS: only those."""
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
 
     by_hand = is_a_dialogue() and not as_json
     if by_hand:  # whoever says yes has seen what to
@@ -184,7 +184,7 @@ def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[st
 @click.pass_obj
 def discard_changes(state: State, id: str) -> int:  # noqa: A002 - what a person types
     """Drop them. The project was never touched."""
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
 
     with Executor(state.config) as executor:
         executor.discard(id)
@@ -197,7 +197,7 @@ def discard_changes(state: State, id: str) -> int:  # noqa: A002 - what a person
 @click.pass_obj
 def undo_changes(state: State, id: str) -> int:  # noqa: A002 - what a person types
     """Put exactly the paths that were applied back as they were; refused if they have changed since."""
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
 
     with Executor(state.config) as executor:
         executor.undo(id)
@@ -206,7 +206,7 @@ def undo_changes(state: State, id: str) -> int:  # noqa: A002 - what a person ty
 
 
 def _kept(state: State) -> Changes:
-    from redoma.projects import changes_in
+    from redoma.pipeline.projects import changes_in
 
     return changes_in(state.config.state)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from redoma.errors import InvalidRequest, RedomaError
+from redoma.models.errors import InvalidRequest, RedomaError
 
 from .common import EndsInCommand, State, columns, given_command, print_json
 from .complete import entries
@@ -25,8 +25,8 @@ from .tools import as_found, say_why_it_is_not_there
 if TYPE_CHECKING:
     from redoma.config import Config, Entry
     from redoma.exec import Reins
-    from redoma.intake import Options
-    from redoma.sync import Executor
+    from redoma.pipeline.intake import Options
+    from redoma.pipeline.sync import Executor
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
@@ -51,7 +51,7 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
       redoma exec --backend native -- ls -l
     """
     from redoma.exec import talk
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
 
     if listing:
         return _list(state.config, as_json)

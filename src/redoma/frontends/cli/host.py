@@ -23,8 +23,8 @@ def doctor(state: State, as_json: bool) -> int:
 
     Exit status 1 if no backend here isolates.
     """
-    from redoma.backends.monty import MontyBackend
-    from redoma.executor import AUTO, AsyncExecutor
+    from redoma.backends.monty.backend import MontyBackend
+    from redoma.pipeline.executor import AUTO, AsyncExecutor
 
     executor = AsyncExecutor(state.config)
     facts = {name: _facts(backend) for name, backend in executor.backends.items()}
@@ -54,7 +54,7 @@ def doctor(state: State, as_json: bool) -> int:
 
 
 def _examine(backend: Any, facts: list[dict[str, str]]) -> dict[str, Any]:
-    from redoma.errors import BackendUnavailable
+    from redoma.models.errors import BackendUnavailable
 
     if lacking := [fact["name"] for fact in facts if fact["state"] == "missing"]:
         why = f"it needs what is missing here: {', '.join(lacking)}"
@@ -81,7 +81,7 @@ def _facts(backend: Any) -> list[dict[str, str]]:
 
 def _audit(state: State) -> dict[str, Any]:
     from redoma.audit import AuditLog
-    from redoma.errors import AuditError
+    from redoma.models.errors import AuditError
 
     settings = state.config.audit
     if not settings.enabled:

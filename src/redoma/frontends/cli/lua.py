@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from redoma.errors import InvalidRequest
+from redoma.models.errors import InvalidRequest
 
 from .common import Size, State, json_option, read_source
 from .complete import files
@@ -41,7 +41,7 @@ def lua(state: State, /, script: str, arguments: tuple[str, ...], as_json: bool,
       redoma lua --time 300 nightly.lua
     """
     from redoma.frontends.lua import Scripts
-    from redoma.sync import Executor, LiveRun
+    from redoma.pipeline.sync import Executor, LiveRun
 
     if script != "-" and not Path(script).exists():
         raise InvalidRequest(f"there is no file {script}", why="a script is a file, or `-`", next="check the path")

@@ -62,7 +62,7 @@ def check(
     from redoma.monitor.report import kind_of
     from redoma.monitor.service import Monitor
     from redoma.monitor.states import settle
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
 
     for path in reports:
         kind_of(path)  # before anything is done
@@ -92,7 +92,7 @@ def facts(state: State, file: Path | None) -> None:
     """Collect everything once and print it as JSON: what rules can be about."""
     from redoma.monitor.aside import Aside
     from redoma.monitor.collect import collect
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
 
     plan = plan_of(state, file)
     with Executor(state.config) as executor:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from redoma.errors import InvalidRequest
 from redoma.models import Decision, Finding, Language
+from redoma.models.errors import InvalidRequest
 
 from .common import (
     CommandGroup,
@@ -36,8 +36,8 @@ from .verdicts import COLOURS, EXIT, Verdict, verdicts
 
 if TYPE_CHECKING:
     from redoma.audit import Record
+    from redoma.audit.inputs import Inputs
     from redoma.history.policies import Comparison, Example, Group
-    from redoma.inputs import Inputs
     from redoma.policy import Permit, Policy
     from redoma.policy.explain import Explanation, Seen
 
@@ -256,7 +256,7 @@ def learn(state: State, since: datetime | None, at_least: int, output: str, forc
 
 
 def kept_inputs(state: State) -> Inputs:
-    from redoma.inputs import Inputs
+    from redoma.audit.inputs import Inputs
 
     return Inputs(state.config.state / "inputs" if state.config.state else None)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redoma.errors import AuditError, InvalidRequest
-from redoma.output import visible
+from redoma.models.errors import AuditError, InvalidRequest
+from redoma.output.capture import visible
 
 from .common import FAILED, State, audit_log, columns, json_option, print_json
 from .complete import runs
@@ -70,9 +70,9 @@ def replay(state: State, ids: tuple[str, ...], last: int | None, as_json: bool) 
 
 
 async def _replay(state: State, ids: tuple[str, ...], last: int | None, *, quiet: bool) -> list[Replayed]:
+    from redoma.audit.inputs import Inputs
     from redoma.history.recorded import rebuilt
     from redoma.history.replay import Replayed, Replayer
-    from redoma.inputs import Inputs
 
     found, inputs = _found(state, ids, last), Inputs.within(state.config.state)
     hidden = quiet or len(found) == 1 or not sys.stderr.isatty()

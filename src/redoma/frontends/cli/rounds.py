@@ -78,7 +78,7 @@ def history_of(state: State, plan: Plan) -> History | None:
 
 
 def write_reports(reports: Sequence[Path], found: Round, history: History | None, plan: Plan) -> None:
-    from redoma.errors import StoreError
+    from redoma.models.errors import StoreError
     from redoma.monitor.report import kind_of, render
     from redoma.workspace.atomic import atomic_write
 
@@ -134,7 +134,7 @@ def table(found: Round, *, brief: bool = False) -> Iterator[str]:
 
 def one_line(text: str) -> str:
     """Whatever it is, harmless to a terminal."""
-    from redoma.output import visible
+    from redoma.output.capture import visible
 
     return " ".join(visible(text).split())
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from redoma.errors import InvalidRequest
 from redoma.models import Decision, Denial, Language, Request, Result, Status
+from redoma.models.errors import InvalidRequest
 
 from .common import (
     FAILED,
@@ -38,7 +38,7 @@ from .verdicts import EXIT, Verdict, columns, heads, side_by_side, verdicts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from redoma.sync import LiveRun
+    from redoma.pipeline.sync import LiveRun
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -151,7 +151,7 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
 def _expected(text: str | None) -> Any:
     if text is None or text == "json" or text.startswith("regex:"):
         return text
-    from redoma.expect import schema_file
+    from redoma.output.expect import schema_file
 
     return schema_file(read_file(Path(text), _MAX_SCHEMA), text)
 
@@ -203,7 +203,7 @@ def run(
       echo 'print(1)' | redoma run -
       redoma run --lang bash --backend native --cwd . 'ls | wc -l'
     """
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
 
     if source == "-" and given["pass_stdin"]:
         raise InvalidRequest("--stdin was given with `-`", why="the code itself comes from there", next="use a file")
@@ -235,7 +235,7 @@ def evaluate(state: State, code: str, as_json: bool) -> int:
     """
     from redoma.facades.safe import answer
     from redoma.frontends.shapes import json_value
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
 
     with Executor(state.config) as executor:
         result = executor.run(code, backend="monty")
@@ -344,7 +344,7 @@ def _must_be_meant_as_python(code: str) -> None:
 
 
 def _print_verdicts(places: list[Verdict]) -> None:
-    from redoma.output import sanitise
+    from redoma.output.capture import sanitise
 
     if heads(places):
         click.echo(click.style(heads(places), dim=True))
@@ -521,6 +521,6 @@ def _write(result: Result, given: dict[str, Any]) -> int:
 
 
 def _name(path: str) -> str:
-    from redoma.output import sanitise
+    from redoma.output.capture import sanitise
 
     return sanitise(path).replace("\n", "\ufffd").replace("\t", "\ufffd")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from redoma.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 from redoma.models import Effect, Result
+from redoma.models.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 
 from .common import EndsInCommand, State, forget_what_was_typed, given_command, is_a_dialogue, project_directory
 from .effects import name, show_diffs, summary, tree
@@ -17,7 +17,7 @@ from .runs import follow, limits_of_a_run, run_options, show
 from .tools import as_found, say_why_it_is_not_there
 
 if TYPE_CHECKING:
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
     from redoma.workspace.kept import Kept
 
 REFUSED = 126
@@ -59,7 +59,7 @@ def attempt(
       redoma try sh -c 'sed -i s/colour/color/ src/*.py'
       redoma try --apply-if-ok ruff format .
     """
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
 
     command = given_command()
     if not command:

@@ -39,8 +39,8 @@ def verdicts(
     config: Config, what: dict[str, Any], backend: str | None, seconds: float | None, pack: str | None
 ) -> list[Verdict]:
     """On the backend that was named; else in a cell and on the host. The last one is what counts."""
-    from redoma.executor import Asked, AsyncExecutor
-    from redoma.intake import build
+    from redoma.pipeline.executor import Asked, AsyncExecutor
+    from redoma.pipeline.intake import build
     from redoma.policy import level_of
 
     executor = AsyncExecutor(config)  # it starts nothing before something runs

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from redoma.errors import RedomaError
+from redoma.models.errors import RedomaError
 
 from . import rounds as shared
 from .common import State, columns, json_option, print_json
@@ -77,7 +77,7 @@ def watch(
     """
     from redoma.monitor.report import kind_of
     from redoma.monitor.service import Monitor
-    from redoma.sync import Executor
+    from redoma.pipeline.sync import Executor
 
     for path in reports:
         kind_of(path)  # before anything is done
@@ -196,7 +196,7 @@ def _draw(found: Round, history: History | None, interval: float) -> None:
 
 
 def _sparks(found: Round, history: History | None, width: int) -> Iterator[str]:
-    from redoma.errors import StoreError
+    from redoma.models.errors import StoreError
     from redoma.monitor.report.story import amount, gather
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from ...output import visible
+from ...output.capture import visible
 
 
 class Markup(str):

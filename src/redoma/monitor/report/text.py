@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from ...output import visible
+from ...output.capture import visible
 from ..model import State, worded
 from .story import Story, amount, lasting, moment, quick, standing
 

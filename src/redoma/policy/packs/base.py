@@ -8,7 +8,7 @@ from typing import get_args
 from msgspec.structs import replace
 
 from ...models import Decision
-from ...reach import Resource
+from ...models.reach import Resource
 from ..rules import Rule
 
 ask = partial(Rule, decision=Decision.PROMPT)

@@ -1,0 +1,168 @@
+"""What runs were given, kept by content, so that a recorded one can be rebuilt: input, files, the policy itself.
+
+A directory (0700) of files (0600), each named by the SHA-256 of what is in it: the same content is kept once, however
+many runs had it, and what somebody has altered is not taken for it. It is as private as the audit log, bounded, and
+forgotten with it: a use makes an input young again, and the oldest go first. `lock` holds how much there is.
+
+What can't be kept costs the run nothing: the record then says what is missing, and why. What holds a secret is not
+brought here at all: see `asked`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import msgspec
+
+from ..models import MiB
+from ..models.errors import RedomaError
+from .files import closing, locked, open_directory, open_private, open_regular, require_ours, write_all
+
+LARGEST = 4 * MiB
+"""Bytes of one input."""
+MOST_OF_A_RUN = 4 * LARGEST
+TOTAL, MOST_FILES = 1024 * MiB, 200_000
+_NAME = re.compile(r"[0-9a-f]{64}\Z")
+_PART = "part"
+_SWEEP_EVERY = 3600.0  # seconds
+_LEFT_BY_A_SWEEP = 0.9  # of the bounds: else each further input would be looked for room for
+
+
+class NotKept(Exception):
+    """And why, in words that go on record."""
+
+
+class _Tally(msgspec.Struct, array_like=True):
+    """What the directory holds, as of the last who wrote to it."""
+
+    size: int = 0
+    count: int = 0
+    swept: float = 0.0
+
+
+class Inputs:
+    """Any number of threads and processes may share one: it holds nothing open."""
+
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        days: float = 30,
+        total: int = TOTAL,
+        most: int = MOST_FILES,
+        fsync: bool = False,
+    ) -> None:
+        """Without a directory nothing is kept."""
+        self._directory, self._days, self._total, self._most, self._fsync = directory, days, total, most, fsync
+
+    @classmethod
+    def within(cls, state: Path | None, *, days: float = 30, fsync: bool = False) -> Inputs:
+        """Those of a state directory."""
+        return cls(state / "inputs" if state else None, days=days, fsync=fsync)
+
+    def keep(self, content: bytes) -> str:
+        """Its name. Raises `NotKept`."""
+        self._must_fit(len(content))
+        name = hashlib.sha256(content).hexdigest()
+        if not self.is_there(name):
+            self.put(name, content)
+        return name
+
+    def is_there(self, name: str) -> bool:
+        """Whether it is kept. It is then kept for as long as if it were new."""
+        if self._directory is None:
+            return False
+        try:
+            os.utime(f"{self._directory}/{name}", follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keep what has this name. Raises `NotKept`."""
+        self._must_fit(len(content))
+        try:
+            self._put(name, content)
+        except OSError as error:
+            raise NotKept(f"it could not be kept ({error.strerror or error})") from error
+        except RedomaError as error:
+            raise NotKept(f"it could not be kept ({error.what}: {error.why})") from error
+
+    def get(self, name: str) -> bytes | None:
+        """What was kept under a name; None if it is gone, or is not what it was."""
+        if self._directory is None or not _NAME.match(name):
+            return None
+        try:
+            with open(open_regular(self._directory / name, os.O_RDONLY), "rb") as file:
+                content = file.read(LARGEST + 1)
+        except (OSError, RedomaError):
+            return None
+        return content if hashlib.sha256(content).hexdigest() == name else None
+
+    def _must_fit(self, size: int) -> None:
+        if self._directory is None:
+            raise NotKept("no state directory is configured to keep it in")
+        if size > LARGEST:
+            raise NotKept(f"it has {size:,} bytes, and at most {LARGEST:,} are kept")
+
+    def _put(self, name: str, content: bytes) -> None:
+        assert self._directory is not None  # noqa: S101 - see _must_fit
+        with ExitStack() as stack:
+            directory = stack.enter_context(closing(open_directory(self._directory, create=True)))
+            if require_ours(directory, self._directory).st_mode & 0o077:
+                os.fchmod(directory, 0o700)
+            lock = stack.enter_context(closing(open_private("lock", os.O_CREAT, dir_fd=directory)))
+            stack.enter_context(locked(lock))
+            tally = self._with_room(directory, _read(lock), len(content))
+            # One writer at a time, so one name will do; a file that a killed one has left is written over.
+            with closing(open_private(_PART, os.O_CREAT | os.O_TRUNC, dir_fd=directory)) as part:
+                try:
+                    write_all(part, content)
+                    if self._fsync:
+                        os.fsync(part)
+                except OSError:  # on a full disk the record of the run must still find room
+                    os.ftruncate(part, 0)
+                    raise
+            os.rename(_PART, name, src_dir_fd=directory, dst_dir_fd=directory)
+            if self._fsync:
+                os.fsync(directory)
+            _write(lock, _Tally(tally.size + len(content), tally.count + 1, tally.swept))
+
+    def _with_room(self, directory: int, tally: _Tally, size: int) -> _Tally:
+        """What there is, after what is too old or too much has gone."""
+        now = time.time()
+        fits = tally.size + size <= self._total and tally.count < self._most
+        if fits and 0 <= now - tally.swept < _SWEEP_EVERY:
+            return tally
+        found: list[tuple[float, int, str]] = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if _NAME.match(entry.name):
+                    about = entry.stat(follow_symlinks=False)
+                    found.append((about.st_mtime, about.st_size, entry.name))
+        total, count = sum(one[1] for one in found), len(found)
+        share = 1.0 if total + size <= self._total and count < self._most else _LEFT_BY_A_SWEEP
+        for used, length, name in sorted(found):
+            young = used >= now - self._days * 86400
+            if young and total + size <= share * self._total and count < share * self._most:
+                break
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=directory)
+            total, count = total - length, count - 1
+        return _Tally(total, count, now)
+
+
+def _read(lock: int) -> _Tally:
+    try:
+        return msgspec.json.decode(os.pread(lock, 256, 0), type=_Tally)
+    except ValueError:
+        return _Tally()  # the first to write, or somebody's hand: a sweep counts anew
+
+
+def _write(lock: int, tally: _Tally) -> None:
+    os.pwrite(lock, msgspec.json.encode(tally).ljust(128), 0)

@@ -1,0 +1,176 @@
+"""A Lua state for one script, and its end of the channel to us. Inner: loaded in a cell.
+
+The script has no system calls to offer itself to: no files, no programs, no modules (`host.lua` lists what it has).
+What it wants done outside it asks for, by frames on our standard output: four bytes of length, then JSON. The answers
+come by the standard input, in the same form. Text is in them as Lua has it, byte for byte, each as one character
+(Latin-1). One question at a time, and nothing is asked before the last answer was read.
+
+None of this is trusted by who reads it: see `lua`. A script that got out of Lua into this interpreter could ask for
+nothing more than before, and the cell is around both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypedDict
+
+PROGRAM = "lua"
+"""What the code in a cell calls `run`."""
+MOST_FRAME = 1 << 20
+"""Bytes of one question."""
+
+_HEADER = struct.Struct("!I")
+_WORLD = Path(__file__).with_suffix(".lua").read_bytes()
+_FIELDS = {
+    "print": ("text",),
+    "get": ("entry",),
+    "release": ("executor",),
+    "start": ("process",),
+    "write": ("text", "process"),
+    "close_stdin": ("process",),
+    "signal": ("process", "number"),
+    "wait": ("process",),
+    "close": ("process",),
+    "read": ("process", "stream", "size"),
+    "close_stream": ("process", "stream"),
+}
+"""What is asked, with the names of what comes along. `exec` and `exit` are told apart below."""
+
+
+class Told(TypedDict):
+    """What is to be run. It travels into a cell as the text of a dictionary, so all of it is plain."""
+
+    source: str
+    name: str
+    arguments: list[str]
+
+
+class LuaError(Exception):
+    """The script failed. What the interpreter's own exceptions say would be about us."""
+
+    def __init__(self, message: str, trace: str) -> None:
+        super().__init__(message)
+        self.trace = trace
+
+
+Run = Callable[..., Any]
+_state: list[Run] = []
+
+
+def arm() -> dict[str, Any]:
+    """In a guest that has nobody's code yet: a state that is ready."""
+    _state.append(make())
+    return {PROGRAM: run}
+
+
+def make() -> Run:
+    """A state, as the function that runs a script in it."""
+    import lupa.lua54 as lupa
+
+    runtime = lupa.LuaRuntime(
+        encoding="latin-1",
+        register_eval=False,
+        register_builtins=False,
+        unpack_returned_tuples=True,
+        attribute_filter=_nothing,
+    )
+    seeds = struct.unpack("2q", os.urandom(16))
+    world: Run = runtime.execute(_WORLD, _ask, *seeds, name="=redoma", mode="t")
+    return world
+
+
+def run(told: Told) -> None:
+    """The whole of what a cell is asked to do."""
+    sys.excepthook = _complain
+    world = _state.pop() if _state else make()
+    found = world(_source(told["source"]), *map(_latin, (told["name"], *told["arguments"])))
+    if found is None:
+        return
+    message, trace = found if isinstance(found, tuple) else (found, "")
+    if message == "not enough memory":
+        raise MemoryError
+    raise LuaError(_text(message), _text(trace))
+
+
+def _source(text: str) -> str:
+    """A first line that is for the kernel or a shell is none of Lua's; its end is kept, or all lines would be off."""
+    text = text.removeprefix("\ufeff")
+    if text.startswith("#"):
+        text = "".join(text.partition("\n")[1:])
+    return _latin(text)
+
+
+def _latin(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def _text(latin: str) -> str:
+    return latin.encode("latin-1").decode("utf-8", "replace")
+
+
+def _complain(kind: type[BaseException], error: BaseException, _: object) -> None:
+    text = f"{error}\n{error.trace}\n" if isinstance(error, LuaError) and error.trace else f"{error or kind.__name__}\n"
+    if isinstance(error, MemoryError):
+        text = "not enough memory\n"
+    _write(2, text.encode("utf-8", "backslashreplace"))
+
+
+def _nothing(*_: object) -> NoReturn:
+    raise AttributeError("nothing of Python is to be had here")
+
+
+# --- the channel ---
+
+
+def _ask(method: str, *given: Any) -> tuple[Any, ...]:
+    """What Lua calls. Whether it was done, and the answer or what went wrong; nothing for an answer that is nil."""
+    if method == "exit":
+        os._exit(given[0] & 0xFF)
+    payload = json.dumps(_question(method, given), ensure_ascii=False).encode()
+    if len(payload) > MOST_FRAME:
+        return (
+            False,
+            f"{method} is too large: {len(payload)} bytes, where {MOST_FRAME} cross. Next: pass less at a time",
+        )
+    _write(1, _HEADER.pack(len(payload)) + payload)
+    if method == "print":
+        return (True,)
+    answer = json.loads(_read(*_HEADER.unpack(_read(_HEADER.size))))
+    if "error" in answer:
+        return False, answer["error"]
+    return (True,) if answer["value"] is None else (True, answer["value"])
+
+
+def _question(method: str, given: tuple[Any, ...]) -> dict[str, Any]:
+    if method != "exec":
+        return {"do": method, **dict(zip(_FIELDS[method], given, strict=True))}
+    executor, directory, count, *rest = given
+    words, env = rest[: count or 1], rest[count or 1 :]
+    return {
+        "do": "exec",
+        "executor": executor,
+        "command": words if count else words[0],
+        "work_dir": directory,
+        "env": dict(zip(env[::2], env[1::2], strict=True)),
+    }
+
+
+def _write(number: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(number, rest) :]
+
+
+def _read(size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(0, min(size - len(data), 1 << 20))
+        if not piece:
+            os._exit(1)  # nobody is there any more who could answer, or read why
+        data += piece
+    return data

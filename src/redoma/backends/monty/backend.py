@@ -1,0 +1,391 @@
+"""Monty: a Rust interpreter of a Python subset, each run in a worker process of its own, which runs in a cell.
+
+The first boundary is the interpreter: it has no system calls to offer, so code can reach nothing that is not handed to
+it. A worker serves one run and is thrown away. The second is the jail's, for the day on which somebody finds a way out
+of the first: worker and pool are in a cell, and what comes back from there is plain data, bounded and checked. Where no
+cell can be had, the worker is a process of this user, and the result says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...lib.extras import pip_install
+from ...models import Isolation, KiB, Limits, MiB, Request, Seed, Status, Stream, Usage
+from ...models.errors import BackendError, BackendUnavailable, Unsupported
+from ...models.reach import NOTHING
+from ..base import Capabilities, Control, Outcome, Sink, exceeded, new_seed
+from ..inside import is_seen_in_cells
+from ..scratch import scratch
+from . import session
+
+if TYPE_CHECKING:
+    import pydantic_monty
+
+    from ..jail import JailBackend
+
+_LAYERS = {
+    "interpreter": "monty {}: no system calls of its own",
+    "process": "a worker process for this run alone",
+    "environment": "none of the host's variables",
+    "filesystem": "virtual, in memory",
+    "network": "none",
+}
+_OURS = 64 * MiB  # of a cell's memory: the pool's interpreter, and the worker before it has run anything
+_MOST = 2**62
+
+_first_used_in = 0
+"""The process in which monty's runtime was started. A fork shares its epoll instance, and then both hang."""
+
+
+class _Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What comes out of a cell, checked. See `session.Ended`."""
+
+    status: str
+    value: Any
+    exception: str | None
+    error: str | None
+    line: int
+
+
+class MontyBackend:
+    """Runs Python on workers of Monty, `workers` at a time. `cells=False` is for tests, and leaves the jail out."""
+
+    name = "monty"
+    reach = NOTHING
+
+    def __init__(self, *, workers: int | None = None, cells: bool = True) -> None:
+        self._workers = workers or max(4, os.cpu_count() or 1)
+        self._outside = None if cells else _Outside(self._workers)
+        self._cells: JailBackend | None = None
+        self._had_a_cell = False
+
+    def capabilities(self) -> Capabilities:
+        isolation = _alone()
+        if (cells := self._jail()) is not None:
+            try:
+                isolation = _together(isolation, cells.capabilities().isolation)
+            except BackendUnavailable:  # not on this system or kernel; on others, the first run tells
+                self._here()
+        return Capabilities(
+            languages=frozenset({"python"}),
+            isolation=isolation,
+            # It has neither processes nor descriptors to have too many of; files are bounded by their bytes alone.
+            limits=frozenset(Limits.__struct_fields__) - {"files"},
+            stdin=True,
+            env=True,
+            files=True,
+            value=True,
+        )
+
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        self.capabilities()
+        seed = request.seed or Seed(random=new_seed(), hashes=0)  # its hashes are the same each time
+        outcome = await self._run(msgspec.structs.replace(request, seed=seed), sink)
+        return msgspec.structs.replace(outcome, seed=seed)
+
+    async def _run(self, request: Request, sink: Sink) -> Outcome:
+        if (cells := self._jail()) is not None:
+            try:
+                return await self._run_in_cell(cells, request, sink)
+            except BackendUnavailable as error:
+                if self._had_a_cell:  # then this host has them, and a run is not worth less for a bad day of the jail's
+                    raise
+                self._here()
+                if lacking := _alone().lacking(request.require):
+                    raise Unsupported(
+                        f"monty has no {', '.join(lacking)} here", why=f"{error.what}: {error.why}", next=error.next
+                    ) from error
+        return await self._here().run(request, sink)
+
+    def _here(self) -> _Outside:
+        """From now on without cells."""
+        self._outside = self._outside or _Outside(self._workers)
+        return self._outside
+
+    def _jail(self) -> JailBackend | None:
+        """Cells with a worker in each, armed ahead of time. None where they can't be had."""
+        if self._outside is None and self._cells is None and not _is_seen_in_cells():
+            self._here()
+        if self._outside is None and self._cells is None:
+            from ..jail import JailBackend
+
+            self._cells = JailBackend(
+                minimum=1,
+                maximum=self._workers,
+                preload=("pydantic_monty",),
+                prelude=session.__name__,
+                programs={session.PROGRAM: _worker()},
+            )
+        return self._cells if self._outside is None else None
+
+    async def _run_in_cell(self, cells: JailBackend, request: Request, sink: Sink) -> Outcome:
+        limits, usual = request.limits, Limits()
+        given = sum(len(content) + 8 * KiB for content in request.files.values())
+        inside = Request(
+            code=f"{session.PROGRAM}({_told(request)!r})",
+            stdin=request.stdin,
+            files=request.files,
+            require=request.require,
+            limits=Limits(
+                time=limits.time,
+                # Those of the interpreter hold first. These are for a worker that has got out of it; the interpreter's
+                # memory may be there twice, when its value or its files are handed to the pool.
+                cpu=limits.cpu + 1,
+                memory=min(2 * limits.memory + given + _OURS, _MOST),
+                disk=max(usual.disk, given),
+                files=max(usual.files, 2 * sum(path.count("/") + 1 for path in request.files)),
+                output_bytes=session.MOST_REPORT,
+            ),
+        )
+        found = await cells.run(inside, sink)
+        self._had_a_cell = True
+        isolation = _together(_alone(), found.isolation)
+        usage = Usage(wall=found.usage.wall, memory=found.usage.memory)  # its processor time is that of arming, mostly
+        if found.status in (Status.TIMEOUT, Status.MEMORY, Status.OUTPUT):  # ended from outside
+            error = exceeded("cpu", limits) if found.error else None
+            return Outcome(status=found.status, error=error, isolation=isolation, usage=usage)
+        try:
+            ended = msgspec.convert(found.value, _Ended)
+        except msgspec.ValidationError:
+            why = found.error or "the cell's answer is none"
+            raise BackendError("the monty worker died", why=why, next="run it again") from None
+        return _outcome(ended, limits, isolation, usage)
+
+    async def aclose(self) -> None:
+        if self._outside is not None:
+            await self._outside.aclose()
+        if self._cells is not None:
+            await self._cells.aclose()
+
+
+def _alone() -> Isolation:
+    """What Monty itself puts between a run and the host."""
+    try:
+        import pydantic_monty
+    except ImportError as error:
+        raise BackendUnavailable(
+            "monty is not here", why=str(error), next=pip_install("pydantic-monty==1.4.0")
+        ) from error
+    layers = {name: text.format(pydantic_monty.__version__) for name, text in _LAYERS.items()}
+    return Isolation(layers=layers, missing=("kernel", "limit on files"))
+
+
+def _together(monty: Isolation, cell: Isolation) -> Isolation:
+    both = {
+        name: f"{text}; around it: {cell.layers[name]}" for name, text in monty.layers.items() if name in cell.layers
+    }
+    layers = {**cell.layers, **monty.layers, **both}
+    return Isolation(layers=layers, missing=(*(name for name in monty.missing if name not in layers), *cell.missing))
+
+
+def _is_seen_in_cells() -> bool:
+    import pydantic_monty
+
+    return is_seen_in_cells(pydantic_monty.__file__)
+
+
+def _worker() -> str:
+    from pydantic_monty._binary import find_monty_binary
+
+    try:
+        return find_monty_binary()
+    except FileNotFoundError as error:
+        raise BackendUnavailable(
+            "the monty workers don't start", why=str(error), next=pip_install("pydantic-monty==1.4.0")
+        ) from error
+
+
+def _told(request: Request) -> session.Told:
+    limits = request.limits
+    return {
+        "code": request.code,
+        "env": request.environment,
+        "files": bool(request.files),
+        "time": limits.time,
+        "cpu": limits.cpu,
+        "memory": limits.memory,
+        "recursion": limits.recursion,
+        "writes": min(limits.file_size, limits.disk),
+        "value": limits.output_bytes,
+        "seed": request.seed.random if request.seed else new_seed(),
+    }
+
+
+def _outcome(ended: _Ended, limits: Limits, isolation: Isolation, usage: Usage) -> Outcome:
+    if ended.status == "unsupported":
+        raise Unsupported(
+            f"monty can't run this code (line {ended.line})",
+            why=ended.error or "",
+            next="run it on a backend with a full CPython, or rewrite that line",
+        )
+    if ended.status == "crashed":
+        raise BackendError("the monty worker died", why=ended.error or "", next="run it again")
+    status = Status.TIMEOUT if ended.status == "cpu" else Status(ended.status)
+    return Outcome(
+        status=status,
+        exit_code={Status.OK: 0, Status.ERROR: 1}.get(status),
+        value=ended.value,
+        exception=ended.exception,
+        error=exceeded("cpu", limits) if ended.status == "cpu" else ended.error,
+        isolation=isolation,
+        usage=usage,
+    )
+
+
+# --- where no cell can be had ---
+
+
+class _Outside:
+    """The pool in our own process.
+
+    The synchronous one, on threads of ours: with the asynchronous one a thread of its own calls into the event loop,
+    and aborts the whole process when the interpreter happens to be shutting down at that moment (seen with 1.4.0).
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._threads: ThreadPoolExecutor | None = None
+        self._pool: pydantic_monty.Monty | None = None
+        self._starting = Lock()
+        self._active: set[_Run] = set()
+
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        run = _Run(request, sink, _alone())
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="redoma-monty")
+        work = self._threads.submit(lambda: run.execute(self._ready()))
+        waiting = asyncio.wrap_future(work)
+        self._active.add(run)
+        try:
+            return await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            if not work.cancel():  # it is past the queue
+                run.stop(Status.KILLED)
+                await asyncio.wait([waiting])  # not left behind: the worker is dead once its thread is done
+            raise
+        finally:
+            self._active.discard(run)
+
+    def _ready(self) -> pydantic_monty.Monty:
+        global _first_used_in
+        with self._starting:
+            if self._pool is None:
+                import pydantic_monty
+
+                _first_used_in = _first_used_in or os.getpid()
+                if _first_used_in != os.getpid():
+                    raise BackendUnavailable(
+                        "monty can't run in this process",
+                        why="it was forked from one that had used monty, and both would read the same events",
+                        next="make the first run after the fork, or start the process with `spawn`",
+                    )
+                try:
+                    self._pool = session.start(self._workers)
+                except (OSError, RuntimeError, pydantic_monty.MontyError) as error:
+                    raise BackendUnavailable(
+                        "the monty workers don't start", why=str(error), next=pip_install("pydantic-monty==1.4.0")
+                    ) from error
+            return self._pool
+
+    async def aclose(self) -> None:
+        pool, self._pool = self._pool, None
+        threads, self._threads = self._threads, None
+        for run in self._active:
+            run.stop(Status.KILLED)
+        # Waited for here, not on yet another thread: none can be started any more when the interpreter shuts down.
+        if threads is not None:
+            threads.shutdown(cancel_futures=True)
+        if pool is not None:
+            pool.__exit__(None, None, None)
+
+
+class _Run:
+    """One run, on one thread. `stop` may be called from any other, at any time."""
+
+    def __init__(self, request: Request, sink: Sink, isolation: Isolation) -> None:
+        self._request, self._sink, self._isolation = request, sink, isolation
+        self._lock = Lock()
+        self._stopped = Event()
+        self._ending: Status | None = None
+        self._worker = -1
+        self._deadline = 0.0
+
+    def stop(self, ending: Status) -> None:
+        """End it now: the worker is killed through a descriptor, so never another process that got its number."""
+        with self._lock:
+            self._ending = self._ending or ending
+            self._stopped.set()
+            if self._worker >= 0:
+                with suppress(ProcessLookupError):  # it has ended by itself meanwhile
+                    signal.pidfd_send_signal(self._worker, signal.SIGKILL)
+
+    def execute(self, pool: pydantic_monty.Monty) -> Outcome:
+        import pydantic_monty as monty
+
+        request, told = self._request, _told(self._request)
+        with ExitStack() as stack:
+            files = str(stack.enter_context(scratch(request.files))) if request.files else None
+            stack.callback(self._reap)
+            try:
+                checked_out = stack.enter_context(session.checkout(pool, told))
+                self._pin(checked_out.worker_pid)
+            except (OSError, RuntimeError, monty.MontyError) as error:
+                raise BackendError("no monty worker could be had", why=str(error), next="run it again") from error
+            start, pid = time.monotonic(), checked_out.worker_pid
+            feed = session.Feed(told, say=self._print, wait=self._wait, read=lambda: request.stdin)
+            self._deadline = feed.deadline
+            ended = _Ended(**feed.run(checked_out, files))
+            usage = Usage(wall=time.monotonic() - start, memory=_peak_memory(pid))
+        if ended.status == "crashed" and (self._ending or time.monotonic() >= self._deadline):
+            ended = _Ended(**session.ended("timeout"))
+        outcome = _outcome(ended, request.limits, self._isolation, usage)
+        return msgspec.structs.replace(outcome, status=self._ending, exit_code=None) if self._ending else outcome
+
+    def _pin(self, pid: int | None) -> None:
+        if pid is None:
+            raise BackendError("the monty worker has no process", why="it died at once", next="run it again")
+        with self._lock:
+            self._worker = os.pidfd_open(pid)
+            if self._stopped.is_set():  # cancelled while waiting for a worker
+                signal.pidfd_send_signal(self._worker, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        """The worker is used up. The pool lets go of it without waiting, which would leave a zombie behind."""
+        with self._lock:
+            worker, self._worker = self._worker, -1
+        if worker >= 0:
+            with suppress(ProcessLookupError, ChildProcessError):  # unless the pool was faster
+                signal.pidfd_send_signal(worker, signal.SIGKILL)
+                os.waitid(os.P_PIDFD, worker, os.WEXITED)
+            os.close(worker)
+
+    def _print(self, stream: Stream, text: str) -> None:
+        if self._ending is None and not self._sink(stream, text.encode("utf-8", "surrogatepass")):
+            self.stop(Status.OUTPUT)
+
+    def _wait(self, seconds: float) -> None:
+        left = self._deadline - time.monotonic()
+        self._stopped.wait(min(seconds, left))
+        if seconds >= left:
+            self.stop(Status.TIMEOUT)
+
+
+def _peak_memory(pid: int | None) -> int | None:
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * KiB
+    except OSError:  # the worker is gone, or there is no /proc: unknown, which None says
+        return None
+    return None

@@ -1,0 +1,499 @@
+"""Programs to talk to, on configured executors.
+
+    shell = redoma.exec.get("app:shell")
+    process = shell.exec("git status", {"work_dir": "/srv/app"})
+    output = process.stdout_stream()
+    process.start()
+    for text in output:
+        print(text, end="")
+    process.wait()      # as a shell has it: 0 if all went well
+    shell.release()
+
+A process takes the whole path of a request: policy, record, limits and redaction hold for what it is and prints. What
+is written to it while it runs comes too late for policy, so a program that would do what that says (`psql`) needs
+approval, or a place on the executor's list of commands.
+
+`exec` raises `Refused` for a command that the executor doesn't allow, `start` for one that policy doesn't; `start` and
+`wait` raise `BackendError` if Redoma failed. A program that can't be found ends with status 127, as in a shell.
+
+What it prints is kept until it is read, as bounded as in a result; a stream that was closed is dropped. A process that
+was not closed, and that nobody refers to any more, is ended.
+
+`get` is for ordinary code, `aget` for code on an event loop. There is one implementation, the asynchronous one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar, Unpack, cast
+
+from ..backends.base import Control
+from ..config import MontyEntry
+from ..models import Decision, Result, Stream
+from ..models.errors import BackendError, InvalidRequest, RedomaError, Refused
+from ..pipeline.executor import Asked, AsyncExecutor
+from ..pipeline.intake import More, Options, must_be_configured, must_be_known
+from ..pipeline.streaming import AsyncLiveRun
+from ..pipeline.sync import Executor, LiveRun, default
+
+T = TypeVar("T")
+
+
+def get(address: str, executor: Executor | None = None) -> ProcessExecutor:
+    """The configured executor with this address, such as `app:shell`, for ordinary code."""
+    executor = executor or default()
+    return ProcessExecutor(AsyncProcessExecutor(address, executor.core), executor)
+
+
+def aget(address: str, executor: AsyncExecutor | None = None) -> AsyncProcessExecutor:
+    """The same for code on an event loop. Without an `executor` it has one of its own, until it is released."""
+    if executor is not None:
+        return AsyncProcessExecutor(address, executor)
+    own = AsyncExecutor()
+    return AsyncProcessExecutor(address, own, own)
+
+
+def talk(
+    executor: Executor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool
+) -> tuple[LiveRun, Reins | None]:
+    """A command to follow as one stream of pieces, and what it is talked to with; nothing for what can't be.
+
+    Without `live_input` it gets the input in its options and no more, so that policy has read all of it.
+    """
+    asked, control = _ask(executor.core, address, command, options, live_input=live_input)
+    return LiveRun(executor, executor.core.follow(asked, whole=options.get("whole_output", False))), control
+
+
+def _ask(
+    executor: AsyncExecutor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool = True
+) -> tuple[Asked, Reins | None]:
+    # Monty's code is not a program that could be talked to.
+    control = None if isinstance(executor.config.entries.get(address), MontyEntry) else Reins()
+    if control is not None and not live_input:
+        control.end_input()
+    return executor.ask(command, address, options, control), control
+
+
+class AsyncProcessExecutor:
+    """Makes processes. `release` it when done, or use it as an asynchronous context manager."""
+
+    def __init__(self, address: str, executor: AsyncExecutor, owned: AsyncExecutor | None = None) -> None:
+        must_be_configured(address, executor.config)
+        self.address = address
+        self._executor, self._owned = executor, owned
+        self._processes: weakref.WeakSet[AsyncProcess] = weakref.WeakSet()
+        self._released = False
+        self._gate = threading.Lock()  # `ProcessExecutor.exec` comes from any thread, `release` from the loop's
+
+    def exec(
+        self,
+        command: str | Iterable[str],
+        options: Mapping[str, Any] | None = None,
+        *,
+        work_dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        **more: Unpack[More],
+    ) -> AsyncProcess:
+        """A process that runs a command: one text, or a list of words. `options` has `work_dir` and `env`."""
+        if self._released:
+            raise self._gone()
+        if options is not None and not isinstance(options, Mapping):
+            raise InvalidRequest(f"{options!r} are no options", why="they have names", next='write {"work_dir": ...}')
+        given = {"work_dir": work_dir, "env": env, **(options or {})}
+        must_be_known("option", given, ("work_dir", "env"))
+        must_be_known("option", more, More.__annotations__)
+        chosen = cast("Options", {**more, "cwd": given["work_dir"], "env": given["env"] or {}})
+        asked, control = _ask(self._executor, self.address, command, chosen)
+        if control is not None:
+            control.lasts = True
+        if asked.objections:
+            raise self._refused(asked)
+        process = AsyncProcess(self.address, self._executor, asked, control)
+        with self._gate:
+            if self._released:  # meanwhile: nobody would close this one
+                raise self._gone()
+            self._processes.add(process)
+        return process
+
+    def _gone(self) -> InvalidRequest:
+        return InvalidRequest(f"{self.address} was released", why="it makes no more processes", next="get it again")
+
+    def _refused(self, asked: Asked) -> Refused:
+        return Refused(f"{self.address} did not run the command", _at_once(self._executor.submit(asked)))
+
+    async def release(self) -> None:
+        """End and close all its processes. Safe to call twice."""
+        with self._gate:
+            self._released, processes = True, list(self._processes)
+        for process in processes:
+            await process.close()
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            await owned.aclose()
+
+    async def __aenter__(self) -> AsyncProcessExecutor:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.release()
+
+
+class Reins(Control):
+    """A control that can tell when the program has been started, or won't be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settled = asyncio.Event()
+
+    def deliver_signals(self, deliver: Callable[[int], None]) -> None:
+        super().deliver_signals(deliver)
+        self.settled.set()
+
+
+class _Printed:
+    """What one stream has printed and nobody has read. At most as much as is ever shown of a run: see `live`."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.ended = self.closed = False
+        self.changed = asyncio.Event()
+
+    def add(self, text: str) -> None:
+        if not self.closed:
+            self.pieces.append(text)
+            self.changed.set()
+
+    def end(self) -> None:
+        self.ended = True
+        self.changed.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self.pieces.clear()
+        self.changed.set()
+
+    def take(self, size: int | None) -> str:
+        """The next characters, at most so many."""
+        text = "".join(self.pieces)
+        self.pieces[:] = [rest] if size is not None and (rest := text[size:]) else []
+        return text[:size]
+
+
+class AsyncProcess:
+    """One run of one program: `start` it, talk to it, `wait` for it, `close` it."""
+
+    def __init__(self, address: str, executor: AsyncExecutor, asked: Asked, control: Reins | None) -> None:
+        self._address, self._executor, self._asked, self._control = address, executor, asked, control
+        self._printed: dict[Stream, _Printed] = {"stdout": _Printed(), "stderr": _Printed()}
+        self._task: asyncio.Task[Result] | None = None
+        self._closed = False
+
+    def stdout_stream(self) -> AsyncOutput:
+        """What it prints, before or after it was started."""
+        return AsyncOutput(self, self._printed["stdout"])
+
+    def stderr_stream(self) -> AsyncOutput:
+        return AsyncOutput(self, self._printed["stderr"])
+
+    async def start(self) -> None:
+        """Returns when the program runs."""
+        if self._task is not None or self._closed:
+            raise self._unstartable()
+        asked, decision = self._asked, None
+        if self._control is None:  # nothing will tell us that it has been started, so ask now whether it may be
+            decision = self._executor.judge(asked).decision
+            if decision is Decision.FORBID:
+                raise self._wrong(_at_once(self._executor.submit(asked)))
+        run = self._executor.follow(asked)
+        # It doesn't refer to us: a process that nobody refers to any more must be seen to be one.
+        self._task = asyncio.get_running_loop().create_task(_follow(run, self._printed, self._control))
+        control = self._control
+        if decision is Decision.ALLOW:
+            return
+        if control is not None:
+            # Also one that is closed before it has begun, and so comes to no end of its own.
+            self._task.add_done_callback(lambda _: control.settled.set())
+        try:
+            if control is not None:
+                await control.settled.wait()
+            else:  # a person is asked first, and the end is the first that we hear of it
+                await asyncio.wait([self._task])
+        except BaseException:  # whoever is interrupted here has no process to go on with
+            await self.close()
+            raise
+        if self._closed:
+            raise self._unstartable()
+        if self._task.done() and self.result.status.ending != "ran":
+            raise self._wrong(self.result)
+
+    async def write_stdin(self, data: str | bytes) -> None:
+        """Give it input. Waits while it has plenty that it has not read."""
+        if isinstance(data, str):
+            data = data.encode("utf-8", "surrogateescape")
+        elif not isinstance(data, (bytes, bytearray, memoryview)):
+            raise InvalidRequest(f"{data!r} can't be written", why="it is neither text nor bytes", next="write text")
+        await self._reins().write(bytes(data))
+
+    def close_stdin(self) -> None:
+        """There is no more input."""
+        self._reins().end_input()
+
+    def signal(self, number: int) -> None:
+        """To the program itself, not to its children."""
+        self._reins().signal(number)
+
+    async def wait(self) -> int:
+        """Wait for its end: its exit status as a shell has it, 128 + n after signal n, 124 after a time-out."""
+        task = self.started()
+        await asyncio.wait([task])
+        result = self.result
+        if result.status.ending != "ran":
+            raise self._wrong(result)
+        return result.shell_exit
+
+    @property
+    def result(self) -> Result:
+        """Everything that is known of it, when it has ended."""
+        if self._task is None or not self._task.done() or self._task.cancelled():
+            why = "it was ended early" if self._closed else "it has not come to its end"
+            raise RedomaError("the process has no result", why=why, next="wait for it first")
+        return self._task.result()
+
+    async def close(self) -> None:
+        """End it if it still runs: nothing of it is left when this returns. Safe to call twice."""
+        self._closed = True
+        for printed in self._printed.values():
+            printed.close()
+        task, cancelled = self._task, False
+        if task is not None:
+            task.cancel()
+        while task is not None and not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:  # we are cancelled ourselves: not before the run is gone
+                cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
+
+    def started(self) -> asyncio.Task[Result]:
+        if self._task is None:
+            raise InvalidRequest("the process does not run", why="it was not started", next="call start() first")
+        return self._task
+
+    def _reins(self) -> Reins:
+        self.started()
+        if self._control is None:
+            raise InvalidRequest(
+                f"{self._address} takes neither input nor signals while it runs",
+                why="it is an executor of kind exec.monty",
+                next="give all of its input to `exec`, as stdin",
+            )
+        return self._control
+
+    def _unstartable(self) -> InvalidRequest:
+        why = "it was closed" if self._closed else "it was started before"
+        return InvalidRequest("the process can't be started", why=why, next="make another one")
+
+    def _wrong(self, result: Result) -> RedomaError:
+        if result.status.ending == "refused":
+            return Refused(f"{self._address} did not run the command", result)
+        return BackendError(f"{self._address} could not run the command", why=result.error or "it is not known")
+
+    def __del__(self) -> None:
+        if self._task is not None and not self._task.done():
+            with suppress(RuntimeError):  # the loop is closed, and its runs are gone with it
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+    async def __aenter__(self) -> AsyncProcess:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class AsyncOutput:
+    """What a process prints on one of its streams, piece by piece."""
+
+    def __init__(self, process: AsyncProcess, printed: _Printed) -> None:
+        self._process, self._printed = process, printed
+
+    async def read(self, size: int | None = None) -> str:
+        """The next piece as soon as there is one, at most `size` characters of it; nothing at the end."""
+        if size is not None and (not isinstance(size, int) or size < 0):
+            why = "that is less than none" if isinstance(size, int) else "that is no whole number"
+            raise InvalidRequest(f"{size!r} characters can't be read", why=why, next="leave it out")
+        self._process.started()
+        printed = self._printed
+        while not printed.pieces and not printed.ended and not printed.closed:
+            printed.changed.clear()
+            await printed.changed.wait()
+        if printed.closed:
+            raise InvalidRequest("the stream can't be read", why="it was closed", next="read before that")
+        return printed.take(size)
+
+    async def read_all(self) -> str:
+        """All the rest, when it has come to its end."""
+        return "".join([text async for text in self])
+
+    def close(self) -> None:
+        """Drop what was not read, and what will come. The result keeps its own copy."""
+        self._printed.close()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while text := await self.read():
+            yield text
+
+    async def __aenter__(self) -> AsyncOutput:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
+
+
+async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control: Reins | None) -> Result:
+    """To its end, whoever listens: nobody has to read one stream for the other, or the program, to go on."""
+    try:
+        async with run:
+            async for stream, text in run:
+                printed[stream].add(text)
+        return run.result
+    finally:
+        for each in printed.values():
+            each.end()
+        if control is not None:
+            control.close()
+
+
+def _at_once(work: Coroutine[Any, Any, T]) -> T:
+    """What the pipeline makes of a request that is refused. That takes no waiting, so it takes no event loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    work.close()
+    raise AssertionError("a request that is refused waited for something")
+
+
+# --- for ordinary code ---
+
+
+class ProcessExecutor:
+    """Makes processes. `release` it when done, or use it as a context manager."""
+
+    def __init__(self, core: AsyncProcessExecutor, executor: Executor) -> None:
+        self._core, self._executor = core, executor
+
+    @property
+    def address(self) -> str:
+        return self._core.address
+
+    def exec(
+        self,
+        command: str | Iterable[str],
+        options: Mapping[str, Any] | None = None,
+        *,
+        work_dir: str | None = None,
+        env: Mapping[str, str] | None = None,
+        **more: Unpack[More],
+    ) -> Process:
+        """A process that runs a command: one text, or a list of words. `options` has `work_dir` and `env`."""
+        return Process(self._core.exec(command, options, work_dir=work_dir, env=env, **more), self._executor)
+
+    def release(self) -> None:
+        """End and close all its processes. Safe to call twice."""
+        with suppress(RedomaError):  # the executor is closed: it has ended its runs
+            self._executor.wait(self._core.release())
+
+    def __enter__(self) -> ProcessExecutor:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+class Process:
+    """One run of one program: `start` it, talk to it, `wait` for it, `close` it. Several threads may share it."""
+
+    def __init__(self, core: AsyncProcess, executor: Executor) -> None:
+        self._core, self._executor = core, executor
+
+    def stdout_stream(self) -> Output:
+        """What it prints, before or after it was started."""
+        return Output(self._core.stdout_stream(), self._executor)
+
+    def stderr_stream(self) -> Output:
+        return Output(self._core.stderr_stream(), self._executor)
+
+    def start(self) -> None:
+        """Returns when the program runs."""
+        self._executor.wait(self._core.start())
+
+    def write_stdin(self, data: str | bytes) -> None:
+        """Give it input. Waits while it has plenty that it has not read."""
+        self._executor.wait(self._core.write_stdin(data))
+
+    def close_stdin(self) -> None:
+        """There is no more input."""
+        self._executor.wait(_called(self._core.close_stdin))
+
+    def signal(self, number: int) -> None:
+        """To the program itself, not to its children."""
+        self._executor.wait(_called(self._core.signal, number))
+
+    def wait(self) -> int:
+        """Wait for its end: its exit status as a shell has it, 128 + n after signal n, 124 after a time-out."""
+        return self._executor.wait(self._core.wait())
+
+    @property
+    def result(self) -> Result:
+        """Everything that is known of it, when it has ended."""
+        return self._core.result
+
+    def close(self) -> None:
+        """End it if it still runs: nothing of it is left when this returns. Safe to call twice."""
+        with suppress(RedomaError):  # the executor is closed: it has ended its runs
+            self._executor.wait(self._core.close())
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Output:
+    """What a process prints on one of its streams, piece by piece."""
+
+    def __init__(self, core: AsyncOutput, executor: Executor) -> None:
+        self._core, self._executor = core, executor
+
+    def read(self, size: int | None = None) -> str:
+        """The next piece as soon as there is one, at most `size` characters of it; nothing at the end."""
+        return self._executor.wait(self._core.read(size))
+
+    def read_all(self) -> str:
+        """All the rest, when it has come to its end."""
+        return self._executor.wait(self._core.read_all())
+
+    def close(self) -> None:
+        """Drop what was not read, and what will come. The result keeps its own copy."""
+        self._executor.wait(_called(self._core.close))
+
+    def __iter__(self) -> Iterator[str]:
+        while text := self.read():
+            yield text
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+async def _called(function: Callable[..., None], *arguments: Any) -> None:
+    function(*arguments)

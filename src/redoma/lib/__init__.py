@@ -1,0 +1,1 @@
+"""Leaves: helpers that know nothing of requests, policies or backends."""

@@ -1,0 +1,1 @@
+"""What a run prints and leaves: capture, live streaming, artifacts, expectations, diagnoses."""

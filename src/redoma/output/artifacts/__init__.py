@@ -1,0 +1,267 @@
+"""All that a run printed, where its result has only the beginning and the end of it.
+
+An ordinary run pays nothing: `output.Capture` asks for a `Spool` once it has to drop something. What is written has
+passed the same cleaning as the result (`flow`), so that neither secrets nor raw bytes ever reach the disk. A disk that
+is full costs the rest of the artifact, never the result: `Artifact.missing` then says why it isn't whole.
+
+    store = Store(state_directory / "artifacts")
+    store.find("3f2a").lines(5000, 20)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...models import MiB, Stream
+from ...models.errors import InvalidRequest, RedomaError
+from ...models.result_parts import Artifact
+from ...redaction import Redactor
+from . import files
+from .flow import Flow, Lost
+
+DAYS = 7
+TOTAL = 1024 * MiB
+_BLOCK = 4096
+_LONGEST_REASON = 200
+
+
+class Store:
+    """The artifacts in one directory. What is too old, or too much, goes whenever something is kept or looked for."""
+
+    def __init__(self, directory: Path, *, days: float = DAYS, total: int = TOTAL) -> None:
+        self.directory, self.days, self.total = directory, days, total
+
+    def spool(self, run: str, stream: Stream, redactor: Redactor, most: int) -> Spool:
+        """To keep up to so many bytes of one stream. Nothing is opened before something is written."""
+        return Spool(self, run, stream, redactor, min(most, self.total))
+
+    def listed(self) -> list[files.Listed]:
+        """What is kept, the oldest first."""
+        try:
+            with files.opened(self.directory) as directory:
+                self.prune(directory)
+                return files.listed(directory)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unreadable(str(self.directory), error) from error
+
+    def find(self, run: str, stream: Stream = "stdout") -> Kept:
+        """By its run's id, or the beginning of it."""
+        matching = [one for one in self.listed() if one.run.startswith(run) and one.stream == stream and run]
+        exact = [one for one in matching if one.run == run]
+        if len(found := exact or matching) == 1:
+            return self.described(found[0].run, stream)
+        what = f"there is no {stream} kept of run {run!r}" if not found else f"several runs begin with {run!r}"
+        why = (
+            f"output is kept when it is too long for a result, for {self.days:g} days at most"
+            if not found
+            else ", ".join(one.run[:32] for one in found[:5])
+        )
+        hint = "`redoma output` lists what is kept" if not found else "write more of the id"
+        raise InvalidRequest(what, why=why, next=hint)
+
+    def described(self, run: str, stream: Stream, **more: Any) -> Kept:
+        """What is in the directory of this run."""
+        try:
+            with files.opened(self.directory) as directory:
+                file = files.open_file(directory, files.name_of(run, stream))
+                try:
+                    size, lines, sha256 = _measured(file)
+                finally:
+                    os.close(file)
+        except OSError as error:
+            raise _unreadable(f"{stream} of run {run}", error) from error
+        kept = Kept(id=run, stream=stream, size=size, line_count=lines, sha256=sha256, **more)
+        msgspec.structs.force_setattr(kept, "_directory", self.directory)
+        return kept
+
+    def prune(self, directory: int) -> None:
+        files.prune(directory, before=time.time() - self.days * 86400, total=self.total)
+
+
+class Kept(Artifact, frozen=True, kw_only=True, dict=True):
+    """An artifact that can be read. Where it is, is not a part of it: that is nobody's business who gets the result."""
+
+    def read(self, start: int = 0, size: int = 65536) -> bytes:
+        if start < 0 or size < 0:
+            raise InvalidRequest("the range makes no sense", why=f"{start}, {size}", next="use numbers from 0 on")
+        with self._open() as file:
+            file.seek(start)
+            data: bytes = file.read(min(size, max(0, self.size - start)))
+            return data
+
+    def lines(self, first: int = 1, count: int = 100) -> list[str]:
+        if first < 1 or count < 0:
+            raise InvalidRequest("the range makes no sense", why=f"{first}, {count}", next="the first line is 1")
+        found: list[str] = []
+        with self._open() as file:
+            for number, line in enumerate(file, 1):
+                if number >= first + count:
+                    break
+                if number >= first:
+                    found.append(line.removesuffix(b"\n").decode(errors="replace"))
+        return found
+
+    def matching(self, pattern: str) -> Iterator[tuple[int, str]]:
+        """The lines, with their numbers, in which there is something that fits. The syntax is RE2's."""
+        import re2
+
+        options = re2.Options()
+        options.log_errors = False
+        try:
+            automaton = re2.compile(pattern, options)
+        except re2.error as error:
+            said = error.args[0].decode(errors="replace") if error.args else ""
+            raise InvalidRequest(f"the pattern {pattern[:80]!r} can't be used", why=said, next="mend it") from None
+        with self._open() as file:
+            for number, raw in enumerate(file, 1):
+                line = raw.removesuffix(b"\n").decode(errors="replace")
+                if automaton.search(line):
+                    yield number, line
+
+    def _open(self) -> Any:
+        what = f"{self.stream} of run {self.id}"
+        place: Path | None = self.__dict__.get("_directory")
+        if place is None or not self.size:
+            raise (
+                self._only_described()
+                if place is None
+                else RedomaError(
+                    f"there is no {what} to read", why=self.missing or "nothing was kept", next="run it again"
+                )
+            )
+        try:
+            with files.opened(place) as directory:
+                file = os.fdopen(files.open_file(directory, files.name_of(self.id, self.stream)), "rb")
+        except OSError as error:
+            raise _unreadable(what, error) from error
+        if os.fstat(file.fileno()).st_size != self.size:
+            file.close()
+            raise RedomaError(f"{what} can't be relied on", why="its file was changed", next="run it again")
+        return file
+
+
+class Spool:
+    """Writes one artifact. `finish` it, and `close` it in any case: what is not finished leaves nothing behind."""
+
+    def __init__(self, store: Store, run: str, stream: Stream, redactor: Redactor, most: int) -> None:
+        self._store, self._run, self._stream = store, run, stream
+        self._flow, self._left, self._redacted = Flow(redactor), most, Counter[str]()
+        self._file, self._part = -1, ""
+        self._size = 0
+        self._why = ""  # nothing more is kept
+
+    def add(self, raw: bytes) -> None:
+        """Take some of what was printed. Never fails: what can't be kept is told at the end."""
+        if not self._why:
+            try:
+                self._write(self._flow.add(raw))
+            except (Lost, OSError, RedomaError, ValueError) as error:
+                self._stop(error)
+
+    def put(self, text: bytes, redacted: dict[str, int]) -> None:
+        """Take all of it, clean as it is."""
+        self._redacted.update(redacted)
+        try:
+            self._write(text)
+        except (Lost, OSError, RedomaError, ValueError) as error:
+            self._stop(error)
+
+    def finish(self) -> Artifact:
+        """What was kept, from now on to be found by others."""
+        if not self._why:
+            try:
+                self._write(self._flow.end())
+            except (Lost, OSError, RedomaError, ValueError) as error:
+                self._stop(error)
+        redacted = dict(self._redacted + self._flow.redacted)
+        try:
+            if self._file >= 0:
+                self._publish()
+                return self._store.described(self._run, self._stream, redacted=redacted, missing=self._why)
+        except (OSError, RedomaError, ValueError) as error:
+            self._stop(error)
+        finally:
+            self.close()
+        return Artifact(id=self._run, stream=self._stream, missing=self._why or "nothing was left of it to be kept")
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self._file < 0:
+            return
+        # Else the directory is gone, or not ours any more; whoever uses it next removes what nobody holds.
+        with suppress(OSError, RedomaError), files.opened(self._store.directory) as directory:
+            os.unlink(self._part, dir_fd=directory)
+        os.close(self._file)
+        self._file = -1
+
+    def _write(self, text: bytes) -> None:
+        if not text:
+            return
+        if self._file < 0:
+            files.name_of(self._run, self._stream)
+            with files.opened(self._store.directory, create=True) as directory:
+                self._file, self._part = files.new_part(directory)
+        fits, self._left = text[: self._left], self._left - len(text)
+        view = memoryview(fits)
+        while view:  # a full disk shows as a short write first; the error comes with the next one
+            written = os.write(self._file, view)
+            self._size += written
+            view = view[written:]
+        if self._left < 0:
+            raise Lost("it is more than may be kept of one run")
+
+    def _stop(self, error: Exception) -> None:
+        """No more from here on. What is there stays, with a last line that says so."""
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        self._why = (said or str(error))[:_LONGEST_REASON]
+        if self._file >= 0:
+            with suppress(OSError):  # then without a last line: `missing` has it
+                self._end_with(f"\n[… the rest was not kept: {self._why} …]\n".encode())
+
+    def _end_with(self, note: bytes) -> None:
+        """In place of the last bytes, in a block that is ours already: a full disk has no other."""
+        at = max(0, self._size - len(note))
+        start = max(0, at - _BLOCK)
+        line_end = os.pread(self._file, at - start, start).rfind(b"\n")
+        at = start + line_end if line_end >= 0 else at
+        while at and os.pread(self._file, 1, at)[0] & 0xC0 == 0x80:  # not in the middle of a character
+            at -= 1
+        os.ftruncate(self._file, at)
+        os.pwrite(self._file, note, at)
+
+    def _publish(self) -> None:
+        name = files.name_of(self._run, self._stream)
+        with files.opened(self._store.directory) as directory:
+            # Never over another: an id that somebody used again must not replace what was kept of the first.
+            os.link(self._part, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+            self._store.prune(directory)
+
+
+def _measured(file: int) -> tuple[int, int, str]:
+    """Size, lines and SHA-256 of an open file."""
+    digest, size, lines, last = hashlib.sha256(), 0, 0, b"\n"
+    while block := os.pread(file, MiB, size):
+        digest.update(block)
+        size += len(block)
+        lines += block.count(b"\n")
+        last = block[-1:]
+    return size, lines + (last != b"\n"), digest.hexdigest()
+
+
+def _unreadable(what: str, error: OSError) -> RedomaError:
+    return RedomaError(
+        f"{what} can't be read",
+        why=error.strerror or str(error),
+        next="it may have been removed meanwhile: `redoma output` lists what is kept",
+    )

@@ -1,0 +1,126 @@
+"""The directory that artifacts are in: ours alone, never reached through a link, and never growing without end.
+
+An artifact is `RUN.stdout` or `RUN.stderr`. While it is written it is a `.part` file that its writer holds locked; one
+that nobody holds was left by a process that died, and whoever comes next removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ...models.errors import RedomaError
+
+MOST_FILES = 10_000
+_NAME = re.compile(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream>stdout|stderr)\Z")
+_PART = re.compile(r"\.[0-9a-f]{32}\.part\Z")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Listed(NamedTuple):
+    time: float
+    run: str
+    stream: str
+    name: str
+    size: int
+
+
+def name_of(run: str, stream: str) -> str:
+    """Of the file; raises `ValueError` for an id that can't be one."""
+    name = f"{run}.{stream}"
+    if not _NAME.match(name):
+        raise ValueError(f"a run with the id {run[:80]!r} can't have an artifact")
+    return name
+
+
+@contextmanager
+def opened(path: Path, *, create: bool = False) -> Iterator[int]:
+    """A descriptor of the directory. Raises `OSError`, or `RedomaError` if somebody else could write there."""
+    if create and not path.is_dir():
+        for missing in reversed([path, *path.parents]):
+            with suppress(FileExistsError):
+                os.mkdir(missing, 0o700)
+    directory = os.open(path, _DIRECTORY)
+    try:
+        about = os.fstat(directory)
+        if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+            raise RedomaError(
+                f"{path} can't be trusted with output",
+                why="it belongs to somebody else" if about.st_uid != os.geteuid() else "others may write to it",
+                next=f"make it yours alone: chown {os.geteuid()} and chmod 700 {path}",
+            )
+        if about.st_mode & 0o077:
+            os.fchmod(directory, 0o700)
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def open_file(directory: int, name: str) -> int:
+    """To read. A link is refused, and so is what is not a regular file."""
+    file = os.open(name, _LOOK, dir_fd=directory)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise RedomaError(f"{name} is no artifact", why="it is not a regular file", next="move it away")
+    return file
+
+
+def listed(directory: int) -> list[Listed]:
+    """The artifacts, the oldest first."""
+    found: list[Listed] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not (name := _NAME.match(entry.name)):
+                continue
+            with suppress(FileNotFoundError):  # somebody else pruned it
+                about = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(about.st_mode):
+                    found.append(Listed(about.st_mtime, name["run"], name["stream"], entry.name, about.st_size))
+    return sorted(found)
+
+
+def prune(directory: int, *, before: float, total: int) -> None:
+    """Remove what is older, then the oldest until the rest is within its bounds, and parts of dead writers."""
+    for name in os.listdir(directory):
+        if _PART.match(name):
+            _remove_dead(directory, name)
+    kept = listed(directory)
+    size, count = sum(one.size for one in kept), len(kept)
+    for one in kept:
+        if one.time >= before and size <= total and count <= MOST_FILES:
+            break
+        with suppress(FileNotFoundError):
+            os.unlink(one.name, dir_fd=directory)
+        size, count = size - one.size, count - 1
+
+
+def _remove_dead(directory: int, name: str) -> None:
+    with suppress(FileNotFoundError, BlockingIOError):
+        part = open_file(directory, name)
+        try:
+            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name, dir_fd=directory)
+        finally:
+            os.close(part)
+
+
+def new_part(directory: int) -> tuple[int, str]:
+    """A new file that is ours alone and locked, and its name."""
+    name = f".{os.urandom(16).hex()}.part"
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    part = os.open(name, flags, 0o600, dir_fd=directory)
+    try:
+        os.fchmod(part, 0o600)  # whatever the umask says
+        fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(part)
+        os.unlink(name, dir_fd=directory)
+        raise
+    return part, name

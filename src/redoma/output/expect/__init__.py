@@ -1,0 +1,289 @@
+"""What a caller expects a run to print, and whether it did: `expect=`.
+
+    "json"                   any JSON
+    {"type": "array", …}     JSON that fits this JSON Schema (the extra `schema`)
+    "regex:[0-9]+ rows"      all of the text fits this pattern; so does `re.compile(…)`. The syntax is RE2's
+    Report, list[int]        JSON that becomes this type: msgspec's, pydantic's, or one of plain data
+
+Looked at is standard output as the result shows it, free of secrets and control characters, without the white space
+around it; all of it, where the result had to cut it and the artifact has the whole. If nothing was printed it is the
+value of a last expression. A run that didn't end well is not looked at: it has an error of its own.
+
+Expectations that make no sense are an `InvalidRequest` before anything runs. A `Request` is data that is recorded, and
+can't hold a type: the expectation stays beside it, and its description is what is recorded.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ...models import Result, Status
+from ...models.errors import InvalidRequest, RedomaError
+from ...redaction import Redactor
+from ..capture import clean
+from . import text as json_text
+from .text import MOST_BYTES, Mismatch, Redact, path_of
+
+LONGEST_REGEX = 10_000
+_LONGEST_MISMATCH = 1000  # characters
+_AT = re.compile(r"(?P<what>.*) - at `(?P<key>key in )?(?P<path>\$.*)`\Z", re.DOTALL)
+_FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """What is expected, ready to be looked for."""
+
+    description: str
+    """For the record."""
+    read: Callable[[str, Redact], Any]
+    """The data in a text; raises `Mismatch`."""
+    of_text: bool = False
+    """Whether it is about text, and not about data."""
+
+
+def expectation(given: Any) -> Expectation:
+    """What a caller gave as `expect`. Raises `InvalidRequest`."""
+    match given:
+        case Expectation():
+            return given
+        case "json":
+            return Expectation("json", lambda text, redact: _json(text, redact)[0])
+        case str() if given.startswith("regex:"):
+            return _regex(given.removeprefix("regex:"))
+        case re.Pattern():
+            return _regex(_with_flags(given))
+        case dict():
+            return _schema(given)
+        case str() | bytes() | bool() | int() | float() | list() | tuple() | set() | None:
+            shown = repr(given)
+            raise InvalidRequest(
+                f"{shown if len(shown) <= 80 else shown[:79] + '…'} says nothing to expect",
+                why="it is neither 'json', 'regex:…', a JSON Schema (a dict) nor a type",
+                next="write 'json', or 'regex:' before a pattern",
+            )
+        case _:
+            return _type(given)
+
+
+def schema_file(data: bytes, name: str) -> dict[str, Any]:
+    """The JSON Schema in a file."""
+    try:
+        schema, _ = json_text.parse(data.decode())
+    except (UnicodeDecodeError, Mismatch) as error:
+        raise InvalidRequest(f"{name} is no JSON Schema", why=str(error), next="give a file of JSON") from None
+    if not isinstance(schema, dict):
+        raise InvalidRequest(f"{name} is no JSON Schema", why="it holds no object", next="begin it with {")
+    return schema
+
+
+def applied(expected: Expectation, result: Result, redactor: Redactor) -> Result:
+    """The result with its `data`; or, if they differ, with status `error` and how. It ran all the same, so the exit
+    status and everything else stay. Raises nothing for what was printed."""
+    if result.status is not Status.OK:
+        return result
+    counts = Counter(result.redacted)
+
+    def redact(data: bytes) -> bytes:
+        cleaned, more = redactor.redact_bytes(data)
+        counts.update(more)
+        return cleaned
+
+    try:
+        data = expected.read(_printed(result, expected.of_text), redact)
+    except Mismatch as mismatch:
+        return _differs(result, str(mismatch), redactor)
+    except RecursionError:
+        return _differs(result, "$: it is nested too deep to be checked", redactor)
+    except Exception as error:  # of the caller's own type, whose code runs here: it must not cost them the result
+        return _differs(result, f"$: the expected type failed: {type(error).__name__}: {error}", redactor)
+    return msgspec.structs.replace(result, data=data, redacted=dict(counts))
+
+
+def _differs(result: Result, how: str, redactor: Redactor) -> Result:
+    how = clean(how, redactor)[0][:_LONGEST_MISMATCH]
+    error = f"the output is not what was expected: {how}"
+    return msgspec.structs.replace(result, status=Status.ERROR, mismatch=how, error=error)
+
+
+def _printed(result: Result, of_text: bool) -> str:
+    """What to look at."""
+    text = _whole(result) if result.omitted.get("stdout") else result.stdout
+    if not text.strip() and result.value is not None:
+        if of_text and isinstance(result.value, str):
+            return result.value
+        try:
+            text = msgspec.json.encode(result.value).decode()
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise Mismatch("$: nothing was printed, and the value of the last expression is no JSON") from None
+    if len(text) > MOST_BYTES:
+        raise Mismatch(f"$: {len(text):,} characters were printed, and at most {MOST_BYTES:,} are looked at")
+    return text.strip()
+
+
+def _whole(result: Result) -> str:
+    artifact = result.artifacts.get("stdout")
+    if artifact is None or artifact.missing:
+        raise Mismatch(
+            "$: more was printed than is shown, and the rest was not kept; print less, or raise limits.output_bytes"
+        )
+    if artifact.size > MOST_BYTES:
+        raise Mismatch(f"$: {artifact.size:,} bytes were printed, and at most {MOST_BYTES:,} are looked at")
+    try:
+        return artifact.read(0, artifact.size).decode()
+    except RedomaError as error:
+        raise Mismatch(f"$: what was printed can't be read again: {error}") from None
+
+
+# --- JSON ----------------------------------------------------------------------------------------------------
+
+
+def _json(text: str, redact: Redact) -> tuple[Any, str, int]:
+    """The data, its text, and how many values it has."""
+    try:
+        data, count = json_text.parse(text)
+    except Mismatch:
+        quoted = json_text.with_quoted_labels(text)
+        if quoted == text:
+            raise
+        text = quoted
+        data, count = json_text.parse(text)
+    return *json_text.without_secrets(data, text, redact), count
+
+
+def _schema(given: dict[str, Any]) -> Expectation:
+    from .schema import compiled
+
+    check, canonical = compiled(given)
+
+    def read(text: str, redact: Redact) -> Any:
+        data, _, count = _json(text, redact)
+        check(data, count)
+        return data
+
+    return Expectation(f"schema sha256:{hashlib.sha256(canonical).hexdigest()}", read)
+
+
+# --- patterns ------------------------------------------------------------------------------------------------
+
+
+def _with_flags(pattern: re.Pattern[Any]) -> str:
+    if not isinstance(pattern.pattern, str):
+        raise _bad_regex(pattern.pattern, "it is one of bytes, and output is text")
+    letters = "".join(letter for flag, letter in _FLAGS.items() if pattern.flags & flag)
+    if pattern.flags & (re.VERBOSE | re.LOCALE):
+        raise _bad_regex(pattern.pattern, "its flags VERBOSE and LOCALE are not offered")
+    return f"(?{letters}){pattern.pattern}" if letters else pattern.pattern
+
+
+def _regex(pattern: str) -> Expectation:
+    import re2
+
+    if len(pattern) > LONGEST_REGEX:
+        raise _bad_regex(pattern, f"it has more than {LONGEST_REGEX:,} characters")
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        automaton = re2.compile(pattern, options)
+    except (re2.error, UnicodeEncodeError) as error:
+        said = error.args[0] if isinstance(error, re2.error) else "it is no Unicode"
+        raise _bad_regex(pattern, said.decode(errors="replace") if isinstance(said, bytes) else str(said)) from None
+
+    def read(text: str, redact: Redact) -> Any:
+        match = automaton.fullmatch(text)
+        if match is None:
+            shown = text if len(text) <= 80 else text[:79] + "…"
+            raise Mismatch(f"$: expected text that fits {pattern[:200]!r} as a whole, got {shown!r}")
+        return match.groupdict() or list(match.groups()) or match[0]
+
+    return Expectation(f"regex:{pattern[:200]}", read, of_text=True)
+
+
+def _bad_regex(pattern: object, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the pattern {str(pattern)[:80]!r} can't be used",
+        why=why,
+        next="the syntax is RE2's: no lookaround, no back-references",
+    )
+
+
+# --- types ---------------------------------------------------------------------------------------------------
+
+
+def _type(given: Any) -> Expectation:
+    name = f"type {given.__module__}.{given.__qualname__}" if isinstance(given, type) else f"type {given}"
+    try:
+        custom = _unknown_types(given)
+        if custom and all(map(_is_pydantic, custom)):
+            from pydantic import TypeAdapter
+
+            return Expectation(name[:200], functools.partial(_by_pydantic, TypeAdapter(given)))
+        if not custom:
+            return Expectation(name[:200], functools.partial(_by_msgspec, msgspec.json.Decoder(given)))
+        why = f"neither msgspec nor pydantic knows how to make {_name(custom[0])} of JSON"
+    except Exception as error:  # of msgspec, pydantic, or of a type of the caller's that can't even be looked at
+        why = f"{type(error).__name__}: {error}"
+    raise InvalidRequest(
+        f"{name[:200]} can't be expected",
+        why=why[:500],
+        next="expect a msgspec Struct, a dataclass, a TypedDict, a pydantic model, or plain types such as list[int]",
+    )
+
+
+def _is_pydantic(one: Any) -> bool:
+    return hasattr(one, "__pydantic_validator__")
+
+
+def _name(of: Any) -> str:
+    return getattr(of, "__qualname__", None) or repr(of)[:80]
+
+
+def _unknown_types(given: Any) -> list[Any]:
+    """The types in it that are not msgspec's to make."""
+    unknown: list[Any] = []
+    seen: set[int] = set()
+    todo: list[Any] = [msgspec.inspect.type_info(given)]
+    while todo:
+        node = todo.pop()
+        # A dataclass of pydantic's would be made without its validators.
+        if isinstance(node, msgspec.inspect.CustomType) or _is_pydantic(getattr(node, "cls", None)):
+            unknown.append(node.cls)
+        elif isinstance(node, tuple):
+            todo += node
+        elif isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(node) not in seen:
+            seen.add(id(node))  # types that hold themselves are cycles here
+            todo += [getattr(node, field) for field in node.__struct_fields__]
+    return unknown
+
+
+def _by_msgspec(decoder: msgspec.json.Decoder[Any], text: str, redact: Redact) -> Any:
+    _, text, _ = _json(text, redact)
+    try:
+        return decoder.decode(text)
+    except msgspec.DecodeError as error:
+        raise Mismatch(_with_path_first(str(error))) from None
+
+
+def _with_path_first(message: str) -> str:
+    """``Expected `int`, got `str` - at `$.a` `` as `$.a: expected int, got str`."""
+    at = _AT.match(message)
+    what = (at["what"] if at else message).replace("`", "")
+    where = f"{at['path']}{' (a name)' if at['key'] else ''}" if at else "$"
+    return f"{where}: {what[:1].lower()}{what[1:]}"
+
+
+def _by_pydantic(adapter: Any, text: str, redact: Redact) -> Any:
+    from pydantic import ValidationError
+
+    _, text, _ = _json(text, redact)
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise Mismatch(f"{path_of(first['loc'])}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None

@@ -1,0 +1,316 @@
+"""Output while the run still goes on: as harmless, as free of secrets and as bounded as the result's.
+
+What is shown can't be taken back, so nothing is shown that what comes next could turn into something else. The rule:
+
+1. Whole lines are shown at once. An escape sequence, a redrawn line and nearly every secret end with their line.
+2. What can go on in the next line waits for it: a private key from its first line on, lines that look like the middle
+   of one, and whatever could be the beginning of a secret of the request, in any spelling the redactor knows.
+3. An unfinished line, such as a prompt, is shown 0.1 s later, up to where it could be the beginning of a secret of the
+   request or looks like the beginning of some other; that rest waits for the end of the line. A line with control
+   characters waits as a whole. If what comes later changes what was shown (a redrawn line), the line is shown anew.
+4. Everything that waits is shown when the run ends.
+
+A secret that is only known by its looks, and that a program prints in two parts with a pause between, can so be shown
+in part if its first part looks like nothing; secrets of the request can't. Within the limits, and apart from lines
+shown anew, the whole stream is the text of the result. Beyond them it stops: what follows is kept as the result keeps
+it, its beginning and its end in half the room, and shown when the run ends.
+
+With `whole` nothing is left out: what the result keeps is no bound, only what the run may print in all is. A line that
+is too long to wait for is then shown up to where no secret of the expected length can begin, if it is plain text; other
+long lines wait for their end.
+
+Memory is bounded whoever listens, and however slowly: by the limits on output, and by what may have to wait.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from threading import Lock
+
+import msgspec
+
+from ..models import Chunk, Limits, Stream
+from ..redaction import Redactor
+from ..redaction.redactor import replace
+from ..redaction.scanner import Found
+from ..redaction.unfinished import Unfinished
+from .capture import LONGEST_SECRET, Ends, Text, bounded, is_clean, sanitised
+
+DELAY = 0.1
+"""Seconds after which an unfinished line is shown as far as it can be."""
+_CONTEXT = 2048
+"""Bytes of what was shown before: in them may be the name that gives a value in the next line away."""
+
+
+_INSIDE_CHARACTER = bytes(range(0x80, 0xC0))
+
+
+class Live:
+    """Takes output as it comes, from any thread, and gives back what may be shown of it by now."""
+
+    def __init__(self, limits: Limits, redactor: Redactor, *, whole: bool = False) -> None:
+        """`whole`: all that is printed, not only as much as the result keeps."""
+        self.redactor = redactor
+        unfinished = Unfinished(redactor)
+        self._streams: dict[Stream, _Shown] = {
+            name: _Shown(limits, redactor, unfinished, whole) for name in ("stdout", "stderr")
+        }
+        self._ready: list[tuple[Stream, list[bytes]]] = []
+        self._lock = Lock()
+        self.wake: Callable[[], None] = lambda: None
+        """Called after output has come."""
+
+    def feed(self, stream: Stream, data: bytes) -> None:
+        with self._lock:
+            self._append(stream, self._streams[stream].add(data, time.monotonic()))
+        self.wake()
+
+    def take(self) -> tuple[list[Chunk], float | None]:
+        """What may be shown now, and after how many seconds to ask again even if nothing new comes."""
+        now, waits = time.monotonic(), []
+        with self._lock:
+            for name, shown in self._by_arrival():
+                self._append(name, shown.lines())
+                if shown.since is not None and now >= shown.since + DELAY:
+                    self._append(name, shown.paused())
+                if shown.since is not None:
+                    waits.append(shown.since + DELAY - now)
+            return self._given(), min(waits, default=None)
+
+    def finish(self) -> list[Chunk]:
+        """The run has ended: everything that is left."""
+        with self._lock:
+            for name, shown in self._by_arrival():
+                self._append(name, shown.ended())
+            return self._given()
+
+    @property
+    def altered(self) -> frozenset[Stream]:
+        """The streams of which not everything was plain text: some of it was replaced, or left out."""
+        with self._lock:
+            return frozenset(name for name, shown in self._streams.items() if shown.altered)
+
+    def _by_arrival(self) -> list[tuple[Stream, _Shown]]:
+        return sorted(self._streams.items(), key=lambda item: item[1].since or 0.0)
+
+    def _append(self, stream: Stream, text: bytes) -> None:
+        if not text:
+            return
+        if not self._ready or self._ready[-1][0] != stream:
+            self._ready.append((stream, []))
+        self._ready[-1][1].append(text)
+
+    def _given(self) -> list[Chunk]:
+        """What is ready; a slow listener gets one large piece, not a million."""
+        ready, self._ready = self._ready, []
+        return [Chunk(stream, b"".join(pieces).decode()) for stream, pieces in ready]
+
+
+class _Shown:
+    """One stream: what was shown of it, and what waits."""
+
+    def __init__(self, limits: Limits, redactor: Redactor, unfinished: Unfinished, whole: bool) -> None:
+        self._limits, self._redactor, self._unfinished, self._whole = limits, redactor, unfinished, whole
+        # What may still be shown.
+        self._bytes, self._lines = (sys.maxsize, sys.maxsize) if whole else (limits.output_bytes, limits.output_lines)
+        self._margin = max(LONGEST_SECRET, redactor.longest)
+        self._context = b""  # sanitised, and shown
+        self._pending = bytearray()  # raw, from the beginning of a line on
+        self._shown = b""  # what of it, sanitised, was shown already
+        self._line_open = self._anew = False  # whether a line end was not shown yet; was shown, and has changed
+        self._rest: Ends | None = None  # what comes after too much has been shown
+        self._due = 4 * self._margin  # bytes that may wait before they are looked at for that reason
+        self.since: float | None = None
+        """Since when something waits that a pause might release."""
+        self.altered = False
+        """Whether some of it was not plain text."""
+
+    def add(self, data: bytes, now: float) -> bytes:
+        """Take it. There is something to show at once only when more waits than should."""
+        if self._rest is not None:
+            self._rest.add(data)
+            return b""
+        self._pending += data
+        if self.since is None or b"\n" in data:  # an unfinished line is one since it began
+            self.since = now
+        if len(self._pending) <= self._due:
+            return b""
+        text = self._advance(self._whole_lines())
+        if len(self._pending) > 4 * self._margin:  # a line, or a key, without an end
+            if self._whole:
+                text += self._part_of_long_line()
+            else:
+                self._stop()
+        # What has to wait even so is not looked at again for each small piece.
+        most = 4 * self._margin
+        self._due = most if len(self._pending) <= most else 2 * len(self._pending)
+        return text
+
+    def lines(self) -> bytes:
+        if len(self._pending) > 4 * self._margin:
+            return b""  # `add` has looked at it
+        text = self._advance(self._whole_lines())
+        if not self._pending:
+            self.since = None
+        return text
+
+    def paused(self) -> bytes:
+        self.since = None
+        return self._advance(self._plain(), inside=True)
+
+    def _part_of_long_line(self) -> bytes:
+        """Some of a line without an end. It has to be plain text: then a cut changes nothing."""
+        size = len(self._pending) - 1
+        while size > 0 and self._pending[size] & 0xC0 == 0x80:  # not in the middle of a character
+            size -= 1
+        line = bytes(self._pending[:size])
+        if b"\n" in line or not _is_plain(line) or not line.startswith(self._shown):
+            return b""  # lines that wait, or nothing that could be cut
+        before, start = len(self._context), len(self._shown)
+        found = [
+            Found(max(0, item.start - before), item.end - before, item.kind)
+            for item in self._redactor.find(self._context + line)
+            if item.end > before + start
+        ]
+        stop = _outside(found, start, max(start, len(line) - self._margin))
+        while stop > start and line[stop] & 0xC0 == 0x80:
+            stop -= 1
+        text = (b"\n" if self._anew else b"") + _redacted(line, found, start, stop) if stop > start else b""
+        self._context = (self._context + line[:stop])[-_CONTEXT:].lstrip(_INSIDE_CHARACTER)
+        self._shown, self._line_open, self._anew = b"", self._line_open or text != b"", self._anew and not text
+        del self._pending[:stop]
+        return text
+
+    def ended(self) -> bytes:
+        text = self._advance(bytes(self._pending), ended=True)
+        return text if self._rest is None else text + self._end_of(self._rest)
+
+    def _whole_lines(self) -> bytes:
+        return bytes(self._pending[: self._pending.rfind(b"\n") + 1])
+
+    def _plain(self) -> bytes:
+        """The whole lines, and the unfinished one if it is what it looks like."""
+        lines = self._whole_lines()
+        last = bytes(self._pending[len(lines) :])
+        try:
+            last.decode()
+        except UnicodeDecodeError as error:
+            if error.reason != "unexpected end of data":
+                return lines
+            last = last[: error.start]  # in the middle of a character
+        return lines + last if is_clean(last) else lines
+
+    def _advance(self, raw: bytes, *, inside: bool = False, ended: bool = False) -> bytes:
+        """Show of `raw`, which `pending` begins with, what is safe to show and wasn't shown yet."""
+        clean = sanitised(raw, self._redactor)
+        self.altered = self.altered or clean != raw
+        if self._shown.startswith(clean):
+            return b""
+        if not clean.startswith(self._shown):
+            self._shown, self._anew = b"", self._line_open
+        before, start = len(self._context), len(self._shown)
+        data = self._context + clean
+        found = [
+            Found(max(0, item.start - before), item.end - before, item.kind)
+            for item in self._redactor.find(data)
+            if item.end > before + start
+        ]
+        if ended:
+            stop = len(clean)
+        elif inside:
+            stop = self._unfinished.inside_line(data, before + start) - before
+        else:
+            stop = clean.rfind(b"\n", 0, self._unfinished.after_lines(data, before + start) - before) + 1
+        stop, text, enough = self._within_limits(clean, found, _outside(found, start, stop))
+        self._move_on(raw, clean, stop)
+        if enough:
+            self._stop()
+        return text
+
+    def _within_limits(self, clean: bytes, found: list[Found], stop: int) -> tuple[int, bytes, bool]:
+        """Where to stop, the text to show up to there, and whether that is all that may be shown."""
+        start, before, enough = len(self._shown), b"\n" if self._anew else b"", False
+        while True:
+            text = before + _redacted(clean, found, start, stop) if stop > start else b""
+            lines = text.count(b"\n")
+            if lines + (not text.endswith(b"\n") and text != b"") <= self._lines and len(text) <= self._bytes:
+                break
+            enough = True
+            if lines > self._lines:  # the replacements have no more lines than what they replace
+                stop = _after_lines(clean, start, self._lines)
+            else:
+                stop = max(start, clean.rfind(b"\n", start, (start + stop) // 2) + 1)
+            stop = _outside(found, start, stop)
+        if text:
+            self._line_open, self._anew = not text.endswith(b"\n"), False
+        self._lines -= lines
+        self._bytes -= len(text)
+        return stop, text, enough
+
+    def _move_on(self, raw: bytes, clean: bytes, stop: int) -> None:
+        """Forget the lines that were shown to their end."""
+        self._shown = clean[:stop]
+        if stop == len(clean) and raw.endswith(b"\n"):
+            done, lines = raw, clean
+        else:
+            done = raw[: _after_lines(raw, 0, self._shown.count(b"\n"))]
+            lines = sanitised(done, self._redactor)
+        if self._shown.startswith(lines):  # or else a line of the raw text has become two: kept, and looked at again
+            self._context = (self._context + lines)[-_CONTEXT:].lstrip(_INSIDE_CHARACTER)
+            self._shown = self._shown[len(lines) :]
+            del self._pending[: len(done)]
+
+    def _stop(self) -> None:
+        """Enough was shown, or too much waits: keep what comes now as a result does."""
+        self._rest = Ends(self._limits.output_bytes // 4 + 4 * self._margin)
+        self._rest.add(self._context + bytes(self._pending))
+        self._pending.clear()
+        self.since = None
+
+    def _end_of(self, rest: Ends) -> bytes:
+        text = rest.clean(self._redactor, self._margin)
+        already = self._context + self._shown
+        label = replace(already, self._redactor.find(already))[0]
+        if text.data.startswith(label):
+            text = _without_beginning(text, len(label))
+        half = msgspec.structs.replace(
+            self._limits,
+            output_bytes=max(1, self._limits.output_bytes // 2),
+            output_lines=max(1, self._limits.output_lines // 2),
+        )
+        return bounded(text, half)[0]
+
+
+def _outside(found: list[Found], start: int, stop: int) -> int:
+    """A place to stop that is inside nothing that was found, and not before what was shown."""
+    return max(start, min([stop, *(item.start for item in found if item.start < stop < item.end)]))
+
+
+def _redacted(clean: bytes, found: list[Found], start: int, stop: int) -> bytes:
+    """A part of the text; of what was found and begins before it, the rest is replaced."""
+    inside = [
+        Found(max(0, item.start - start), item.end - start, item.kind) for item in found if start < item.end <= stop
+    ]
+    return replace(clean[start:stop], inside)[0]
+
+
+def _is_plain(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return is_clean(data)
+
+
+def _after_lines(data: bytes, start: int, lines: int) -> int:
+    """The position after so many line ends."""
+    for _ in range(lines):
+        start = data.find(b"\n", start) + 1
+    return start
+
+
+def _without_beginning(text: Text, size: int) -> Text:
+    marks = [Found(mark.start - size, mark.end - size, mark.kind) for mark in text.marks if mark.start >= size]
+    return text._replace(data=text.data[size:], marks=marks, seam=max(0, text.seam - size))

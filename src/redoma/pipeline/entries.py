@@ -1,0 +1,268 @@
+"""Configured executors: from a command that one is given to the request it runs, what speaks against it, and where.
+
+An entry with a `command_whitelist` runs exactly the commands on it, and they mean what they mean to whoever wrote the
+list. So nothing that the caller chooses may change that meaning: not one character of the command, no variable but
+those that only change how things look, no directory outside the entry's own, no project, and no files beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shlex
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from ..backends.base import Backend
+from ..config import Config, DockerEntry, Entry, JailEntry, MontyEntry, NativeEntry
+from ..models import Decision, Finding, Limits, Request
+from ..models.errors import InvalidRequest
+from . import denial, intake
+from .intake import Options
+
+_BACKENDS: dict[type[Entry], str] = {
+    NativeEntry: "native",
+    DockerEntry: "docker",
+    JailEntry: "jail",
+    MontyEntry: "monty",
+}
+_LOOKS = re.compile(r"(LANG|LANGUAGE|LC_[A-Z]+|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE)\Z")
+# Neither a path nor a way up from one: translations, too, are files, and their texts are formats of printf.
+_PLAIN = re.compile(r"[A-Za-z0-9_.,:@+-]*\Z")
+_ZONE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_+,./:<>-]*\Z")
+_SHOWN = 80
+_OF_THE_CONTAINER = {"memory": "memory_limit", "processes": "pids_limit"}
+"""Limits that a container of an entry has as a whole, from its beginning: and the fields that say the same."""
+
+
+class Entries:
+    """The executors of a configuration, with the backends that belong to one of them alone: made on first use."""
+
+    def __init__(self, config: Config, backends: Mapping[str, Backend]) -> None:
+        self._config, self._backends = config, backends
+        self._made: dict[str, Backend] = {}
+        self._making = threading.Lock()
+
+    def prepare(
+        self, address: str, command: str | Iterable[str], options: Options
+    ) -> tuple[Request, Request, tuple[Finding, ...], Backend | None]:
+        """The request as this executor runs it and as its caller made it, what speaks against it, and the backend if it
+        is none of the usual."""
+        intake.must_be_configured(address, self._config)
+        entry = self._config.entries[address]
+        own, asked = _BACKENDS[type(entry)], options.get("backend", "auto")
+        if asked not in ("auto", own):
+            raise InvalidRequest(
+                f"{address} can't run on {asked}", why=f"it is an executor of kind exec.{own}", next="leave it out"
+            )
+        command = str.__str__(command) if isinstance(command, str) else intake.words("argv", command)
+        request = self._request(entry, command, options)
+        objections: tuple[Finding, ...] = ()
+        apart = bool(request.files or request.outputs)  # in a directory of the run's own
+        directory = None if apart and options.get("cwd") is None else _directory(address, entry, options.get("cwd"))
+        if entry.command_whitelist is not None:
+            if isinstance(entry, NativeEntry) and directory is not None:
+                directory = os.path.realpath(directory)  # what is looked at below, and nothing else, is where it runs
+            objections = tuple(_objections(address, entry, command, request, directory))
+            permit = _permitting(address, entry, command, objections)
+            objections = tuple(msgspec.structs.replace(each, permit=permit) for each in objections)
+        request = msgspec.structs.replace(request, backend=own, cwd=None if apart else directory)
+        request = msgspec.structs.replace(request, checkpoint=options.get("checkpoint"))  # of where it works by now
+        whole = msgspec.structs.replace(request, env={**entry.default_env, **request.env})
+        if request.limits.time <= entry.limits.get("time", 0):  # its owner has said that it may take that long
+            usual = msgspec.structs.replace(request.limits, time=min(request.limits.time, Limits().time))
+            request = msgspec.structs.replace(request, limits=usual)
+        return whole, request, objections, self._own_backend(address, entry)
+
+    def _request(self, entry: Entry, command: str | tuple[str, ...], options: Options) -> Request:
+        """With the entry's limits, and the caller's variables alone."""
+        limits = intake.limits_given(options)
+        if limits is None or isinstance(limits, Mapping):
+            # What a container sees to as a whole, from its beginning on, is asked of no run.
+            kept = {name: getattr(Limits(), name) for name in _OF_THE_CONTAINER if isinstance(entry, DockerEntry)}
+            limits = {**entry.limits, **kept, **(limits or {})}
+        changed: Options = {**options, "backend": "auto", "limits": limits, "cwd": None, "checkpoint": None}
+        changed |= {"timeout": None, "memory": None}  # they are in `limits` now
+        if isinstance(entry, MontyEntry):
+            return intake.build(self._config, self._backends, changed, code=_source(command), language="python")
+        argv = _argv(entry, command)
+        return intake.build(self._config, self._backends, changed, argv=argv, language="command")
+
+    def _own_backend(self, address: str, entry: Entry) -> Backend | None:
+        if isinstance(entry, JailEntry):
+            return self._backends.get("jail")  # named, since its working directory is none of the host's
+        if not isinstance(entry, DockerEntry):
+            return None
+        with self._making:
+            if address not in self._made:
+                self._made[address] = _containers(entry, self._config.limits)
+            return self._made[address]
+
+    async def aclose(self) -> None:
+        with self._making:
+            made, self._made = self._made, {}
+        for backend in made.values():
+            await backend.aclose()
+
+
+def _source(command: str | tuple[str, ...]) -> str:
+    """Python as one text, also where a command line could only give it as one word."""
+    if isinstance(command, str):
+        return command
+    if len(command) != 1:
+        raise InvalidRequest("the code is several words", why="an executor of kind exec.monty takes one text of Python")
+    return command[0]
+
+
+def _argv(entry: Entry, command: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Its words, split as a shell would; there is none that could read anything else into them. What will be refused
+    is not read at all: the record has it as it came."""
+    if entry.command_whitelist is not None and not _is_listed(entry, command):
+        words = (command,) if isinstance(command, str) else command
+        words = tuple(word.replace("\0", "\\0") if isinstance(word, str) else word for word in words)
+        return ("''", *words[1:]) if words[:1] == ("",) else words
+    if not isinstance(command, str):
+        return command
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise InvalidRequest(
+            "the command can't be split into words", why=str(error), next="close every quote, or give a list of words"
+        ) from None
+
+
+def _is_listed(entry: Entry, command: str | tuple[str, ...]) -> bool:
+    """Character for character; or, where it comes as words, word for word."""
+    allowed = entry.command_whitelist or ()
+    if isinstance(entry, MontyEntry):
+        return _source(command) in allowed
+    if isinstance(command, str):
+        return command in allowed
+    return command in [tuple(shlex.split(each)) for each in allowed]
+
+
+def _forbidden(rule: str, reason: str, text: str, suggestion: str) -> Finding:
+    return Finding(
+        rule=f"entry.{rule}", decision=Decision.FORBID, reason=reason, text=text[:_SHOWN], suggestion=suggestion
+    )
+
+
+def _objections(
+    address: str, entry: Entry, command: str | tuple[str, ...], request: Request, directory: str | None
+) -> Iterator[Finding]:
+    """What speaks against it where there is a list of commands."""
+    if not _is_listed(entry, command):
+        yield _forbidden(
+            "whitelist",
+            f"{address} does not allow this command; it allows: {', '.join(entry.command_whitelist or ()) or 'none'}",
+            command if isinstance(command, str) else shlex.join(map(str, command)),
+            f"Add it to command_whitelist of {address}",
+        )
+    strange = [
+        name
+        for name, value in request.environment.items()
+        if name not in entry.caller_env and not _only_looks(name, value)
+    ]
+    if strange:
+        yield _forbidden(
+            "variables",
+            f"{address} has a list of commands, and {', '.join(strange)} could change what they do",
+            ", ".join(strange),
+            f"Leave it out, set it in default_env of {address}, or name it in its caller_env",
+        )
+    for field in ("files", "outputs"):
+        if given := getattr(request, field):
+            yield _forbidden(
+                field,
+                f"{address} has a list of commands, and they run where it says, not beside {field} of the caller",
+                ", ".join(given),
+                f"Leave {field} out, or use an executor without a command_whitelist",
+            )
+    if request.workspace != "scratch":  # it would run among the files of the caller's project
+        yield _forbidden(
+            "workspace",
+            f"{address} has a list of commands, and they run where it says, not in a project of the caller",
+            f"{request.workspace} of {request.project}",
+            "Leave workspace and project out, or use an executor without a command_whitelist",
+        )
+    # A listed command obeys what lies in its directory, as git does.
+    if (root := _own_directory(entry)) is not None and directory is not None and not _is_below(entry, directory, root):
+        yield _forbidden(
+            "work_dir",
+            f"{address} has a list of commands, and they run in {root} or below it only",
+            directory,
+            f"Leave work_dir out, or make default_work_dir of {address} one that holds both",
+        )
+
+
+def _permitting(address: str, entry: Entry, command: str | tuple[str, ...], objections: tuple[Finding, ...]) -> str:
+    """The entry with what would permit exactly this command; nothing where no line of it could."""
+    if not {each.rule for each in objections} <= {"entry.whitelist", "entry.variables"}:
+        return ""
+    fields: dict[str, Any] = {"image": entry.image} if isinstance(entry, DockerEntry) else {}
+    listed = entry.command_whitelist or ()
+    text = command if isinstance(command, str) else shlex.join(map(str, command))
+    fields["command_whitelist"] = [*listed, *([] if _is_listed(entry, command) else [text])]
+    names = [name for each in objections if each.rule == "entry.variables" for name in each.text.split(", ")]
+    if names or entry.caller_env:
+        fields["caller_env"] = [*entry.caller_env, *names]
+    return denial.of_entry(address, f"exec.{_BACKENDS[type(entry)]}", fields)
+
+
+def _only_looks(name: str, value: str) -> bool:
+    """Whether a variable changes at most how the output looks."""
+    if name == "TZ":
+        return bool(_ZONE.match(value)) and ".." not in value
+    return bool(_LOOKS.match(name) and _PLAIN.match(value))
+
+
+def _directory(address: str, entry: Entry, given: str | os.PathLike[str] | None) -> str | None:
+    """Where it works: on the host, or inside; None for wherever that backend puts it."""
+    if isinstance(entry, MontyEntry):
+        if given is None:
+            return None
+        raise InvalidRequest(f"{address} has no directories", why="it is an executor of kind exec.monty")
+    asked = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if asked is not None and (not isinstance(asked, str) or "\0" in asked):
+        raise InvalidRequest(
+            f"the working directory {given!r} can't be used", why="it is no path, or holds a NUL byte", next="mend it"
+        )
+    default = _own_directory(entry)
+    if isinstance(entry, NativeEntry):
+        return intake.absolute(os.path.join(default or "", asked or ""))
+    if asked is None:
+        return default
+    path = posixpath.normpath(posixpath.join(default or "", asked))
+    if not path.startswith("/"):
+        raise InvalidRequest(
+            f"the working directory {given!r} can't be used",
+            why=f"{address} has no default_work_dir that it could be below",
+            next="write it as an absolute path inside",
+        )
+    return path
+
+
+def _own_directory(entry: Entry) -> str | None:
+    if isinstance(entry, MontyEntry) or entry.default_work_dir is None:
+        return None
+    return str(entry.default_work_dir)
+
+
+def _is_below(entry: Entry, directory: str, root: str) -> bool:
+    root = os.path.realpath(root) if isinstance(entry, NativeEntry) else posixpath.normpath(root)
+    return directory == root or directory.startswith(root.rstrip("/") + "/")
+
+
+def _containers(entry: DockerEntry, limits: Limits) -> Backend:
+    from ..backends.docker import Box, DockerBackend
+
+    fields = {name: getattr(entry, name) for name in DockerEntry.__struct_fields__ if name in Box.__struct_fields__}
+    for name, field in _OF_THE_CONTAINER.items():
+        wanted = getattr(msgspec.structs.replace(limits, **entry.limits), name)
+        if not fields[field] and wanted != getattr(Limits(), name):
+            fields[field] = wanted  # somebody has set it, here or for all runs
+    return DockerBackend(Box.plain(entry.image, **fields), host=entry.host)

@@ -1,0 +1,448 @@
+"""What the files hold that a request would execute: an approval is of that, too.
+
+`policy.executed` says which files they are, from the request's words; here they are found, as a run would, and hashed.
+A script is also read for the files that it runs itself. Only what is executed is looked at: the data
+that a program reads may change every day. What the system's own directories hold, and only root can change, is not
+bound by its content: an upgrade is no alarm.
+
+What can't be bound is told, and whatever has some of that can't be pinned. So a program of the system's has to be known
+to run nothing else (`policy/shell/plain.py`), and a script to be in a language that is read here.
+
+Nothing here opens anything but a regular file, and nothing waits: no pipe, no device. What isn't there is bound as
+missing, so that its appearing is a change.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import posixpath
+import pwd
+import re
+import stat
+from collections.abc import Sequence
+from io import FileIO
+from typing import NamedTuple
+
+from ..models import Request
+from ..policy import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
+from ..policy.facts import UNKNOWN, Executed
+from ..policy.shell.interpreters import interpreter
+from ..policy.shell.plain import PLAIN_MODULES
+
+MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives")
+_OWN = "/usr/local"
+"""Of the system's directories the one whose files are no distribution's: a script that is named there is bound."""
+_SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where shells look without PATH
+_LARGEST = 256 << 20  # bytes of one file, and
+_LARGEST_TOGETHER = 1 << 30
+_LONGEST_SCRIPT = 256 << 10  # that is read for what it runs
+_MOST, _DEEPEST = 500, 8  # files; scripts that are run by scripts
+_MOST_LINKS = 40  # as the kernel's
+_MOST_NOTES = 50
+_SHA256 = 64  # digits
+
+
+class Bound(NamedTuple):
+    """What was found."""
+
+    scripts: dict[str, str]
+    """Path → SHA-256 of the content, or a word of ours that says why there is none."""
+    unbound: tuple[str, ...] = ()
+    """What else is run, or may be: what is approved for good must be known whole."""
+
+
+class View(NamedTuple):
+    """The files of the host as a run sees them."""
+
+    roots: tuple[tuple[str, str], ...]
+    """Path inside, and on the host."""
+    cwd: str | None
+    """Inside; None if it begins in a directory of its own, where nothing is the host's."""
+    search: str = _SEARCH
+    home: str = ""
+    modules: tuple[str, ...] = ()
+    """Where Python looks, too."""
+    has_home: bool = True
+    """Whether HOME is set: shells know `~` without it, and nothing else."""
+
+    def on_host(self, path: str) -> str | None:
+        """Where a path leads, or None where that is no file of the host's."""
+        for inside, host in self.roots:
+            if inside == "/" or path == inside or path.startswith(f"{inside}/"):
+                return path if inside == host else host + path[len(inside) :]
+        return None
+
+    @property
+    def moved(self) -> bool:
+        """Whether a link would lead elsewhere in there."""
+        return any(inside != host for inside, host in self.roots)
+
+
+def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
+    """What of the host's files a request sees beside the system's own; None: nothing."""
+    given = request.environment
+    search, home = given.get("PATH", _SEARCH), given.get("HOME", "")
+    libraries = tuple(place for place in given.get("PYTHONPATH", "").split(":") if place.startswith("/"))
+    if request.backend == "native":
+        return View((("/", "/"),), request.cwd, search, home or _home_of(), libraries, bool(home))
+    mounted = sorted((each.split(":")[:2][::-1] for each in volumes), key=lambda pair: -len(pair[0]))
+    roots = [(posixpath.normpath(inside), host) for inside, host in mounted]
+    if request.project is not None:
+        roots.append((request.project, request.project))
+    return View(tuple(roots), request.cwd or request.project, search, home, libraries) if roots else None
+
+
+def bind(request: Request, view: View | None, *, live_input: bool = False) -> Bound:
+    """Everything that it would execute, as it is now. `live_input`: it can be given input while it runs."""
+    if view is None or request.language == "lua":  # of which each command is asked for by itself
+        return Bound({})
+    binder = _Binder(view)
+    binder.all_of(executes(request, live_input=live_input), view.cwd, 0)
+    return Bound(
+        dict(sorted(binder.scripts.items())),
+        tuple(dict.fromkeys(binder.unbound))[:_MOST_NOTES],
+    )
+
+
+class _Binder:
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.scripts: dict[str, str] = {}
+        self.unbound: list[str] = []
+        self._left = _LARGEST_TOGETHER
+        self._contents: dict[str, bytes | None] = {}
+        """Of those that may be scripts."""
+        self._followed: set[tuple[str | None, ...]] = set()
+        self._search = {view.search: None}
+        self._modules = dict.fromkeys(view.modules)
+        """Where programs and modules are looked for: what a script sets is set for all that it runs."""
+        self._extensions: dict[str, list[str]] = {}
+        self._opaque: set[str] = set()
+
+    def all_of(self, found: Executes, cwd: str | None, depth: int, beside: str = "") -> None:
+        """What a request, or a script, runs in a directory. `beside`: the script, which may look there."""
+        self.unbound += [f"{beside}: {each}" if depth else each for each in found.unbound]
+        self._opaque |= found.opaque
+        self._search = {**dict.fromkeys(found.searched), **self._search}
+        self._modules |= {whole: None for each in found.libraries if (whole := _joined(cwd, each, self._view.home))}
+        for fact in found.files:
+            for path in candidates(fact):
+                self._file(fact, placed(fact, path), cwd, depth, beside)
+            if fact.how == "module":
+                self._run_module(fact.path, cwd, depth)
+        for fact in found.mentioned:
+            where = None if fact.directory is None else _joined(cwd, fact.directory, self._view.home)
+            self._mentioned(fact.path, where, depth)
+        if found.imported or any(interpreter(name) == "python" for name in found.names):
+            self._packages(f"{self._view.home}/.local")
+        for name in found.imported:
+            self._module(name, [cwd, posixpath.dirname(beside), *self._modules], cwd, depth)
+        for program in found.programs:
+            self._name(program, tuple(self._search), cwd, depth, found.functions)
+
+    def _file(self, fact: Executed, path: str, cwd: str | None, depth: int, beside: str) -> None:
+        where = None if fact.directory is None else _joined(cwd, fact.directory, self._view.home)
+        whole = _joined(cwd, path, self._view.home)
+        tries = [whole] if whole is not None else []
+        if whole is None and self._view.moved:
+            self.unbound.append(f"from where {path} leads inside can't be told")
+        if path.startswith("~") and cwd is not None:  # quoted, or not seen by a shell, it is a name like any other
+            others = [f"{cwd}/{path}"]
+            if path.startswith("~/") and not self._view.has_home:  # then `cd` stays here, and $HOME is nothing
+                others += [f"{cwd}{path[1:]}", path[1:]]
+            tries += filter(self._is_there, map(_tidy, others))
+        if beside and path[:1] not in ("/", "~"):  # `$(dirname "$0")/lib.sh` reads as ./lib.sh
+            tries.append(_tidy(f"{posixpath.dirname(beside)}/{path}"))
+        there = [each for each in tries if self._is_there(each)] or tries
+        if fact.how == "library":
+            self._name(Executed(path=posixpath.basename(path), how="library"), [self._view.search], cwd, depth)
+        for each in there:
+            self._bind(each, fact, where, depth)
+
+    def _run_module(self, name: str, cwd: str | None, depth: int) -> None:
+        """`python -m name`, where it is none of the current directory's."""
+        places = [cwd, *self._modules]
+        for each in (name, f"{name}.__main__"):
+            self._module(each, places, cwd, depth)
+        known = [_tidy(f"{place}/{path}") for place in places if place for path in modules(name)]
+        if name not in PLAIN_MODULES and not any(map(self._is_there, known)):
+            self.unbound.append(f"what the module {name} runs is not known")
+
+    def _mentioned(self, text: str, where: str | None, depth: int, *, by: str = "") -> None:
+        """A value that may name files which something runs. `by`: a program that is given it, of which nobody knows
+        what it does with them; a whole directory can't be bound."""
+        if UNKNOWN in text or (where is None and by and not text.startswith("/")):
+            self.unbound += [f"what {by} is given is only known when it runs"] if by else []
+            return
+        for part in dict.fromkeys([text, text[2:], *re.split(r"[=:,;\s'\"]+", text)]):
+            whole = _joined(where, part, self._view.home) if part else None
+            host = None if whole is None else self._view.on_host(whole)
+            if whole is None or host is None:
+                continue
+            try:
+                mode = os.stat(host).st_mode
+            except (OSError, ValueError):
+                continue
+            if stat.S_ISREG(mode):
+                self._bind(whole, Executed(path=part, how="data"), where, depth)
+            elif by and not stat.S_ISCHR(mode):
+                self.unbound.append(f"{by} may run what is in {part}")
+
+    def _packages(self, environment: str) -> None:
+        """What is installed in an environment of Python's is imported from there, and some of it unasked."""
+        host = self._view.on_host(_tidy(environment))
+        for place in sorted(glob.glob(f"{glob.escape(host)}/lib/python3*/site-packages")) if host else []:
+            inside = f"{environment}{place[len(host or '') :]}"
+            if inside in self._modules:
+                continue
+            self._modules[inside] = None
+            unasked = [name for name in os.listdir(place) if name.endswith(".pth")]
+            for name in (*sorted(unasked), "sitecustomize.py", "usercustomize.py"):
+                self._bind(_tidy(f"{inside}/{name}"), Executed(path=name, how="script", language="python"), None, 1)
+
+    def _module(self, name: str, places: Sequence[str | None], cwd: str | None, depth: int) -> None:
+        """A module of Python's, where it is one of the project's: any other is not there, or the system's. One that
+        appears there and comes before another is bound from then on, and that is a change."""
+        for place in filter(None, places):
+            for path in (*modules(name), *self._compiled(place, name)):
+                whole = _tidy(f"{place}/{path}")
+                if len(self.scripts) >= _MOST and whole not in self.scripts:
+                    self.unbound.append(f"it imports more than {_MOST} files: not all are bound")
+                    return
+                if self._is_there(whole):
+                    self._bind(whole, Executed(path=path, how="module"), cwd, depth)
+
+    def _compiled(self, place: str, name: str) -> list[str]:
+        """What Python takes instead of a module's source, or without one: `x.pyc`, `x.so`, `x.cpython-313-….so`."""
+        *above, last = name.split(".")
+        directory = "/".join((place, *above))
+        if directory not in self._extensions:
+            host = self._view.on_host(_tidy(directory))
+            try:
+                names = os.listdir(host) if host is not None else []
+            except OSError:
+                names = []
+            self._extensions[directory] = [each for each in names if each.endswith((".so", ".pyc"))]
+        return ["/".join((*above, each)) for each in self._extensions[directory] if each.split(".")[0] == last]
+
+    def _is_there(self, path: str) -> bool:
+        host = self._view.on_host(path)
+        return host is not None and os.path.lexists(host)
+
+    def _name(
+        self,
+        program: Executed,
+        search: Sequence[str],
+        cwd: str | None,
+        depth: int,
+        functions: frozenset[str] = frozenset(),
+    ) -> None:
+        """A program that is looked for. Where others than root may put one, it is bound, there or not."""
+        name = program.path
+        where = None if program.directory is None else _joined(cwd, program.directory, self._view.home)
+        own = systems = False
+        for directories in search:
+            for directory in directories.split(":"):
+                if not directory.startswith(("/", "~")):
+                    place = directory or "the current directory"
+                    self.unbound.append(f"programs are looked for in {place}, wherever that is by then")
+                    continue
+                path = _joined(None, f"{directory}/{name}", self._view.home)
+                host = None if path is None else self._view.on_host(path)
+                if path is None or host is None:
+                    continue
+                if _is_systems_directory(posixpath.dirname(host)):
+                    if not os.path.lexists(host):
+                        continue
+                    if is_systems(host, searched=True):
+                        systems = True
+                        break
+                self._bind(path, program, where, depth)
+                if self.scripts.get(path, MISSING) != MISSING:
+                    own = True
+                    break
+        if name in self._opaque and (systems or not (own or name in functions)):
+            self._unknown(name)
+
+    def _unknown(self, name: str) -> None:
+        self.unbound.append(f"{name} may run other files, for all that is known of it, and those are not bound")
+
+    def _bind(self, path: str, fact: Executed, cwd: str | None, depth: int) -> None:
+        host = self._view.on_host(path)
+        plain = posixpath.normpath(path)
+        if host is None:
+            return
+        if plain != path and os.path.realpath(self._view.on_host(plain) or "") == os.path.realpath(host):
+            path, host = plain, self._view.on_host(plain) or host  # no link is on the way up
+        if path in self._contents:
+            self._follow(path, self._contents[path], fact, cwd, depth + 1)
+            return
+        if len(self.scripts) >= _MOST:
+            self.unbound.append(f"it runs more than {_MOST} files")
+            return
+        real = os.path.realpath(host)
+        if self._view.moved and real != host:
+            self.unbound.append(f"{path} is a link, or behind one, and where it leads inside can't be told")
+        if is_systems(real) or is_systems(host):
+            if real != host and not is_systems(host):
+                self.scripts[path] = f"leads to {real}"  # a program of the system's, by whatever way: to that one
+            if fact.how == "program":
+                self._systems_program(path, real)
+            return
+        if not any(real == root or real.startswith(f"{root.rstrip('/')}/") for _, root in self._view.roots):
+            self.scripts[path] = MISSING  # it leads out of what can be seen
+            return
+        state, content = self._content(host)
+        self.scripts[path], self._contents[path] = state, content
+        if state == NO_FILE and fact.how == "script" and os.path.isdir(host):  # Python runs a directory so
+            self._bind(f"{path}/__main__.py", fact, cwd, depth)
+        if state in (TOO_LARGE, UNREADABLE):
+            self.unbound.append(f"what {path} holds can't be told: it is {state}")
+        self._follow(path, content, fact, cwd, depth + 1)
+        if fact.how == "program" and len(state) == _SHA256:
+            if interpreter(posixpath.basename(path)) == "python" and content is None:
+                self.unbound.append(f"the modules of {path} are not bound")
+            for arg in fact.args if content is None else ():  # no script: what it does with them can't be read
+                self._mentioned(arg, cwd, depth, by=path)
+
+    def _systems_program(self, path: str, real: str) -> None:
+        """By its path, which may be a link's. Under another name than its own it is not read as what it is."""
+        name, own = posixpath.basename(path), posixpath.basename(real)
+        same = interpreter(name) == interpreter(own) and interpreter(own) in ("shell", "python")
+        if name in self._opaque or not (same or name == own or is_systems(path)):
+            self._unknown(path)
+        environment = posixpath.dirname(posixpath.dirname(path))
+        if interpreter(name) == "python" and self._is_there(f"{environment}/pyvenv.cfg"):
+            self._packages(environment)
+
+    def _content(self, path: str) -> tuple[str, bytes | None]:
+        """The SHA-256, and as much of a script as is read."""
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return NO_FILE, None
+            # Whatever is put there meanwhile: nothing is waited for, and no terminal becomes ours.
+            opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return MISSING, None
+        except OSError:
+            return UNREADABLE, None
+        with open(opened, "rb", buffering=0) as file:
+            about = os.fstat(opened)
+            if not stat.S_ISREG(about.st_mode):
+                return NO_FILE, None
+            if about.st_size > min(_LARGEST, self._left):
+                return TOO_LARGE, None
+            self._left -= about.st_size
+            try:
+                return _hashed(file)
+            except OSError:
+                return UNREADABLE, None
+
+    def _follow(self, path: str, content: bytes | None, fact: Executed, cwd: str | None, depth: int) -> None:
+        """What a script runs itself, in the directory where it runs."""
+        taken = path, cwd, fact.how, fact.language  # a file can be a script in two languages
+        if content is None or taken in self._followed:
+            return
+        self._followed.add(taken)
+        if depth > _DEEPEST:
+            self.unbound.append(f"{path} is run by scripts of scripts: what it runs is not bound")
+            return
+        if len(content) > _LONGEST_SCRIPT:
+            self.unbound.append(f"{path} is too long: what its end runs is not bound")
+        first, text = content.split(b"\n", 1)[0], content.decode("utf-8", "replace")
+        if first.startswith(b"#!") and fact.how == "program":
+            words = first[2:].decode("utf-8", "replace").strip().split(None, 1)
+            self.all_of(executed_by_words([*words, path]), cwd, depth, path)
+        if language := _language(path, first, fact):
+            self.all_of(executed_by(text, language), cwd, depth, path)
+
+
+def _hashed(file: FileIO) -> tuple[str, bytes | None]:
+    head = file.read(_LONGEST_SCRIPT + 1)
+    digest, size = hashlib.sha256(head), len(head)
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+        size += len(chunk)
+        if size > _LARGEST:  # it grows while it is read
+            return TOO_LARGE, None
+    # As shells tell: what has a NUL in its first line is a binary, and further down one is passed over.
+    is_script = b"\0" not in head.split(b"\n", 1)[0]
+    return digest.hexdigest(), head.replace(b"\0", b"") if is_script else None
+
+
+def _language(path: str, first: bytes, fact: Executed) -> str:
+    """Of those that are read here. What has no first line of its own is a shell's, if anybody's."""
+    if fact.how == "plan" or fact.language:
+        return fact.language if fact.language in ("shell", "python") else ""
+    if fact.how == "data":
+        return ""
+    if fact.how == "module" or path.endswith(".py") or b"python" in first:
+        return "python"
+    if fact.how == "library" or path.endswith((".sh", ".bash")) or re.search(rb"\A#!.*sh\b", first):
+        return "shell"
+    return "shell" if fact.how == "program" and not first.startswith(b"#!") else ""
+
+
+def is_systems(path: str, *, searched: bool = False) -> bool:
+    """Whether a program is the distribution's, and nobody but root can put another one in its place. One that is
+    `searched` may also be where the administrator puts programs."""
+    for _ in range(_MOST_LINKS):
+        directory = posixpath.dirname(path)
+        if ".." in path.split("/") or not _is_systems_directory(directory):
+            return False
+        if not searched and (f"{os.path.realpath(directory)}/").startswith(f"{_OWN}/"):
+            return False
+        try:
+            about = os.lstat(path)
+            if stat.S_ISLNK(about.st_mode) and about.st_uid == 0:
+                path = posixpath.normpath(posixpath.join(os.path.realpath(directory), os.readlink(path)))
+                continue
+        except OSError:
+            return False
+        return stat.S_ISREG(about.st_mode) and _is_roots(about)
+    return False
+
+
+def _is_systems_directory(path: str) -> bool:
+    """With all that is above it."""
+    if not any(path == root or path.startswith(f"{root}/") for root in _SYSTEM):
+        return False
+    real = os.path.realpath(path)
+    try:
+        while real != "/":
+            if not _is_roots(os.stat(real)):
+                return False
+            real = posixpath.dirname(real)
+    except OSError:
+        return False
+    return True
+
+
+def _is_roots(about: os.stat_result) -> bool:
+    return about.st_uid == 0 and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _joined(cwd: str | None, path: str, home: str) -> str | None:
+    """Absolute, and as it is written otherwise: `..` behind a link is not what it looks like."""
+    if path.startswith("~"):
+        user, slash, below = path[1:].partition("/")
+        home = _home_of(user) if user else home
+        return _tidy(f"{home}{slash}{below}") if home else None
+    if path.startswith("/"):
+        return _tidy(path)
+    return None if cwd is None else _tidy(f"{cwd}/{path}")
+
+
+def _tidy(path: str) -> str:
+    return re.sub(r"(?:/\.(?=/|\Z)|/(?=/))+", "", path) or "/"
+
+
+def _home_of(user: str = "") -> str:
+    """By default of who we are."""
+    try:
+        return (pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())).pw_dir
+    except (KeyError, ValueError):
+        return ""

@@ -1,0 +1,391 @@
+"""What people type: mistakes that are told apart, commands as they come to mind, and what a shell completes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+InProcess = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _state_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project that is the current directory."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "Makefile").write_text("clean:\n\trm -rf build\n")
+    (project / "build").mkdir()
+    (project / "build" / "part").write_text("made\n")
+    monkeypatch.chdir(project)
+    return project
+
+
+# --- what is no Python and no Bash ---
+
+
+@pytest.mark.parametrize("text", ["rm -rf /", "for f in *; do rm $f; done", "curl -s example.com | sh"])
+def test_what_is_not_python_is_not_allowed(redoma: InProcess, text: str) -> None:
+    status, output, errors = redoma("check", text)
+    assert (status, output) == (3, "")
+    assert errors.startswith("redoma: not valid Python: line 1: ")
+    assert errors.endswith("next: did you mean --lang bash?\n")
+
+
+def test_what_is_neither_is_not_said_to_be_bash(redoma: InProcess) -> None:
+    status, _, errors = redoma("check", "print('unclosed")
+    assert (status, "--lang bash" in errors) == (3, False)
+
+
+def test_explain_allows_nothing_that_does_not_parse(redoma: InProcess) -> None:
+    assert redoma("policy", "explain", "--lang", "python", "rm -rf /")[:2] == (2, "")
+
+
+def test_check_says_how_it_read_a_text(redoma: InProcess) -> None:
+    assert "read as  Python; for a shell command add --lang bash\n" in redoma("check", "print(1)")[1]
+    assert "read as" not in redoma("check", "--lang", "bash", "ls")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("reboot", "reboot"), ("rm -rf", "rm"), ("ls -l", "ls"), ("ls | wc -l", "ls")]
+)
+def test_a_command_that_parses_as_python_is_not_allowed(redoma: InProcess, text: str, name: str) -> None:
+    assert redoma("check", text) == (
+        3,
+        "",
+        f"redoma: as Python this only fails: {name!r} is not defined\n  next: did you mean --lang bash?\n",
+    )
+    status, _, errors = redoma("run", text)
+    assert (status, errors.splitlines()[-1]) == (
+        1,
+        f"redoma: as Python this only fails: {name!r} is not defined; did you mean --lang bash?",
+    )
+
+
+def test_a_file_that_does_not_say_what_it_is_is_no_python_either(redoma: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "deploy").write_text("reboot\n")
+    assert redoma("check", str(tmp_path / "deploy"))[:2] == (3, "")
+
+
+def test_what_only_looks_undefined_is_no_bash(redoma: InProcess) -> None:
+    assert "define it first, or say that it is Python: --lang python" in redoma("check", "frame.head()")[2]
+    assert redoma("check", "--lang", "python", "frame.head()")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["6 * 7", "print(__file__)", "[x for x in range(3)]", "(lambda x: x)(1)", "(y := 1) + y", "x = 1", "x = y", "id"],
+)
+def test_what_means_something_as_python_is_read_as_such_by_check_and_explain(redoma: InProcess, text: str) -> None:
+    status, output, _ = redoma("check", text)
+    assert (status, "read as  Python" in output) == (0, True)
+    assert "in this Python" in redoma("policy", "explain", text)[1]
+
+
+@pytest.mark.parametrize("text", ["reboot", "rm -rf", "ls | wc -l", "curl -s example.com | sh"])
+def test_what_check_does_not_take_for_python_is_explained_as_bash(redoma: InProcess, text: str) -> None:
+    assert "in this Bash script" in redoma("policy", "explain", text)[1]
+
+
+def test_a_run_of_a_shell_command_as_python_says_what_is_wrong(redoma: InProcess) -> None:
+    status, _, errors = redoma("run", "ls -la /")
+    assert (status, errors.splitlines()[-1]) == (1, "redoma: not valid Python; did you mean --lang bash?")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("a.js", "console.log(1)", "JavaScript"),
+        ("a.rb", "puts 1", "Ruby"),
+        ("A.PS1", "ls", "PowerShell"),
+        ("a.txt", "1", "a .txt file"),
+        ("a", "#!/usr/bin/env node\n1", "a script for node"),
+        ("b", "#!/usr/bin/perl -w\n1", "a script for perl"),
+    ],
+)
+def test_other_languages_are_refused_by_name(redoma: InProcess, place: Path, name: str, text: str, what: str) -> None:
+    (place / name).write_text(text)
+    for command, status in (("run", 2), ("check", 3)):
+        told = redoma(command, name)
+        assert told[:2] == (status, "")
+        assert told[2].startswith(f"redoma: {name} is {what}: this takes Python and Bash\n")
+
+
+def test_a_file_of_another_language_that_is_not_there_is_no_code(redoma: InProcess) -> None:
+    assert redoma("check", "nowhere.js")[0] == 3
+
+
+@pytest.mark.parametrize("first", ["#!/usr/bin/env -S python3 -u", "#!/usr/bin/python3", "#!/bin/sh -e", "#!/bin/bash"])
+def test_a_first_line_says_the_language(redoma: InProcess, place: Path, first: str) -> None:
+    (place / "script").write_text(f"{first}\n" + ("echo 42\n" if "sh" in first[-8:] else "print(42)\n"))
+    assert redoma("run", "script")[:2] == (0, "42\n")
+
+
+# --- arguments, and commands without -- ---
+
+
+@pytest.mark.parametrize("backend", ["jail", "native"])
+def test_a_script_gets_its_arguments(redoma: InProcess, place: Path, backend: str) -> None:
+    (place / "a.py").write_text("import sys; print(sys.argv[1:])")
+    (place / "a.sh").write_text('printf "<%s>" "$@"')
+    given = ("--backend", backend, "--policy", "none")
+    assert redoma("run", *given, "a.py", "one", "two words", "--", "--three")[1] == "['one', 'two words', '--three']\n"
+    assert redoma("run", "a.sh", *given, "one", "--", "-x", "--")[1] == "<one><-x><-->"
+
+
+def test_the_arguments_are_on_record(redoma: InProcess, place: Path) -> None:
+    (place / "a.py").write_text("1")
+    redoma("run", "a.py", "first", "second")
+    assert '"argv": [\n        "first",\n        "second"\n      ]' in redoma("audit", "tail", "--json")[1]
+
+
+def test_monty_refuses_what_it_has_no_place_for(redoma: InProcess, place: Path) -> None:
+    (place / "a.py").write_text("1")
+    status, _, errors = redoma("run", "--backend", "monty", "a.py", "x")
+    assert (status, "it doesn't offer arguments" in errors) == (125, True)
+
+
+def test_try_takes_a_command_as_it_is(redoma: InProcess, place: Path) -> None:
+    status, _, errors = redoma("try", "--keep", "make", "clean")
+    assert (status, "2 deleted" in errors) == (0, True)
+    assert (place / "build" / "part").exists()
+    status, output, _ = redoma("try", "sh", "-c", 'echo "$@"', "--", "--keep", "--", "x")
+    assert (status, output) == (0, "--keep -- x\n")
+    assert redoma("try", "--", "echo", "-n", "x")[1] == "x"
+    assert redoma("try", "--nonsense", "make")[0] == 2
+
+
+def test_exec_takes_a_command_as_it_is(redoma_command: Command, place: Path) -> None:
+    def typed(*words: str) -> tuple[int, str]:
+        done = redoma_command(*words, stdin=subprocess.DEVNULL)
+        return done.returncode, done.stdout
+
+    assert typed("exec", "echo", "a", "--", "b", "--json") == (0, "a -- b --json\n")
+    (place / "redoma.yaml").write_text("version: '1.0'\nnamespace: app\nentries: [{name: cell, kind: exec.jail}]\n")
+    config = ("--config", "redoma.yaml", "exec")
+    assert typed(*config, "app:cell", "echo", "--json", "x") == (0, "--json x\n")
+    assert typed(*config, "app:cell", "--time", "9", "--", "echo", "x") == (0, "x\n")
+    assert typed(*config, "--", "echo", "app:cell") == (0, "app:cell\n")
+
+
+# --- programs of the user's own ---
+
+
+def test_a_tool_of_the_project_that_is_on_the_path_runs_in_a_cell(
+    redoma: InProcess, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = place / ".venv" / "bin" / "mytool"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("#!/bin/sh\necho tool $1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    assert redoma("try", "mytool", "x")[:2] == (0, "tool x\n")
+    assert redoma("exec", "--workspace", "read-only", "mytool", "x")[:2] == (0, "tool x\n")
+
+
+def test_a_tool_that_no_cell_sees_is_told_with_the_reason_and_a_way_that_works(
+    redoma: InProcess, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for directory, first in ((tmp_path / "tools", "#!/bin/sh"), (place / "bin", f"#!{tmp_path}/tools/sh")):
+        directory.mkdir()
+        tool = directory / f"tool-in-{directory.name}"
+        tool.write_text(f"{first}\necho hello\n")
+        tool.chmod(0o755)
+        shutil.copy("/bin/sh", directory / "sh")
+        monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    status, _, errors = redoma("try", "tool-in-tools")
+    assert (status, f"why: {tmp_path}/tools/tool-in-tools is not in the cell" in errors) == (127, True)
+    advice = errors.split("host itself: redoma ")[1].splitlines()[0]
+    assert redoma(*advice.split())[:2] == (0, "hello\n")
+    errors = redoma("try", "tool-in-bin")[2]
+    assert f"why: {place}/bin/tool-in-bin needs {tmp_path}/tools/sh, which is not in the cell" in errors
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "hint"),
+    [
+        (["chekc", "x"], 2, "did you mean `redoma check`?"),
+        (["audit", "tial"], 2, "did you mean `redoma audit tail`?"),
+        (["xyzzy"], 2, "`redoma --help` lists them"),
+        (["run"], 2, "`redoma run --help` shows how it is used"),
+        (["run", "--nonsense", "1"], 2, "`redoma run --help` shows how it is used"),
+        (["run", "--backend", "nativ", "1"], 2, "did you mean 'native'?"),
+        (["run", "--memory", "256", "1"], 2, "'256' has no unit; write 256MiB"),
+        (["try"], 2, "write it like: redoma try make clean"),
+        (["check"], 3, "redoma check -- rm -rf build"),
+        (["check", "--nonsense"], 3, "`redoma check --help` shows how it is used"),
+        (["--config", "nowhere.yaml", "run", "1"], 125, ""),
+    ],
+)
+def test_a_mistake_has_a_status_of_its_own_and_a_hint(
+    redoma: InProcess, arguments: list[str], status: int, hint: str
+) -> None:
+    told = redoma(*arguments)
+    assert (told[0], told[1]) == (status, "")
+    assert hint in told[2]
+
+
+def test_help_is_a_command(redoma: InProcess, redoma_command: Command) -> None:
+    assert redoma_command("help").stdout == redoma_command("--help").stdout
+    assert redoma("help", "audit", "search")[1] == redoma("audit", "search", "--help")[1]
+    assert redoma("help", "rnu")[2].endswith("next: did you mean `redoma run`?\n")
+    assert redoma("help", "run", "x")[0] == 2
+
+
+# --- completion ---
+
+
+def completed(*words: str) -> list[str]:
+    """What a shell is offered for the last word; `file` where it is to look for files itself."""
+    program = str(Path(sys.executable).with_name("redoma"))
+    typed = {
+        "COMP_WORDS": " ".join(["redoma", *words]),
+        "COMP_CWORD": str(len(words)),
+        "_REDOMA_COMPLETE": "bash_complete",
+    }
+    done = subprocess.run(
+        [program], capture_output=True, text=True, check=True, env={**os.environ, **typed}, timeout=60
+    )
+    return ["file" if line.startswith("file,") else line.partition(",")[2] for line in done.stdout.split()]
+
+
+def test_a_shell_completes_files_backends_and_packs() -> None:
+    assert completed("run", "scr") == ["file"]
+    assert completed("run", "--file", "dat") == ["file"]
+    assert completed("run", "script.py", "dat") == ["file"]
+    assert completed("check", "scr") == ["file"]
+    assert completed("run", "--backend", "") == ["auto", "jail", "docker", "monty", "native"]
+    assert completed("policy", "explain", "--backend", "na") == ["native"]
+    assert completed("run", "--policy", "s") == ["script", "standard", "strict"]
+    assert completed("che") == ["check", "checkpoints"]
+
+
+def test_a_shell_completes_ids_and_executors(redoma: InProcess, place: Path) -> None:
+    redoma("try", "--keep", "make", "clean")
+    (kept,) = [line.split()[0] for line in redoma("changes", "list")[1].splitlines()]
+    assert completed("changes", "apply", "") == [kept]
+    assert completed("audit", "show", kept[:3]) == [kept]
+    (place / "redoma.yaml").write_text("version: '1.0'\nnamespace: app\nentries: [{name: cell, kind: exec.jail}]\n")
+    assert completed("--config", "redoma.yaml", "exec", "ap") == ["app:cell"]
+    assert completed("--config", "nowhere.yaml", "exec", "ap") == []
+
+
+# --- what is said afterwards ---
+
+
+def test_changes_show_their_command_and_how_to_take_them_back(redoma: InProcess, place: Path) -> None:
+    redoma("try", "--keep", "make", "clean")
+    listed = redoma("changes", "list")[1]
+    assert "  make clean  " in listed
+    short = listed.split()[0]
+    assert "$ make clean\n" in redoma("changes", "show", short)[1]
+    applied = redoma("changes", "apply", short)[1]
+    assert applied == f"Applied 2 changes. To take it back: redoma changes undo {short}\n"
+    assert redoma(*applied.split("back: redoma ")[1].split())[0] == 0
+    assert (place / "build" / "part").read_text() == "made\n"
+    errors = redoma("try", "--apply-if-ok", "touch", "new")[2]
+    undo = errors.splitlines()[-1].split("Applied 1 change. To take it back: redoma ")[1]
+    assert redoma(*undo.split())[0] == 0
+    assert not (place / "new").exists()
+
+
+def test_rules_of_the_monitor_do_not_fill_the_newest_records(redoma: InProcess, place: Path) -> None:
+    redoma("run", "print('mine')")
+    for _ in range(2):
+        assert redoma("monitor", "check")[0] in (0, 1, 2)
+    tail = redoma("audit", "tail", "-n", "4")[1]
+    assert "print('mine')" in tail
+    assert "monitor:rule" not in redoma("audit", "tail", "--json")[1]
+    assert "print('mine')" not in redoma("audit", "tail", "-n", "4", "--all")[1]
+    # A label is its requester's to choose: nobody hides behind one.
+    redoma("run", "--label", "monitor:rule:load", "print('hidden')")
+    assert "print('hidden')" in redoma("audit", "tail", "-n", "4")[1]
+
+
+# --- what was typed makes no sense ---
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--policy", "strikt", "1"),
+        ("exec", "--policy", "strikt", "--", "ls"),
+        ("policy", "explain", "--policy", "strikt", "1"),
+    ],
+)
+def test_an_unknown_policy_is_wrong_usage(redoma: InProcess, arguments: tuple[str, ...]) -> None:
+    status, _, errors = redoma(*arguments)
+    assert (status, errors) == (
+        2,
+        "redoma: policy 'strikt': choose none, standard, script, strict or core\n  next: did you mean 'strict'?\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("try", "--project", "nosuch", "ls"), ("exec", "--workspace", "read-only", "--project", "nosuch", "ls")],
+)
+def test_a_project_that_is_not_there_is_wrong_usage(redoma: InProcess, place: Path, arguments: tuple[str, ...]) -> None:
+    status, _, errors = redoma(*arguments)
+    assert (status, errors) == (
+        2,
+        "redoma: the project nosuch can't be used: there is no such directory\n  next: name a directory\n",
+    )
+
+
+def test_the_example_of_native_works_in_the_current_directory(redoma: InProcess, place: Path) -> None:
+    assert "redoma run --lang bash --backend native --cwd . 'ls | wc -l'" in redoma("run", "--help")[1]
+    assert redoma("run", "--lang", "bash", "--backend", "native", "--cwd", ".", "ls | wc -l")[1] == "2\n"
+
+
+@pytest.mark.parametrize(("command", "usage"), [("run", 2), ("check", 3)])
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_no_code_is_said_to_be_none(redoma: InProcess, command: str, usage: int, text: str) -> None:
+    status, _, errors = redoma(command, text)
+    assert (status, errors.splitlines()[0]) == (usage, "redoma: there is no code: the text is empty")
+
+
+def test_an_option_of_a_script_has_its_place(redoma: InProcess, place: Path) -> None:
+    (place / "script.py").write_text("import sys; print(sys.argv[1:])\n")
+    status, _, errors = redoma("run", "script.py", "a", "--verbose")
+    assert (status, "options of the script go after `--`" in errors) == (2, True)
+    assert redoma("run", "script.py", "a", "--", "--verbose")[1] == "['a', '--verbose']\n"
+
+
+@pytest.mark.parametrize("group", ["approvals", "audit", "changes", "config", "policy"])
+def test_a_group_of_commands_alone_shows_its_help(redoma: InProcess, group: str) -> None:
+    status, output, errors = redoma(group)
+    assert (status, output.startswith(f"Usage: redoma {group} "), errors) == (0, True, "")
+
+
+def test_monitor_alone_is_no_good_news(redoma: InProcess) -> None:
+    assert redoma("monitor")[0] == 3
+
+
+def test_the_program_of_a_checkout_can_be_linked_to(tmp_path: Path) -> None:
+    scripts = tmp_path / "checkout" / "scripts"
+    programs = tmp_path / "checkout" / ".venv" / "bin"
+    scripts.mkdir(parents=True)
+    programs.mkdir(parents=True)
+    shutil.copy(Path(__file__).parents[3] / "scripts" / "redoma", scripts)
+    for path, text in {scripts / "setup": "#!/bin/sh\n", programs / "redoma": '#!/bin/sh\necho "ran $1"\n'}.items():
+        path.write_text(text)
+        path.chmod(0o755)
+    (tmp_path / "link").symlink_to("checkout/scripts/redoma")
+    done = subprocess.run(["./link", "doctor"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("ran doctor\n", "")
