@@ -28,22 +28,7 @@ if TYPE_CHECKING:
         validate_code,
     )
     from .facades.safe import execute_safe
-    from .models import (
-        Approval,
-        Chunk,
-        Decision,
-        Denial,
-        Evaluation,
-        Finding,
-        Isolation,
-        Level,
-        Limits,
-        Request,
-        Result,
-        Status,
-        Usage,
-    )
-    from .models.errors import (
+    from .lib.errors import (
         ApprovalError,
         AuditError,
         BackendError,
@@ -60,6 +45,21 @@ if TYPE_CHECKING:
         Unsupported,
         WorkspaceError,
     )
+    from .models import (
+        Approval,
+        Chunk,
+        Decision,
+        Denial,
+        Evaluation,
+        Finding,
+        Isolation,
+        Level,
+        Limits,
+        Request,
+        Result,
+        Status,
+        Usage,
+    )
     from .models.result_parts import Artifact, Diagnosis
     from .pipeline.executor import AsyncExecutor
     from .pipeline.streaming import AsyncLiveRun
@@ -74,7 +74,7 @@ _HOMES = {
     "backends.base": "Backend Capabilities Outcome",
     "backends.fake": "Answer FakeBackend",
     "config": "Config",
-    "models.errors": (
+    "lib.errors": (
         "ApprovalError AuditError BackendError BackendUnavailable CallbackError ConfigError Conflict InvalidRequest "
         "NotWritten PolicyError RedomaError Refused StoreError Unsupported WorkspaceError"
     ),

@@ -13,8 +13,8 @@ from approval_stage import RISKY, START, Stage, case_of, effect_of
 
 from redoma.approval import STATES, Ask, Callback, Case, Chain, Console, Deny, Queue, digest_of, setting_of
 from redoma.approval.ask import decode, encode, is_same_person, stored
+from redoma.lib.errors import ApprovalError, AuditError
 from redoma.models import Decision, Limits, Request, Seed, Status
-from redoma.models.errors import ApprovalError, AuditError
 
 
 @pytest.fixture

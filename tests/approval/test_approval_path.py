@@ -15,8 +15,8 @@ from redoma import AsyncExecutor, Config, FakeBackend, Refused, Result, Status
 from redoma.approval import Ask, Callback
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, AuditConfig, DockerConfig, DockerEntry, MontyEntry, NativeEntry, PolicyConfig
+from redoma.lib.errors import ApprovalError, InvalidRequest
 from redoma.models import Approval, Decision
-from redoma.models.errors import ApprovalError, InvalidRequest
 
 
 class Way:

@@ -11,8 +11,8 @@ from approval_stage import RISKY, Stage, case_of
 
 from redoma.approval import Case
 from redoma.approval.ask import encode
+from redoma.lib.errors import ApprovalError, StoreError
 from redoma.models import Limits, Status
-from redoma.models.errors import ApprovalError, StoreError
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from approval_job import EVIL, Job, found, job_with_scripts, yes
 from redoma import AsyncExecutor, Status
 from redoma.approval import Ask, describe
 from redoma.approval.webhook import summary
+from redoma.lib.errors import ApprovalError
 from redoma.models import Approval, Request
-from redoma.models.errors import ApprovalError
 from redoma.pipeline.executed_files import Bound, View, bind
 from redoma.policy import executes
 

@@ -15,9 +15,9 @@ import pytest
 from approval_stage import Stage, case_of
 
 from redoma.lib import sqlite as store_module
+from redoma.lib.errors import StoreError
 from redoma.lib.sqlite import APPROVALS, Schema, Store
 from redoma.models import Status
-from redoma.models.errors import StoreError
 
 NOBODY = 65432
 

@@ -16,9 +16,9 @@ from listening import Listener
 from redoma.approval import Gate
 from redoma.approval import webhook as webhook_module
 from redoma.approval.webhook import webhook
+from redoma.lib.errors import ApprovalError
 from redoma.lib.sqlite import Store
 from redoma.models import Status
-from redoma.models.errors import ApprovalError
 
 
 @pytest.fixture

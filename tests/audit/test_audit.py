@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redoma.audit import AuditLog, files
-from redoma.models.errors import AuditError
+from redoma.lib.errors import AuditError
 
 NOBODY = 65534
 

@@ -17,7 +17,7 @@ import pytest
 from audit_helpers import INTENT, exit_code, fork, log_on, mode, run_days
 
 from redoma.audit import AuditLog
-from redoma.models.errors import AuditError
+from redoma.lib.errors import AuditError
 
 
 @pytest.fixture

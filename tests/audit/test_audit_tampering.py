@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from redoma.audit import AuditLog, Problem
-from redoma.models.errors import AuditError
+from redoma.lib.errors import AuditError
 
 FIRST, SECOND, THIRD = "audit-2026-01-01.jsonl", "audit-2026-01-02.jsonl", "audit-2026-01-03.jsonl"
 LATER = "audit-2026-01-04.jsonl"

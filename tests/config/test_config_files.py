@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from redoma import config
 from redoma.config import InvalidFile, NativeEntry
+from redoma.lib.errors import ConfigError
 from redoma.models import Decision, MiB
-from redoma.models.errors import ConfigError
 from redoma.policy import load as load_policy
 
 

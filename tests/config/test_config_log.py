@@ -8,7 +8,7 @@ import pytest
 from config_place import Place
 
 from redoma.config import LogConfig
-from redoma.models.errors import ConfigError
+from redoma.lib.errors import ConfigError
 
 
 @pytest.fixture

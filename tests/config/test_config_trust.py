@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from redoma import config
 from redoma.config import Config
+from redoma.lib.errors import ConfigError
 from redoma.models import Decision, Limits
-from redoma.models.errors import ConfigError
 from redoma.policy import PACKS
 from redoma.policy import load as load_policy
 

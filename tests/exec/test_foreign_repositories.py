@@ -13,8 +13,8 @@ import pytest
 from process_stage import configured
 
 from redoma import Executor, Result
+from redoma.lib.errors import BackendError
 from redoma.models import Language, Request, Status
-from redoma.models.errors import BackendError
 from redoma.pipeline.foreign_repositories import protected
 
 MARK = "ran-on-the-host"

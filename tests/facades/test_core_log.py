@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from redoma.facades.core_log import CoreLog
-from redoma.models.errors import AuditError
+from redoma.lib.errors import AuditError
 
 
 @pytest.fixture

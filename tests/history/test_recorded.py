@@ -16,8 +16,8 @@ from redoma.config import AuditConfig, NativeEntry
 from redoma.history.recorded import Recorded, recorded
 from redoma.history.search import runs
 from redoma.history.stats import overview
+from redoma.lib.errors import AuditError
 from redoma.models import Approval, Decision, Limits, Request
-from redoma.models.errors import AuditError
 from redoma.pipeline.submission import Asked
 from redoma.policy import Policy, evaluate
 

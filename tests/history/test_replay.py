@@ -16,8 +16,8 @@ from redoma.audit.inputs import Inputs
 from redoma.config import AuditConfig, PolicyConfig
 from redoma.history.recorded import Recorded, is_kept, pairs, recorded
 from redoma.history.replay import Replayed, Replayer
+from redoma.lib.errors import AuditError
 from redoma.models import Approval, Decision, Request
-from redoma.models.errors import AuditError
 from redoma.pipeline.submission import Asked
 from redoma.policy import Rule
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from after_stage import CRITICAL, NOON, OK, WARNING, found
 
+from redoma.lib.errors import StoreError
 from redoma.lib.sqlite import Store
-from redoma.models.errors import StoreError
 from redoma.monitor import history as history_module
 from redoma.monitor.history import DAY, History
 from redoma.monitor.model import Check, Deed

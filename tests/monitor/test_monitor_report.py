@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, found
 
-from redoma.models.errors import InvalidRequest
+from redoma.lib.errors import InvalidRequest
 from redoma.monitor.history import History
 from redoma.monitor.model import Check, Deed, Round, Verdict
 from redoma.monitor.report import kind_of, render

@@ -216,7 +216,7 @@ def test_each_ready_made_check_finds_what_it_is_for(executor: Executor) -> None:
 
 
 def test_only_some_checks_can_be_asked_for_and_a_wrong_name_is_told(executor: Executor, tmp_path: Path) -> None:
-    from redoma.models.errors import InvalidRequest
+    from redoma.lib.errors import InvalidRequest
 
     found = executor.wait(Monitor(Plan(checks=CHECKS), executor.core, only=["clock"]).round())
     assert [v.check for v in found.verdicts] == ["clock"]

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from artifact_run import LINES, Run, left, whole
 
-from redoma.models.errors import RedomaError
+from redoma.lib.errors import RedomaError
 from redoma.models.result_parts import Artifact
 from redoma.output.artifacts import Kept, Store, files
 

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 from artifact_run import LINES, SHORT, Run, left, whole
 
+from redoma.lib.errors import InvalidRequest, RedomaError
 from redoma.models import KiB, MiB
-from redoma.models.errors import InvalidRequest, RedomaError
 from redoma.output.artifacts import Store, flow
 from redoma.output.capture import Capture, Ends
 from redoma.redaction import Redactor

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redoma.lib.errors import InvalidRequest
 from redoma.models import Evaluation, Result, Status
-from redoma.models.errors import InvalidRequest
 from redoma.output.expect import applied, expectation
 from redoma.output.expect import schema as schemas
 from redoma.output.expect.text import DEEPEST, MOST_BYTES

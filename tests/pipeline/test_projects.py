@@ -17,9 +17,9 @@ from redoma.approval import Ask, Book, Callback, Case
 from redoma.approval.ask import decode
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, PolicyConfig
+from redoma.lib.errors import ApprovalError, Conflict, WorkspaceError
 from redoma.lib.sqlite import NAME, Store
 from redoma.models import Approval, Decision, Effect, Request
-from redoma.models.errors import ApprovalError, Conflict, WorkspaceError
 from redoma.pipeline.projects import to_ask
 
 ASKS = ["sh", "-c", "sudo true; echo changed > a.txt"]

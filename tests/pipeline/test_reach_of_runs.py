@@ -20,8 +20,8 @@ from redoma.audit import AuditLog
 from redoma.backends.base import Control, Outcome, Sink
 from redoma.backends.fake import Answer, FakeBackend
 from redoma.config import DockerEntry
+from redoma.lib.errors import Unsupported
 from redoma.models import Request
-from redoma.models.errors import Unsupported
 from redoma.models.reach import HOST, NOTHING, Reach
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

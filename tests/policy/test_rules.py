@@ -9,8 +9,8 @@ import time
 import msgspec
 import pytest
 
+from redoma.lib.errors import PolicyError
 from redoma.models import Decision, Evaluation, Language, Request
-from redoma.models.errors import PolicyError
 from redoma.policy import PACKS, Policy, Rule, evaluate, load
 from redoma.policy.evaluate import MAX_FINDINGS, UNREADABLE
 

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from redoma.backends.jail import JailBackend
-from redoma.models.errors import BackendError, BackendUnavailable
+from redoma.lib.errors import BackendError, BackendUnavailable
 from redoma.scripts import ScriptValidator, bash_syntax
 from redoma.scripts.bash_syntax import Bash
 

@@ -29,8 +29,8 @@ import overlay_cases
 
 from redoma.backends.base import Entry, Outcome
 from redoma.backends.jail import JailBackend
+from redoma.lib.errors import InvalidRequest
 from redoma.models import Effect, Limits, Request
-from redoma.models.errors import InvalidRequest
 from redoma.workspace.effects import effect_of
 from redoma.workspace.kept import Changes
 from redoma.workspace.tree import Tree

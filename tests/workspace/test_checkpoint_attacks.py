@@ -13,7 +13,7 @@ import pytest
 from checkpoint_stage import everything, in_a_fork, stage, take
 
 from redoma.backends import linux
-from redoma.models.errors import BackendError
+from redoma.lib.errors import BackendError
 from redoma.workspace.checkpoint import Checkpoint, recover
 from redoma.workspace.tree import Tree
 

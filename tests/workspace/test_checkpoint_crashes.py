@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from checkpoint_stage import NOBODY, everything, in_a_fork, killed_before, stage, take
 
-from redoma.models.errors import BackendError
+from redoma.lib.errors import BackendError
 from redoma.workspace.checkpoint import Checkpoint, recover
 
 

@@ -17,7 +17,7 @@ import pytest
 from checkpoint_stage import NOBODY, everything, in_a_fork, stage, take
 
 from redoma.backends import linux
-from redoma.models.errors import BackendError, InvalidRequest
+from redoma.lib.errors import BackendError, InvalidRequest
 from redoma.workspace import snapshot
 from redoma.workspace.checkpoint import Busy, Checkpoint
 from redoma.workspace.snapshot import Bounds

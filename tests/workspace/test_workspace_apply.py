@@ -14,7 +14,7 @@ from workspace_stage import NOBODY, Layer, Stage, as_an_ordinary_user, in_a_chil
 
 from redoma.backends import linux
 from redoma.backends.base import Entry
-from redoma.models.errors import WorkspaceError
+from redoma.lib.errors import WorkspaceError
 from redoma.workspace import journal
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from workspace_stage import Stage, snapshot
 
-from redoma.models.errors import Conflict, WorkspaceError
+from redoma.lib.errors import Conflict, WorkspaceError
 
 
 @pytest.fixture

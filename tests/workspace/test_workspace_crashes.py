@@ -13,7 +13,7 @@ import pytest
 from workspace_stage import Stage, as_an_ordinary_user, copy_of, fast_directory, in_a_child, opened, snapshot
 
 from redoma.backends.scratch import remove_tree
-from redoma.models.errors import WorkspaceError
+from redoma.lib.errors import WorkspaceError
 from redoma.workspace import journal
 
 Snapshot = dict[str, tuple[Any, ...]]

@@ -14,8 +14,8 @@ import pytest
 from workspace_stage import Layer, Stage, as_an_ordinary_user, snapshot
 
 from redoma.backends.base import Entry
+from redoma.lib.errors import Conflict, WorkspaceError
 from redoma.models import Change, Effect, Version
-from redoma.models.errors import Conflict, WorkspaceError
 from redoma.workspace import diffs
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from workspace_stage import NOBODY, Stage, in_a_child, snapshot
 
+from redoma.lib.errors import WorkspaceError
 from redoma.models import Effect
-from redoma.models.errors import WorkspaceError
 from redoma.workspace import journal, private
 from redoma.workspace.kept import Changes
 

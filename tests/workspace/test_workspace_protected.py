@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from workspace_stage import Stage, snapshot
 
-from redoma.models.errors import WorkspaceError
+from redoma.lib.errors import WorkspaceError
 from redoma.workspace.protected import must_be_a_project, named, protected, repositories
 
 PROTECTED = [

@@ -17,7 +17,7 @@ import pytest
 from workspace_stage import Stage, snapshot
 
 from redoma.backends import linux
-from redoma.models.errors import Conflict, WorkspaceError
+from redoma.lib.errors import Conflict, WorkspaceError
 from redoma.workspace import journal
 
 

@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from ..lib.errors import Absent, ApprovalError
 from ..models import Approval
-from ..models.errors import Absent, ApprovalError
 from .ask import Ask
 from .book import Book
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from ..lib.errors import ApprovalError, StoreError
 from ..models import Approval, Effect, Evaluation, Level, Request
-from ..models.errors import ApprovalError, StoreError
 from ..output.capture import sanitise
 
 _NOT_BOUND = frozenset({"id", "reason", "secrets"})

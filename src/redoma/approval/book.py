@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from ..lib.errors import ApprovalError
 from ..lib.sqlite import Store
 from ..models import Approval
-from ..models.errors import ApprovalError
 from ..redaction import Redactor
 from .ask import Ask, decode, encode, is_same_person
 

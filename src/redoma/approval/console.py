@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from ..lib.errors import Absent
 from ..models import Approval
-from ..models.errors import Absent
 from .ask import Ask
 from .book import utc_now
 from .show import describe

@@ -11,9 +11,9 @@ from datetime import timedelta
 import msgspec
 
 from .. import telemetry
+from ..lib.errors import Absent, ApprovalError, InvalidRequest, RedomaError
 from ..lib.sqlite import Store
 from ..models import Approval, Request, Status
-from ..models.errors import Absent, ApprovalError, InvalidRequest, RedomaError
 from .approvers import NOBODY, Approver, Deny, Queue
 from .ask import Ask, Case, digest_of, stored, unchecked
 from .book import Audit, Book, Entry, changed_files, unusable

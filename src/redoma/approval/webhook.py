@@ -12,7 +12,7 @@ import msgspec
 
 from .. import telemetry
 from ..lib import posting
-from ..models.errors import ApprovalError
+from ..lib.errors import ApprovalError
 from ..output.capture import clean, visible
 from ..redaction import Redactor
 from .ask import Ask

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ..models.errors import AuditError
+from ..lib.errors import AuditError
 from .files import closing, locked, open_private, reporting, write_all
 
 

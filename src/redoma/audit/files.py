@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..models.errors import AuditError
+from ..lib.errors import AuditError
 
 LOCK_SECONDS = 10.0
 """An append holds the lock for microseconds, so a wait this long means that its holder is stopped."""

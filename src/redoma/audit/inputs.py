@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
+from ..lib.errors import RedomaError
 from ..models import MiB
-from ..models.errors import RedomaError
 from .files import closing, locked, open_directory, open_private, open_regular, require_ours, write_all
 
 LARGEST = 4 * MiB

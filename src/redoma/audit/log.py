@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ..models.errors import AuditError
+from ..lib.errors import AuditError
 from ..telemetry import ERROR, recorded, tell
 from . import read, verify
 from .files import closing, locked, open_directory, open_private, open_regular, reporting, require_ours, write_all

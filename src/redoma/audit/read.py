@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..models.errors import AuditError
+from ..lib.errors import AuditError
 from .files import open_regular, reporting
 from .record import MAX_LINE, Record, is_log_name, read_frame, read_lines
 

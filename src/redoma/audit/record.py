@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from ..models.errors import AuditError
+from ..lib.errors import AuditError
 
 GENESIS = "0" * 64
 """What the first record names as the hash before it."""

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from ..models.errors import AuditError
+from ..lib.errors import AuditError
 from .files import closing, locked, open_directory, open_regular, reporting
 from .record import GENESIS, Frame, Head, is_log_name, read_frame, read_lines
 

@@ -16,8 +16,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from ..lib.errors import InvalidRequest
 from ..models import Isolation, Language, Limits, Request, Seed, Status, Stream, Usage, WorkspaceKind
-from ..models.errors import InvalidRequest
 from ..models.reach import Reach
 
 Sink = Callable[[Stream, bytes], bool]

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
+from ..lib.errors import BackendError
 from ..models import LANGUAGES, Isolation, Limits, Request, Status, Stream, Usage
-from ..models.errors import BackendError
 from ..models.reach import HOST, Reach
 from .base import Capabilities, Control, Outcome, Sink
 from .collect import wanted

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..models.errors import BackendError
+from ..lib.errors import BackendError
 
 
 @contextmanager

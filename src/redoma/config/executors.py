@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ..lib.errors import InvalidRequest
 from ..lib.units import ENGINES, engine_problem, format_size
 from ..models import Limits, MiB, Request
-from ..models.errors import InvalidRequest
 from .model import DockerEntry, Entry, JailEntry, MontyEntry
 from .reader import Reader, nearest
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import msgspec
 
+from ..lib.errors import ConfigError
 from ..models import Decision, Limits
-from ..models.errors import ConfigError
 
 if TYPE_CHECKING:
     from ..policy import Permit, Policy, Rule

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from ..models.errors import ConfigError
+from ..lib.errors import ConfigError
 from .model import LogFormat, LogLevel, printable, refuse
 
 NAME = "redoma.yaml"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType, inspect
 
+from ..lib.errors import InvalidRequest, PolicyError
 from ..models import Decision, Limits
-from ..models.errors import InvalidRequest, PolicyError
 from .document import Mapping, Node, Scalar, Sequence, parse
 from .executors import check_engine, checked
 from .model import ApprovalConfig, AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, LogConfig, Name, Problem

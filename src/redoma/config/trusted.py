@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..models.errors import ConfigError
+from ..lib.errors import ConfigError
 from .model import InvalidFile
 from .places import Source, not_ours, read, state_directory
 

@@ -33,8 +33,8 @@ from typing import Any, TypeVar, Unpack, cast
 
 from ..backends.base import Control
 from ..config import MontyEntry
+from ..lib.errors import BackendError, InvalidRequest, RedomaError, Refused
 from ..models import Decision, Result, Stream
-from ..models.errors import BackendError, InvalidRequest, RedomaError, Refused
 from ..pipeline.executor import Asked, AsyncExecutor
 from ..pipeline.intake import More, Options, must_be_configured, must_be_known
 from ..pipeline.streaming import AsyncLiveRun

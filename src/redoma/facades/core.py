@@ -18,8 +18,8 @@ from typing import Literal, TypedDict
 
 import msgspec
 
+from ..lib.errors import InvalidRequest
 from ..models import Decision, Limits, MiB, Result, Status
-from ..models.errors import InvalidRequest
 from ..output.capture import clean
 from ..pipeline import intake
 from ..pipeline.executor import Asked

@@ -14,7 +14,7 @@ import msgspec
 import redoma.exec
 from redoma.backends.lua import backend as lua
 from redoma.backends.lua.backend import LuaBackend, as_bytes, as_latin, as_text
-from redoma.models.errors import InvalidRequest
+from redoma.lib.errors import InvalidRequest
 from redoma.pipeline import intake
 from redoma.pipeline.executor import Asked
 

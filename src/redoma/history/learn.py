@@ -18,8 +18,8 @@ import msgspec
 
 from ..audit import Record
 from ..audit.inputs import Inputs
+from ..lib.errors import AuditError
 from ..models import Decision, Request
-from ..models.errors import AuditError
 from ..output.capture import visible
 from ..pipeline.executed_files import bind, seen_by
 from ..policy import Permit, Policy, executes, fingerprint, permit_lines, permit_of

@@ -15,8 +15,8 @@ import msgspec
 
 from ..audit import Record
 from ..audit.inputs import Inputs
+from ..lib.errors import AuditError, PolicyError
 from ..models import Decision, Request
-from ..models.errors import AuditError, PolicyError
 from ..policy import Policy, evaluate, fingerprint
 from ..policy.evaluate import facts_of
 from ..policy.facts import Fact

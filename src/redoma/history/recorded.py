@@ -15,8 +15,8 @@ import msgspec
 
 from ..audit import Record
 from ..audit.inputs import Inputs
+from ..lib.errors import AuditError, InvalidRequest
 from ..models import Decision, Finding, Language, Limits, Request, Seed, WorkspaceKind
-from ..models.errors import AuditError, InvalidRequest
 from ..models.reach import HOST, Reach
 from ..pipeline.submission import UNWANTED
 

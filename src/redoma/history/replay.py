@@ -21,8 +21,8 @@ from ..audit import AuditLog
 from ..audit.inputs import Inputs
 from ..backends.base import Backend
 from ..config import ApprovalConfig, Config, PolicyConfig, home
+from ..lib.errors import BackendUnavailable, InvalidRequest, PolicyError, RedomaError
 from ..models import Decision, Evaluation, KiB, Request, Result, Seed, Status
-from ..models.errors import BackendUnavailable, InvalidRequest, PolicyError, RedomaError
 from ..output.artifacts import Store as Artifacts
 from ..output.expect import Expectation, expectation
 from ..pipeline.executor import AsyncExecutor

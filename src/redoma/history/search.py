@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ..audit import Record
-from ..models.errors import InvalidRequest
+from ..lib.errors import InvalidRequest
 from .recorded import found_by, pairs
 
 

@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..models.errors import StoreError
+from .errors import StoreError
 
 NAME = "redoma.db"
 _BUSY_SECONDS = 5.0

@@ -15,11 +15,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from ..lib.errors import InvalidRequest
 from ..lib.units import parse_size
 from .effect import Change as Change
 from .effect import Effect as Effect
 from .effect import Version as Version
-from .errors import InvalidRequest
 from .reach import HOST, Reach
 from .result_parts import Artifact, Diagnosis
 from .result_parts import Seed as Seed

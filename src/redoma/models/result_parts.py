@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from .errors import RedomaError
+from ..lib.errors import RedomaError
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

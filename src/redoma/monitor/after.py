@@ -10,7 +10,7 @@ import logging
 
 import msgspec
 
-from ..models.errors import AuditError, StoreError
+from ..lib.errors import AuditError, StoreError
 from ..pipeline.executor import AsyncExecutor
 from . import notify, remedy
 from .aside import Aside

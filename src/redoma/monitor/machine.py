@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..lib.errors import RedomaError
 from ..lib.extras import pip_install
-from ..models.errors import RedomaError
 from ..output.capture import sanitise
 
 _MOST = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ..lib import posting
+from ..lib.errors import RedomaError
 from ..models import Decision, Status
-from ..models.errors import RedomaError
 from ..output.capture import clean
 from ..pipeline.executor import AsyncExecutor
 from ..redaction import Redactor

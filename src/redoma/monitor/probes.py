@@ -11,8 +11,8 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..lib.errors import RedomaError
 from ..models import KiB
-from ..models.errors import RedomaError
 from ..output.capture import clean
 from ..pipeline.executor import AsyncExecutor
 from ..redaction import Redactor

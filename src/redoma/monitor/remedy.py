@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from ..lib.errors import RedomaError
 from ..models import Result, Status
-from ..models.errors import RedomaError
 from ..pipeline.executor import AsyncExecutor
 from .history import History
 from .model import Check, Deed, Held, Remedy, Round, State, Verdict

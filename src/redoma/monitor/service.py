@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ..audit import DailyLog
-from ..models.errors import AuditError, RedomaError
+from ..lib.errors import AuditError, RedomaError
 from ..pipeline.executor import AsyncExecutor
 from ..pipeline.intake import must_be_known
 from ..telemetry import metrics

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from ..backends.base import Outcome, exceeded
+from ..lib.errors import BackendError, BackendUnavailable, Unsupported
 from ..lib.units import format_size
 from ..models import Decision, Denial, Evaluation, Finding, Limits, Request, Status
-from ..models.errors import BackendError, BackendUnavailable, Unsupported
 from ..output.capture import clean
 from ..policy import Policy, permit_lines, permit_of
 from ..redaction import Redactor

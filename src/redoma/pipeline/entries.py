@@ -19,8 +19,8 @@ import msgspec
 
 from ..backends.base import Backend
 from ..config import Config, DockerEntry, Entry, JailEntry, MontyEntry, NativeEntry
+from ..lib.errors import InvalidRequest
 from ..models import Decision, Finding, Limits, Request
-from ..models.errors import InvalidRequest
 from . import denial, intake
 from .intake import Options
 

@@ -21,10 +21,7 @@ from ..audit import AuditLog
 from ..audit.inputs import Inputs
 from ..backends.base import Backend, Capabilities, Control
 from ..config import Config, DockerEntry, NativeEntry
-from ..lib.sqlite import NAME as DATABASE
-from ..lib.sqlite import Store
-from ..models import Decision, Evaluation, Language, Limits, MiB, Request, Result, Status, Stream
-from ..models.errors import (
+from ..lib.errors import (
     ApprovalError,
     AuditError,
     BackendError,
@@ -33,6 +30,9 @@ from ..models.errors import (
     StoreError,
     Unsupported,
 )
+from ..lib.sqlite import NAME as DATABASE
+from ..lib.sqlite import Store
+from ..models import Decision, Evaluation, Language, Limits, MiB, Request, Result, Status, Stream
 from ..models.reach import NOTHING, Reach
 from ..output.artifacts import Store as Artifacts
 from ..output.capture import Capture, Spool

@@ -22,8 +22,8 @@ from typing import IO, cast
 
 import msgspec
 
+from ..lib.errors import BackendError
 from ..models import Request
-from ..models.errors import BackendError
 from ..policy.facts import Command
 from ..policy.version_control import Unreadable, choosing, may_enter_submodules, only_looks, version_control
 

@@ -13,8 +13,8 @@ from typing import Any, TypedDict, get_args
 import msgspec
 
 from ..config import Config
+from ..lib.errors import InvalidRequest
 from ..models import LANGUAGES, Limits, Request, Stream, WorkspaceKind
-from ..models.errors import InvalidRequest
 
 _LONGEST_COMMAND = 6 << 20  # the kernel's own bound; what no system runs need not be written to the log
 

@@ -26,8 +26,8 @@ from ..approval import Ask, Case, Gate, Verdict, setting_of
 from ..approval.ask import decode, encode, stored
 from ..backends.base import Backend, Control, Outcome, OverlayBackend, Sink
 from ..backends.scratch import remove_tree
+from ..lib.errors import ApprovalError, BackendError, WorkspaceError
 from ..models import Decision, Effect, Evaluation, Level, Request, Status
-from ..models.errors import ApprovalError, BackendError, WorkspaceError
 from ..models.reach import EFFECT, Reach
 from ..redaction import Redactor
 from ..workspace.checkpoint import guarded

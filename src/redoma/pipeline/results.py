@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from ..backends.base import Outcome, Repr, exceeded
+from ..lib.errors import RedomaError
 from ..models import Change, Denial, Limits, Result, Status, Version
-from ..models.errors import RedomaError
 from ..output.capture import Captured, clean
 from ..output.diagnose import diagnose
 from ..output.expect import Expectation, applied

@@ -19,8 +19,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from ..lib.errors import CallbackError, RedomaError
 from ..models import Chunk, Result, Stream
-from ..models.errors import CallbackError, RedomaError
 from ..output.live import Live
 
 OnOutput = Callable[[Stream, str], Any]

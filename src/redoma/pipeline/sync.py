@@ -14,8 +14,8 @@ from typing import Any, TypeVar, Unpack
 from ..approval import Approver
 from ..backends.base import Backend
 from ..config import Config
+from ..lib.errors import CallbackError, RedomaError
 from ..models import Chunk, Evaluation, Language, Request, Result, Stream
-from ..models.errors import CallbackError, RedomaError
 from ..workspace.kept import Kept
 from ..workspace.restoring import Restored
 from .executor import AsyncExecutor

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from ..lib.errors import PolicyError
 from ..models import Decision, Language, Limits, Request
-from ..models.errors import PolicyError
 from ..models.reach import Resource
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from ..backends.base import uncancellable
+from ..lib.errors import BackendError, BackendUnavailable
 from ..models import Decision, Finding, Limits, MiB, Request, Status, Stream
-from ..models.errors import BackendError, BackendUnavailable
 from ..output.capture import clean
 from ..redaction import Redactor
 

@@ -21,8 +21,8 @@ import msgspec
 from .. import config as configuration
 from ..backends.base import exceeded, uncancellable
 from ..config import Config, DockerConfig, JailConfig
+from ..lib.errors import InvalidRequest
 from ..models import Limits, MiB, Request, Result, Status
-from ..models.errors import InvalidRequest
 from ..pipeline import intake
 from ..pipeline.executor import Asked, AsyncExecutor
 from .bash_syntax import Bash

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..models.errors import ConfigError
+from ..lib.errors import ConfigError
 from .events import ROOT, Fields, plain
 
 

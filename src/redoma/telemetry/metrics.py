@@ -23,8 +23,8 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from ..lib.errors import InvalidRequest, RedomaError
 from ..lib.extras import pip_install
-from ..models.errors import InvalidRequest, RedomaError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -13,8 +13,8 @@ from typing import NoReturn
 import msgspec
 
 from ..backends import linux
+from ..lib.errors import Conflict, WorkspaceError
 from ..models import Version
-from ..models.errors import Conflict, WorkspaceError
 from . import journal, private, staging
 from .diffs import shown
 from .journal import Journal, Mark, Thing, thing

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ..models.errors import NotWritten, RedomaError
+from ..lib.errors import NotWritten, RedomaError
 
 _MARK = ".redoma-"
 _LONGEST_NAME = 255

@@ -33,8 +33,8 @@ import msgspec
 from ..backends import linux
 from ..backends.base import uncancellable
 from ..backends.scratch import remove_tree
+from ..lib.errors import BackendError, InvalidRequest
 from ..models import Change, Effect
-from ..models.errors import BackendError, InvalidRequest
 from ..telemetry import WARNING, tell
 from .atomic import atomic_write
 from .comparing import Comparison

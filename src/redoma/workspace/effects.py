@@ -21,8 +21,8 @@ from typing import Literal
 import msgspec
 
 from ..backends.base import EVERYTHING, Entry
+from ..lib.errors import WorkspaceError
 from ..models import Change, Effect, Version
-from ..models.errors import WorkspaceError
 from . import diffs
 from .diffs import shown
 from .names import Names

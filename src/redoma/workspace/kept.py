@@ -26,8 +26,8 @@ from typing import Any, Literal
 import msgspec
 
 from ..backends.scratch import remove_tree
+from ..lib.errors import Conflict, RedomaError, WorkspaceError
 from ..models import Effect
-from ..models.errors import Conflict, RedomaError, WorkspaceError
 from ..telemetry import ERROR, WARNING, tell
 from . import journal, private, staging
 from .apply import Application

@@ -23,7 +23,7 @@ from typing import Any, Self
 import msgspec
 
 from ..backends import linux
-from ..models.errors import Conflict, WorkspaceError
+from ..lib.errors import Conflict, WorkspaceError
 from . import journal, private
 from .diffs import shown
 from .journal import Journal, Thing, thing

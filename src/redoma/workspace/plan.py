@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from ..lib.errors import WorkspaceError
 from ..models import Change, Version
-from ..models.errors import WorkspaceError
 from .diffs import shown
 from .protected import named
 from .tree import above

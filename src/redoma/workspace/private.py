@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..models.errors import WorkspaceError
+from ..lib.errors import WorkspaceError
 
 LOCK_SECONDS = 30.0
 """How long to wait for another process that keeps or applies changes."""

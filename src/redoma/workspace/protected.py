@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from ..models.errors import WorkspaceError
+from ..lib.errors import WorkspaceError
 
 # Each pattern means the path and everything below it. `*` is any part of one name, `**` any number of names.
 RULES: tuple[tuple[str, str], ...] = (

@@ -26,8 +26,8 @@ from typing import Literal, NamedTuple, Self
 import msgspec
 
 from ..backends import linux
+from ..lib.errors import BackendError
 from ..models import MiB
-from ..models.errors import BackendError
 from .atomic import attributes
 from .tree import BENEATH, Tree
 

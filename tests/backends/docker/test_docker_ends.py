@@ -19,8 +19,8 @@ from docker_bench import Line, docker, inspect, ours, run, until
 from redoma import AsyncExecutor, BackendError, Config, Status
 from redoma.backends.base import Control
 from redoma.backends.docker import Box, DockerBackend
+from redoma.lib.errors import BackendUnavailable
 from redoma.models import Request
-from redoma.models.errors import BackendUnavailable
 
 _SLEEPS = "import time\nprint('here')\ntime.sleep(600)"
 

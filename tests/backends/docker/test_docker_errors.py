@@ -21,8 +21,8 @@ from docker_bench import docker, ours, run
 
 from redoma import BackendError, InvalidRequest
 from redoma.backends.docker import Box, DockerBackend
+from redoma.lib.errors import BackendUnavailable
 from redoma.lib.extras import pip_install
-from redoma.models.errors import BackendUnavailable
 
 _EMPTY = "redoma-test/empty:1"
 

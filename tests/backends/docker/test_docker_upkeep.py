@@ -17,8 +17,8 @@ from redoma.backends.docker import Box, DockerBackend
 from redoma.backends.docker import container as containers
 from redoma.backends.docker import engine as engines
 from redoma.backends.docker.engine import Engine, labels
+from redoma.lib.errors import BackendUnavailable
 from redoma.models import Request
-from redoma.models.errors import BackendUnavailable
 
 _JUDGE = """
 import json, os, sys

@@ -16,7 +16,7 @@ from cgroup_helpers import NOBODY, as_nobody, in_a_fork, remove_groups
 from redoma.backends.jail import cgroup
 from redoma.backends.jail.cgroup import Cell, Cgroups, oom_kills_in
 from redoma.backends.jail.cgroup_place import Place, Unavailable
-from redoma.models.errors import BackendError
+from redoma.lib.errors import BackendError
 
 MB = 1 << 20
 

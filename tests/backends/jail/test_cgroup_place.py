@@ -20,7 +20,7 @@ from cgroup_helpers import NOBODY, as_nobody, in_a_fork, remove_groups, run_fix
 from redoma.backends.jail import cgroup_place
 from redoma.backends.jail.cgroup import V2, Cell, Cgroups
 from redoma.backends.jail.cgroup_place import MAIN, Place, Unavailable, enable, locate
-from redoma.models.errors import BackendError
+from redoma.lib.errors import BackendError
 
 ME = os.getpid()
 SOMEBODY = 1  # init, or whatever the first process of a container is: never started by us

@@ -82,7 +82,7 @@ RUN = """
 import asyncio
 from redoma import Request
 from redoma.backends.jail import JailBackend
-from redoma.models.errors import BackendError
+from redoma.lib.errors import BackendError
 async def run():
     jail = JailBackend(minimum=1)
     try:

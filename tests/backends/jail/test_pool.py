@@ -24,8 +24,8 @@ from jail_insides import behind, descriptors, eventually, is_alive, jail, look, 
 from redoma import AsyncExecutor, Config, Executor, Status
 from redoma.backends.jail import JailBackend
 from redoma.config import AuditConfig
+from redoma.lib.errors import BackendError
 from redoma.models import Limits, Request
-from redoma.models.errors import BackendError
 
 SLEEP = "import time; time.sleep(60)"
 Make = Callable[..., tuple[AsyncExecutor, JailBackend]]

@@ -24,8 +24,8 @@ from redoma.backends.jail import protocol, value
 from redoma.backends.jail.cell import Cell, Spec
 from redoma.backends.jail.launch import Zygote
 from redoma.backends.jail.run import Run
+from redoma.lib.errors import BackendError
 from redoma.models import Isolation, Limits, Request, Status
-from redoma.models.errors import BackendError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of any thread
 MiB = 1 << 20

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...lib.errors import BackendError, Unsupported
 from ...models import Isolation, Limits, Request, Status
-from ...models.errors import BackendError, Unsupported
 from ...telemetry import metrics
 from ..base import Capabilities, Control, Outcome, Sink, uncancellable
 from . import box as boxes

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from ...lib.errors import InvalidRequest
 from ...models import Language, Limits
-from ...models.errors import InvalidRequest
 from ...models.reach import Reach
 from . import stub, syscalls
 

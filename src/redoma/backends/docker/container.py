@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ...lib.errors import BackendError
 from ...models import Stream
-from ...models.errors import BackendError
 from ..base import uncancellable
 from . import words
 from .engine import Engine, labels

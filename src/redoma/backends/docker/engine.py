@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...lib.errors import BackendError, BackendUnavailable
 from ...lib.units import engine_problem
-from ...models.errors import BackendError, BackendUnavailable
 from ..base import uncancellable
 from . import words
 

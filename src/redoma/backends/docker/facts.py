@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from ...models.errors import BackendError, BackendUnavailable
+from ...lib.errors import BackendError, BackendUnavailable
 from ..jail.host import Fact
 from . import verdict
 from .box import Box

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from ...models.errors import BackendError
+from ...lib.errors import BackendError
 from ...telemetry import WARNING, tell
 from ..base import uncancellable
 from . import words

@@ -8,8 +8,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from ...lib.errors import BackendError, BackendUnavailable
 from ...models import Isolation, Request, Status, Stream, Usage
-from ...models.errors import BackendError, BackendUnavailable
 from ..base import Control, Outcome, Sink, ended_by, exceeded
 from . import stub
 from .container import Container

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from ...lib.errors import Unsupported
 from ...models import Language, Request
-from ...models.errors import Unsupported
 from ..collect import MOST_BYTES
 from .guest import END, READY, TAKEN, TOO_LARGE, WORKSPACE
 

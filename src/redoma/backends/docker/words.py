@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from ...lib.errors import BackendError, BackendUnavailable
 from ...lib.extras import pip_install
 from ...lib.units import ENGINES
-from ...models.errors import BackendError, BackendUnavailable
 
 
 class CannotStart(BackendError):

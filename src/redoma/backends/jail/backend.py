@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...lib.errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
 from ...models import Isolation, Limits, Request
-from ...models.errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import linux

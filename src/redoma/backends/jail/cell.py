@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from ...lib.errors import BackendError
 from ...models import Seed, WorkspaceKind
-from ...models.errors import BackendError
 from ..base import new_seed
 from . import protocol
 from .cgroup import Cell as Group

@@ -20,7 +20,7 @@ import re
 import time
 from typing import Literal, NamedTuple
 
-from ...models.errors import BackendError
+from ...lib.errors import BackendError
 from .cgroup_place import Place, Unavailable, enable, locate, write
 
 _NAME = re.compile(r"redoma-(\d+)-(\d+)\.(\d+)-.")

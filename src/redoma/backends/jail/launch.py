@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...models.errors import BackendError, BackendUnavailable
+from ...lib.errors import BackendError, BackendUnavailable
 from . import protocol
 from .kernels import TMPFS_XATTRS
 from .layers import Layers

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from ...models.errors import BackendError, BackendUnavailable, RedomaError
+from ...lib.errors import BackendError, BackendUnavailable, RedomaError
 from ...telemetry import WARNING, tell
 from .cell import Cell, Spec, readable
 from .cgroup import Cgroups

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from ...lib.errors import BackendError
 from ...models import Isolation, Limits, Request, Status, Stream, Usage
-from ...models.errors import BackendError
 from ..base import Control, Outcome, Sink, ended_by, exceeded, uncancellable
 from . import protocol, value
 from .cell import Cell

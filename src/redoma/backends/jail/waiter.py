@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from ...models.errors import RedomaError
+from ...lib.errors import RedomaError
 from .cell import Cell, Spec
 
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import msgspec
 
+from ...lib.errors import BackendUnavailable, InvalidRequest, RedomaError
 from ...lib.extras import pip_install
 from ...models import Isolation, Limits, Request, Status, Stream
-from ...models.errors import BackendUnavailable, InvalidRequest, RedomaError
 from ..base import Backend, Capabilities, Control, Outcome, Sink, uncancellable
 from ..inside import is_seen_in_cells
 from . import host

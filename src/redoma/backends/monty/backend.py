@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...lib.errors import BackendError, BackendUnavailable, Unsupported
 from ...lib.extras import pip_install
 from ...models import Isolation, KiB, Limits, MiB, Request, Seed, Status, Stream, Usage
-from ...models.errors import BackendError, BackendUnavailable, Unsupported
 from ...models.reach import NOTHING
 from ..base import Capabilities, Control, Outcome, Sink, exceeded, new_seed
 from ..inside import is_seen_in_cells

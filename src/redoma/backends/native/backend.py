@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
+from ...lib.errors import BackendError, BackendUnavailable
 from ...models import Isolation, Limits, Request, Status, Stream, Usage
-from ...models.errors import BackendError, BackendUnavailable
 from ...models.reach import HOST
 from ..base import Capabilities, Control, Outcome, Sink, ended_by, exceeded, uncancellable
 from ..collect import collect

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 import redoma
-from redoma.models.errors import InvalidRequest, RedomaError
+from redoma.lib.errors import InvalidRequest, RedomaError
 
 from .common import FAILED, READER_GONE, UNKNOWN, USAGE, CommandGroup, EndsInCommand, State, print_json
 

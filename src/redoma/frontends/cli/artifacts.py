@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from redoma.lib.errors import InvalidRequest
 from redoma.models import Stream
-from redoma.models.errors import InvalidRequest
 
 from .common import State, columns, json_option, print_json
 from .complete import outputs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redoma.models.errors import WorkspaceError
+from redoma.lib.errors import WorkspaceError
 
 from .common import CommandGroup, State, columns, json_option, print_json
 from .effects import name

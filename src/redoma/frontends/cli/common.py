@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO, TypeVar
 
 import click
 
+from redoma.lib.errors import InvalidRequest
 from redoma.models import Language
-from redoma.models.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from redoma.models.errors import ConfigError
+from redoma.lib.errors import ConfigError
 
 from .common import CommandGroup, State, columns, forget_what_was_typed, json_option, print_json
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from redoma.models.errors import InvalidRequest, RedomaError
+from redoma.lib.errors import InvalidRequest, RedomaError
 
 from .common import EndsInCommand, State, columns, given_command, print_json
 from .complete import entries

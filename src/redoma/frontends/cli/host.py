@@ -54,7 +54,7 @@ def doctor(state: State, as_json: bool) -> int:
 
 
 def _examine(backend: Any, facts: list[dict[str, str]]) -> dict[str, Any]:
-    from redoma.models.errors import BackendUnavailable
+    from redoma.lib.errors import BackendUnavailable
 
     if lacking := [fact["name"] for fact in facts if fact["state"] == "missing"]:
         why = f"it needs what is missing here: {', '.join(lacking)}"
@@ -81,7 +81,7 @@ def _facts(backend: Any) -> list[dict[str, str]]:
 
 def _audit(state: State) -> dict[str, Any]:
     from redoma.audit import AuditLog
-    from redoma.models.errors import AuditError
+    from redoma.lib.errors import AuditError
 
     settings = state.config.audit
     if not settings.enabled:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from redoma.models.errors import InvalidRequest
+from redoma.lib.errors import InvalidRequest
 
 from .common import Size, State, json_option, read_source
 from .complete import files

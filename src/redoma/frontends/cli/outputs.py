@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from redoma.models.errors import InvalidRequest
+from redoma.lib.errors import InvalidRequest
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

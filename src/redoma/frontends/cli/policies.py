@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from redoma.lib.errors import InvalidRequest
 from redoma.models import Decision, Finding, Language
-from redoma.models.errors import InvalidRequest
 
 from .common import (
     CommandGroup,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redoma.models.errors import AuditError, InvalidRequest
+from redoma.lib.errors import AuditError, InvalidRequest
 from redoma.output.capture import visible
 
 from .common import FAILED, State, audit_log, columns, json_option, print_json

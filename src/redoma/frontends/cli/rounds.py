@@ -78,7 +78,7 @@ def history_of(state: State, plan: Plan) -> History | None:
 
 
 def write_reports(reports: Sequence[Path], found: Round, history: History | None, plan: Plan) -> None:
-    from redoma.models.errors import StoreError
+    from redoma.lib.errors import StoreError
     from redoma.monitor.report import kind_of, render
     from redoma.workspace.atomic import atomic_write
 

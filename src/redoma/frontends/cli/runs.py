@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from redoma.lib.errors import InvalidRequest
 from redoma.models import Decision, Denial, Language, Request, Result, Status
-from redoma.models.errors import InvalidRequest
 
 from .common import (
     FAILED,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from redoma.models.errors import InvalidRequest
+from redoma.lib.errors import InvalidRequest
 
 from .common import Moment, State, audit_log, columns, json_option, new_file, print_json, shown, since_option
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from redoma.lib.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 from redoma.models import Effect, Result
-from redoma.models.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 
 from .common import EndsInCommand, State, forget_what_was_typed, given_command, is_a_dialogue, project_directory
 from .effects import name, show_diffs, summary, tree

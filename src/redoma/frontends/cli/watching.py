@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from redoma.models.errors import RedomaError
+from redoma.lib.errors import RedomaError
 
 from . import rounds as shared
 from .common import State, columns, json_option, print_json
@@ -196,7 +196,7 @@ def _draw(found: Round, history: History | None, interval: float) -> None:
 
 
 def _sparks(found: Round, history: History | None, width: int) -> Iterator[str]:
-    from redoma.models.errors import StoreError
+    from redoma.lib.errors import StoreError
     from redoma.monitor.report.story import amount, gather
 
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, get_args
 
-from ...models.errors import InvalidRequest
+from ...lib.errors import InvalidRequest
 from ..history import History
 from ..model import Check, Round
 from .story import gather

@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
+from ...lib.errors import InvalidRequest, RedomaError
 from ...models import MiB, Stream
-from ...models.errors import InvalidRequest, RedomaError
 from ...models.result_parts import Artifact
 from ...redaction import Redactor
 from . import files

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ...models.errors import RedomaError
+from ...lib.errors import RedomaError
 
 MOST_FILES = 10_000
 _NAME = re.compile(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream>stdout|stderr)\Z")

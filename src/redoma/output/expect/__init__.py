@@ -24,8 +24,8 @@ from typing import Any
 
 import msgspec
 
+from ...lib.errors import InvalidRequest, RedomaError
 from ...models import Result, Status
-from ...models.errors import InvalidRequest, RedomaError
 from ...redaction import Redactor
 from ..capture import clean
 from . import text as json_text

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
+from ...lib.errors import InvalidRequest
 from ...lib.extras import pip_install
 from ...models import KiB
-from ...models.errors import InvalidRequest
 from .text import Mismatch, path_of
 
 LARGEST_SCHEMA = 256 * KiB

@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from . import Result
+    from ..models import Result
 
 
 class RedomaError(Exception):
