@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import redoma
 from redoma import AsyncExecutor, Config, Executor, Limits, Status
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail import setup as jail_setup
@@ -41,6 +42,35 @@ def test_every_link_to_a_heading_finds_it(document: Path) -> None:
         text = (document.parent / file if file else document).read_text()
         headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
         assert heading in [re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings]
+
+
+def test_every_page_is_on_the_site() -> None:
+    shown = set(re.findall(r"([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")}
+    decisions = {page for page in pages if page.startswith("decisions/0")}  # the list of decisions leads to these
+    assert pages - decisions == shown - {"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
+
+
+def test_the_api_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    shown = set(re.findall(r"^::: redoma\.(\w+)$", page, re.MULTILINE))
+    errors = {name for name in redoma.__all__ if _is_error(getattr(redoma, name))}  # these have a page of their own
+    modules = {"approval", "metrics", "scripts"}  # each has a guide
+    assert shown == set(redoma.__all__) - errors - modules
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
+
+
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    built = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
+    )
+    assert (built.returncode, built.stderr) == (0, "")
+    loads = re.compile(r"<(?:script|img|link)[^>]*?(?:src|href)=[\"']?https?://")
+    assert [page for page in tmp_path.rglob("*.html") if loads.search(page.read_text())] == []
 
 
 def test_the_example_of_a_configuration_is_a_valid_one(tmp_path: Path) -> None:
