@@ -194,8 +194,12 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+SLOW = int(os.environ.get("REDOMA_SLOW", "1"))
+"""How many times slower an emulated machine is."""
+
+
 def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * SLOW
     while not (answer := true()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return answer
@@ -203,7 +207,7 @@ def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 async def soon(true: Callable[[], bool], seconds: float = 10.0) -> bool:
     """Like `eventually`, while the event loop goes on."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * SLOW
     while not (answer := true()) and time.monotonic() < deadline:  # noqa: ASYNC110 - processes set no asyncio.Event
         await asyncio.sleep(0.01)
     return answer

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from jail_insides import (
+    SLOW,
     Part,
     behind,
     children_of,
@@ -37,7 +38,7 @@ from redoma import AsyncExecutor, Status
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail.run import Run
 
-_GENEROUS = 10.0  # seconds, where a quiet machine needs a few hundredths
+_GENEROUS = 10.0 * SLOW  # seconds, where a quiet machine needs a few hundredths
 _HERE = Path(__file__).parent
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jail_insides import SLOW
 
 from redoma import AsyncExecutor, Config, Executor, Result, Status
 from redoma.backends.monty.backend import MontyBackend
@@ -275,10 +276,10 @@ def processes_below(pid: int) -> dict[int, str]:
 
 def busy_worker(pid: int) -> int:
     """The one that computes: what is only armed has used next to no time."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 60 * SLOW
     while time.monotonic() < deadline:
         for child, name in processes_below(pid).items():
-            if name == "monty" and sum(map(int, _stat(child)[11:13])) > 20:
+            if name == "monty" and sum(map(int, _stat(child)[11:13])) > 20 * SLOW:
                 return child
         time.sleep(0.02)
     raise AssertionError(f"no worker is busy: {processes_below(pid)}")
@@ -297,9 +298,11 @@ def gone(pid: int) -> bool:
 
 def test_a_worker_killed_by_somebody_is_our_failure_and_the_next_run_works(config: Config) -> None:
     with monty(config, cells=True) as executor:
-        running = executor.start(executor.core.run("while True: pass", limits={"time": 60}, policy="none"))
+        running = executor.start(
+            executor.core.run("while True: pass", limits={"time": 60 * SLOW, "cpu": 120 * SLOW}, policy="none")
+        )
         os.kill(busy_worker(os.getpid()), signal.SIGKILL)
-        result = running.result(timeout=20)
+        result = running.result(timeout=20 * SLOW)
         assert (result.status, "worker died" in (result.error or "")) == (Status.FAILED, True)
         assert executor.run("1 + 1").value == 2
 

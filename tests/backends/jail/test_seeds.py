@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from jail_insides import SLOW
 
-from redoma import AsyncExecutor, Config
+from redoma import AsyncExecutor, Config, Limits
 from redoma.config import AuditConfig, JailConfig
 from redoma.models import Request, Seed
 from redoma.pipeline.submission import Asked
@@ -23,10 +24,12 @@ def kept(tmp_path: Path) -> Config:
 async def test_a_seed_gives_the_same_numbers_and_the_same_order_of_sets_again(kept: Config) -> None:
     show = SHOW.replace("list(", "__import__('numpy').random.random(), list(")
     async with AsyncExecutor(kept) as executor:
-        first = await executor.run(show, policy="none")
-        second = await executor.run(show, policy="none")
-        again = await executor.submit(Asked(Request(code=show, seed=first.seed), "none"))
-        other = await executor.submit(Asked(Request(code=show, seed=Seed(random=1, hashes=1)), "none"))
+        first = await executor.run(show, policy="none", timeout=30 * SLOW)
+        second = await executor.run(show, policy="none", timeout=30 * SLOW)
+        again = await executor.submit(Asked(Request(code=show, seed=first.seed, limits=Limits(time=30 * SLOW)), "none"))
+        other = await executor.submit(
+            Asked(Request(code=show, seed=Seed(random=1, hashes=1), limits=Limits(time=30 * SLOW)), "none")
+        )
     assert again.value == first.value
     assert again.seed == first.seed
     assert other.value[1] != first.value[1]
