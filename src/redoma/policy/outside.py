@@ -7,6 +7,7 @@ source makes are followed, in whatever order: a link that is made later only mak
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..models import Request
@@ -22,6 +23,8 @@ _NO_PLACE_TO_WORK = frozenset(
 """Where nobody has a project: what works there works on the system, by whatever path."""
 _TAKES_LINK_ITSELF = frozenset({"rm", "unlink", "mv", "ln", "rmdir"})
 _MAX_LINKS = 20
+_LINKS = re.compile(r"-[A-Za-z]*[sl]|--(?:symbolic-)?link\Z")
+_INTO = re.compile(r"-[A-Za-z]*t|--target-directory")
 
 
 def written_outside(request: Request, facts: Sequence[Fact]) -> Iterator[Trait]:
@@ -29,7 +32,9 @@ def written_outside(request: Request, facts: Sequence[Fact]) -> Iterator[Trait]:
     commands = [fact for fact in facts if isinstance(fact, Command) and fact.writes]
     if not commands:
         return
-    links = dict(pair for command in commands if command.name == "ln" for pair in _links(command))
+    links = dict(
+        pair for command in commands if _makes_links(command) for pair in _links(command) if pair[0] != pair[1]
+    )
     roots = [posixpath.normpath(root) for root in (request.project, request.cwd) if root]
     for command in commands:
         exact = command.name not in _TAKES_LINK_ITSELF
@@ -37,13 +42,20 @@ def written_outside(request: Request, facts: Sequence[Fact]) -> Iterator[Trait]:
             yield Trait(name="files.outside", line=command.line, column=command.column, text=command.text)
 
 
+def _makes_links(command: Command) -> bool:
+    """`ln`, and `cp` where it is told to make links instead of copies."""
+    return command.name == "ln" or (command.name == "cp" and any(map(_LINKS.match, command.args)))
+
+
 def _links(command: Command) -> Iterator[tuple[str, str]]:
     """The paths that may be a link once `ln` has run, and where each leads."""
     sources = [arg for arg in command.args if not arg.startswith("-")]
+    into = any(map(_INTO.match, command.args))  # -t DIRECTORY: then the last one is a source, too
     for place in command.writes:
-        for source in sources[:-1] or sources:
-            yield place, _joined(posixpath.dirname(place), source)
-            yield posixpath.join(place, posixpath.basename(source)), _joined(place, source)
+        for source in sources if into else sources[:-1] or sources:
+            if not into:
+                yield place, _joined(posixpath.dirname(place), source)
+            yield posixpath.normpath(posixpath.join(place, posixpath.basename(source))), _joined(place, source)
 
 
 def _joined(directory: str, path: str) -> str:

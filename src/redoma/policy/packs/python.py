@@ -106,7 +106,8 @@ READS_THE_WEB = r"requests\.(get|head)(\(\).*)?"
 
 _NETWORK = listed("""
     requests.*, requests_*.*, urllib.request.*, urllib2.*, urllib3.*, httpx.*, httpcore.*, aiohttp.*, http.client.*,
-    socket.*, ssl.wrap_socket, socketserver.*, ftplib.*, smtplib.*, aiosmtplib.*, imaplib.*, poplib.*, nntplib.*,
+    socket.*, ssl.wrap_socket, ssl.get_server_certificate, nltk.download, datasets.load_dataset,
+    socketserver.*, ftplib.*, smtplib.*, aiosmtplib.*, imaplib.*, poplib.*, nntplib.*,
     telnetlib.*, xmlrpc.client.*, asyncio.open_connection, asyncio.open_unix_connection, webbrowser.*, websocket.*,
     websockets.*, paramiko.*, asyncssh.*, fabric.*, pysftp.*, boto3.*, botocore.*, aioboto3.*, google.cloud.*,
     gspread.*, azure.*, kubernetes.*, slack_sdk.*, slack.*, discord.*, telegram.*, tweepy.*, twilio.*, sendgrid.*,
@@ -125,7 +126,7 @@ ON_THE_HOST = (
         calls=listed("""
             os.system, os.popen, os.exec*, os.spawn*, os.posix_spawn*, pty.spawn, subprocess.Popen*,
             subprocess.getoutput, subprocess.getstatusoutput, asyncio.create_subprocess_shell, commands.getoutput,
-            popen2.*, pexpect.*, sh.*, plumbum.*, ctypes.*, cffi.*, git.Repo*, pygit2.*
+            popen2.*, pexpect.*, pip.main, pip._internal*, sh.*, plumbum.*, ctypes.*, cffi.*, git.Repo*, pygit2.*
         """),
         attributes=("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"),
         match=("import os\nos.system('ls')", "import subprocess\nsubprocess.Popen(['ls'])"),
@@ -148,8 +149,9 @@ ON_THE_HOST = (
         touches=EVERYTHING,
         calls=listed("""
             pickle.*, _pickle.*, cPickle.*, dill.*, cloudpickle.*, marshal.load*, shelve.*, joblib.load, torch.load,
-            pandas.read_pickle, *.to_pickle
+            pandas.read_pickle, *.to_pickle, yaml.unsafe_load*
         """),
+        traits=("python.unsafe-load",),
         match=("import pickle\npickle.load(f)",),
         not_match=("import json\njson.load(f)",),
     ),
@@ -179,7 +181,7 @@ ON_THE_HOST = (
         reason="it changes data in a database",
         suggestion="read with SELECT, use a database in memory, or let a person run the change",
         touches=("files", "network"),
-        calls=("*.to_sql", "session.commit", "*.session.commit"),
+        calls=("*.to_sql", "session.commit", "*.session.commit", "sqlalchemy.orm.Session*.commit", "*.drop_all"),
         traits=("python.database-write",),
         match=(
             "import sqlite3\nsqlite3.connect('a.db').execute('DELETE FROM t')",
@@ -198,7 +200,7 @@ ON_THE_HOST = (
         suggestion="name the files to remove, or see what it would remove with an overlay",
         touches=("files",),
         calls=("shutil.rmtree", "*.rmtree", "os.removedirs", "send2trash.*"),
-        attributes=("shutil.rmtree", "os.remove", "os.unlink", "os.rmdir"),
+        attributes=("shutil.rmtree", "os.remove", "os.unlink", "os.rmdir", "pathlib.Path.unlink", "pathlib.Path.rmdir"),
         traits=("python.removes-unknown",),
         match=(
             "import shutil\nshutil.rmtree('build')",

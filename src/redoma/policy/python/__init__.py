@@ -25,13 +25,17 @@ from .calls import (
     EXEC_LISTS,
     EXEC_SPREAD,
     FOLLOWED,
+    IN_PLACE,
     LOOKERS,
     MOVERS,
     OPENERS,
     PATCHERS,
     PATH_WRITERS,
+    QUERY_READERS,
     READING_FLAGS,
     REMOVERS,
+    SAFE_LOADERS,
+    SAVERS,
     SENSITIVE_DICTS,
     SENSITIVE_MODULES,
     SENSITIVE_TABLES,
@@ -45,6 +49,7 @@ from .calls import (
     TARGET_KEYWORDS,
     TARGETS,
     TELLING_METHODS,
+    TEMPORARY,
     TIMERS,
     UNPACKERS,
 )
@@ -60,6 +65,7 @@ TRAITS = {
     "python.shell": "it hands a text to a shell",
     "python.remote-file": "it reads a file by an address on the network",
     "python.database-write": "it gives a database statements that change it, or that can't be known",
+    "python.unsafe-load": "it reads objects that run code when they are read",
     "python.removes-unknown": "it removes files that can't be known beforehand",
     "files.outside": "it writes outside the working directory and the project",
     "python.dynamic-import": "it imports a module by a name that can't be known",
@@ -525,7 +531,7 @@ class _Reader:
         elif name in OPENERS or name == "os.open":
             if self.opens_for_writing(node, at=1) if name in OPENERS else self.flags_write(node):
                 yield from self.file_write(name, self.argument(node, 0, "file", "filename", "path"), place)
-        elif name.endswith(".rename") and node.args:
+        elif name.endswith((".rename", ".replace")) and len(node.args) == 1 and not node.keywords:
             yield from self.file_write(name, node.args[0], place)
             yield from self.file_write(name, owner, place)
         elif name.endswith(".extract"):
@@ -534,7 +540,12 @@ class _Reader:
             yield from self.file_write(name, self.argument(node, len(node.args), "filename"), place)
         elif name in CHDIRS:  # what is relative from there on is out there, too
             yield from self.file_write(name, self.argument(node, 0, "path"), place)
-        elif name.endswith(".savefig") and node.args:
+        elif name in IN_PLACE:
+            if any(keyword.arg == "inplace" for keyword in node.keywords) or len(node.args) > 1:
+                yield from self.file_write(name, self.argument(node, 0, "files"), place)
+        elif name in TEMPORARY:
+            yield from self.file_write(name, self.argument(node, TEMPORARY[name], "dir"), place)
+        elif name.endswith(SAVERS) and node.args:
             yield from self.file_write(name, node.args[0], place)
         elif name.endswith(PATH_WRITERS) or (name.endswith(".open") and self.opens_for_writing(node, at=0)):
             yield from self.file_write(name, owner, place)
@@ -542,7 +553,9 @@ class _Reader:
             yield from self.file_command("rm", (), owner, place)
         elif name.endswith(TABLE_WRITERS) and (node.args or any(k.arg in TABLE_PATHS for k in node.keywords)):
             yield Trait(name="python.table-file", **place)
-            yield from self.file_write(name, self.argument(node, 0, "path_or_buf", "path", "buf"), place)
+            yield from self.file_write(
+                name, self.argument(node, 0, "path_or_buf", "path", "buf", "excel_writer"), place
+            )
 
     def sent_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         """What goes to a database, and files that come from another machine."""
@@ -553,6 +566,23 @@ class _Reader:
                 yield Trait(name="python.database-write", **place)
         elif name.endswith(TABLE_READERS) and any(map(_ADDRESS.match, self.paths(next(iter(node.args), None)))):
             yield Trait(name="python.remote-file", **place)
+        elif name.endswith((*QUERY_READERS, "create_engine", "create_async_engine")):
+            server = self.argument(node, 1 if name.endswith(QUERY_READERS) else 0, "con", "url")
+            if any(_ADDRESS.match(each) and not each.startswith(("sqlite", "duckdb")) for each in self.paths(server)):
+                yield Trait(name="python.remote-file", **place)
+        elif (name == "yaml.load" and not self.is_safe_loader(node)) or (
+            name == "numpy.load" and self.may_be_true(node, "allow_pickle", at=2)
+        ):
+            yield Trait(name="python.unsafe-load", **place)
+
+    def is_safe_loader(self, node: ast.Call) -> bool:
+        """Whether YAML is read by something that makes plain data of it; without a loader nothing is read at all."""
+        loader = self.argument(node, 1, "Loader")
+        return loader is None or any(name.endswith(SAFE_LOADERS) for name in self.names.meanings(loader))
+
+    def may_be_true(self, node: ast.Call, keyword: str, *, at: int) -> bool:
+        value = self.argument(node, at, keyword)
+        return value is not None and not (isinstance(value, ast.Constant) and not value.value)
 
     def is_statement(self, node: ast.Call, text: str | None) -> bool:
         """Whether it is SQL, for a database that is not in memory. `pool.execute(task)` is none; `cur.execute(sql)` may
@@ -631,6 +661,9 @@ class _Reader:
 
 
 def _tidy(path: str) -> str:
+    if path.startswith("~"):  # what is above a home is no path from here
+        home, _, rest = path.partition("/")
+        return home + posixpath.normpath(f"/{rest}") if rest else home
     return posixpath.normpath(path) if path else path
 
 

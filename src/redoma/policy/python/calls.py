@@ -60,7 +60,9 @@ TARGETS = {"os.rename": 1, "os.replace": 1, "os.renames": 1, "shutil.copy": 1, "
             "shutil.copyfile": 1, "shutil.copytree": 1, "shutil.move": 1, "os.mkdir": 0, "os.makedirs": 0,
             "os.truncate": 0, "os.mknod": 0, "os.mkfifo": 0, "os.chown": 0, "shutil.chown": 0,
             "shutil.make_archive": 0, "numpy.save": 0, "numpy.savez": 0, "numpy.savez_compressed": 0,
-            "numpy.savetxt": 0, "logging.FileHandler": 0}  # fmt: skip
+            "numpy.savetxt": 0, "logging.FileHandler": 0, "logging.handlers.RotatingFileHandler": 0,
+            "logging.handlers.TimedRotatingFileHandler": 0, "logging.handlers.WatchedFileHandler": 0,
+            "torch.save": 1, "joblib.dump": 1, "cv2.imwrite": 0, "imageio.imwrite": 0, "os.utime": 0}  # fmt: skip
 PATH_WRITERS = (".write_text", ".write_bytes", ".touch", ".mkdir")
 OPENERS = frozenset({"open", "io.open", "codecs.open", "io.FileIO", "gzip.open", "bz2.open", "lzma.open",
                      "tarfile.open", "zipfile.ZipFile", "aiofiles.open", "h5py.File"})  # fmt: skip
@@ -69,10 +71,17 @@ READING_FLAGS = frozenset({"os", "O_RDONLY", "O_CLOEXEC", "O_DIRECTORY", "O_NOFO
 TARGET_KEYWORDS = ("dst", "path", "name", "filename", "file")
 """What the targets are called when they are not given by position."""
 TABLE_WRITERS = (".to_csv", ".to_json", ".to_string", ".to_html", ".to_latex", ".to_markdown", ".to_xml",
-                  ".to_parquet", ".to_feather", ".to_orc", ".to_stata")  # fmt: skip
-TABLE_PATHS = frozenset({"path_or_buf", "path_or_buffer", "path", "buf", None})
+                  ".to_parquet", ".to_feather", ".to_orc", ".to_stata", ".to_excel", ".to_hdf")  # fmt: skip
+TABLE_PATHS = frozenset({"path_or_buf", "path_or_buffer", "path", "buf", "excel_writer", None})
 TABLE_READERS = (".read_csv", ".read_json", ".read_table", ".read_excel", ".read_parquet", ".read_html", ".read_xml",
                   ".read_feather", ".read_fwf", ".scan_csv", ".scan_parquet", ".urlretrieve")  # fmt: skip
+SAVERS = (".savefig", ".save", ".tofile", ".write_html", ".write_image")
+IN_PLACE = frozenset({"fileinput.input", "fileinput.FileInput"})
+TEMPORARY = {"tempfile.mkdtemp": 2, "tempfile.mkstemp": 2, "tempfile.TemporaryDirectory": 2,
+             "tempfile.NamedTemporaryFile": 6, "tempfile.TemporaryFile": 6}  # fmt: skip
+"""Where the directory stands among the arguments."""
+SAFE_LOADERS = ("SafeLoader", "CSafeLoader", "BaseLoader", "CBaseLoader", "FullLoader", "CFullLoader")
+QUERY_READERS = (".read_sql", ".read_sql_query", ".read_sql_table")
 MOVERS = frozenset({"os.rename", "os.renames", "os.replace", "shutil.move"})
 UNPACKERS = (".extractall", ".unpack_archive")
 STATEMENT_CALLS = (".execute", ".executemany", ".executescript", ".exec_driver_sql", ".copy_expert")

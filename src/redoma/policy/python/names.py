@@ -426,7 +426,7 @@ class Names:
             case ast.BinOp(op=ast.Add()):
                 return self._join(_operands(node, ast.Add), "")
             case ast.BinOp(op=ast.Div()):  # pathlib
-                return self._join(_operands(node, ast.Div), "/")
+                return self._joined_path(_operands(node, ast.Div))
             case ast.BinOp(op=ast.Mod(), left=template):
                 return _blanked(self.text(template), "%")
             case ast.Subscript(
@@ -441,9 +441,18 @@ class Names:
                 return "python3"
             case ast.Subscript(value=owner, slice=ast.Constant(value="HOME")) if "os.environ" in self.meanings(owner):
                 return "~"
+            case ast.Attribute(attr="parent", value=path):
+                return self._above(path, 1)
+            case ast.Subscript(value=ast.Attribute(attr="parents", value=path), slice=ast.Constant(value=int(steps))):
+                return self._above(path, min(steps + 1, _MAX_NESTING))
             case ast.Call():
                 return self._fold_call(node)
         return None
+
+    def _above(self, path: ast.expr, steps: int) -> str | None:
+        """A directory above a path."""
+        text = self.text(path)
+        return None if text is None else text + "/.." * steps
 
     def _fold_call(self, call: ast.Call) -> str | None:
         match call:
@@ -464,8 +473,14 @@ class Names:
                 return None if whole is None or before is None or after is None else whole.replace(before, after)
             case ast.Call(func=ast.Attribute(attr="decode" | "encode", value=value)):
                 return self.text(value)
-            case ast.Call(func=ast.Attribute(attr="strip" | "expanduser" | "resolve", value=value), args=[]):
+            case ast.Call(
+                func=ast.Attribute(attr="strip" | "expanduser" | "resolve" | "absolute", value=value), args=[]
+            ):
                 return self.text(value)
+            case ast.Call(func=ast.Attribute(attr="joinpath", value=value), args=parts):
+                return self._joined_path([value, *parts])
+            case ast.Call(func=ast.Attribute(attr="with_name" | "with_stem" | "with_suffix", value=value), args=[_]):
+                return self.text(value)  # another file, in the same directory
         return self._fold_path(call)
 
     def _fold_path(self, call: ast.Call) -> str | None:
@@ -474,8 +489,10 @@ class Names:
         names = self.meanings(call.func)
         if "pathlib.Path.home" in names or ("os.getenv" in names and call.args and self.text(call.args[0]) == "HOME"):
             return "~"
+        if {"pathlib.Path.cwd", "os.getcwd"} & set(names):
+            return "."
         if {"pathlib.Path", "pathlib.PurePath", "pathlib.PosixPath", "os.path.join"} & set(names):
-            return self._join(call.args, "/")
+            return self._joined_path(call.args)
         if {"os.path.expanduser", "os.path.abspath", "os.path.realpath", "os.fspath", "shlex.quote"} & set(
             names
         ) and call.args:
@@ -487,6 +504,12 @@ class Names:
         if not texts or all(text is None for text in texts):
             return None
         return glue.join(UNKNOWN if text is None else text for text in texts)
+
+    def _joined_path(self, parts: Sequence[ast.expr]) -> str | None:
+        """As `os.path.join` does it: what is absolute is below nothing that comes before it."""
+        texts = [self.text(part) for part in parts]
+        absolute = [at for at, text in enumerate(texts) if text is not None and text.startswith("/")]
+        return self._join(parts[absolute[-1] if absolute else 0 :], "/")
 
     def _only_value(self, name: str) -> ast.expr | None:
         """The one thing a name is ever bound to."""

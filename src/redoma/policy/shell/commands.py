@@ -636,6 +636,9 @@ def normal(path: str, cwd: str | None) -> str:
     """A path without `.`, `..` and doubled slashes, from the directory that was changed to."""
     if cwd is not None and cwd != "." and path and path[0] not in "/~" and not path.startswith(UNKNOWN):
         path = f"{cwd}/{path}"
+    if path.startswith("~"):  # what is above a home is no path from here
+        home, slash, rest = path.partition("/")
+        return home + posixpath.normpath(f"/{rest}") if slash and rest else home
     plain = posixpath.normpath(path) if path else ""
     return plain[1:] if plain.startswith("//") else plain
 

@@ -176,7 +176,7 @@ def _tar_targets(args: Sequence[str]) -> list[str]:
     """Extracting writes where -C says, creating writes the archive."""
     letters = "".join([arg for arg in args[:2] if _TAR_LETTERS.match(arg)])
     if "x" in letters or any(re.match(r"-[A-Za-z]*x|--(?:extract|get)\Z", arg) for arg in args):
-        return _option(args, "-C", "--directory")
+        return _option(args, "-C", "--directory", "--one-top-level")
     bundled = args[1:2] if args and _TAR_BUNDLE.match(args[0]) else []
     return [*bundled, *_option(args, "-f", "--file")]
 
@@ -228,7 +228,9 @@ _TARGETS: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "chattr": lambda args: _operands(args)[1:],
     "setfacl": lambda args: _operands(args, "mxMXb"),
     "patch": lambda args: _operands(args, "pidDo")[:1] + _option(args, "-o", "--output", "-d", "--directory"),
-    "tar": _tar_targets,
+    **dict.fromkeys(("tar", "gtar", "bsdtar"), _tar_targets),
+    "cpio": lambda args: _option(args, "-D", "--directory"),
+    "mktemp": lambda args: _option(args, "-p", "--tmpdir"),
     "unzip": lambda args: _option(args, "-d"),
     "zip": lambda args: _operands(args, "bnPtxi")[:1],
     "7z": lambda args: _option(args, "-o"),
