@@ -157,6 +157,7 @@ def test_messages_can_be_had_in_english(executor: Executor) -> None:
     ("message", "code"),
     [
         ("```python\nprint(1)\n```", "print(1)"),
+        ("calcule ```python\nprint(2 + 3)\n```", "print(2 + 3)"),
         ("Rode isto:\n```py\nx = 1\nprint(x)\n```\nobrigado", "x = 1\nprint(x)"),
         ("~~~\nprint(2)\n~~~", "print(2)"),
         ("```\nprint(3)\n```", "print(3)"),

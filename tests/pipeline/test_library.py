@@ -257,6 +257,10 @@ def test_public_functions_say_what_they_take_return_and_raise() -> None:
     for function in (redoma.run, redoma.arun, redoma.stream, redoma.command):
         text = inspect.getdoc(function) or ""
         assert all(part in text for part in ("Args:", "Returns:", "Raises:")), function
+    ours = (redoma.run_python_code, redoma.validate_code, redoma.handle_execution_error, redoma.process_command)
+    for simple in (redoma.execute_safe, *ours):
+        text = inspect.getdoc(simple) or ""
+        assert all(part in text for part in ("Args:", "Returns:")), simple
     options = inspect.getdoc(redoma.run) or ""
     assert [name for name in Options.__annotations__ if f"{name}:" not in options and f"{name}," not in options] == []
     for kind in (Executor, AsyncExecutor, Result, Limits, redoma.LiveRun):

@@ -157,6 +157,7 @@ def _printed(result: Result) -> str:
 
 
 _FENCE = re.compile(r"[ \t]*(```+|~~~+)[ \t]*(?:(?:python3?|py)\b[^`]*)?\Z", re.I)
+_FENCE_AFTER_TEXT = re.compile(r"[^`]+(```+)[ \t]*(?:python3?|py)[ \t]*\Z", re.I)  # as in a chat: text ```python
 _INLINE = re.compile(r"`([^`\n]+)`")
 _MAX_MESSAGE = 20_000  # characters in which code without a fence is looked for: each place it may begin is tried
 _MAX_PLACES = 20
@@ -184,7 +185,14 @@ def extract(text: str) -> str | None:
 
 def _fenced(lines: list[str]) -> str | None:
     """What stands between the first line that opens a fence and the next that closes it."""
-    opened = next(((at, match[1]) for at, line in enumerate(lines) if (match := _FENCE.match(line))), None)
+    opened = next(
+        (
+            (at, match[1])
+            for at, line in enumerate(lines)
+            if (match := _FENCE.match(line) or _FENCE_AFTER_TEXT.match(line))
+        ),
+        None,
+    )
     if opened is None:
         return None
     start, fence = opened
@@ -222,22 +230,51 @@ _shared = Core()
 
 
 def run_python_code(code: str) -> str:
-    """Run code; what it printed, the value of its last expression, or a message in Portuguese that is safe to show."""
+    """Run a piece of Python under the limits of the core.
+
+    Args:
+        code: The code, at most 1000 characters.
+
+    Returns:
+        What it printed, or the value of its last expression, or a sentence that it succeeded. If it failed or was
+        refused, a message in Portuguese that is safe to show.
+    """
     return _shared.run_python_code(code)
 
 
 def validate_code(code: str) -> bool:
-    """Whether `run_python_code` would let code run. Nothing is run."""
+    """Check code without running it.
+
+    Args:
+        code: The code to check.
+
+    Returns:
+        Whether `run_python_code` would let it run.
+    """
     return _shared.validate_code(code)
 
 
 def handle_execution_error(error: BaseException) -> str:
-    """The message in Portuguese for an exception, such as "Divisão por zero: division by zero"."""
+    """Put an exception into words.
+
+    Args:
+        error: The exception.
+
+    Returns:
+        The message in Portuguese, such as "Divisão por zero: division by zero".
+    """
     return _shared.handle_execution_error(error)
 
 
 def process_command(text: str) -> str:
-    """Take the code out of a message, run it, and remember both (see `command_history`); the answer."""
+    """Take the code out of a message, run it, and remember both (see `command_history`).
+
+    Args:
+        text: The message: code in a fenced block, the code itself, or an instruction that code follows.
+
+    Returns:
+        What `run_python_code` says of the code, or a sentence that there was none.
+    """
     return _shared.process_command(text)
 
 

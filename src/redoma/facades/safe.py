@@ -12,8 +12,13 @@ from ..pipeline.sync import Executor, default
 async def execute_safe(code: str, *, executor: Executor | None = None) -> dict[str, Any]:
     """Run Python on Monty. Never raises for what the code did.
 
-    `{"status": "success", "output": VALUE}`, or `{"status": "error", "message": TEXT}`. What the code printed, if
-    anything, is under `printed`.
+    Args:
+        code: The code; the value of its last expression is the output.
+        executor: The executor to run it on; by default one that all callers of this module share.
+
+    Returns:
+        `{"status": "success", "output": VALUE}`, or `{"status": "error", "message": TEXT}`. What the code printed, if
+        anything, is under `printed`.
     """
     executor = executor or default()
     return answer(await asyncio.wrap_future(executor.start(executor.core.run(code, backend="monty"))))

@@ -195,7 +195,7 @@ def must_be_one_of(kind: str, given: Any, choices: Iterable[str]) -> None:
         raise InvalidRequest(
             f"{kind} {given!r}",
             why=f"choose {', '.join(first)} or {last}",
-            next=f"did you mean {near[0]!r}?" if near else f"write {kind}={choices[0]!r}, or another of them",
+            next=f"did you mean {near[0]!r}?" if near else f"use one of these for {kind}",
         )
 
 

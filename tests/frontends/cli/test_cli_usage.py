@@ -247,6 +247,25 @@ def test_help_is_a_command(redoma: InProcess, redoma_command: Command) -> None:
     assert redoma("help", "run", "x")[0] == 2
 
 
+def test_a_tool_that_is_not_on_the_path_of_the_host_is_told_with_a_way_that_works(
+    redoma: InProcess, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "tools" / "my-tool"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho hello $1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    status, _, errors = redoma("exec", "--backend", "native", "my-tool", "x")
+    assert (status, f"why: {tool} is on your PATH" in errors) == (127, True)
+    advice = errors.split("by its path: redoma ")[1].splitlines()[0]
+    assert redoma(*advice.split())[:2] == (0, "hello x\n")
+
+
+def test_an_unknown_policy_is_no_reason_to_advise_none(redoma: InProcess) -> None:
+    status, _, errors = redoma("run", "--policy", "foo", "1")
+    assert (status, "policy='none'" in errors, "choose none, standard" in errors) == (2, False, True)
+
+
 # --- completion ---
 
 
@@ -269,6 +288,10 @@ def test_a_shell_completes_files_backends_and_packs() -> None:
     assert completed("run", "--file", "dat") == ["file"]
     assert completed("run", "script.py", "dat") == ["file"]
     assert completed("check", "scr") == ["file"]
+    assert completed("try", "make", "-C", "sr") == ["file"]
+    assert completed("exec", "cat", "dat") == ["file"]
+    assert completed("exec", "app:shell", "--", "cat", "dat") == ["file"]
+    assert "--keep" in completed("try", "--ke")
     assert completed("run", "--backend", "") == ["auto", "jail", "docker", "monty", "native"]
     assert completed("policy", "explain", "--backend", "na") == ["native"]
     assert completed("run", "--policy", "s") == ["script", "standard", "strict"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TextIO, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Language
@@ -156,6 +157,12 @@ class EndsInCommand(click.Command):
         ours, theirs = self.ours(ctx, args)
         ctx.meta["redoma.command"] = tuple(theirs) or None
         return super().parse_args(ctx, ours)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a word of the command: files, by the shell itself. Before the command, our options too."""
+        if incomplete.startswith("-") and not ctx.meta.get("redoma.command"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(incomplete, type="file")]
 
     def ours(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
         """Our options, with ENTRY, and the words of the command."""

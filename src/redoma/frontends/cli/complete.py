@@ -87,3 +87,8 @@ def outputs(state: State) -> Iterable[str]:
     return (
         [one.run[:12] for one in Store(state.config.state / "artifacts").listed()[::-1]] if state.config.state else []
     )
+
+
+def entries_or_files(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
+    """Executors before the command; files in it, which click takes for the executor that was left out."""
+    return files(ctx, param, incomplete) if ctx.meta.get("redoma.command") else entries(ctx, param, incomplete)

@@ -18,7 +18,7 @@ import click
 from redoma.lib.errors import InvalidRequest, RedomaError
 
 from .common import EndsInCommand, State, columns, given_command, print_json
-from .complete import entries
+from .complete import entries_or_files
 from .runs import follow, limits_and_context, run_options, show
 from .tools import as_found, say_why_it_is_not_there
 
@@ -35,7 +35,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 @limits_and_context
 @click.option("--cwd", "--work-dir", "cwd", metavar="DIR", help="A directory to work in: of the host, or inside ENTRY.")
 @click.option("--list", "listing", is_flag=True, help="Show the configured executors.")
-@click.argument("entry", required=False, metavar="", shell_complete=entries)
+@click.argument("entry", required=False, metavar="", shell_complete=entries_or_files)
 @click.pass_obj
 def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, as_json: bool, **given: Any) -> int:
     """Run a command, without a shell.

@@ -27,10 +27,17 @@ def as_found(command: tuple[str, ...], project: Path | None) -> tuple[str, ...]:
 
 
 def say_why_it_is_not_there(result: Result, command: tuple[str, ...], project: Path | None) -> None:
-    """What to do about a program that is on our PATH, and in no cell."""
+    """Say what to do about a program that is on our PATH, but not where the command ran: in no cell, or not on the PATH
+    that commands on the host have."""
     found = shutil.which(command[0])
     not_found = result.exit_code == _NOT_FOUND and (result.error or "").startswith("could not start")
-    if result.backend != "jail" or not not_found or found is None:
+    if not not_found or found is None:
+        return
+    if result.backend == "native" and "/" not in command[0]:
+        elsewhere = f"redoma exec --backend native -- {shlex.join([os.path.abspath(found), *command[1:]])}"
+        click.echo(f"  why: {found} is on your PATH, but commands on the host get a PATH of Redoma's own", err=True)
+        click.echo(f"  next: name it by its path: {elsewhere}", err=True)
+    if result.backend != "jail":
         return
     unseen = _unseen(found, os.path.realpath(project) if project is not None else "")
     because = f"{found} needs {unseen}, which" if unseen and unseen != found else f"{found}"
