@@ -23,6 +23,9 @@ from ..models.reach import Reach
 Sink = Callable[[Stream, bytes], bool]
 """Takes output as it comes. Returns False once the run has printed all it may: end it with `Status.OUTPUT`."""
 
+MAX_LIMIT = 2**62
+"""What a limit of the kernel can be, short of the number that means "unlimited"."""
+
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do. The executor refuses a request that needs more, before anything runs."""
@@ -217,6 +220,20 @@ class OverlayBackend(Backend, Protocol):
         files in the directory `stage`, which is private and empty."""
 
 
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a backend needs or can use, for `redoma doctor`.
+
+    `missing`: the backend doesn't work without it. `degraded`: it works, with less.
+    """
+
+    name: str
+    state: Literal["ok", "missing", "degraded"] = "ok"
+    what: str
+    costs: str = ""
+    fix: str = ""
+    """Lines for a shell, ready to be pasted; those that begin with # say which to choose, or what to do by hand."""
+
+
 def new_seed() -> int:
     """For random numbers that nobody has drawn yet: as much as JSON carries everywhere."""
     return int.from_bytes(os.urandom(6))
@@ -242,18 +259,6 @@ def exceeded(limit: str, limits: Limits) -> str:
         case _:
             what = f"went over its limit on {limit} ({getattr(limits, limit)})"
     return f"it {what} and was ended"
-
-
-def ended_by(number: int, limits: Limits) -> str:
-    """What is said of a run that a signal has ended: the limit that it stands for, or its name."""
-    if number == signal.SIGXFSZ:
-        return exceeded("file_size", limits)
-    if number == signal.SIGXCPU:
-        return exceeded("cpu", limits)
-    try:
-        return f"it was ended by {signal.Signals(number).name}"
-    except ValueError:
-        return f"it was ended by signal {number}"
 
 
 async def uncancellable(work: Any) -> None:

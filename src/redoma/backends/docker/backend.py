@@ -8,26 +8,22 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ...lib.errors import BackendError, Unsupported
 from ...models import Isolation, Limits, Request, Status
 from ...telemetry import metrics
-from ..base import Capabilities, Control, Outcome, Sink, uncancellable
+from ..base import Capabilities, Control, Fact, Outcome, Sink, uncancellable
 from . import box as boxes
 from . import engine as engines
-from . import verdict, words
+from . import inspection
 from .box import Box, Spec
 from .container import Container
-from .engine import Engine
+from .engine import CannotRemove, CannotStart, Engine, closed
 from .pool import Pool
 from .run import NotTaken, Run
-from .words import CannotRemove, CannotStart
-
-if TYPE_CHECKING:
-    from ..jail.host import Fact
 
 _OUTSIDE = frozenset({"time", "output_lines", "output_bytes", "output_total"})
 """What is enforced on this side, whatever the container is like."""
@@ -86,9 +82,7 @@ class DockerBackend:
 
     def facts(self) -> tuple[Fact, ...]:
         """What the engine has for us: for `redoma doctor`."""
-        from .facts import facts
-
-        return facts(self.box, self._host)
+        return inspection.facts(self.box, self._host)
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         here = self._ready()
@@ -210,7 +204,7 @@ class DockerBackend:
             return await self._begin(engine, wanted, await engine.hosts(wanted.image))
 
     async def _begin(self, engine: Engine, wanted: Spec, hosts: str | None) -> Container:
-        gvisor = verdict.is_gvisor(self.box.runtime or engine.about.get("DefaultRuntime"))
+        gvisor = inspection.is_gvisor(self.box.runtime or engine.about.get("DefaultRuntime"))
         settings = boxes.waiting(self.box, wanted, gvisor=gvisor, hosts=hosts)
         container = Container(engine, settings, pull=self.box.pull)
         try:
@@ -225,7 +219,7 @@ class DockerBackend:
 
     def _isolation(self, seen: Mapping[str, Any], about: Mapping[str, Any], required: tuple[str, ...]) -> Isolation:
         """What the engine says of this very container. A layer that is missing and was not waived is our failure."""
-        found = verdict.isolation(seen, about, direct=self.box.direct)
+        found = inspection.isolation(seen, about, direct=self.box.direct)
         needed = required or tuple(_promise(self.box).layers)
         if lacking := found.lacking(needed):
             raise BackendError(
@@ -278,7 +272,7 @@ class _Here:
         except BackendError as error:
             if not self.engine.closing.is_set():
                 raise
-            raise words.closed() from error
+            raise closed() from error
         finally:
             self.runs -= 1
             self._idle.set()
@@ -331,13 +325,13 @@ def _promise(box: Box) -> Isolation:
     )
     host = {"IpcMode": "private", **wanted["HostConfig"]}
     mounts = [{**mount, "Destination": mount["Target"], "RW": not mount["ReadOnly"]} for mount in host["Mounts"]]
-    return verdict.isolation({"HostConfig": host, "Config": wanted, "Mounts": mounts}, {}, direct=box.direct)
+    return inspection.isolation({"HostConfig": host, "Config": wanted, "Mounts": mounts}, {}, direct=box.direct)
 
 
 def _limits(runtime: str | None) -> frozenset[str]:
     """gVisor has no bound on files, and its processes are only bounded by the threads that it needs for them."""
     every = frozenset(Limits.__struct_fields__)
-    return every - {"files", "processes"} if verdict.is_gvisor(runtime) else every
+    return every - {"files", "processes"} if inspection.is_gvisor(runtime) else every
 
 
 def _must_hold(limits: Limits, runtime: str | None) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from ...lib.errors import InvalidRequest
 from ...models import Language, Limits
 from ...models.reach import Reach
+from ..base import MAX_LIMIT
 from . import stub, syscalls
 
 HOSTS = "/etc/hosts"
@@ -24,7 +25,6 @@ _TELLING = """
 look at to find their way is left: cpuinfo, meminfo, stat, loadavg, uptime, filesystems, mounts."""
 _HIDDEN = ("/sys", "/dev/mqueue", *(f"/proc/{name}" for name in _TELLING.split()))
 _SHM = 64 << 20  # what the engine gives by default
-_MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         for volume in self.volumes:
             _mount(volume)
         for name in ("memory_limit", "cpu_quota", "pids_limit"):
-            if not 0 <= getattr(self, name) < _MOST:
+            if not 0 <= getattr(self, name) < MAX_LIMIT:
                 raise InvalidRequest(
                     f"{name} is {getattr(self, name)}", why="it is a positive number, or 0 for none", next="mend it"
                 )
@@ -164,8 +164,8 @@ def waiting(box: Box, wanted: Spec, *, gvisor: bool = False, hosts: str | None =
             "IpcMode": "private",
             "CgroupnsMode": "private",
             "MaskedPaths": list(_HIDDEN),
-            "Memory": min(wanted.memory, _MOST),
-            "MemorySwap": min(wanted.memory, _MOST),  # memory and swap together: no swap
+            "Memory": min(wanted.memory, MAX_LIMIT),
+            "MemorySwap": min(wanted.memory, MAX_LIMIT),  # memory and swap together: no swap
             "PidsLimit": min(tasks, 2**31),
             "ShmSize": max(shm, 1),
             "Tmpfs": {
@@ -174,7 +174,8 @@ def waiting(box: Box, wanted: Spec, *, gvisor: bool = False, hosts: str | None =
                 **box.tmpfs,
             },
             "Ulimits": [
-                {"Name": name, "Soft": min(value, _MOST), "Hard": min(value, _MOST)} for name, value in limits.items()
+                {"Name": name, "Soft": min(value, MAX_LIMIT), "Hard": min(value, MAX_LIMIT)}
+                for name, value in limits.items()
             ],
             # Nobody reads the engine's log of it, and a flood of output would fill the engine's disk.
             "LogConfig": {"Type": "none"},

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...lib.errors import BackendError
 from ...models import Stream
 from ..base import uncancellable
-from . import words
-from .engine import Engine, labels
+from .engine import CannotRemove, Engine, explained, labels
 from .stub import READY
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class Container:
         """The next piece of output; None at the end of it."""
         if self._stream is None:
             return None
-        with words.explained():
+        with explained():
             message = await self._stream.read_out()
         return None if message is None else (_STREAMS.get(message.stream, "stdout"), message.data)
 
@@ -215,7 +214,7 @@ class Container:
         """Its exit code, when it has ended."""
         import aiodocker
 
-        with words.explained():
+        with explained():
             try:
                 told = await (self._end or self._made().wait())
             except aiodocker.DockerError as error:
@@ -288,9 +287,7 @@ class Container:
             await asyncio.sleep(_PAUSE * (number + 1))
         self._engine.owed.add(self.name)
         if not self.ended:  # else nothing of it is alive, and it can as well go later
-            raise words.CannotRemove(
-                f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}"
-            )
+            raise CannotRemove(f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}")
 
     async def _delete(self) -> bool:
         """Whether it is gone."""

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import grp
+import importlib.util
 import io
 import os
+import re
 import secrets
+import shutil
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...lib.errors import BackendError, BackendUnavailable
-from ...lib.units import engine_problem
+from ...lib.extras import pip_install
+from ...lib.units import ENGINES, engine_problem
 from ..base import uncancellable
-from . import words
 
 if TYPE_CHECKING:
     import aiodocker
@@ -45,29 +49,29 @@ def address(host: str | None) -> str | None:
             return f"unix://{path}"
     if os.path.isdir(os.path.expanduser("~/.docker/contexts")):
         return None
-    raise words.no_engine("none of " + ", ".join(_SOCKETS) + " is there, and DOCKER_HOST is not set")
+    raise _no_engine("none of " + ", ".join(_SOCKETS) + " is there, and DOCKER_HOST is not set")
 
 
 def must_be_there(host: str | None) -> None:
     """Raise `BackendUnavailable` for what can be seen without asking the engine anything."""
-    words.library()
+    _require_library()
     where = address(host)
     if where is None:
         return
     if (problem := engine_problem(where)) is not None:
-        raise words.bad_address(where, problem)
+        raise _bad_address(where, problem)
     if not where.startswith("unix://"):
         return
     path = where.removeprefix("unix://")
     try:
         os.stat(path)
     except PermissionError:
-        raise words.no_permission(path) from None
+        raise _no_permission(path) from None
     except (OSError, ValueError) as error:  # a path too long, or with a NUL
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-        raise words.no_engine(f"there is no socket {path}" if missing else str(error)[:200]) from None
+        raise _no_engine(f"there is no socket {path}" if missing else str(error)[:200]) from None
     if not os.access(path, os.R_OK | os.W_OK):
-        raise words.no_permission(path)
+        raise _no_permission(path)
 
 
 def _is_socket(path: str) -> bool:
@@ -104,10 +108,10 @@ class Engine:
     async def client(self) -> aiodocker.Docker:
         """Open, looked at and swept."""
         if self.closing.is_set():
-            raise words.closed()
+            raise closed()
         client = await self._opened()
         if self.closing.is_set():  # meanwhile
-            raise words.closed()
+            raise closed()
         return client
 
     async def _opened(self) -> aiodocker.Docker:
@@ -133,9 +137,9 @@ class Engine:
             )
         except (aiodocker.DockerError, AssertionError, ImportError, ValueError, OSError) as error:
             # What docker's own configuration says is only found out here: it may name a protocol that needs a library.
-            raise words.no_engine(str(error) or "docker's context leads nowhere") from error
+            raise _no_engine(str(error) or "docker's context leads nowhere") from error
         try:
-            with words.explained():
+            with explained():
                 about = await client.system.info()
                 await self._look_at(client)
                 self.about = about
@@ -144,7 +148,7 @@ class Engine:
             await self._shut(client)
             if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):  # no answer as engines give it
                 why = f"what answers there is none ({type(error).__name__}: {error})"
-                raise words.no_engine(why, "see DOCKER_HOST, or `docker.host`") from error
+                raise _no_engine(why, "see DOCKER_HOST, or `docker.host`") from error
             raise
         return client
 
@@ -161,14 +165,14 @@ class Engine:
     async def asked(self, **about: str) -> AsyncIterator[aiodocker.Docker]:
         """The client, to ask for something. What the engine refuses becomes an error that says what to do."""
         client = await self.client()
-        with words.explained(**about):
+        with explained(**about):
             yield client
 
     @asynccontextmanager
     async def cleared(self) -> AsyncIterator[aiodocker.Docker]:
         """The client, to remove something: also while it is being closed."""
         client = await self._opened()
-        with words.explained():
+        with explained():
             yield client
 
     async def get(self, path: str, **params: str | int) -> Any:
@@ -184,7 +188,7 @@ class Engine:
             try:
                 await asyncio.wait([pulling, closing], return_when=asyncio.FIRST_COMPLETED)
                 if not pulling.done():
-                    raise words.closed()
+                    raise closed()
                 pulling.result()
             finally:
                 for task in (pulling, closing):
@@ -283,7 +287,7 @@ class Engine:
 
 async def _kill(client: aiodocker.Docker, name: str) -> None:
     with suppress(BackendError):  # it has ended, or not begun; or the engine is lost, as whoever uses it will find out
-        with words.explained():
+        with explained():
             await client.containers.container(name).kill(signal="SIGKILL")
 
 
@@ -374,3 +378,131 @@ def _archive(name: str, content: bytes) -> bytes:
         about.size, about.mode = len(content), 0o444
         archive.addfile(about, io.BytesIO(content))
     return stream.getvalue()
+
+
+# --- what its errors mean, and what to do about them ---
+
+
+class CannotStart(BackendError):
+    """The program of a container is not in its image, or can't be started."""
+
+
+class CannotRemove(BackendError):
+    """A container of ours may still run, and has to be removed by hand."""
+
+
+def closed() -> BackendError:
+    return BackendError("docker is closed", why="its executor was", next="make a new executor")
+
+
+def _require_library() -> None:
+    """Raise if the library that speaks with engines is not installed."""
+    try:
+        found = importlib.util.find_spec("aiodocker")
+    except ValueError:  # somebody has forbidden it, which is what `None` among the loaded modules means
+        found = None
+    if found is None:
+        raise BackendUnavailable(
+            "docker can't be used", why="aiodocker is not installed", next=pip_install("redoma[docker]")
+        )
+
+
+def _no_engine(why: str, next: str = "") -> BackendUnavailable:  # noqa: A002 - as in the errors
+    if not next:
+        start = "start it (`sudo systemctl start docker`)"
+        if shutil.which("dockerd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin") is None:
+            start = "install one (`sudo apt install docker.io`)"
+        next = f"{start}, or set DOCKER_HOST"  # noqa: A001
+    return BackendUnavailable("no Docker engine answers", why=why, next=next)
+
+
+def _bad_address(url: str, problem: str) -> BackendUnavailable:
+    next_step = f"write it with one of {', '.join(ENGINES)}"
+    if url.startswith("ssh://"):
+        forward = "ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock"
+        next_step = f"bring its socket here (`{forward} {url.removeprefix('ssh://')}`) and use unix:///tmp/engine.sock"
+    return _no_engine(f"{url!r} is no engine that can be used: {problem}", next_step)
+
+
+def _no_permission(path: str) -> BackendUnavailable:
+    """Joining a group is only advised where that would help, and is not the same as becoming root."""
+    why = f"this user can't open {path}"
+    next_step = "use another engine (set DOCKER_HOST; a rootless one is your own), or Redoma as a user who may"
+    try:
+        about = os.stat(path)
+    except OSError:
+        why = f"this user may not enter the directory of {path}"
+    else:
+        if about.st_gid and about.st_mode & 0o060 == 0o060:
+            with suppress(KeyError):  # a group without a name can't be joined by it
+                group = grp.getgrgid(about.st_gid).gr_name
+                why += f", which belongs to the group {group!r}"
+                next_step = (
+                    f"sudo usermod -aG {group} $USER, then log in again; note that this group is as powerful as root"
+                )
+    return BackendUnavailable("the Docker engine may not be used", why=why, next=next_step)
+
+
+@contextmanager
+def explained(**about: str) -> Iterator[None]:
+    """Turn what aiodocker raises into an error of ours. `about`: image, runtime, user, program, where they matter."""
+    import aiodocker
+    import aiohttp
+
+    try:
+        yield
+    except aiodocker.DockerError as error:
+        raise _explain(error.status, str(error.message), **about) from error
+    except TimeoutError as error:
+        raise BackendError("the Docker engine does not answer", why="it took too long", next="see its log") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise BackendUnavailable(
+            "the Docker engine was lost", why=str(error) or type(error).__name__, next="see if it runs: `docker info`"
+        ) from error
+
+
+def _explain(status: int, message: str, **about: str) -> BackendError:
+    image, program = about.get("image", ""), about.get("program", "")
+    if status == 900:  # aiodocker's own number
+        why = re.sub(r"^Cannot connect to Docker Engine via ", "", message)
+        if "Permission denied" in message and (path := re.search(r"unix://(\S+)", message)):
+            return _no_permission(path[1])
+        return _no_engine(why)
+    if re.search(r"no such image|manifest unknown|pull access denied|not found: manifest", message, re.IGNORECASE):
+        return BackendUnavailable(
+            f"the image {image!r} is not there",
+            why=message
+            if "pull" in message or "manifest" in message
+            else "no image is fetched unless that is asked for",
+            next=f"docker pull {image}, or set `pull: true`",
+        )
+    if re.search(r"unknown (or invalid )?runtime", message, re.IGNORECASE):
+        return BackendUnavailable(
+            f"the engine has no runtime {about.get('runtime', '')!r}",
+            why=message,
+            next="install it and name it under `runtimes` in the engine's daemon.json, or leave `runtime` out",
+        )
+    if "unable to find user" in message or "unable to find group" in message:
+        return BackendError(
+            f"the user {about.get('user', '')!r} is not in the image {image!r}",
+            why="its /etc/passwd and /etc/group don't name it",
+            next="use a number such as 1000:1000",
+        )
+    if re.search(r"mount config|bind source path|invalid volume|includes invalid characters|mount path", message):
+        return BackendError(
+            "a volume can't be mounted", why=message, next="mend `volumes`: /host/path:/container/path:ro"
+        )
+    if program and _cannot_start(message):
+        return CannotStart(
+            f"the image {image!r} can't be used",
+            why=f"it has no {program}",
+            next=f"use one that has, such as {'python:3.11-slim' if program == 'python3' else 'bash:5.2-alpine'}",
+        )
+    return BackendError("the Docker engine refused", why=message, next="see its log, and `docker info`")
+
+
+def _cannot_start(message: str) -> bool:
+    """Whether the engine says that the program of a container can't be found or started."""
+    return bool(
+        re.search(r"executable file not found|no such file or directory|permission denied|exec format", message)
+    )

@@ -27,7 +27,7 @@ READY, TAKEN = b"redoma: ready\n", b"redoma: taken\n"
 MAIN, WORKSPACE = "/run/redoma/main.py", "/tmp/workspace"  # noqa: S108 - names inside the container, where it is alone
 TOO_LARGE = "redoma: too large: "  # where a link leads that stands for a file which is not sent; its size follows
 END = 16  # the signal by which the host asks for the end, and for the files; no program uses it (SIGSTKFLT)
-_MOST_KEPT = 2 << 20  # bytes of source that are left as a file, for processes that start over from it
+_MAX_KEPT = 2 << 20  # bytes of source that are left as a file, for processes that start over from it
 # Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
 _ROOM = 4 if sys.version_info < (3, 12) else 0
 _SIGNALS = range(1, 32)
@@ -228,7 +228,7 @@ def unbuffered(stream: Any) -> Any:
 
 def keep(source: str) -> None:
     """As a file: for tracebacks, and for processes that start over from it."""
-    if len(source) < _MOST_KEPT:
+    if len(source) < _MAX_KEPT:
         try:
             with open(MAIN, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(source)

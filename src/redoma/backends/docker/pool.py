@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from ...lib.errors import BackendError
 from ...telemetry import WARNING, tell
 from ..base import uncancellable
-from . import words
 from .box import Spec
 from .container import Container
+from .engine import closed
 
 _LATER = 0.25  # seconds that a run has the machine for itself before the next container is made
 _RETRY_AFTER = 5.0  # seconds, when one could not be made and nobody waits for it
@@ -48,7 +48,7 @@ class Pool:
     async def take(self, spec: Spec) -> Container:
         """One that waits for its order. `give_back` what you have taken."""
         if self._closed:
-            raise words.closed()
+            raise closed()
         if self._places.locked() and self._waiting >= self._most_waiting:
             raise BackendError(
                 "too many runs wait for a container",
@@ -72,7 +72,7 @@ class Pool:
 
     async def _ready(self, spec: Spec) -> Container:
         if self._closed:
-            raise words.closed()
+            raise closed()
         self._learn(spec)
         while (warm := next((one for one in self._armed if one.spec == spec), None)) is not None:
             self._armed.remove(warm)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...lib.errors import Unsupported
 from ...models import Language, Request
-from ..collect import MOST_BYTES
+from ..collect import MAX_BYTES
 from .guest import END, READY, TAKEN, TOO_LARGE, WORKSPACE
 
 __all__ = ["END", "PASSED", "READY", "RUN_BYTES", "TAKEN", "TOO_LARGE", "WORKSPACE", "command", "order"]
@@ -55,7 +55,7 @@ def _for_python(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]
         "env": {**_ALWAYS, **request.environment},
         "files": [(name, len(content)) for name, content in request.files.items()],
         "outputs": bool(request.outputs),
-        "most": MOST_BYTES,
+        "most": MAX_BYTES,
         "recursion": min(request.limits.recursion, _MAX_DEPTH),
         "nonce": nonce,
     }
@@ -80,7 +80,7 @@ def _for_shell(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]:
     words = ["env", "-i", f"PATH={path}", *(f"{name}={_quoted(value)}" for name, value in env.items())]
     line = (
         f"nonce={nonce} blocks={len(archive) // _BLOCK} outputs={'1' if request.outputs else ''} "
-        f"most={MOST_BYTES // _FIND_BLOCK} large={_quoted(TOO_LARGE)} path={path} "
+        f"most={MAX_BYTES // _FIND_BLOCK} large={_quoted(TOO_LARGE)} path={path} "
         f"program={_quoted(argv[0])}; set -- {' '.join(words)} {' '.join(map(_quoted, argv))}\n"
     )
     return line.encode("utf-8", "surrogateescape"), (archive,)

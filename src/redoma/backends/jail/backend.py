@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from ...models import Isolation, Limits, Request
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import linux
-from ..base import Capabilities, Control, Outcome, Sink
+from ..base import Capabilities, Control, Fact, Outcome, Sink
 from . import cgroup, setup
 from .cell import Cell, Spec
 from .cgroup_place import Unavailable
@@ -25,9 +25,6 @@ from .kernels import CELLS, COUNTED_PROCESSES, USER_OVERLAYS, Feature
 from .launch import Zygote
 from .pool import Pool
 from .run import Run
-
-if TYPE_CHECKING:
-    from .host import Fact
 
 LAYERS = {
     "user": "a user of its own, without privileges on the host",
@@ -54,7 +51,7 @@ LAYERS = {
 _ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
 """Names that other backends use too, for whoever asks for a layer without minding which backend provides it."""
 
-_MOST_PROJECTS = 8  # with cells of their own that are kept ready
+_MAX_PROJECTS = 8  # with cells of their own that are kept ready
 
 
 class JailBackend:
@@ -216,7 +213,7 @@ class JailBackend:
     def _forget_projects(self) -> None:
         """Those pools that were not used for longest, and are not in use."""
         self._leaving = [pool for pool in self._leaving if not pool._ended]
-        for place in [place for place in self._pools if place != _USUAL][: -_MOST_PROJECTS + 1]:
+        for place in [place for place in self._pools if place != _USUAL][: -_MAX_PROJECTS + 1]:
             if not self._pools[place].runs and self._pools[place].leave():
                 self._leaving.append(self._pools.pop(place))
 

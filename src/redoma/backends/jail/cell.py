@@ -15,7 +15,7 @@ from ...lib.errors import BackendError
 from ...models import Seed, WorkspaceKind
 from ..base import new_seed
 from . import protocol
-from .cgroup import Cell as Group
+from .cgroup import Group
 from .launch import Zygote
 from .root import UNPRIVILEGED_ID
 

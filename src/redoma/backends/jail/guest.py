@@ -31,7 +31,7 @@ MAIN, REPORT = "/run/main.py", "/run/report"
 # Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
 _ROOM = 5 if sys.version_info < (3, 12) else 1
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
-_MOST_SOURCE = 2 << 20  # bytes of code kept as a file, for tracebacks and for processes that start over from it
+_MAX_SOURCE = 2 << 20  # bytes of code kept as a file, for tracebacks and for processes that start over from it
 
 
 def load() -> None:
@@ -140,7 +140,7 @@ def settle(seed: int) -> None:
 
 def keep(source: str) -> None:
     """As a file: for tracebacks, and for processes that start over from it."""
-    if len(source) < _MOST_SOURCE:
+    if len(source) < _MAX_SOURCE:
         put(MAIN, source.encode("utf-8", "surrogatepass"))
 
 

@@ -27,7 +27,7 @@ _BOOT = (
     "from redoma.backends.jail.root import main; main()"
 )
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-MOST_HASHES = 2**32 - 1
+MAX_HASH_SEED = 2**32 - 1
 """The largest PYTHONHASHSEED; 0 would switch the randomness off."""
 _ANSWER = 5.0
 _SECONDS = 60.0  # for the interpreter and whatever it preloads
@@ -97,6 +97,13 @@ def _library(executable: str) -> str | None:
     return library if os.fsencode(library) + b"\0" in content and len(library) >= len(PYTHON) + 4 else None
 
 
+def is_seen_in_cells(file: str) -> bool:
+    """Whether a cell has this file, too: one of the system's, or of the packages of this interpreter. Those that come
+    from PYTHONPATH or from a user's own directory are not there."""
+    inside = ("/usr", sys.base_prefix, sysconfig.get_path("platlib"))
+    return any(Path(os.path.realpath(file)).is_relative_to(os.path.realpath(path)) for path in inside)
+
+
 def _shares_system_packages() -> bool:
     try:
         text = Path(sys.prefix, "pyvenv.cfg").read_text()
@@ -119,7 +126,7 @@ class Zygote:
         changes_on_disk: bool = False,
     ) -> None:
         # Chosen at random, but by us: a run can be repeated only where the order of its sets can be had again.
-        self.hashes = hashes if hashes is not None else 1 + secrets.randbelow(MOST_HASHES)
+        self.hashes = hashes if hashes is not None else 1 + secrets.randbelow(MAX_HASH_SEED)
         on_disk = changes_on_disk or TMPFS_XATTRS.is_missing(os.uname().release, root=os.geteuid() == 0)
         self.layers = Layers(project) if project and on_disk else None
         try:
@@ -144,19 +151,15 @@ class Zygote:
         self.env: dict[str, str] = told["env"]
         self.socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         us = os.pidfd_open(os.getpid())
-        numbers = (far_end.fileno(), us)
+        numbers = [str(far_end.fileno()), str(us)]
         try:
             self._process = subprocess.Popen(
-                [
-                    # A bare interpreter with nothing of our environment: what it knew first stays readable for ever.
-                    *(sys.executable, "-I", "-S", "-B", "-c", _BOOT, str(_PACKAGE.parent)),
-                    *map(str, numbers),
-                    json.dumps(told),
-                ],
+                # A bare interpreter with nothing of our environment: what it knew first stays readable for ever.
+                [sys.executable, "-I", "-S", "-B", "-c", _BOOT, str(_PACKAGE.parent), *numbers, json.dumps(told)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=numbers,
+                pass_fds=(far_end.fileno(), us),
                 env={},
                 cwd="/",
                 start_new_session=True,  # a Ctrl-C at our terminal is ours to handle

@@ -26,12 +26,38 @@ from ...telemetry import WARNING, tell
 from .cell import Cell, Spec, readable
 from .cgroup import Cgroups
 from .launch import Zygote
-from .waiter import Waiter
 
-_MOST_ARMING = 2  # at one time: more would only take the processors from what runs
+_MAX_ARMING = 2  # at one time: more would only take the processors from what runs
 _PATIENCE = 10.0  # seconds to make a cell, on a machine that is very busy
 _REFILL_AFTER = 0.004  # seconds after a cell was taken: first the run, then the next cell
 _RETRY_AFTER = 0.25  # seconds after a cell could not be made, before one is made that nobody waits for
+
+
+class Waiter:
+    """Somebody in the queue: where to deliver, from another thread."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.since = time.monotonic()
+        self.cell: Cell | None = None
+        """Its cell, from the moment that it has left the queue: until its future is awaited, this is all that knows."""
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Cell] = self._loop.create_future()
+
+    def settle(self, outcome: Cell | RedomaError) -> bool:
+        def on_its_loop() -> None:
+            if self.future.done():
+                return  # cancelled meanwhile
+            if isinstance(outcome, RedomaError):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
+
+        try:
+            self._loop.call_soon_threadsafe(on_its_loop)
+        except RuntimeError:  # its loop has been closed
+            return False
+        return True
 
 
 class Pool:
@@ -280,7 +306,7 @@ class Pool:
             due.append(0.02)
         if self._arming:
             due.append(0.5)
-        if self._zygote is not None and len(self._arming) < _MOST_ARMING and self._lacking() > 0:
+        if self._zygote is not None and len(self._arming) < _MAX_ARMING and self._lacking() > 0:
             due.append(max(0.0, self._refill_at - now if self._running else 0.0, self._retry_at - now))
         if len(self._armed) > self._minimum:
             due.append(max(0.0, self._last_use + self._idle - now))
@@ -336,7 +362,7 @@ class Pool:
 
     def _room(self) -> bool:
         with self._lock:
-            if len(self._arming) >= _MOST_ARMING:
+            if len(self._arming) >= _MAX_ARMING:
                 return False
             while len(self._armed) + len(self._arming) + len(self._running) >= self._maximum:
                 if not (self._armed and self._queue):

@@ -14,7 +14,7 @@ import msgspec
 from ...models import Limits
 from ..base import EVERYTHING, Entry
 from . import protocol
-from .above import HOLES, LONGEST_PATH, MOST_ENTRIES
+from .above import HOLES, MAX_ENTRIES, MAX_PATH
 
 _SLACK = 1 << 20  # beyond the limit on the disk: the last page of every file counts there, and a copy may begin earlier
 
@@ -42,7 +42,7 @@ class Received:
         about = msgspec.json.decode(text, type=_About)
         if (path, about.kind) != (EVERYTHING, "refused"):
             _must_lead_down(path)
-        if path in self._entries or len(self._entries) > MOST_ENTRIES:
+        if path in self._entries or len(self._entries) > MAX_ENTRIES:
             raise protocol.Malformed("an entry that was there before, or one too many")
         entry = Entry(
             path=path,
@@ -129,5 +129,5 @@ class _File:
 
 
 def _must_lead_down(path: str) -> None:
-    if len(os.fsencode(path)) > LONGEST_PATH or "\0" in path or {"", ".", ".."} & set(path.split("/")):
+    if len(os.fsencode(path)) > MAX_PATH or "\0" in path or {"", ".", ".."} & set(path.split("/")):
         raise protocol.Malformed("a path that leads elsewhere")

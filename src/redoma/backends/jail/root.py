@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from redoma.backends import linux
 from redoma.backends.jail import protocol
+from redoma.lib.mounts import read_mounts
 
 GUEST_ID = 1000
 """Who the guest is, inside."""
@@ -348,18 +349,17 @@ def restrict(target: str, attributes: int, proc: str = "/old/proc") -> None:
             linux.mount("none", place, "", linux.MS_REMOUNT | linux.MS_BIND | flags | attributes)
 
 
+_FLAGS = {"ro": linux.MS_RDONLY, "nosuid": linux.MS_NOSUID, "nodev": linux.MS_NODEV, "noexec": linux.MS_NOEXEC}
+
+
 def mounts_below(target: str, proc: str) -> list[tuple[str, int]]:
     """Every mount at a path and below it, with the flags that it has: a remount takes away those that it doesn't name,
     and in a user namespace that is refused. (How access times are kept stays as it is, if nothing is said of it.)"""
-    found = []
-    with open(f"{proc}/self/mountinfo", "rb") as file:
-        for line in file:
-            fields = line.split()
-            place = os.fsdecode(unescape(fields[4]))
-            if f"{place}/".startswith(f"{target}/"):
-                options = fields[5].split(b",")
-                found.append((place, sum(flag for name, flag in _FLAGS.items() if name in options)))
-    return found
+    return [
+        (mount.path, sum(flag for name, flag in _FLAGS.items() if name in mount.options))
+        for mount in read_mounts(f"{proc}/self")
+        if f"{mount.path}/".startswith(f"{target}/")
+    ]
 
 
 def other_mounts(target: str, proc: str) -> list[str]:
@@ -372,16 +372,6 @@ def why_no_overlay(error: OSError, target: str, proc: str) -> str:
     if error.errno == errno.EINVAL and (mounts := other_mounts(os.path.abspath(target), proc)):
         return f"something is mounted below it, at {os.path.relpath(mounts[0], os.path.abspath(target))}"
     return error.strerror or str(error)
-
-
-_FLAGS = {b"ro": linux.MS_RDONLY, b"nosuid": linux.MS_NOSUID, b"nodev": linux.MS_NODEV, b"noexec": linux.MS_NOEXEC}
-"""As mountinfo has them."""
-
-
-def unescape(path: bytes) -> bytes:
-    """A path as mountinfo has it, without the escapes for blanks."""
-    first, *others = path.split(b"\\")
-    return first + b"".join(bytes([int(other[:3], 8)]) + other[3:] for other in others)
 
 
 def show(source: str, target: str) -> None:

@@ -15,7 +15,8 @@ import msgspec
 
 from ...lib.errors import BackendError
 from ...models import Isolation, Limits, Request, Status, Stream, Usage
-from ..base import Control, Outcome, Sink, ended_by, exceeded, uncancellable
+from ..base import MAX_LIMIT, Control, Outcome, Sink, uncancellable
+from ..endings import Ending
 from . import protocol, value
 from .cell import Cell
 from .received import Received
@@ -23,10 +24,10 @@ from .received import Received
 _CHUNK = 1 << 16
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the kernel is asked to
 _LOOK = 0.25  # seconds between two looks at the processor time of a cell
-_MOST_TAKEN = 96 << 20  # bytes of files and reports of one run
-_MOST_VALUE = 1 << 20
+_MAX_RECEIVED = 96 << 20  # bytes of files and reports of one run
+_MAX_VALUE = 1 << 20
 _SMALL = 4 << 10  # bytes of a value that are read sooner than a thread is found
-_MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
+_NO_SPACE = "free space on the disk fell too far while it ran, so it was ended"
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -113,7 +114,7 @@ class Run:
 
     def _begin(self, processes_by_rlimit: bool, watched: bool) -> None:
         request, limits = self._request, self._request.limits
-        most = min(limits.output_bytes, _MOST_VALUE)
+        most = min(limits.output_bytes, _MAX_VALUE)
         # To the guest first: where there is one processor to be had, init would take it from what is waited for.
         self._feed(
             self._cell.order.fileno(),
@@ -240,7 +241,7 @@ class Run:
         else:
             raise protocol.Malformed(f"a frame of kind {kind!r} from a running cell")
         self._taken += len(payload)
-        if len(self._files) + len(self._left_out) > 2000 or self._taken > _MOST_TAKEN:
+        if len(self._files) + len(self._left_out) > 2000 or self._taken > _MAX_RECEIVED:
             raise protocol.Malformed("more than a cell brings back")
 
     def _be_patient(self) -> None:
@@ -336,16 +337,12 @@ class Run:
                 or "its init, its keeper or its zygote was killed from outside",
                 next="run it again",
             )
-        status, error, code = self._ended(verdict, out_of_memory)
         peak = group.peak() if group is not None else None
         memory = peak if peak is not None else verdict.memory if verdict else None
-        report = self._report
-        return Outcome(
-            status=status,
-            exit_code=code,
-            value=found if status is Status.OK else None,
-            exception=_name(report.exception) if status in (Status.ERROR, Status.MEMORY) else None,
-            error=error,
+        return self._ended(verdict, out_of_memory).outcome(
+            self._request.limits,
+            value=found,
+            exception=_name(self._report.exception),
             isolation=self._isolation,
             usage=Usage(wall=wall, cpu=self._cpu(), memory=memory),
             seed=self._cell.seed if self._request.language == "python" else None,
@@ -369,35 +366,31 @@ class Run:
         else:
             self._timers[0] = self._loop.call_later(_LOOK, self._look)
 
-    def _ended(self, verdict: Verdict | None, out_of_memory: bool) -> tuple[Status, str | None, int | None]:
-        limits, report = self._request.limits, self._report
-        if out_of_memory:
-            return Status.MEMORY, None, None
-        if self._flooded and self._ending in (None, Status.OUTPUT):
-            return Status.OUTPUT, None, None
+    def _ended(self, verdict: Verdict | None, out_of_memory: bool) -> Ending:
+        """What init and the kernel say of the end; what the guest says counts only for one that failed by itself."""
+        flooded = self._flooded and self._ending in (None, Status.OUTPUT)
         if verdict is None or verdict.cause == "end":
-            return self._ending or Status.KILLED, exceeded("cpu", limits) if self._used_up else None, None
-        match verdict.cause:
-            case "memory":
-                return Status.MEMORY, None, None
-            case "cpu":
-                return Status.TIMEOUT, exceeded("cpu", limits), None
-            case "processes" | "disk":
-                return Status.KILLED, exceeded(verdict.cause, limits), None
-            case "space":
-                return Status.KILLED, "free space on the disk fell too far while it ran, so it was ended", None
-        code = _exit_code(verdict.status)
-        if code < 0:
-            if -code == signal.SIGXCPU:
-                return Status.TIMEOUT, exceeded("cpu", limits), None
-            return Status.KILLED, ended_by(-code, limits), 128 - code
-        if code == 0:
-            return Status.OK, None, 0
-        if report.memory:
-            return Status.MEMORY, None, None
-        if report.broken and code in (125, 126, 127):
-            return Status.ERROR, f"could not {report.broken[:1000]}{_hint(report, limits)}", code
-        return Status.ERROR, (report.error or "") + _hint(report, limits) or None, code
+            stopped, limit = self._ending or Status.KILLED, "cpu" if self._used_up else ""
+            return Ending(out_of_memory=out_of_memory, flooded=flooded, stopped=stopped, limit=limit)
+        if verdict.cause == "space":
+            return Ending(out_of_memory=out_of_memory, flooded=flooded, killed=_NO_SPACE)
+        if verdict.cause in ("memory", "cpu", "processes", "disk"):
+            return Ending(out_of_memory=out_of_memory, flooded=flooded, limit=verdict.cause)
+        limit, code, report = "", _exit_code(verdict.status), self._report
+        if code == -signal.SIGXCPU:
+            limit = "cpu"
+        elif code > 0 and report.memory:
+            limit = "memory"
+        hint = _hint(report, self._request.limits)
+        return Ending(
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            out_of_memory=out_of_memory,
+            flooded=flooded,
+            limit=limit,
+            broken=f"{report.broken[:1000]}{hint}" if report.broken and code in (125, 126, 127) else "",
+            error=f"{report.error or ''}{hint}" if code > 0 else None,
+        )
 
 
 def _decoded(data: bytes) -> Any:
@@ -442,7 +435,7 @@ def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
     if watched:
         # Only against one sudden huge allocation, which would be there before the next look.
         wanted["RLIMIT_DATA"] = 2 * limits.memory + (1 << 30)
-    return {name: min(number, _MOST) for name, number in wanted.items()}
+    return {name: min(number, MAX_LIMIT) for name, number in wanted.items()}
 
 
 def _hint(report: Report, limits: Limits) -> str:

@@ -25,7 +25,7 @@ from ...lib.errors import BackendUnavailable, InvalidRequest, RedomaError
 from ...lib.extras import pip_install
 from ...models import Isolation, Limits, Request, Status, Stream
 from ..base import Backend, Capabilities, Control, Outcome, Sink, uncancellable
-from ..inside import is_seen_in_cells
+from ..jail.launch import is_seen_in_cells
 from . import host
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class _Channel:
         self._buffer += data
         while not self.malformed and len(self._buffer) >= _HEADER.size:
             (size,) = _HEADER.unpack_from(self._buffer)
-            if size > host.MOST_FRAME:
+            if size > host.MAX_FRAME:
                 self.malformed = f"it sent a message of {size} bytes, which no script's host does, and was ended"
                 break
             end = _HEADER.size + size

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypedDict
 
 PROGRAM = "lua"
 """What the code in a cell calls `run`."""
-MOST_FRAME = 1 << 20
+MAX_FRAME = 1 << 20
 """Bytes of one question."""
 
 _HEADER = struct.Struct("!I")
@@ -132,10 +132,10 @@ def _ask(method: str, *given: Any) -> tuple[Any, ...]:
     if method == "exit":
         os._exit(given[0] & 0xFF)
     payload = json.dumps(_question(method, given), ensure_ascii=False).encode()
-    if len(payload) > MOST_FRAME:
+    if len(payload) > MAX_FRAME:
         return (
             False,
-            f"{method} is too large: {len(payload)} bytes, where {MOST_FRAME} cross. Next: pass less at a time",
+            f"{method} is too large: {len(payload)} bytes, where {MAX_FRAME} cross. Next: pass less at a time",
         )
     _write(1, _HEADER.pack(len(payload)) + payload)
     if method == "print":

@@ -23,8 +23,8 @@ from ...lib.errors import BackendError, BackendUnavailable, Unsupported
 from ...lib.extras import pip_install
 from ...models import Isolation, KiB, Limits, MiB, Request, Seed, Status, Stream, Usage
 from ...models.reach import NOTHING
-from ..base import Capabilities, Control, Outcome, Sink, exceeded, new_seed
-from ..inside import is_seen_in_cells
+from ..base import MAX_LIMIT, Capabilities, Control, Outcome, Sink, exceeded, new_seed
+from ..jail.launch import is_seen_in_cells
 from ..scratch import scratch
 from . import session
 
@@ -41,7 +41,6 @@ _LAYERS = {
     "network": "none",
 }
 _OURS = 64 * MiB  # of a cell's memory: the pool's interpreter, and the worker before it has run anything
-_MOST = 2**62
 
 _first_used_in = 0
 """The process in which monty's runtime was started. A fork shares its epoll instance, and then both hang."""
@@ -141,10 +140,10 @@ class MontyBackend:
                 # Those of the interpreter hold first. These are for a worker that has got out of it; the interpreter's
                 # memory may be there twice, when its value or its files are handed to the pool.
                 cpu=limits.cpu + 1,
-                memory=min(2 * limits.memory + given + _OURS, _MOST),
+                memory=min(2 * limits.memory + given + _OURS, MAX_LIMIT),
                 disk=max(usual.disk, given),
                 files=max(usual.files, 2 * sum(path.count("/") + 1 for path in request.files)),
-                output_bytes=session.MOST_REPORT,
+                output_bytes=session.MAX_REPORT,
             ),
         )
         found = await cells.run(inside, sink)

@@ -26,11 +26,11 @@ HOME = "/workspace"
 """Where the request's files are, in the interpreter's virtual file system; in a cell, in the real one too."""
 PROGRAM = "monty"
 """What the worker's program is called inside, among `jail.root.PROGRAMS`."""
-MOST_REPORT = 2 << 20
+MAX_REPORT = 2 << 20
 """Bytes of all there is to say of a run in a cell, beside what it printed."""
 
 _HOST_CALLS = 100_000  # input(), environment, sleep and file operations of one run; each is a round trip to us
-_MOST_ERROR = 64 << 10  # far more than is shown: what is cut off here is cut before secrets are taken out
+_MAX_ERROR = 64 << 10  # far more than is shown: what is cut off here is cut before secrets are taken out
 _MAX_DEPTH = 90  # a little less than what comes out of a cell, in which it is one thing among others
 _MAX_ITEMS = 99_000
 _MAX_INT_BITS = 14_000  # beyond about 4300 digits CPython refuses to print an int, and so would every caller
@@ -135,7 +135,7 @@ class Feed:
         except (monty.MontySyntaxError, monty.MontyRuntimeError) as failure:
             return self._failed(failure)
         except monty.MontyError as failure:
-            return ended("crashed", error=str(failure)[:_MOST_ERROR])
+            return ended("crashed", error=str(failure)[:_MAX_ERROR])
         finally:
             if mount is not None:
                 mount.close()
@@ -152,11 +152,11 @@ class Feed:
         # error has a single frame that belongs to no function, which code that runs can't imitate: whatever that raises
         # carries at least the frame of its module.
         if exception == "NotImplementedError" and len(frames) == 1 and frames[0].function_name is None:
-            return ended("unsupported", error=error.partition(": ")[2][:_MOST_ERROR], line=frames[0].line)
+            return ended("unsupported", error=error.partition(": ")[2][:_MAX_ERROR], line=frames[0].line)
         status = self._status_of(exception, error)
         if status in ("error", "memory"):
             self._say("stderr", failure.display("traceback") + "\n")
-        return ended(status, exception=exception, error=error[:_MOST_ERROR])
+        return ended(status, exception=exception, error=error[:_MAX_ERROR])
 
     def _status_of(self, exception: str, error: str) -> str:
         """Told by the clock and by the interpreter's own words: code may raise errors of the same types itself."""
@@ -263,15 +263,15 @@ def run(told: Told) -> Ended:
     try:
         session.__enter__()
     except (OSError, RuntimeError, monty.MontyError) as error:
-        return ended("crashed", error=str(error)[:_MOST_ERROR])
+        return ended("crashed", error=str(error)[:_MAX_ERROR])
     worker = session.worker_pid
     feed = Feed(told, say=_write, wait=time.sleep, read=sys.stdin.buffer.read)
     found = feed.run(session, HOME if told["files"] else None)
     if worker is not None:
         with suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)  # it dies while we report, and nobody has to wait for it afterwards
-    report: Any = outward.encode(found, MOST_REPORT)
-    if report[0] != "dict" or len(json.dumps(report)) > 2 * MOST_REPORT:  # it would not arrive
+    report: Any = outward.encode(found, MAX_REPORT)
+    if report[0] != "dict" or len(json.dumps(report)) > 2 * MAX_REPORT:  # it would not arrive
         found["value"] = f"<{type(found['value']).__name__}, too large to return>"
     return found
 
