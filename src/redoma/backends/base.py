@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ..lib.errors import InvalidRequest
+from ..lib.errors import InvalidRequest, Unsupported
 from ..models import Isolation, Language, Limits, Request, Seed, Status, Stream, Usage, WorkspaceKind
 from ..models.reach import Reach
 
@@ -232,6 +232,17 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     costs: str = ""
     fix: str = ""
     """Lines for a shell, ready to be pasted; those that begin with # say which to choose, or what to do by hand."""
+
+
+def check_files_fit(request: Request, place: str) -> None:
+    """Raise `Unsupported` if the files of a request exceed its own limits. `place` is what they would be put in."""
+    limits, total = request.limits, sum(map(len, request.files.values()))
+    if total > limits.disk or len(request.files) > limits.files:
+        raise Unsupported(
+            f"the files don't fit into {place}",
+            why=f"{len(request.files)} files of {total} bytes, where {limits.files} of {limits.disk} may be",
+            next="raise the limits `disk` and `files`",
+        )
 
 
 def new_seed() -> int:

@@ -81,8 +81,8 @@ async def unlucky(line: Line, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     assert ours() == [stuck.name]
     yield backend
     line.swallows = lambda request: False
-    for here in backend._heres.values():
-        here.engine._stuck.clear()  # as if the time were over
+    for each in backend._connections.values():
+        each.engine._stuck.clear()  # as if the time were over
     await backend.aclose()
     assert ours() == []
 
@@ -125,8 +125,8 @@ async def test_what_a_dead_redoma_has_left_and_cannot_be_removed_does_not_stop_t
             assert (await run(backend, "print(1)")).stdout == "1\n"
         assert stuck.asked == 1
         line.swallows = lambda request: False
-        for here in backend._heres.values():
-            here.engine._stuck.clear()  # as if the time were over
+        for each in backend._connections.values():
+            each.engine._stuck.clear()  # as if the time were over
         assert (await run(backend, "print(1)")).stdout == "1\n"
         assert name not in docker("ps", "--all", "--quiet", "--no-trunc")
     finally:

@@ -11,9 +11,9 @@ import pytest
 
 from redoma.backends.base import Fact
 from redoma.backends.jail.cgroup_place import Unavailable
+from redoma.backends.jail.configuration import NAMESPACES
 from redoma.backends.jail.host import explain
 from redoma.backends.jail.host_look import Observed
-from redoma.backends.jail.host_trial import NAMESPACES
 from redoma.backends.jail.kernels import (
     BY_KERNEL,
     CELLS,

@@ -214,8 +214,8 @@ class Impostor:
     def __init__(self, act: Callable[[socket.socket], None]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         zygote = object.__new__(Zygote)  # only its socket, mostly: what would reach a zygote reaches us
-        zygote.socket, zygote.hashes = ours, 1
-        self.cell = Cell(zygote, Spec(MiB, 10), frozenset(), None)
+        zygote.socket, zygote.hash_seed = ours, 1
+        self.cell = Cell(zygote, Spec(disk=MiB, files=10), frozenset(), None)
         ours.close()
         _, descriptors, _, _ = socket.recv_fds(theirs, 1 << 16, 5)
         theirs.close()

@@ -7,7 +7,6 @@ import select
 import signal
 import socket
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -16,8 +15,8 @@ from ...models import Seed, WorkspaceKind
 from ..base import new_seed
 from . import protocol
 from .cgroup import Group
+from .configuration import UNPRIVILEGED_ID
 from .launch import Zygote
-from .root import UNPRIVILEGED_ID
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -61,42 +60,42 @@ class Cell:
         """A descriptor of its init: readable once nothing of the cell is alive."""
         self._frames = protocol.Frames()
         self._order_frames = protocol.Frames()
-        far: list[int] = []
-        held: list[int] = []
+        self._sockets: list[socket.socket] = []
+        self.stdin = self.stdout = self.stderr = -1
+        drawn = spec.seed if spec.seed is not None else new_seed()
+        self.seed = Seed(random=drawn, hashes=zygote.hash_seed)
+        theirs: list[int] = []
         try:
-            self.control, control = socket.socketpair()
-            held.append(self.control.fileno())
-            far.append(control.detach())
-            self.order, order = socket.socketpair()
-            held.append(self.order.fileno())
-            far.append(order.detach())
-            for number in range(3):
-                reading, writing = os.pipe()
-                if os.geteuid() == 0:  # or the guest could not open /dev/stdout, which leads to this very pipe
-                    os.fchown(reading, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
-                far.append(reading if number == 0 else writing)
-                held.append(writing if number == 0 else reading)
-            self.stdin, self.stdout, self.stderr = held[2:]
-            for near in held:
-                os.set_blocking(near, False)
+            self._open(theirs)
             if self._layers is not None:
                 self._layer = self._layers.take()
-            drawn = spec.seed if spec.seed is not None else new_seed()
-            self.seed = Seed(random=drawn, hashes=zygote.hashes)
-            told: dict[str, Any] = {**msgspec.structs.asdict(spec), "seed": drawn, "layer": self._layer}
-            zygote.order({**told, "without": sorted(without), "cgroup": group is not None}, far)
+            told = {**msgspec.structs.asdict(spec), "seed": drawn, "layer": self._layer}
+            zygote.order({**told, "without": sorted(without), "cgroup": group is not None}, theirs)
         except OSError as error:
-            for near in held:
-                os.close(near)
+            self.close()
             self._remove_layer()
-            if hasattr(self, "control"):
-                self.control.detach()
-            if hasattr(self, "order"):
-                self.order.detach()
             raise BackendError("a cell could not be made", why=str(error), next="run it again") from error
         finally:
-            for number in far:
+            for number in theirs:
                 os.close(number)
+
+    def _open(self, theirs: list[int]) -> None:
+        """Both ends of everything that a cell is connected with: ours are kept, `theirs` are sent to the zygote in the
+        order of `zygote.DESCRIPTORS`."""
+        for _ in ("control", "order"):
+            ours, their_end = socket.socketpair()
+            ours.setblocking(False)
+            self._sockets.append(ours)
+            theirs.append(their_end.detach())
+        self.control, self.order = self._sockets
+        for name in ("stdin", "stdout", "stderr"):
+            reading, writing = os.pipe()
+            near, far = (writing, reading) if name == "stdin" else (reading, writing)
+            theirs.append(far)
+            setattr(self, name, near)
+            os.set_blocking(near, False)
+            if os.geteuid() == 0:  # or the guest could not open /dev/stdout, which leads to this very pipe
+                os.fchown(reading, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
 
     @property
     def ready(self) -> bool:
@@ -166,8 +165,8 @@ class Cell:
 
     def close(self) -> None:
         """Let go of it; the descriptor of its init stays until it is dead (`bury`). Closing `control` ends it too."""
-        for near in (self.control, self.order):
-            near.close()
+        for each in self._sockets:
+            each.close()
         for name in ("stdin", "stdout", "stderr"):
             if (number := getattr(self, name)) >= 0:
                 setattr(self, name, -1)  # first: a child forked in between must not close what has that number by then

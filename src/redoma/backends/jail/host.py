@@ -15,8 +15,8 @@ import msgspec
 
 from ..base import Fact
 from ..linux import LANDLOCK_SCOPES
+from .configuration import NAMESPACES, UNPRIVILEGED_ID
 from .host_look import Observed, look
-from .host_trial import NAMESPACES
 from .kernels import (
     BY_KERNEL,
     CELLS,
@@ -31,7 +31,6 @@ from .kernels import (
     Feature,
     version_of,
 )
-from .root import UNPRIVILEGED_ID
 
 _NO_JAIL = "the jail doesn't work"
 _REFUSED = (errno.EPERM, errno.EACCES)

@@ -211,6 +211,11 @@ class Pool:
             return {name: len(cells) for name, cells in known.items()}
 
     @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is alive any more."""
+        return self._ended
+
+    @property
     def zygote_pid(self) -> int | None:
         return self._zygote.pid if self._zygote else None
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from redoma.backends import linux
-from redoma.backends.jail.root import WRITABLE
+from redoma.backends.jail.configuration import GUEST_ID, HOST_NAME, WRITABLE
 from redoma.lib.mounts import Mount, read_mounts
 
 _LAYER = {"memory": "", "disk": "; on disk, where its size is watched"}
@@ -202,7 +202,7 @@ def _environment() -> str:
 def _names(spec: Mapping[str, Any]) -> str:
     if shown := places_shown(read_mounts(), spec["project"]):
         raise Missing(f"where {shown[0]} lies on the host shows in /proc/self/mountinfo")
-    if os.uname().nodename != "redoma" or os.getuid() != 1000 or os.getgid() != 1000:
+    if (os.uname().nodename, os.getuid(), os.getgid()) != (HOST_NAME, GUEST_ID, GUEST_ID):
         raise Missing("the name of the host or of its user shows")
     return "those of the host don't show"
 

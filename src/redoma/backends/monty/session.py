@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from redoma.backends.jail import value as outward
-from redoma.backends.jail.root import PROGRAMS
+from redoma.backends.jail.configuration import PROGRAMS
 
 if TYPE_CHECKING:
     import pydantic_monty
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HOME = "/workspace"
 """Where the request's files are, in the interpreter's virtual file system; in a cell, in the real one too."""
 PROGRAM = "monty"
-"""What the worker's program is called inside, among `jail.root.PROGRAMS`."""
+"""What the worker's program is called inside, among `jail.configuration.PROGRAMS`."""
 MAX_REPORT = 2 << 20
 """Bytes of all there is to say of a run in a cell, beside what it printed."""
 

@@ -109,18 +109,14 @@ class _Run:
         return self._outcome(report.result(), time.monotonic() - start)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
+        # A bare interpreter: nothing of our environment, site-packages or working directory.
+        command = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGES]
         source = os.memfd_create("source")
         try:
             os.write(source, self._request.code.encode("utf-8", "surrogatepass"))
             os.lseek(source, 0, os.SEEK_SET)
             process = await asyncio.create_subprocess_exec(
-                # A bare interpreter: nothing of our environment, site-packages or working directory.
-                sys.executable,
-                "-I",
-                "-S",
-                "-c",
-                _BOOT,
-                _PACKAGES,
+                *command,
                 str(self._far_end.fileno()),
                 str(source),
                 stdin=asyncio.subprocess.PIPE,
