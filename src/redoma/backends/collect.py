@@ -43,7 +43,9 @@ _KINDS = {
 def collect(
     directory: int, patterns: Iterable[str], given: Mapping[str, bytes]
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """The new and changed files below an open directory that fit one of the patterns, and why others stayed behind.
+    """Read the new and changed files below an open directory that fit one of the patterns.
+
+    Returns them by path, and by path the reasons why others were left out.
 
     A pattern is a relative path in which `*`, `?` and `[…]` stand for parts of one name, and a whole name `**` for any
     number of directories; at the end, for everything below. Names that begin with a dot are names like others. A file
@@ -68,12 +70,12 @@ _MAGIC = re.compile(r"[*?\[]")
 
 
 def is_magic(pattern: str) -> bool:
-    """Whether it may stand for more than the one file of its name."""
+    """Whether a pattern may match more than the one file of its name."""
     return bool(_MAGIC.search(pattern))
 
 
 class Patterns:
-    """What is left of some patterns in one directory. Each step takes time linear in them, whatever the names are."""
+    """The rest of some patterns, seen from one directory. Each step takes time linear in them, whatever the names."""
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._rests: set[tuple[str, ...]] = set()
@@ -88,7 +90,7 @@ class Patterns:
             rest = rest[1:]  # `**` may also stand for no directory at all
 
     def below(self, name: str) -> Patterns:
-        """What is left in the directory `name`."""
+        """The rest of the patterns in the directory `name`."""
         inner = Patterns()
         for rest in self._rests:
             if rest[0] == "**":
@@ -167,7 +169,7 @@ class Collection:
 
 
 class _Walk:
-    """Through the directories that hold something that is wanted."""
+    """A walk through the directories that may hold something that is wanted."""
 
     def __init__(self, given: Mapping[str, bytes]) -> None:
         self.found = Collection(given)
@@ -243,7 +245,7 @@ class _Walk:
 
 
 def _read(file: int, size: int) -> bytes:
-    """At most so many bytes: what a file of /proc or one that still grows claims to have is no bound."""
+    """Read at most `size` bytes: the size that a file in /proc, or one that still grows, claims is no bound."""
     pieces: list[bytes] = []
     while size > 0 and (piece := os.read(file, min(size, 1 << 20))):
         pieces.append(piece)

@@ -20,7 +20,7 @@ from . import box as boxes
 from . import inspection
 from .box import Box, Spec
 from .container import Container
-from .engine import CannotRemove, CannotStart, Engine, closed, must_be_there
+from .engine import CannotRemove, CannotStart, Engine, check_engine, closed
 from .pool import Pool
 from .run import NotTaken, Run
 
@@ -63,7 +63,7 @@ class DockerBackend:
         return cls(Box(**box), host=host, minimum=minimum, maximum=maximum, queue=queue, idle=idle)
 
     def capabilities(self) -> Capabilities:
-        must_be_there(self._host)
+        check_engine(self._host)
         direct = self.box.direct
         return Capabilities(
             languages=frozenset({"command"}) if direct else frozenset({"python", "bash", "command"}),
@@ -197,7 +197,7 @@ class _Connection:
         """In a container whose stub waits for its order."""
         container = await self.pool.take(boxes.spec(self._box, request.language, request.limits))
         try:
-            _check_limits(request.limits, container.seen["HostConfig"].get("Runtime"))
+            _check_limits(request.limits, container.inspected["HostConfig"].get("Runtime"))
             isolation = self._isolation(container, request.require)
             return await Run(request, sink, container, isolation, control).waiting()
         finally:
@@ -227,7 +227,7 @@ class _Connection:
             outcome = await Run(request, sink, container, isolation, control).direct()
             ended = True
             if init and outcome.status is Status.ERROR and outcome.exit_code in (126, 127):
-                why = await self._why_not_started(settings, container.seen["Config"])
+                why = await self._why_not_started(settings, container.inspected["Config"])
                 return msgspec.structs.replace(outcome, error=why)
             return outcome
         except CannotStart:
@@ -276,14 +276,14 @@ class _Connection:
             return await self._start(wanted, await engine.hosts(wanted.image))
 
     async def _start(self, wanted: Spec, hosts: str | None) -> Container:
-        gvisor = inspection.is_gvisor(self._box.runtime or self.engine.about.get("DefaultRuntime"))
+        gvisor = inspection.is_gvisor(self._box.runtime or self.engine.info.get("DefaultRuntime"))
         settings = boxes.waiting(self._box, wanted, gvisor=gvisor, hosts=hosts)
         container = Container(self.engine, settings, pull=self._box.pull)
         try:
             await container.create()
             await container.attach()
             await container.start()
-            await container.armed()
+            await container.wait_until_ready()
         except BaseException:
             await container.remove()
             raise
@@ -291,7 +291,7 @@ class _Connection:
 
     def _isolation(self, container: Container, required: tuple[str, ...]) -> Isolation:
         """What the engine says of this very container. A layer that is missing and was not waived is our failure."""
-        found = inspection.isolation(container.seen, self.engine.about, direct=self._box.direct)
+        found = inspection.isolation(container.inspected, self.engine.info, direct=self._box.direct)
         needed = required or tuple(_promised(self._box).layers)
         if lacking := found.lacking(needed):
             raise BackendError(

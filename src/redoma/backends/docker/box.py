@@ -28,7 +28,7 @@ _SHM = 64 << 20  # what the engine gives by default
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a container is like. As it stands, hardened: for code that nobody has reviewed.
+    """The settings of a container. The defaults are hardened, for code that nobody has reviewed.
 
     The fields are those of an `exec.docker` entry. There 0 means no limit; in a hardened box the limits of the request
     hold, and these only where they are lower.
@@ -66,12 +66,12 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         for name in ("memory_limit", "cpu_quota", "pids_limit"):
             if not 0 <= getattr(self, name) < MAX_LIMIT:
                 raise InvalidRequest(
-                    f"{name} is {getattr(self, name)}", why="it is a positive number, or 0 for none", next="mend it"
+                    f"{name} is {getattr(self, name)}", why="it is a positive number, or 0 for none", next="correct it"
                 )
 
     @classmethod
     def plain(cls, image: str, **fields: Any) -> Box:
-        """What a configured container is when nothing else was written down: the engine's own defaults."""
+        """The settings of a configured container, `exec.docker`: the engine's defaults where `fields` say nothing."""
         engine: dict[str, Any] = {
             **dict.fromkeys(("python", "bash", "command"), image),
             **dict.fromkeys(("auto_remove", "read_only_rootfs", "no_new_privileges"), False),
@@ -84,8 +84,8 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def reach(self) -> Reach:
-        """What a program in it could touch: the volumes it may write, the network it is in, and what rights, another
-        container or a socket of the host give it."""
+        """What a program in it could touch: volumes that it may write to, its network, and what it gets from added
+        capabilities, another container's network or a socket of the host."""
         mounts = [_mount(volume) for volume in self.volumes]
         shared = self.network_mode not in ("none", "bridge")  # the host's own, or another container's
         return Reach(
@@ -100,7 +100,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Spec(NamedTuple):
-    """What is settled when a container is made: one that waits fits a request whose spec is the same."""
+    """What is fixed when a container is made: a waiting one fits every request with the same spec."""
 
     image: str
     python: bool
@@ -115,6 +115,7 @@ class Spec(NamedTuple):
 
 
 def spec(box: Box, language: Language, limits: Limits) -> Spec:
+    """The kind of container that a request needs."""
     return Spec(
         image=box.image(language),
         python=language == "python",

@@ -12,7 +12,7 @@ from ...lib.errors import BackendError, BackendUnavailable
 from ...models import Isolation
 from ..base import Fact
 from .box import HOSTS, Box
-from .engine import Engine, must_be_there
+from .engine import Engine, check_engine
 
 ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
 """Names that other backends use too, for whoever asks for a layer without minding which backend provides it."""
@@ -132,7 +132,7 @@ def _limits(host: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, str]
 def facts(box: Box, host: str | None) -> tuple[Fact, ...]:
     """Asks the engine. Where there is none, `capabilities` says all there is to say."""
     try:
-        must_be_there(host)
+        check_engine(host)
     except BackendUnavailable:
         return ()
     found: list[Fact] = []
@@ -147,7 +147,7 @@ async def _look(box: Box, host: str | None) -> list[Fact]:
     engine = Engine(host)
     try:
         client = await engine.client()
-        return [_engine(engine.about, client.api_version), *_runtime(box, engine.about), *await _images(box, engine)]
+        return [_engine(engine.info, client.api_version), *_runtime(box, engine.info), *await _images(box, engine)]
     except BackendError as error:
         return [Fact(name="docker", state="missing", what=f"{error.what}: {error.why}", fix=f"# {error.next}")]
     except Exception as error:  # not foreseen, and no reason to keep back what is known of the rest of this host

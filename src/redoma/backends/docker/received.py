@@ -29,11 +29,12 @@ _ABOUT_OTHERS = (b"K", b"g")  # where a link leads, and what holds for all that 
 
 
 class LastWord:
-    """What a stub says: that it has taken its order; behind its number, each time, that a shell has passed a signal on;
-    and when the program has ended, behind its number, one line and then the files.
+    """Tells what a stub says from what the program prints, on the same stream.
 
-    The line is empty, or says what could not be done after a `!`, or is `=` where the program is known to have ended by
-    itself rather than by a signal. A program that finds the number out can forge all of it. It only speaks of itself.
+    The stub first says that it has taken its order. Later its messages begin with its secret number: `+` each time that
+    a shell has passed a signal on; and when the program has ended, one line and then the files. The line is empty, or
+    says what could not be done after a `!`, or is `=` if the program is known to have ended by itself rather than by a
+    signal. A program that finds the number out can forge all of it, about itself alone.
     """
 
     def __init__(self, nonce: bytes, files: Files | None) -> None:
@@ -44,7 +45,7 @@ class LastWord:
         self._line = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Takes what was printed; gives back what is the program's own."""
+        """Take the next piece of output, and return what of it is the program's own."""
         if not self.taken:
             self._held += data
             if len(self._held) < len(TAKEN):
@@ -68,7 +69,7 @@ class LastWord:
             self.passed, data = self.passed + 1, data.removeprefix(PASSED)
 
     def _begins(self, data: bytes) -> int:
-        """How much of its end may be the beginning of the number."""
+        """How many bytes at the end of `data` may be the beginning of the number."""
         sizes = range(min(len(data), len(self._nonce) - 1), 0, -1)
         return next((size for size in sizes if self._nonce.startswith(data[-size:])), 0)
 
@@ -80,7 +81,7 @@ class LastWord:
             self._files.feed(data)
 
     def rest(self) -> bytes:
-        """At the end of all output: what looked like the beginning of the number, and was none."""
+        """At the end of all output: what was held back because it looked like the beginning of the number."""
         held, self._held = self._held, b""
         return held
 
@@ -95,11 +96,11 @@ class LastWord:
 
 
 class Unreadable(Exception):
-    """It is no tar."""
+    """What came back is not a tar that a stub makes."""
 
 
 class Files:
-    """Fed with a tar piece by piece."""
+    """Reads a tar piece by piece, and keeps the files that fit one of the patterns and are not as they were `given`."""
 
     def __init__(self, patterns: Iterable[str], given: Mapping[str, bytes]) -> None:
         self._patterns, self._found = tuple(patterns), Collection(given)
@@ -125,7 +126,7 @@ class Files:
             self._found.leave_out(".", f"what came back was not to be read: {broken}")
 
     def _advance(self) -> bool:
-        """One step, if there is enough for it."""
+        """Take one step if there are enough bytes for it. Returns whether another may be possible."""
         if self._skip:
             passed = min(self._skip, len(self._waiting))
             del self._waiting[:passed]
@@ -175,7 +176,7 @@ class Files:
             self._skip = size + -size % _BLOCK
 
     def _wants(self, kind: bytes, path: str, size: int) -> bool:
-        """Whether the content is to be kept. Says why not, where it was asked for."""
+        """Whether to keep the content of an entry. If it was asked for and can't be kept, note why."""
         names = path.split("/")
         if path in ("", ".") or "" in names or ".." in names or "." in names or "\0" in path:
             return False
@@ -207,7 +208,7 @@ class Files:
             self._found.keep(path, content)
 
     def finish(self) -> tuple[dict[str, bytes], dict[str, str]]:
-        """What there is, and why others stayed behind."""
+        """The files, and why others stayed behind."""
         if not self._over:
             self._found.leave_out(".", "not all came back: the container ended before")
         return self._found.finish(self._patterns)

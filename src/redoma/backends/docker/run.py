@@ -36,6 +36,8 @@ class NotTaken(BackendError):
 
 
 class Run:
+    """One request in one container. Use one of `waiting` and `direct`, once."""
+
     def __init__(
         self, request: Request, sink: Sink, container: Container, isolation: Isolation, control: Control | None
     ) -> None:
@@ -58,13 +60,13 @@ class Run:
         self._oom_kills = _oom_kills()
 
     async def waiting(self) -> Outcome:
-        """In a container whose stub waits for its order."""
+        """Run in a container whose stub waits for its order. Raises `NotTaken` if it died before it took it."""
         head, contents, nonce = stub.order(self._request)
         self._last = LastWord(nonce, self._files)
         return await self._execute([head, *contents])
 
     async def direct(self) -> Outcome:
-        """In a container whose command is the program; it is started here."""
+        """Run in a container whose command is the program; it is started here."""
         return await self._execute([])
 
     async def _execute(self, order: list[bytes]) -> Outcome:
@@ -98,7 +100,7 @@ class Run:
         return task
 
     async def _until(self, pump: asyncio.Task[None]) -> None:
-        """All its output is there; or it was to end, and did not; or one of us has failed."""
+        """Wait until all its output is there, or it did not end when it should have, or a task of ours has failed."""
         given_up, drained = self._begin(self._give_up()), self._begin(self._drained())
         while not (pump.done() or given_up.done() or drained.done()):
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -111,8 +113,8 @@ class Run:
         await asyncio.sleep(_GRACE + (_LAST_WORD + _SENDING if self._files is not None else 0))
 
     async def _drained(self) -> None:
-        """It has ended, and nothing more comes. An engine that is left with input that nobody has read keeps the
-        connection open, and so would keep us waiting for the end of the output."""
+        """Wait until it has ended and nothing more comes. If nobody has read all the input, the engine keeps the
+        connection open, so the end of the output may never come."""
         if await self._container.exited():
             # What comes now is late, and the program is not: its time ends here.
             self._exited_at = time.monotonic()
@@ -124,7 +126,7 @@ class Run:
             await asyncio.sleep(_QUIET)
 
     async def _release(self) -> None:
-        """Nothing of ours stays with the loop."""
+        """Cancel our timer and tasks."""
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -146,7 +148,7 @@ class Run:
         self._container.end_input()
 
     async def _deliver(self) -> None:
-        """Signals, in the order in which they were sent."""
+        """Pass signals on, in the order in which they were sent."""
         await self._taken.wait()
         if self._control is not None:
             self._control.deliver_signals(self._signals.put_nowait)
@@ -231,7 +233,7 @@ class Run:
         await self._signal(signal.SIGKILL)
 
     async def _watch(self) -> None:
-        """Now and then: what has it used, and has it used up its processor time?"""
+        """Look now and then at what it has used, and end it when its processor time is used up."""
         pause = _FIRST_LOOK
         while True:
             await asyncio.sleep(pause)
@@ -267,7 +269,7 @@ class Run:
         )
 
     async def _verdict(self) -> tuple[int | None, bool]:
-        """The engine's: the exit code, and whether the kernel ended something for want of memory."""
+        """What the engine says: the exit code, and whether the kernel killed something for want of memory."""
         try:
             async with asyncio.timeout(_GRACE):
                 code = await self._container.wait()
@@ -297,11 +299,11 @@ class Run:
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the stub, which outlives its program, has not said its last word; at the end: and won't."""
+        """Whether the stub has not said its last word, though it outlives its program."""
         return self._last is not None and not self._last.begun
 
     def _ended(self, code: int | None, out_of_memory: bool) -> Ending:
-        """What the engine says of the end, and the stub where it has said its last word."""
+        """The end, from what the engine says and from the last word of the stub, if it had one."""
         flooded = self._flooded and self._ending in (None, Status.OUTPUT)
         if self._ending is not None or code is None:
             stopped, limit = self._ending or Status.KILLED, "cpu" if self._used_up else ""

@@ -113,7 +113,7 @@ class JailBackend:
         )
 
     def _beyond_this_kernel(self) -> tuple[str, ...]:
-        """Layers that no cell has on this kernel. They are on the result as missing, and `require` insists on them."""
+        """Layers that this kernel can't give to any cell. Results list them as missing; `require` insists on them."""
         landlock = () if linux.landlock_abi() else ("landlock",)
         names = ("names",) if self._lacks(USER_OVERLAYS) else ()
         return (*landlock, *names)
@@ -122,7 +122,7 @@ class JailBackend:
         return feature.is_missing(self._release, root=os.geteuid() == 0)
 
     def facts(self) -> tuple[Fact, ...]:
-        """What this host has for a jail, really tried: for `redoma doctor`."""
+        """What this host offers the jail, tried for real: for `redoma doctor`."""
         from .host import facts
 
         return facts()
@@ -219,7 +219,7 @@ class JailBackend:
         return zygote, groups
 
     def _isolation(self, cell: Cell, required: tuple[str, ...]) -> Isolation:
-        """What was found in this very cell. A layer that is missing and was not waived is our failure."""
+        """What was found in this very cell. Raises `BackendError` if a layer is missing that was not waived."""
         if cell.found is None:
             raise BackendError("the cell was not looked over", why="it never said what it found", next="report it")
         layers, missing = dict(cell.found.layers), dict(cell.found.missing)
@@ -242,7 +242,7 @@ class JailBackend:
         await self._close(unused=False)
 
     async def let_go(self) -> None:
-        """The same if nothing runs, on whichever thread. What begins after this looked makes a pool of its own."""
+        """Close it if nothing runs, on any thread. A run that begins meanwhile makes a pool of its own."""
         await self._close(unused=True)
 
     async def _close(self, *, unused: bool) -> None:

@@ -20,7 +20,7 @@ from .launch import Zygote
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the guest saw, before it was anybody's."""
+    """What the probe in the guest found, before it was given any code: layers in force, and why others are missing."""
 
     layers: dict[str, str]
     missing: dict[str, str]
@@ -33,20 +33,21 @@ class Spec(msgspec.Struct, frozen=True):
     files: int
     workspace: WorkspaceKind = "scratch"
     project: str = ""
-    """Its path, if it is none of the cell's own."""
+    """The path of the project to work in; empty for a workspace of the cell's own."""
     seed: int | None = None
-    """Of its random numbers, where they are to be those of another run; else each cell has its own."""
+    """The seed of its random numbers, to repeat a run; by default each cell has its own."""
 
 
 def readable(number: int) -> bool:
-    """At once. With `poll`: `select` takes no descriptor above 1023, and a busy server has more."""
+    """Whether a descriptor is readable now. Uses `poll`: `select` takes no descriptor above 1023."""
     watch = select.poll()
     watch.register(number, select.POLLIN)
     return bool(watch.poll(0))
 
 
 class Cell:
-    """Made by `arm`, it becomes ready by itself: `advance` whenever one of its sockets has something to say."""
+    """One cell. Making it only orders it from the zygote: call `advance` whenever `control` or `order` is readable,
+    until it is `ready` or `broken`."""
 
     def __init__(self, zygote: Zygote, spec: Spec, without: frozenset[str], group: Group | None) -> None:
         self.spec, self.group = spec, group
@@ -55,9 +56,9 @@ class Cell:
         self.found: Found | None = None
         self.broken: str | None = None
         self.refused = False
-        """Whether the kernel does not allow what a cell needs."""
+        """Whether it broke because the kernel does not allow what a cell needs."""
         self.handle = -1
-        """A descriptor of its init: readable once nothing of the cell is alive."""
+        """A pidfd of its init: readable once nothing of the cell is alive."""
         self._frames = protocol.Frames()
         self._order_frames = protocol.Frames()
         self._sockets: list[socket.socket] = []
@@ -158,13 +159,13 @@ class Cell:
         return self.handle >= 0 and not readable(self.handle)
 
     def kill(self) -> None:
-        """At once, and all of it: the kernel doesn't let a pid namespace outlive its first process."""
+        """Kill its init, and so everything in it: the kernel doesn't let a pid namespace outlive its first process."""
         if self.handle >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.handle, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it; the descriptor of its init stays until it is dead (`bury`). Closing `control` ends it too."""
+        """Close our descriptors, which ends it too; `handle` stays open until it is dead (`reap`)."""
         for each in self._sockets:
             each.close()
         for name in ("stdin", "stdout", "stderr"):
@@ -177,8 +178,8 @@ class Cell:
             self.handle = -1
             os.close(number)
 
-    def bury(self) -> bool:
-        """Whether nothing is left of it. Until then, to be asked again."""
+    def reap(self) -> bool:
+        """Remove what is left of it once it is dead. Returns False if it is not yet: call it again."""
         if self.handle >= 0:
             if self.alive():
                 return False

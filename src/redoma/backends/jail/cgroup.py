@@ -28,7 +28,7 @@ _WAITS = (0.0005, 0.001, 0.002, 0.005, 0.01)  # between tries to remove: the las
 
 
 class Files(NamedTuple):
-    """What the kernel calls things. A file without a name doesn't exist in that version."""
+    """The names of the kernel's files in one version of control groups; empty for one that it doesn't have."""
 
     version: Literal["v1", "v2"]
     limit: str
@@ -62,7 +62,7 @@ V2 = Files(
 
 
 def find() -> Cgroups | Unavailable:
-    """A place for groups, tried out. In v2 this may move us to the leaf `redoma-main`; keep the answer."""
+    """Find a place for groups, and try it by making one. In v2 this may move us to the leaf `redoma-main`."""
     place = locate()
     if isinstance(place, Unavailable):
         return place
@@ -135,7 +135,7 @@ class Group:
     __slots__ = ("_cpu", "_events", "_files", "_limit", "_open", "_peak", "_with_swap", "paths")
 
     def __init__(self, paths: tuple[str, ...], files: Files) -> None:
-        """Of groups that were just made. In v1, the second counts CPU time."""
+        """`paths` are groups that were just made. In v1, the second counts CPU time."""
         self.paths, self._files, self._open = paths, files, list[int]()
         try:
             for name, value in files.settings.items():
@@ -277,7 +277,7 @@ _own: tuple[int, str] = (0, "")
 
 
 def _identity() -> str:
-    """Ours: number, namespace of that number, and when we began. Looked up again after a fork."""
+    """Our process id, its namespace, and when we began. Looked up again after a fork."""
     global _own
     pid = os.getpid()
     if _own[0] != pid:

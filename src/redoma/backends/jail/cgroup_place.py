@@ -67,7 +67,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def locate(proc: str = "/proc/self", controller: str = "memory") -> Place | Unavailable:
-    """Where groups could be made. Changes nothing."""
+    """Find where groups could be made. Changes nothing."""
     try:
         groups = _groups(proc)
         mounts = read_mounts(proc)
@@ -144,7 +144,7 @@ def _locate_v2(group: str, mounts: list[Mount], controller: str) -> Place | Unav
 
 
 def _consider(directory: str, top: str, controller: str) -> Place | Unavailable:
-    """Whether groups can be made in this one."""
+    """Whether groups can be made in this directory: the place, or why not."""
     passed = controller in _words(f"{directory}/cgroup.subtree_control")
     if controller not in _words(f"{directory}/cgroup.controllers"):
         if _is_root(directory):
@@ -232,12 +232,12 @@ def _marked(directory: str) -> bool:
 
 
 def _processes(directory: str) -> list[int]:
-    """Those in a group; 0 stands for one that our pid namespace doesn't show."""
+    """Process ids in a group; 0 stands for one that our pid namespace doesn't show."""
     return [int(pid) for pid in _words(f"{directory}/cgroup.procs")]
 
 
 def _is_ours(pid: int) -> bool:
-    """Ourselves, or started by us or by what we started."""
+    """Whether a process is ourselves, or was started by us or by what we started."""
     while pid > 1 and pid != os.getpid():
         try:
             with open(f"/proc/{pid}/stat", "rb") as stat:
@@ -252,7 +252,7 @@ def _name(pid: int) -> str:
 
 
 def _words(path: str) -> list[str]:
-    """What a file of the kernel's says; nothing where it doesn't exist or isn't shown."""
+    """The words in a file of the kernel; none if it doesn't exist or isn't shown."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().split()
@@ -264,7 +264,8 @@ def _words(path: str) -> list[str]:
 
 
 def enable(place: Place, controller: str = "memory") -> Unavailable | None:
-    """Hand the controller to the groups below the base, leaving it first if need be. All or nothing."""
+    """Hand the controller to the groups below the base, after moving ourselves out of it if need be. All or nothing.
+    Returns why not, or None."""
     control = f"{place.base}/cgroup.subtree_control"
     if place.version == "v1":
         return None
@@ -331,7 +332,7 @@ def _by_systemd() -> bool:
 
 
 def _delegate(top: str, controller: str) -> str:
-    """A group for this user, and this shell in it."""
+    """Commands that make a group for this user and put this shell in it."""
     if _by_systemd():
         return _systemd_run()
     user = os.geteuid()

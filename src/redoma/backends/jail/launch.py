@@ -100,8 +100,8 @@ def plan(options: ZygoteOptions, hash_seed: int, layers: Layers | None) -> dict[
 
 
 def _library(executable: str) -> str | None:
-    """The path that the interpreter looks for its own shared library in: to be replaced, since it is not there inside.
-    Empty if there is nothing to replace, None if that can't be done."""
+    """The path in which the interpreter looks for its own shared library, to be replaced by the one inside. Empty if
+    there is nothing to replace, None if that can't be done."""
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         return ""
     library = str(sysconfig.get_config_var("LIBDIR"))
@@ -201,7 +201,7 @@ class Zygote:
         socket.send_fds(self.socket, [json.dumps(spec).encode()], descriptors)
 
     def close(self) -> None:
-        """It goes, and every cell with it."""
+        """End the zygote, and every cell with it."""
         self.socket.close()
         try:
             self._process.wait(2)

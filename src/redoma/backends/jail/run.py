@@ -31,7 +31,7 @@ _NO_SPACE = "free space on the disk fell too far while it ran, so it was ended"
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """From init alone."""
+    """What init, which the guest can't touch, says of the end: the wait status, why it ended the run, what it used."""
 
     status: int
     cause: str
@@ -40,10 +40,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the guest says of itself. It may say what it likes: its value and its words are its own."""
+    """What the guest says of itself. Hostile: it decides nothing but its own value and words."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
-    """Read by `value.decode`, and by nothing else: it has a budget."""
+    """To be read by `value.decode` alone, which has a budget."""
     exception: str | None = None
     error: str | None = None
     errno: int | None = None
@@ -53,6 +53,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Run:
+    """One request in one cell. With a `stage`, what it changes in its project is put there."""
+
     def __init__(
         self,
         request: Request,
@@ -66,7 +68,7 @@ class Run:
         self._received = Received(stage, request.limits) if stage is not None else None
         self._request, self._sink, self._cell, self._isolation = request, sink, cell, isolation
         self._control = control
-        self._dialogue: asyncio.Task[None] | None = None
+        self._input: asyncio.Task[None] | None = None
         self._env = {**env, **request.environment}
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
@@ -86,12 +88,18 @@ class Run:
         """Seconds of processor time that it took to arm the cell."""
 
     async def execute(self, *, processes_by_rlimit: bool, watched: bool) -> Outcome:
+        """Run to the end; everything of the cell is dead when this returns or raises.
+
+        `processes_by_rlimit`: whether the kernel counts processes by user namespace, so that a limit on them is the
+        cell's own. `watched`: whether init watches the memory, since no control group limits it. Raises `BackendError`
+        if the cell was lost.
+        """
         start = time.monotonic()
         limits = self._request.limits
         if self._cell.group is not None:
             self._cell.group.limit(limits.memory)
             self._before = self._cell.group.cpu() or 0.0
-        self._timers.append(self._loop.call_later(_LOOK, self._look))
+        self._timers.append(self._loop.call_later(_LOOK, self._check_cpu))
         self._timers.append(self._loop.call_later(limits.time, self._end, Status.TIMEOUT))
         try:
             self._begin(processes_by_rlimit, watched)
@@ -100,10 +108,10 @@ class Run:
             self._release()
             if not self._done.done() or self._done.cancelled():
                 self._cell.kill()
-                await uncancellable(self._dead())
+                await uncancellable(self._wait_until_dead())
         if self._verdict is None:
             self._cell.kill()
-            await uncancellable(self._dead())
+            await uncancellable(self._wait_until_dead())
         self._drain()
         wall = time.monotonic() - start
         if self._received is not None and self._verdict is not None:
@@ -149,14 +157,14 @@ class Run:
         if self._control is None:
             self._feed(self._cell.stdin, request.stdin, last=True)
         else:
-            self._dialogue = self._loop.create_task(self._converse(self._control, self._cell.stdin))
+            self._input = self._loop.create_task(self._write_input(self._control, self._cell.stdin))
             self._loop.add_reader(self._cell.order.fileno(), self._started, self._control)
-        self._loop.add_reader(self._cell.control.fileno(), self._hear)
+        self._loop.add_reader(self._cell.control.fileno(), self._receive)
         for stream, number in self._open.items():
             self._loop.add_reader(number, self._pump, stream, number)
 
     def _feed(self, number: int, data: bytes, last: bool = False) -> None:
-        """Write what fits now, the rest when there is room. After its `last` word a descriptor of ours is closed."""
+        """Write what fits now, the rest when there is room. With `last`, the descriptor is closed after it."""
         waiting = self._feeding.pop(number, None)
         view = memoryview(data) if waiting is None else memoryview(bytes(waiting) + data) if data else waiting
         try:
@@ -173,8 +181,8 @@ class Run:
             os.close(number)
             self._cell.stdin = -1
 
-    async def _converse(self, control: Control, number: int) -> None:
-        """Its input: that of the request, then what is written while it runs."""
+    async def _write_input(self, control: Control, number: int) -> None:
+        """Write its input: that of the request, then what the caller writes while it runs."""
         data = memoryview(self._request.stdin or await control.read())
         while data:
             try:
@@ -194,13 +202,13 @@ class Run:
         self._loop.remove_writer(number)
 
     def _started(self, control: Control) -> None:
-        """The guest has become the program: the socket that its order came on is closed. Signals are its own now."""
+        """The guest has become the program, since it closed the order socket: pass signals on from now."""
         self._loop.remove_reader(self._cell.order.fileno())
         control.deliver_signals(lambda number: self._feed(self._cell.control.fileno(), bytes([number])))
 
     # --- out ---
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             data = self._cell.control.recv(_CHUNK)
         except BlockingIOError:
@@ -236,7 +244,7 @@ class Run:
             self._left_out[name] = why.decode("utf-8", "replace")
         elif kind in (protocol.ENTRY, protocol.DATA) and self._received is not None:
             (self._received.entry if kind == protocol.ENTRY else self._received.data)(payload)
-            self._be_patient()
+            self._extend_grace()
             return
         else:
             raise protocol.Malformed(f"a frame of kind {kind!r} from a running cell")
@@ -244,14 +252,14 @@ class Run:
         if len(self._files) + len(self._left_out) > 2000 or self._taken > _MAX_RECEIVED:
             raise protocol.Malformed("more than a cell brings back")
 
-    def _be_patient(self) -> None:
-        """Init has ended the run and is sending what it left: as long as something comes it is not in the way."""
+    def _extend_grace(self) -> None:
+        """Init has ended the run and is sending its changes: give it more time as long as something comes."""
         if self._ending is not None:
             self._timers.pop().cancel()
             self._timers.append(self._loop.call_later(_GRACE, self._cell.kill))
 
     def _pump(self, stream: Stream, number: int) -> bool:
-        """Pass on what there is. False at the end of it."""
+        """Pass a piece of output on. Returns False if there is none now."""
         try:
             data = os.read(number, _CHUNK)
         except BlockingIOError:
@@ -266,13 +274,13 @@ class Run:
         return True
 
     def _drain(self) -> None:
-        """Everything of the cell is dead: what is in the pipes is all that will come."""
+        """Read the rest of the output. Everything of the cell is dead, so no more will come."""
         for stream, number in list(self._open.items()):
             while self._pump(stream, number):
                 continue
 
     def _end(self, ending: Status) -> None:
-        """Ask init to end it and to say what it used; insist if it doesn't answer."""
+        """Ask init to end the run and to report; kill the cell if it doesn't answer in time."""
         if self._ending is not None or self._done.done():
             return
         self._ending = ending
@@ -288,7 +296,7 @@ class Run:
             self._done.set_result(None)
 
     def _release(self) -> None:
-        """Nothing of ours stays with the loop."""
+        """Take everything of ours off the event loop."""
         for timer in self._timers:
             timer.cancel()
         self._loop.remove_reader(self._cell.control.fileno())
@@ -300,13 +308,13 @@ class Run:
         if self._control is not None:
             self._control.close()
             self._loop.remove_reader(self._cell.order.fileno())
-        if self._dialogue is not None:
+        if self._input is not None:
             # It does nothing any more, not even with the loop: the number of that pipe may soon be another's.
-            self._dialogue.cancel()
+            self._input.cancel()
             if self._cell.stdin >= 0:
                 self._loop.remove_writer(self._cell.stdin)
 
-    async def _dead(self) -> None:
+    async def _wait_until_dead(self) -> None:
         """Wait until the kernel has ended the cell."""
         handle, dead = self._cell.handle, self._loop.create_future()
         self._loop.add_reader(handle, dead.cancel)
@@ -320,8 +328,8 @@ class Run:
     # --- what it comes to ---
 
     async def _value(self) -> Any:
-        """What the guest says that its last expression was. To read a large one takes its time, which is not the
-        event loop's: other runs end by its clock."""
+        """The value of the last expression, as the guest reports it. A large one is read on a thread: other runs depend
+        on the event loop for their time limits."""
         data = bytes(self._report.value)
         return _decoded(data) if len(data) <= _SMALL else await asyncio.to_thread(_decoded, data)
 
@@ -352,19 +360,20 @@ class Run:
         )
 
     def _cpu(self) -> float | None:
-        """What the kernel has counted for the whole cell, if it did; init sees only what was waited for."""
+        """Processor time of the whole cell as the kernel counts it, if it does; init only knows of processes that were
+        waited for."""
         counted = self._cell.group.cpu() if self._cell.group is not None else None
         counted = None if counted is None else counted - self._before
         told = self._verdict.cpu if self._verdict else None
         return max((used for used in (counted, told) if used is not None), default=None)
 
-    def _look(self) -> None:
-        """Now and then: has the cell used up its processor time?"""
+    def _check_cpu(self) -> None:
+        """Every now and then, end the run if its processor time is used up."""
         if (self._cpu() or 0.0) > self._request.limits.cpu:
             self._used_up = True
             self._end(Status.TIMEOUT)
         else:
-            self._timers[0] = self._loop.call_later(_LOOK, self._look)
+            self._timers[0] = self._loop.call_later(_LOOK, self._check_cpu)
 
     def _ended(self, verdict: Verdict | None, out_of_memory: bool) -> Ending:
         """What init and the kernel say of the end; what the guest says counts only for one that failed by itself."""
@@ -408,7 +417,7 @@ def _exit_code(status: int) -> int:
 
 
 def _name(claimed: str | None) -> str | None:
-    """The guest names its exception; what is no name is not passed on."""
+    """The name of the guest's exception; None if what it claims is no name."""
     return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None
 
 
@@ -439,7 +448,7 @@ def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
 
 
 def _hint(report: Report, limits: Limits) -> str:
-    """Which limit stands behind an error that only names its symptom."""
+    """The limit behind an error that only names its symptom; empty if there is none."""
     match report.errno:
         case errno.ENOSPC:
             return f" (its files may have {limits.disk} bytes together, and be {limits.files})"

@@ -48,6 +48,8 @@ _GRACE = 5.0  # seconds a supervisor has to kill and reap before it is given up
 
 
 class NativeBackend:
+    """Runs on the host itself, without a boundary."""
+
     name = "native"
     reach = HOST
 
@@ -153,7 +155,7 @@ class _Run:
         }
 
     async def _report(self) -> Mapping[str, Any]:
-        """Tell the supervisor what to do, and wait for what came of it: the command's group, then the report."""
+        """Send the order to the supervisor, and wait for its report."""
         try:
             return await self._answer()
         finally:
@@ -183,7 +185,7 @@ class _Run:
         return report
 
     def _kill_group(self) -> None:
-        """The last resort, when the supervisor is gone: what stayed in the command's group ends, what left it stays."""
+        """Kill the command's process group: the last resort when the supervisor is gone. What left the group stays."""
         if self._group:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, signal.SIGKILL)
@@ -227,7 +229,7 @@ class _Run:
                 return  # the supervisor has gone already
 
     async def _settle(self, process: asyncio.subprocess.Process, tasks: list[asyncio.Task[Any]]) -> None:
-        """Nothing returns while a process of the run lives."""
+        """Wait until every process of the run has ended. Raises `BackendError` if that takes too long."""
         _, unfinished = await asyncio.wait([*tasks, asyncio.create_task(process.wait())], timeout=_GRACE)
         if unfinished:
             with suppress(ProcessLookupError):  # it has just ended by itself
@@ -261,7 +263,8 @@ class _Run:
 
 
 async def _with_files(outcome: Outcome, request: Request, directory: int) -> Outcome:
-    """On a thread: 64 MiB take a while to read. Not interrupted, since the directory goes when we return."""
+    """Add the files that it brings back, read on a thread since they may be 64 MiB. Not interrupted: the directory is
+    removed afterwards."""
     work = asyncio.ensure_future(asyncio.to_thread(collect, directory, request.outputs, request.files))
     await uncancellable(work)
     files, left_out = work.result()
