@@ -19,7 +19,7 @@ import redoma
 from redoma import AsyncExecutor, Config, Executor, Limits, Status
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail import setup as jail_setup
-from redoma.backends.jail.backend import LAYERS
+from redoma.backends.jail.configuration import LAYERS
 from redoma.backends.jail.kernels import BY_KERNEL
 from redoma.config import AuditConfig, NativeEntry, check
 from redoma.config import load as load_config

@@ -207,7 +207,7 @@ def test_what_is_left_out_is_counted_not_listed_without_end(tmp_path: Path) -> N
 
 
 def test_a_crowded_directory_is_not_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "MOST_ENTRIES", 50)
+    monkeypatch.setattr(collecting, "MAX_ENTRIES", 50)
     (tmp_path / "crowded").mkdir()
     for number in range(60):
         (tmp_path / "crowded" / str(number)).touch()

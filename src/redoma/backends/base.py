@@ -16,12 +16,15 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ..lib.errors import InvalidRequest
+from ..lib.errors import InvalidRequest, Unsupported
 from ..models import Isolation, Language, Limits, Request, Seed, Status, Stream, Usage, WorkspaceKind
 from ..models.reach import Reach
 
 Sink = Callable[[Stream, bytes], bool]
 """Takes output as it comes. Returns False once the run has printed all it may: end it with `Status.OUTPUT`."""
+
+MAX_LIMIT = 2**62
+"""What a limit of the kernel can be, short of the number that means "unlimited"."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,27 +51,27 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EVERYTHING = "."
-"""The path of the entry that refuses all that a run did: what came before it is only a part."""
+"""The path of the entry that refuses everything a run did, since the entries before it are incomplete."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a run left in the layer above a project, as the backend found it when nothing was alive any more.
+    """One change that a run left in the overlay above a project, read after everything of the run had ended.
 
-    In the order of a walk: a directory before what is in it. Paths have been checked to lead down only.
+    Entries come in the order of a walk: a directory before what is in it. Paths have been checked to lead down only.
     """
 
     path: str
-    """Relative to the project, or `EVERYTHING`; names that are no UTF-8 have their bytes as lone surrogates."""
+    """Relative to the project, or `EVERYTHING`. Names that are not UTF-8 have their bytes as lone surrogates."""
     kind: Literal["file", "directory", "symlink", "removed", "refused"]
-    """`removed`: what the project has there is hidden. `refused`: `why` it can't be carried over."""
+    """`removed`: the run deleted what the project has there. `refused`: it can't be carried over; `why` says why."""
     mode: int = 0
     size: int = 0
     sha256: str = ""
-    """Of a file's content, which is in the stage under the name that is `blob`."""
+    """Of a file's content, which is in the stage under the name `blob`."""
     blob: str = ""
     target: str = ""
     opaque: bool = False
-    """Of a directory: nothing that the project has below it shows through."""
+    """Of a directory: nothing that the project has below it shows through any more."""
     link_of: str = ""
     """Path of another entry that is the same file: a hard link that the run made."""
     why: str = ""
@@ -91,18 +94,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation
     usage: Usage = Usage()
     seed: Seed | None = None
-    """What its random numbers came from, if that is known."""
+    """The seed of its random numbers, if known."""
     files: dict[str, bytes] = {}
     left_out: dict[str, str] = {}
     entries: tuple[Entry, ...] | None = None
-    """What an overlay holds at the end of the run; None where there was none, or it was lost with the run."""
+    """What the overlay holds at the end of the run; None if there was no overlay, or it was lost with the run."""
 
 
 class Control:
-    """What a caller does to a run while it goes on: gives it input piece by piece, and sends it signals.
+    """Input and signals for a run while it goes on.
 
-    Both sides use it on one event loop. The caller's side is `write`, `end_input` and `signal`; the backend's is
-    `read`, `deliver_signals` and, when the run has ended, `close`.
+    The caller uses `write`, `end_input` and `signal`; the backend uses `read`, `deliver_signals` and, when the run has
+    ended, `close`. Both are on one event loop.
     """
 
     _ROOM = 1 << 20  # bytes that wait for the run to read them before a writer has to wait, too
@@ -115,10 +118,10 @@ class Control:
         self._early: list[int] = []
         self._deliver: Callable[[int], None] | None = None
         self.lasts = False
-        """Whether it may go on for as long as the caller likes, who also ends it: that is then no failure."""
+        """Whether the caller decides how long it runs: then ending it is not a failure."""
 
     async def write(self, data: bytes) -> None:
-        """Give it input; waits while the run has plenty that it has not read."""
+        """Give the run input. Waits while it has plenty that it has not read. Raises `InvalidRequest` after the end."""
         while self._waiting > self._ROOM and not self._closed:
             await self._wait()
         if self._ended or self._closed:
@@ -133,12 +136,13 @@ class Control:
             self._tell()
 
     def end_input(self) -> None:
+        """Say that no more input follows."""
         self._ended = True
         self._tell()
 
     @property
     def takes_input(self) -> bool:
-        """Whether more can still be given."""
+        """Whether more input can still be given."""
         return not self._ended and not self._closed
 
     @property
@@ -147,7 +151,7 @@ class Control:
         return self._deliver is not None
 
     def signal(self, number: int) -> None:
-        """To the program itself, once it has been started."""
+        """Send a signal to the program, as soon as it has been started. Raises `InvalidRequest` if it has ended."""
         if not isinstance(number, int) or isinstance(number, bool) or number not in signal.valid_signals():
             raise InvalidRequest(
                 f"{number!r} can't be sent",
@@ -162,7 +166,7 @@ class Control:
             self._deliver(number)
 
     async def read(self) -> bytes:
-        """The next piece of input; nothing at its end."""
+        """The next piece of input; empty at its end."""
         while not self._pieces and not self._ended and not self._closed:
             await self._wait()
         if not self._pieces:
@@ -173,13 +177,13 @@ class Control:
         return data
 
     def deliver_signals(self, deliver: Callable[[int], None]) -> None:
-        """From now on they go here, those that came before first."""
+        """Call `deliver` for each signal from now on, and at once for those that were sent before."""
         self._deliver, early, self._early = deliver, self._early, []
         for number in early:
             deliver(number)
 
     def close(self) -> None:
-        """The run has ended: nobody takes anything any more."""
+        """The run has ended: take no more input or signals."""
         self._closed = True
         self._tell()
 
@@ -217,13 +221,38 @@ class OverlayBackend(Backend, Protocol):
         files in the directory `stage`, which is private and empty."""
 
 
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that a backend needs or can use, for `redoma doctor`.
+
+    `missing`: the backend doesn't work without it. `degraded`: it works, with less.
+    """
+
+    name: str
+    state: Literal["ok", "missing", "degraded"] = "ok"
+    what: str
+    costs: str = ""
+    fix: str = ""
+    """Lines for a shell, ready to be pasted; those that begin with # say which to choose, or what to do by hand."""
+
+
+def check_files_fit(request: Request, place: str) -> None:
+    """Raise `Unsupported` if the files of a request exceed its own limits. `place` is what they would be put in."""
+    limits, total = request.limits, sum(map(len, request.files.values()))
+    if total > limits.disk or len(request.files) > limits.files:
+        raise Unsupported(
+            f"the files don't fit into {place}",
+            why=f"{len(request.files)} files of {total} bytes, where {limits.files} of {limits.disk} may be",
+            next="raise the limits `disk` and `files`",
+        )
+
+
 def new_seed() -> int:
-    """For random numbers that nobody has drawn yet: as much as JSON carries everywhere."""
+    """A fresh seed for random numbers, small enough for JSON everywhere (48 bits)."""
     return int.from_bytes(os.urandom(6))
 
 
 def exceeded(limit: str, limits: Limits) -> str:
-    """What is said of a run that was ended because of this limit, on every backend."""
+    """The error of a run that was ended because of this limit, the same on every backend."""
     match limit:
         case "time":
             what = f"ran longer than {limits.time:g} s"
@@ -242,18 +271,6 @@ def exceeded(limit: str, limits: Limits) -> str:
         case _:
             what = f"went over its limit on {limit} ({getattr(limits, limit)})"
     return f"it {what} and was ended"
-
-
-def ended_by(number: int, limits: Limits) -> str:
-    """What is said of a run that a signal has ended: the limit that it stands for, or its name."""
-    if number == signal.SIGXFSZ:
-        return exceeded("file_size", limits)
-    if number == signal.SIGXCPU:
-        return exceeded("cpu", limits)
-    try:
-        return f"it was ended by {signal.Signals(number).name}"
-    except ValueError:
-        return f"it was ended by signal {number}"
 
 
 async def uncancellable(work: Any) -> None:

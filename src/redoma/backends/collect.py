@@ -18,16 +18,16 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-MOST_FILES = 1000
-MOST_BYTES = 64 * 1024 * 1024
+MAX_FILES = 1000
+MAX_BYTES = 64 * 1024 * 1024
 """Of all files together."""
-DEEPEST = 32
+MAX_DEPTH = 32
 """Directories on the way to a file."""
-LONGEST_PATH = 1024
+MAX_PATH = 1024
 """Bytes of a path, as it is relative to the directory."""
-MOST_LEFT_OUT = 100
+MAX_LEFT_OUT = 100
 """Reasons that are told one by one; how many more there are is told under the empty path, which is no file's."""
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 """Entries that are looked at: a directory of millions would keep us busy."""
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -43,22 +43,18 @@ _KINDS = {
 def collect(
     directory: int, patterns: Iterable[str], given: Mapping[str, bytes]
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """The new and changed files below an open directory that fit one of the patterns, and why others stayed behind.
+    """Read the new and changed files below an open directory that fit one of the patterns.
+
+    Returns them by path, and by path the reasons why others were left out.
 
     A pattern is a relative path in which `*`, `?` and `[…]` stand for parts of one name, and a whole name `**` for any
     number of directories; at the end, for everything below. Names that begin with a dot are names like others. A file
     that is as it was `given` is not brought back. Names that are no UTF-8 have their bytes as lone surrogates.
     """
     patterns = list(patterns)
-    collection = _Collection(given)
-    collection.walk(directory, "", Patterns(patterns), 0)
-    for pattern in patterns:
-        known = pattern in collection.files or pattern in collection.left_out or f"{pattern}/" in collection.left_out
-        if not known and not is_magic(pattern):  # one file by its name: its absence is news
-            collection.leave_out(pattern, "unchanged" if pattern in collection.unchanged else "there is no such file")
-    if collection.more:
-        collection.left_out[""] = f"and {collection.more:,} more"
-    return collection.files, collection.left_out
+    walk = _Walk(given)
+    walk.directory(directory, "", Patterns(patterns), 0)
+    return walk.found.finish(patterns)
 
 
 def wanted(path: str, patterns: Iterable[str]) -> bool:
@@ -74,12 +70,12 @@ _MAGIC = re.compile(r"[*?\[]")
 
 
 def is_magic(pattern: str) -> bool:
-    """Whether it may stand for more than the one file of its name."""
+    """Whether a pattern may match more than the one file of its name."""
     return bool(_MAGIC.search(pattern))
 
 
 class Patterns:
-    """What is left of some patterns in one directory. Each step takes time linear in them, whatever the names are."""
+    """The rest of some patterns, seen from one directory. Each step takes time linear in them, whatever the names."""
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._rests: set[tuple[str, ...]] = set()
@@ -94,7 +90,7 @@ class Patterns:
             rest = rest[1:]  # `**` may also stand for no directory at all
 
     def below(self, name: str) -> Patterns:
-        """What is left in the directory `name`."""
+        """The rest of the patterns in the directory `name`."""
         inner = Patterns()
         for rest in self._rests:
             if rest[0] == "**":
@@ -119,35 +115,80 @@ def _fits(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern)
 
 
-class _Collection:
+class Collection:
+    """Files on their way back under one budget, and why others stayed behind. Also for those of containers."""
+
     def __init__(self, given: Mapping[str, bytes]) -> None:
-        self.given = given
-        self.files: dict[str, bytes] = {}
-        self.left_out: dict[str, str] = {}
-        self.unchanged: set[str] = set()
-        self.more = 0
-        self._room, self._entries = MOST_BYTES, MOST_ENTRIES
+        self._given = given
+        self._files: dict[str, bytes] = {}
+        self._left_out: dict[str, str] = {}
+        self._unchanged: set[str] = set()
+        self._more, self._room = 0, MAX_BYTES
 
     def leave_out(self, path: str, why: str) -> None:
-        if len(self.left_out) < MOST_LEFT_OUT:
-            self.left_out[path[:LONGEST_PATH]] = why
+        if len(self._left_out) < MAX_LEFT_OUT:
+            self._left_out[path[:MAX_PATH]] = why
         else:
-            self.more += 1
+            self._more += 1
 
-    def walk(self, directory: int, prefix: str, patterns: Patterns, depth: int) -> None:
+    def objection(self, path: str, size: int) -> str | None:
+        """Why a file of this size can't be kept; None if its content is to be read."""
+        if len(os.fsencode(path)) > MAX_PATH:
+            return f"its path is longer than {MAX_PATH} bytes"
+        if path in self._given and len(self._given[path]) == size <= MAX_BYTES:
+            return None  # only its content tells whether it has changed
+        return self._no_room(size)
+
+    def _no_room(self, size: int) -> str | None:
+        if len(self._files) >= MAX_FILES:
+            return f"more than {MAX_FILES:,} files"
+        if size > self._room:
+            whole = f"it has {size:,} bytes, and all files together may have {MAX_BYTES:,}"
+            return whole if size > MAX_BYTES else f"no room left: {whole}"
+        return None
+
+    def keep(self, path: str, content: bytes) -> None:
+        """Keep a file to which there was no objection, unless it is as it was given."""
+        if self._given.get(path) == content:
+            self._unchanged.add(path)
+        elif (why := self._no_room(len(content))) is not None:
+            self.leave_out(path, why)
+        else:
+            self._room -= len(content) - len(self._files.get(path, b""))
+            self._files[path] = content
+
+    def finish(self, patterns: Iterable[str]) -> tuple[dict[str, bytes], dict[str, str]]:
+        """The files, and why others stayed behind."""
+        for pattern in patterns:
+            known = pattern in self._files or pattern in self._left_out or f"{pattern}/" in self._left_out
+            if not known and not is_magic(pattern):  # one file by its name: its absence is news
+                self.leave_out(pattern, "unchanged" if pattern in self._unchanged else "there is no such file")
+        if self._more:
+            self._left_out[""] = f"and {self._more:,} more"
+        return self._files, self._left_out
+
+
+class _Walk:
+    """A walk through the directories that may hold something that is wanted."""
+
+    def __init__(self, given: Mapping[str, bytes]) -> None:
+        self.found = Collection(given)
+        self._entries = MAX_ENTRIES
+
+    def directory(self, directory: int, prefix: str, patterns: Patterns, depth: int) -> None:
         for name, mode in self._listed(directory, prefix):
             path = prefix + name
             if stat.S_ISDIR(mode):
                 if patterns.name(name):
-                    self.leave_out(f"{path}/", f"a directory; ask for {path}/** to have what is in it")
+                    self.found.leave_out(f"{path}/", f"a directory; ask for {path}/** to have what is in it")
                 if inner := patterns.below(name):
                     self._descend(directory, name, f"{path}/", inner, depth + 1)
             elif not patterns.fit(name):
                 continue
             elif not stat.S_ISREG(mode):
-                self.leave_out(path, _KINDS.get(stat.S_IFMT(mode), "not a regular file"))
+                self.found.leave_out(path, _KINDS.get(stat.S_IFMT(mode), "not a regular file"))
             else:
-                self._take(directory, name, path)
+                self._file(directory, name, path)
 
     def _listed(self, directory: int, prefix: str) -> Iterator[tuple[str, int]]:
         """Names and modes, sorted: what is left out must not depend on the order in which files were made."""
@@ -155,74 +196,56 @@ class _Collection:
             with os.scandir(directory) as entries:
                 listed = [entry.name for entry in islice(entries, self._entries + 1)]
         except OSError as error:
-            self.leave_out(prefix or ".", f"can't be listed: {error.strerror}")
+            self.found.leave_out(prefix or ".", f"can't be listed: {error.strerror}")
             return
         if len(listed) > self._entries:
-            self.leave_out(prefix or ".", f"not looked through: more than {MOST_ENTRIES:,} files and directories")
+            self.found.leave_out(prefix or ".", f"not looked through: more than {MAX_ENTRIES:,} files and directories")
             return
         self._entries -= len(listed)
         for name in sorted(listed):
             try:
                 mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
             except OSError as error:
-                self.leave_out(prefix + name, f"can't be looked at: {error.strerror}")
+                self.found.leave_out(prefix + name, f"can't be looked at: {error.strerror}")
                 continue
             yield name, mode
 
     def _descend(self, directory: int, name: str, prefix: str, patterns: Patterns, depth: int) -> None:
-        if depth > DEEPEST:
-            self.leave_out(prefix, f"nested deeper than {DEEPEST} directories")
+        if depth > MAX_DEPTH:
+            self.found.leave_out(prefix, f"nested deeper than {MAX_DEPTH} directories")
             return
         try:
             below = os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=directory)
         except OSError as error:
-            self.leave_out(prefix, f"can't be opened: {error.strerror}")
+            self.found.leave_out(prefix, f"can't be opened: {error.strerror}")
             return
         try:
-            self.walk(below, prefix, patterns, depth)
+            self.directory(below, prefix, patterns, depth)
         finally:
             os.close(below)
 
-    def _take(self, directory: int, name: str, path: str) -> None:
-        if len(os.fsencode(path)) > LONGEST_PATH:
-            self.leave_out(path, f"its path is longer than {LONGEST_PATH} bytes")
-            return
+    def _file(self, directory: int, name: str, path: str) -> None:
         try:
             file = os.open(name, _FLAGS, dir_fd=directory)
         except OSError as error:
-            self.leave_out(path, f"can't be opened: {error.strerror}")
+            self.found.leave_out(path, f"can't be opened: {error.strerror}")
             return
         try:
-            self._keep(file, path)
+            about = os.fstat(file)
+            # It was regular when it was listed: if it isn't now, something of the run is alive.
+            why = self.found.objection(path, about.st_size) if stat.S_ISREG(about.st_mode) else "not a regular file"
+            if why is not None:
+                self.found.leave_out(path, why)
+            else:
+                self.found.keep(path, _read(file, about.st_size))
         except OSError as error:
-            self.leave_out(path, f"can't be read: {error.strerror}")
+            self.found.leave_out(path, f"can't be read: {error.strerror}")
         finally:
             os.close(file)
 
-    def _keep(self, file: int, path: str) -> None:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode):  # it was when it was listed: something of the run is alive
-            self.leave_out(path, "not a regular file")
-            return
-        given = self.given.get(path)
-        content: bytes | None = None
-        if given is not None and len(given) == about.st_size:
-            content = _read(file, about.st_size)
-            if content == given:
-                self.unchanged.add(path)
-                return
-        if len(self.files) >= MOST_FILES:
-            self.leave_out(path, f"more than {MOST_FILES:,} files")
-        elif about.st_size > self._room:
-            whole = f"it has {about.st_size:,} bytes, and all files together may have {MOST_BYTES:,}"
-            self.leave_out(path, whole if about.st_size > MOST_BYTES else f"no room left: {whole}")
-        else:
-            self.files[path] = _read(file, about.st_size) if content is None else content
-            self._room -= len(self.files[path])
-
 
 def _read(file: int, size: int) -> bytes:
-    """At most so many bytes: what a file of /proc or one that still grows claims to have is no bound."""
+    """Read at most `size` bytes: the size that a file in /proc, or one that still grows, claims is no bound."""
     pieces: list[bytes] = []
     while size > 0 and (piece := os.read(file, min(size, 1 << 20))):
         pieces.append(piece)

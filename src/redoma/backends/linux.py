@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -26,6 +27,16 @@ def _check(answer: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return answer
+
+
+def _syscall(number: int, *arguments: Any, name: str | None = None) -> int:
+    """Call what the C library has no function for. Raises OSError, with `name` for the file that it is about."""
+    converted = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    answer = _libc.syscall(ctypes.c_long(number), *converted)
+    if answer < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), name)
+    return int(answer)
 
 
 def _prctl(option: int, value: int, third: int = 0) -> None:
@@ -153,41 +164,16 @@ def restrict_mounts(target: str, attributes: int) -> None:
 
 def _mount_setattr(directory: int, target: str, flags: int, attributes: int, namespace: int = 0) -> None:
     wanted = (ctypes.c_uint64 * 4)(attributes, 0, 0, namespace)
-    _check(
-        _libc.syscall(
-            ctypes.c_long(_SYS_MOUNT_SETATTR),
-            ctypes.c_int(directory),
-            ctypes.c_char_p(os.fsencode(target)),
-            ctypes.c_uint(flags),
-            wanted,
-            ctypes.c_size_t(ctypes.sizeof(wanted)),
-        )
-    )
+    _syscall(_SYS_MOUNT_SETATTR, directory, os.fsencode(target), flags, wanted, ctypes.sizeof(wanted))
 
 
 def mount_with_owners(source: str, target: str, namespace: int) -> None:
     """Bind a directory so that its files belong, there, to others: as this user namespace maps them. For root alone,
     and only on file systems that can (Linux 5.12: ext4, XFS, Btrfs, later also tmpfs)."""
-    tree = _check(
-        _libc.syscall(
-            ctypes.c_long(_SYS_OPEN_TREE),
-            ctypes.c_int(_AT_FDCWD),
-            ctypes.c_char_p(os.fsencode(source)),
-            ctypes.c_uint(_OPEN_TREE_CLONE | os.O_CLOEXEC),
-        )
-    )
+    tree = _syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(source), _OPEN_TREE_CLONE | os.O_CLOEXEC)
     try:
         _mount_setattr(tree, "", _AT_EMPTY_PATH, _MOUNT_ATTR_IDMAP, namespace)
-        _check(
-            _libc.syscall(
-                ctypes.c_long(_SYS_MOVE_MOUNT),
-                ctypes.c_int(tree),
-                ctypes.c_char_p(b""),
-                ctypes.c_int(_AT_FDCWD),
-                ctypes.c_char_p(os.fsencode(target)),
-                ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH),
-            )
-        )
+        _syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
     finally:
         os.close(tree)
 
@@ -201,17 +187,7 @@ _SYS_OPENAT2 = 437
 def openat2(directory: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
     """Open a path below a directory; the kernel itself sees to it that the way there keeps to `resolve` (Linux 5.6)."""
     how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, resolve)
-    answer = _libc.syscall(
-        ctypes.c_long(_SYS_OPENAT2),
-        ctypes.c_int(directory),
-        ctypes.c_char_p(os.fsencode(path)),
-        how,
-        ctypes.c_size_t(ctypes.sizeof(how)),
-    )
-    if answer < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-    return int(answer)
+    return _syscall(_SYS_OPENAT2, directory, os.fsencode(path), how, ctypes.sizeof(how), name=path)
 
 
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
@@ -220,17 +196,8 @@ _SYS_RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
 
 def renameat2(source: str, target: str, source_directory: int, target_directory: int, flags: int) -> None:
     """Rename, but not over something (`RENAME_NOREPLACE`), or both ways at once (`RENAME_EXCHANGE`)."""
-    answer = _libc.syscall(
-        ctypes.c_long(_SYS_RENAMEAT2),
-        ctypes.c_int(source_directory),
-        ctypes.c_char_p(os.fsencode(source)),
-        ctypes.c_int(target_directory),
-        ctypes.c_char_p(os.fsencode(target)),
-        ctypes.c_uint(flags),
-    )
-    if answer < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), target)
+    paths = (source_directory, os.fsencode(source), target_directory, os.fsencode(target))
+    _syscall(_SYS_RENAMEAT2, *paths, flags, name=target)
 
 
 EXT, XFS, BTRFS = 0xEF53, 0x58465342, 0x9123683E
@@ -253,16 +220,7 @@ def born(directory: int, name: str) -> int | None:
     """When a file came into being, in ns since the epoch: unlike its other times this can't be set, and moving it
     doesn't change it. Links are not followed. None where the file system doesn't keep it."""
     answer = (ctypes.c_uint64 * 32)()
-    _check(
-        _libc.syscall(
-            ctypes.c_long(_SYS_STATX),
-            ctypes.c_int(directory),
-            ctypes.c_char_p(os.fsencode(name)),
-            ctypes.c_int(_AT_SYMLINK_NOFOLLOW),
-            ctypes.c_uint(_STATX_BTIME),
-            answer,
-        )
-    )
+    _syscall(_SYS_STATX, directory, os.fsencode(name), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, answer)
     known = answer[0] & 0xFFFFFFFF & _STATX_BTIME
     return int(answer[10] * 10**9 + (answer[11] & 0xFFFFFFFF)) if known else None
 
@@ -322,30 +280,16 @@ def landlock(abi: int, allowed: dict[str, int]) -> None:
     if abi >= LANDLOCK_SCOPES:
         attributes.append(_SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL)
     ruleset_attributes = (ctypes.c_uint64 * len(attributes))(*attributes)
-    ruleset = _check(
-        _libc.syscall(
-            ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET),
-            ruleset_attributes,
-            ctypes.c_size_t(ctypes.sizeof(ruleset_attributes)),
-            ctypes.c_uint32(0),
-        )
-    )
+    ruleset = _syscall(_SYS_LANDLOCK_CREATE_RULESET, ruleset_attributes, ctypes.sizeof(ruleset_attributes), 0)
     try:
         for path, rights in allowed.items():
             parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
-                _check(
-                    _libc.syscall(
-                        ctypes.c_long(_SYS_LANDLOCK_ADD_RULE),
-                        ctypes.c_int(ruleset),
-                        ctypes.c_int(_RULE_PATH_BENEATH),
-                        ctypes.byref(_PathBeneath(rights & handled, parent)),
-                        ctypes.c_uint32(0),
-                    )
-                )
+                rule = _PathBeneath(rights & handled, parent)
+                _syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
             finally:
                 os.close(parent)
-        _check(_libc.syscall(ctypes.c_long(_SYS_LANDLOCK_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+        _syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
 
@@ -366,13 +310,8 @@ def install_filter(program: bytes) -> None:
 
     It holds for all threads of the process, or fails: a thread left out would be a way around it.
     """
-    thread = _check(
-        _libc.syscall(
-            ctypes.c_long(_SYS_SECCOMP),
-            ctypes.c_uint(_SECCOMP_SET_MODE_FILTER),
-            ctypes.c_uint(_SECCOMP_FILTER_FLAG_TSYNC),
-            ctypes.byref(_FilterProgram(len(program) // 8, program)),  # an instruction has 8 bytes
-        )
-    )
+    instructions = _FilterProgram(len(program) // 8, program)  # an instruction has 8 bytes
+    flags = _SECCOMP_FILTER_FLAG_TSYNC
+    thread = _syscall(_SYS_SECCOMP, _SECCOMP_SET_MODE_FILTER, flags, ctypes.byref(instructions))
     if thread:
         raise OSError(f"thread {thread} could not be put under the system call filter")

@@ -1,4 +1,4 @@
-"""A run's own directory on the host: made with its files in it, gone afterwards whatever the run did to it."""
+"""A run's own directory on the host: made with its files in it, and removed whatever the run did to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..lib.errors import BackendError
 
 @contextmanager
 def scratch(files: Mapping[str, bytes]) -> Iterator[Path]:
-    """A private directory that holds `files`. Paths were checked by `Request`: relative and without `..`."""
+    """A private directory that holds `files`, removed at the end. `Request` checked the paths: relative, no `..`."""
     try:
         directory = Path(tempfile.mkdtemp(prefix="redoma-"))
     except OSError as error:

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..lib.errors import RedomaError
 from ..lib.extras import pip_install
+from ..lib.mounts import parse_mounts, read_mounts
 from ..output.capture import sanitise
 
 _MOST = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around
 _SAMPLE = 0.2  # seconds over which the processors are watched
 _MOST_MOUNTS = 64
-_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 # Where nothing is stored, and where everything is always full.
 _NO_STORAGE = frozenset(
@@ -174,31 +173,15 @@ class Mount(NamedTuple):
 def stored(text: str | None = None) -> list[Mount]:
     """Each file system that stores something, once: where it is mounted nearest to the root."""
     found: dict[str, Mount] = {}
-    for number, root, mount in _mounts(_mountinfo() if text is None else text):
-        if mount.kind in _NO_STORAGE and not (mount.path == "/" and mount.kind == "overlay"):
+    for seen in read_mounts() if text is None else parse_mounts(text):
+        if seen.kind in _NO_STORAGE and not (seen.path == "/" and seen.kind == "overlay"):
             continue  # but the root of a container is where its files go
-        if root != "/" and mount.path.startswith("/etc/"):
+        if seen.root != "/" and seen.path.startswith("/etc/"):
             continue  # /etc/hosts and its like, which are bound into a container from outside
-        if number not in found or len(mount.path) < len(found[number].path):
-            found[number] = mount
+        if seen.device not in found or len(seen.path) < len(found[seen.device].path):
+            broke = "rw" in seen.options and "ro" in seen.file_system_options
+            found[seen.device] = Mount(seen.path, sanitise(seen.source), seen.kind, broke)
     return sorted(found.values())[:_MOST_MOUNTS]
-
-
-def _mountinfo() -> str:
-    with open("/proc/self/mountinfo", errors="surrogateescape") as file:  # a path need not be UTF-8
-        return file.read()
-
-
-def _mounts(text: str) -> Iterator[tuple[str, str, Mount]]:
-    for line in text.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, more = left.split(), right.split()
-        if len(fields) < 6 or len(more) < 3:
-            continue
-        (number, root, path, own), (kind, device, options) = fields[2:6], more[:3]
-        path = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), path)  # of spaces and the like, nothing else
-        broke = "rw" in own.split(",") and "ro" in options.split(",")
-        yield number, root, Mount(path, sanitise(device), kind, broke)
 
 
 def space(mount: Mount) -> dict[str, Any] | None:

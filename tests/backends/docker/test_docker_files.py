@@ -10,8 +10,7 @@ from docker_bench import run
 
 from redoma.backends import collect
 from redoma.backends.docker import Box, DockerBackend
-from redoma.backends.docker.files import Files
-from redoma.backends.docker.run import LastWord
+from redoma.backends.docker.received import Files, LastWord
 from redoma.backends.docker.stub import TAKEN
 
 
@@ -78,9 +77,9 @@ def test_a_path_is_kept_as_it_was_judged() -> None:
 
 
 def test_count_bytes_depth_and_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = _read(_tar(*((f"f{n}", b"") for n in range(collect.MOST_FILES + 150))), "*", step=100_000)
+    many = _read(_tar(*((f"f{n}", b"") for n in range(collect.MAX_FILES + 150))), "*", step=100_000)
     files, left_out = many.finish()
-    assert len(files) == collect.MOST_FILES
+    assert len(files) == collect.MAX_FILES
     assert left_out["f1000"] == "more than 1,000 files"
     assert left_out[""] == "and 50 more"
     deep = "d/" * 40 + "f"
@@ -147,9 +146,9 @@ async def test_what_is_too_large_is_not_even_sent(
 ) -> None:
     """A file with holes can be larger than anything that could be sent in time. What is just small enough
     is sent: once of the true size, else we say how large, for gVisor takes seconds to print so much."""
-    most = collect.MOST_BYTES if (kind, runtime) == ("busybox", None) else 1 << 20
-    for module in ("stub", "files"):
-        monkeypatch.setattr(f"redoma.backends.docker.{module}.MOST_BYTES", most)
+    most = collect.MAX_BYTES if (kind, runtime) == ("busybox", None) else 1 << 20
+    for module in ("docker.stub", "collect"):
+        monkeypatch.setattr(f"redoma.backends.{module}.MAX_BYTES", most)
     code = f"""
 import os
 os.mkdir("d")

@@ -81,8 +81,8 @@ async def unlucky(line: Line, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     assert ours() == [stuck.name]
     yield backend
     line.swallows = lambda request: False
-    for here in backend._heres.values():
-        here.engine._stuck.clear()  # as if the time were over
+    for each in backend._connections.values():
+        each.engine._stuck.clear()  # as if the time were over
     await backend.aclose()
     assert ours() == []
 
@@ -90,7 +90,7 @@ async def unlucky(line: Line, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 async def test_one_that_cannot_be_removed_keeps_a_run_waiting_for_a_while_and_the_next_not_at_all(
     unlucky: DockerBackend, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_UPKEEP", 0.5)
+    monkeypatch.setattr(engines, "_REMOVAL_WAIT", 0.5)
     line.swallows = stuck = _Stuck(*ours())
     for _ in range(2):
         async with asyncio.timeout(30):
@@ -101,7 +101,7 @@ async def test_one_that_cannot_be_removed_keeps_a_run_waiting_for_a_while_and_th
 async def test_who_waits_for_the_removal_of_another_can_be_cancelled(
     unlucky: DockerBackend, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_UPKEEP", 600.0)
+    monkeypatch.setattr(engines, "_REMOVAL_WAIT", 600.0)
     line.swallows = stuck = _Stuck(*ours())
     task = asyncio.create_task(run(unlucky, "print(2)"))
     assert await until(lambda: stuck.asked)
@@ -113,7 +113,7 @@ async def test_who_waits_for_the_removal_of_another_can_be_cancelled(
 async def test_what_a_dead_redoma_has_left_and_cannot_be_removed_does_not_stop_the_living(
     engine: str, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "_UPKEEP", 0.5)
+    monkeypatch.setattr(engines, "_REMOVAL_WAIT", 0.5)
     # Dead to us alone: other tests, at the same time, would sweep it as well.
     monkeypatch.setattr(engines, "orphaned", lambda labelled: "redoma.dead" in labelled)
     told = [f"--label={name}={value}" for name, value in {**labels(), "redoma.dead": ""}.items()]
@@ -125,8 +125,8 @@ async def test_what_a_dead_redoma_has_left_and_cannot_be_removed_does_not_stop_t
             assert (await run(backend, "print(1)")).stdout == "1\n"
         assert stuck.asked == 1
         line.swallows = lambda request: False
-        for here in backend._heres.values():
-            here.engine._stuck.clear()  # as if the time were over
+        for each in backend._connections.values():
+            each.engine._stuck.clear()  # as if the time were over
         assert (await run(backend, "print(1)")).stdout == "1\n"
         assert name not in docker("ps", "--all", "--quiet", "--no-trunc")
     finally:

@@ -77,11 +77,11 @@ def opaque(entries: dict[str, Entry], top: str) -> dict[str, Entry]:
 
 
 def test_what_is_too_deep_is_refused_and_stays_in_the_project(layer: Path) -> None:
-    names = ["d"] * (above.DEEPEST + 3)
+    names = ["d"] * (above.MAX_DEPTH + 3)
     nested(layer, names, "file")
     nested(layer.parent / "project", names, "file")
     entries = come_through(layer)
-    top = "/".join(["d"] * (above.DEEPEST + 1))
+    top = "/".join(["d"] * (above.MAX_DEPTH + 1))
     assert [path for path, entry in entries.items() if entry.kind == "refused"] == [top]
     told = effect(layer, opaque(entries, "d"))
     assert told.changes == ()
@@ -101,7 +101,7 @@ def test_what_has_too_long_a_path_is_refused_once_and_stays_in_the_project(layer
 
 
 def test_too_many_entries_refuse_everything(layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(above, "MOST_ENTRIES", 5)
+    monkeypatch.setattr(above, "MAX_ENTRIES", 5)
     for place in (layer, layer.parent / "project"):
         for name in "abc":
             (place / name).mkdir()

@@ -18,9 +18,10 @@ import pytest
 from cgroup_helpers import NOBODY, as_nobody, in_a_fork, remove_groups, run_fix
 
 from redoma.backends.jail import cgroup_place
-from redoma.backends.jail.cgroup import V2, Cell, Cgroups
+from redoma.backends.jail.cgroup import V2, Cgroups, Group
 from redoma.backends.jail.cgroup_place import MAIN, Place, Unavailable, enable, locate
 from redoma.lib.errors import BackendError
+from redoma.lib.mounts import read_mounts
 
 ME = os.getpid()
 SOMEBODY = 1  # init, or whatever the first process of a container is: never started by us
@@ -335,23 +336,20 @@ def test_v1_mounted_read_only(tree: Tree) -> None:
 
 
 def test_a_cell_of_v2_writes_and_reads_its_files(tmp_path: Path) -> None:
-    for name in ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "memory.current"):
+    for name in ("memory.max", "memory.swap.max", "memory.oom.group", "memory.current"):
         (tmp_path / name).write_text("7340032\n" if name == "memory.current" else "")
     (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 12\noom 5\noom_kill 2\noom_group_kill 1\n")
     (tmp_path / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\n")
-    cell = Cell((str(tmp_path),), V2)
+    cell = Group((str(tmp_path),), V2)
     cell.limit(64 << 20)
-    assert cell.limit_processes(32)
     written = [(tmp_path / name).read_text() for name in ("memory.max", "memory.swap.max", "memory.oom.group")]
     assert written == ["67108864", "0", "1"]
-    assert (tmp_path / "pids.max").read_text() == "32"
     assert (cell.oom_kills(), cell.peak(), cell.cpu()) == (2, 7340032, 1.5)
     cell._close()
     (tmp_path / "memory.peak").write_text("9437184\n")
     (tmp_path / "memory.swap.max").unlink()  # a kernel without swap
-    (tmp_path / "pids.max").unlink()
-    cell = Cell((str(tmp_path),), V2)
-    assert (cell.peak(), cell.limit_processes(32)) == (9437184, False)
+    cell = Group((str(tmp_path),), V2)
+    assert cell.peak() == 9437184
     cell._close()
 
 
@@ -388,8 +386,8 @@ def own_group() -> str:
 
 @pytest.fixture
 def ground() -> Iterator[Ground]:
-    mounts = [mount for mount in cgroup_place._mounts("/proc/self") if mount.kind == "cgroup2"]
-    top = mounts[0].point if mounts else ""
+    mounts = [mount for mount in read_mounts() if mount.kind == "cgroup2"]
+    top = mounts[0].path if mounts else ""
     offered = (Path(top, "cgroup.controllers").read_text() if top else "").split()
     controller = next((name for name in ("memory", "hugetlb") if name in offered), "")
     if os.geteuid() != 0 or not controller or own_group() != "/" or not cgroup_place._is_root(top):
@@ -508,22 +506,20 @@ def test_real_an_ordinary_user_is_told_why_and_the_fix_works(ground: Ground) -> 
     assert answer == [reason, repr(Place("v2", given)), "None", f"/redoma-of-{NOBODY}/cell"]
 
 
-def test_real_a_cell_of_v2_counts_cpu_time_and_is_killed_at_once(ground: Ground) -> None:
+def test_real_a_cell_of_v2_counts_cpu_time_and_stays_while_a_process_is_in_it(ground: Ground) -> None:
     """The controller for memory aside: its files are replaced by others that every group has."""
     os.mkdir(path := f"{ground.path}/cell")
     files = V2._replace(limit="cgroup.max.depth", events="cgroup.events", peaks=("cgroup.max.depth",), settings={})
-    cell = Cell((path,), files)
+    cell = Group((path,), files)
     with subprocess.Popen(["sh", "-c", "sleep 60 & while :; do :; done"]) as process:
         try:
             cell.add(process.pid)
             while (used := cell.cpu()) is None or used < 0.05:
                 assert process.poll() is None
             assert not cell.remove()
-            cell = Cell((path,), files)
-            assert cell.kill()
-            assert process.wait(timeout=10) == -9
         finally:
-            process.kill()
+            Path(path, "cgroup.kill").write_text("1")
+            assert process.wait(timeout=10) == -9
     deadline = time.monotonic() + 10
     while Path(path, "cgroup.procs").read_text() and time.monotonic() < deadline:
         time.sleep(0.01)  # its child was killed with it, and takes its own time to go
@@ -536,7 +532,7 @@ def test_real_a_controller_that_is_taken_back_is_noticed(ground: Ground) -> None
     control.write_text(f"+{ground.controller}")
     os.mkdir(path := f"{ground.path}/cell")
     hugetlb = V2._replace(limit="hugetlb.2MB.max", events="hugetlb.2MB.events", peaks=(), settings={})
-    cell = Cell((path,), V2 if ground.controller == "memory" else hugetlb)
+    cell = Group((path,), V2 if ground.controller == "memory" else hugetlb)
     cell.limit(64 << 20)
     control.write_text(f"-{ground.controller}")
     for action in (cell.oom_kills, lambda: cell.limit(64 << 20)):

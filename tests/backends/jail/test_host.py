@@ -17,7 +17,8 @@ import msgspec
 import pytest
 
 import redoma
-from redoma.backends.jail.host import Fact, facts
+from redoma.backends.base import Fact
+from redoma.backends.jail.host import facts
 
 SOMEBODY = 65534
 USERS = ["root", "somebody"] if os.getuid() == 0 else ["somebody"]
@@ -224,7 +225,7 @@ def test_the_jail_starts_exactly_where_nothing_is_said_to_be_missing(who: str, p
 @pytest.mark.skipif(os.getuid() != 0, reason="only root drops to another user")
 def test_an_interpreter_that_only_root_can_read_is_found(tmp_path: Path) -> None:
     """What is above it doesn't matter, since root binds it: tests run in a directory that others can't enter."""
-    boot = f"import sys; sys.path.append({LIBRARIES[0]!r}); from redoma.backends.jail.tries import main; main()"
+    boot = f"import sys; sys.path.append({LIBRARIES[0]!r}); from redoma.backends.jail.host_trial import main; main()"
     (tmp_path / "lib" / "python3").mkdir(parents=True)
     (tmp_path / "lib" / "python3" / "os.py").touch()
 

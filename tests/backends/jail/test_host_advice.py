@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from redoma.backends.base import Fact
 from redoma.backends.jail.cgroup_place import Unavailable
-from redoma.backends.jail.host import Fact, explain
+from redoma.backends.jail.configuration import NAMESPACES
+from redoma.backends.jail.host import explain
+from redoma.backends.jail.host_look import Observed
 from redoma.backends.jail.kernels import (
     BY_KERNEL,
     CELLS,
@@ -22,8 +25,6 @@ from redoma.backends.jail.kernels import (
     Feature,
     version_of,
 )
-from redoma.backends.jail.look import Seen
-from redoma.backends.jail.tries import NAMESPACES
 
 STEPS = (
     *("user", "map", "nested", *NAMESPACES, "tmpfs", "attributes"),
@@ -32,7 +33,7 @@ STEPS = (
 WORKS = dict.fromkeys(STEPS, 0)
 
 
-def host(**changes: Any) -> Seen:
+def host(**changes: Any) -> Observed:
     """A host where everything is as it should be, but for the changes."""
     usual: dict[str, Any] = {
         "release": "6.12.1",
@@ -42,7 +43,7 @@ def host(**changes: Any) -> Seen:
         "bash": "/usr/bin/bash",
         "executable": "/usr/bin/python3.12",
     }
-    return Seen(**{**usual, **changes})
+    return Observed(**{**usual, **changes})
 
 
 def stopped_at(step: str, number: int) -> dict[str, int]:

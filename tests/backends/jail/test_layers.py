@@ -15,9 +15,9 @@ import pytest
 from redoma import AsyncExecutor, Config, Limits, Status
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail import layers as layers_module
+from redoma.backends.jail.configuration import UNPRIVILEGED_ID
 from redoma.backends.jail.kernels import BY_KERNEL
 from redoma.backends.jail.layers import Layers
-from redoma.backends.jail.root import UNPRIVILEGED_ID
 from redoma.config import AuditConfig
 from redoma.models import MiB
 

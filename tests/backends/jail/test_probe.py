@@ -8,10 +8,13 @@ from redoma import AsyncExecutor, Backend, Config, Status
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail.probe import places_shown
 from redoma.backends.monty.backend import MontyBackend
+from redoma.lib.mounts import Mount, parse_mounts
 
 
-def mounted(place: bytes, kind: bytes) -> bytes:
-    return b"36 35 98:0 /host/lies/here " + place + b" ro,nosuid - " + kind + b" /dev/root rw\n"
+def mounted(place: bytes, kind: bytes) -> Mount:
+    line = b"36 35 98:0 /host/lies/here " + place + b" ro,nosuid - " + kind + b" /dev/root rw\n"
+    (mount,) = parse_mounts(os.fsdecode(line))
+    return mount
 
 
 def test_a_project_below_opt_is_not_taken_for_ours() -> None:

@@ -29,7 +29,7 @@ from redoma.models import Isolation, Limits, Request, Status
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of any thread
 MiB = 1 << 20
-KINDS = sorted(protocol.MOST)
+KINDS = sorted(protocol.MAX_PAYLOAD)
 LIMITS = Limits(time=1.0, output_total=MiB)
 
 frames = st.builds(protocol.frame, st.sampled_from(KINDS), st.binary(max_size=200))
@@ -63,18 +63,18 @@ def test_frames_come_out_the_same_in_whatever_pieces_they_arrive(data: bytes, si
         rest = rest[size:]
     whole = read([data])
     assert read([*pieces, rest]) == whole
-    assert all(len(payload) <= protocol.MOST[kind] for kind, payload in whole[0])
+    assert all(len(payload) <= protocol.MAX_PAYLOAD[kind] for kind, payload in whole[0])
 
 
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.binary(max_size=100)), max_size=10))
 def test_frames_that_were_sent_are_the_frames_that_come_out(sent: list[tuple[bytes, bytes]]) -> None:
-    allowed = [(kind, payload[: protocol.MOST[kind]]) for kind, payload in sent]
+    allowed = [(kind, payload[: protocol.MAX_PAYLOAD[kind]]) for kind, payload in sent]
     data = b"".join(protocol.frame(kind, payload) for kind, payload in allowed)
     assert list(protocol.Frames().feed(data)) == allowed
 
 
 def test_a_frame_that_is_too_long_is_refused_before_it_is_received() -> None:
-    for kind, most in protocol.MOST.items():
+    for kind, most in protocol.MAX_PAYLOAD.items():
         with pytest.raises(protocol.Malformed):
             list(protocol.Frames().feed(kind + struct.pack("!I", most + 1)))
 
@@ -214,8 +214,8 @@ class Impostor:
     def __init__(self, act: Callable[[socket.socket], None]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         zygote = object.__new__(Zygote)  # only its socket, mostly: what would reach a zygote reaches us
-        zygote.socket, zygote.hashes = ours, 1
-        self.cell = Cell(zygote, Spec(MiB, 10), frozenset(), None)
+        zygote.socket, zygote.hash_seed = ours, 1
+        self.cell = Cell(zygote, Spec(disk=MiB, files=10), frozenset(), None)
         ours.close()
         _, descriptors, _, _ = socket.recv_fds(theirs, 1 << 16, 5)
         theirs.close()

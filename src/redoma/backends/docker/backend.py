@@ -8,33 +8,27 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from ...lib.errors import BackendError, Unsupported
 from ...models import Isolation, Limits, Request, Status
 from ...telemetry import metrics
-from ..base import Capabilities, Control, Outcome, Sink, uncancellable
+from ..base import Capabilities, Control, Fact, Outcome, Sink, check_files_fit, uncancellable
 from . import box as boxes
-from . import engine as engines
-from . import verdict, words
+from . import inspection
 from .box import Box, Spec
 from .container import Container
-from .engine import Engine
+from .engine import CannotRemove, CannotStart, Engine, check_engine, closed
 from .pool import Pool
 from .run import NotTaken, Run
-from .words import CannotRemove, CannotStart
 
-if TYPE_CHECKING:
-    from ..jail.host import Fact
-
-_OUTSIDE = frozenset({"time", "output_lines", "output_bytes", "output_total"})
-"""What is enforced on this side, whatever the container is like."""
-_TRIES = 3  # with containers that waited, and of which one may have died unnoticed
-_NO_INIT = "docker-init"
-_ROUND = 0.25  # seconds after which what is to end, and was perhaps only about to begin, is killed once more
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # the engine's own, where the image has none
+_ENFORCED_HERE = frozenset({"time", "output_lines", "output_bytes", "output_total"})
+"""Limits that are enforced on this side, whatever the container is like."""
+_MAX_TRIES = 3  # with containers that waited, and of which one may have died unnoticed
+_KILL_AGAIN = 0.25  # seconds after which what is to end, and was perhaps only about to begin, is killed once more
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # the engine's, where the image has none
 _DIRECTORY, _LINK = 1 << 31, 1 << 27  # in a mode of Go's
 
 
@@ -59,7 +53,7 @@ class DockerBackend:
         self.name, self.box, self.reach, self._host = name, box, box.reach, host
         self._minimum, self._queue, self._idle = minimum, queue, idle
         self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
-        self._heres: dict[asyncio.AbstractEventLoop, _Here] = {}
+        self._connections: dict[asyncio.AbstractEventLoop, _Connection] = {}
 
     @classmethod
     def configured(
@@ -69,12 +63,12 @@ class DockerBackend:
         return cls(Box(**box), host=host, minimum=minimum, maximum=maximum, queue=queue, idle=idle)
 
     def capabilities(self) -> Capabilities:
-        engines.must_be_there(self._host)
+        check_engine(self._host)
         direct = self.box.direct
         return Capabilities(
             languages=frozenset({"command"}) if direct else frozenset({"python", "bash", "command"}),
-            isolation=_promise(self.box),
-            limits=_OUTSIDE if direct else _limits(self.box.runtime),
+            isolation=_promised(self.box),
+            limits=_ENFORCED_HERE if direct else _enforced(self.box.runtime),
             arguments=True,
             stdin=True,
             env=True,
@@ -86,190 +80,80 @@ class DockerBackend:
 
     def facts(self) -> tuple[Fact, ...]:
         """What the engine has for us: for `redoma doctor`."""
-        from .facts import facts
-
-        return facts(self.box, self._host)
+        return inspection.facts(self.box, self._host)
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
-        here = self._ready()
+        connection = self._connection()
         try:
-            with here.used():
-                return await self._run(here, request, sink, control)
+            with connection.used():
+                return await connection.run(request, sink, control)
         finally:
             if control is not None:
                 control.close()
 
-    async def _run(self, here: _Here, request: Request, sink: Sink, control: Control | None) -> Outcome:
-        if self.box.direct:
-            return await self._direct(here, request, sink, control)
-        _must_fit(request)
-        for _ in range(_TRIES):
-            with suppress(NotTaken):
-                return await self._waiting(here, request, sink, control)
-        return await self._waiting(here, request, sink, control)
-
-    async def _waiting(self, here: _Here, request: Request, sink: Sink, control: Control | None) -> Outcome:
-        container = await here.pool.take(boxes.spec(self.box, request.language, request.limits))
-        try:
-            _must_hold(request.limits, container.seen["HostConfig"].get("Runtime"))
-            isolation = self._isolation(container.seen, here.engine.about, request.require)
-            return await Run(request, sink, container, isolation, control).waiting()
-        finally:
-            await uncancellable(here.pool.give_back(container))
-
-    async def _direct(self, here: _Here, request: Request, sink: Sink, control: Control | None) -> Outcome:
-        await here.engine.client()  # an engine that doesn't answer keeps nobody who is cancelled: nothing is made yet
-        try:
-            return await self._once(here, request, sink, control, init=not here.engine.without_init)
-        except BackendError as error:
-            if _NO_INIT not in error.why or here.engine.without_init:
-                raise
-            here.engine.without_init = True
-            return await self._once(here, request, sink, control, init=False)
-
-    async def _once(self, here: _Here, request: Request, sink: Sink, control: Control | None, init: bool) -> Outcome:
-        settings = boxes.direct(self.box, request.argv, request.environment, request.cwd, init)
-        container = Container(here.engine, settings, pull=self.box.pull)
-        isolation, ended = Isolation(), False
-        try:
-            await container.create()
-            await container.attach()
-            isolation = self._isolation(container.seen, here.engine.about, request.require)
-            outcome = await Run(request, sink, container, isolation, control).direct()
-            ended = True
-            if init and outcome.status is Status.ERROR and outcome.exit_code in (126, 127):
-                return await self._explained(here.engine, settings, container.seen, outcome)
-            return outcome
-        except CannotStart:
-            error = f"could not start {request.argv[0]}: {os.strerror(errno.ENOENT)}"
-            return Outcome(status=Status.ERROR, exit_code=127, error=error, isolation=isolation)
-        finally:
-            if ended and container.ended and not self.box.auto_remove:  # one whose end was not seen may be alive
-                await uncancellable(container.let_go())
-                here.kept.append(container)
-            else:
-                await container.remove()
-
-    async def _explained(
-        self, engine: Engine, settings: dict[str, Any], seen: Mapping[str, Any], outcome: Outcome
-    ) -> Outcome:
-        """With these codes the engine's small pid 1 says that the program could not be started, and so does many a
-        program about another. So it is looked for, in a container of the same kind which is never started."""
-        program, env = settings["Cmd"][0], dict(pair.split("=", 1) for pair in seen["Config"]["Env"] if "=" in pair)
-        there = seen["Config"].get("WorkingDir") or "/"  # the image's own, where none was asked for
-        places = [""] if "/" in program else env.get("PATH", _PATH).split(":")
-        empty = Container(engine, settings)
-        try:
-            await empty.create()
-            modes = [await empty.mode_of(posixpath.join(there, place, program)) for place in places]
-        finally:
-            await empty.remove()
-        found = [mode for mode in modes if mode is not None]
-        if any(mode & _LINK or (mode & 0o111 and not mode & _DIRECTORY) for mode in found):
-            return outcome
-        why = os.strerror(errno.EACCES if found else errno.ENOENT)
-        return msgspec.structs.replace(outcome, error=f"could not start {program}: {why}")
-
     @property
     def kept(self) -> tuple[str, ...]:
         """Names of the containers that have ended and were not to be removed; `aclose` removes them."""
-        return tuple(container.name for here in list(self._heres.values()) for container in here.kept)
+        return tuple(container.name for each in list(self._connections.values()) for container in each.kept)
 
-    def _ready(self) -> _Here:
-        """What belongs to this process and this event loop: connections can't be shared between them."""
+    def _connection(self) -> _Connection:
+        """That of this process and this event loop: connections can't be shared between them."""
         loop = asyncio.get_running_loop()
-        if any(here.pid != os.getpid() for here in list(self._heres.values())):  # other threads add to it
-            self._heres = {}  # the parent's, who is alive and uses them
-        if (here := self._heres.get(loop)) is not None:
-            return here
-        engine = Engine(self._host)
-        pool = Pool(
-            lambda wanted: self._make(engine, wanted),
+        if any(each.pid != os.getpid() for each in list(self._connections.values())):  # other threads add to it
+            self._connections = {}  # the parent's, who is alive and uses them
+        if (connection := self._connections.get(loop)) is not None:
+            return connection
+        connection = self._connections[loop] = _Connection(
+            self.box,
+            self._host,
             minimum=self._minimum,
             maximum=self._maximum,
             queue=self._queue,
             idle=self._idle,
         )
-        metrics.watch(self.name, pool)
-        here = self._heres[loop] = _Here(engine, pool)
-        for dead in [other for other in list(self._heres) if other.is_closed()]:
-            if (left := self._heres.pop(dead, None)) is not None:
-                engine.take_over(left.engine)
-        return here
-
-    async def _make(self, engine: Engine, wanted: Spec) -> Container:
-        """One in which a stub waits."""
-        await engine.client()
-        hosts = await engine.hosts(wanted.image) if self.box.network_mode == "none" else None
-        try:
-            return await self._begin(engine, wanted, hosts)
-        except BackendError as error:
-            if hosts is None or hosts not in error.why:
-                raise
-            await engine.forget_hosts(hosts)  # somebody has tidied up the volumes of the engine
-            return await self._begin(engine, wanted, await engine.hosts(wanted.image))
-
-    async def _begin(self, engine: Engine, wanted: Spec, hosts: str | None) -> Container:
-        gvisor = verdict.is_gvisor(self.box.runtime or engine.about.get("DefaultRuntime"))
-        settings = boxes.waiting(self.box, wanted, gvisor=gvisor, hosts=hosts)
-        container = Container(engine, settings, pull=self.box.pull)
-        try:
-            await container.create()
-            await container.attach()
-            await container.start()
-            await container.armed()
-        except BaseException:
-            await container.remove()
-            raise
-        return container
-
-    def _isolation(self, seen: Mapping[str, Any], about: Mapping[str, Any], required: tuple[str, ...]) -> Isolation:
-        """What the engine says of this very container. A layer that is missing and was not waived is our failure."""
-        found = verdict.isolation(seen, about, direct=self.box.direct)
-        needed = required or tuple(_promise(self.box).layers)
-        if lacking := found.lacking(needed):
-            raise BackendError(
-                f"the isolation layer {lacking[0]!r} can't be had from this engine",
-                why="it is not in what the engine says of the container",
-                next=f"see `docker info`, or name the layers you need without {lacking[0]!r} in `require`",
-            )
-        return found
+        metrics.watch(self.name, connection.pool)
+        for dead in [other for other in list(self._connections) if other.is_closed()]:
+            if (left := self._connections.pop(dead, None)) is not None:
+                connection.engine.take_over(left.engine)
+        return connection
 
     async def aclose(self) -> None:
         """End what runs, remove what is there, and let go of the engine; on every event loop that has used it."""
-        heres, self._heres = self._heres, {}
-        for loop, here in heres.items():
-            if here.pid == os.getpid():
-                await uncancellable(self._close(loop, here))
+        connections, self._connections = self._connections, {}
+        for loop, connection in connections.items():
+            if connection.pid == os.getpid():
+                await uncancellable(self._close(loop, connection))
 
     async def let_go(self) -> None:
-        """The same, of what this event loop has, if nothing runs on it."""
-        here = self._heres.get(asyncio.get_running_loop())
-        if here is not None and here.pid == os.getpid() and not here.runs:
-            del self._heres[asyncio.get_running_loop()]
-            await uncancellable(here.aclose())
+        """Do the same for this event loop alone, if nothing runs on it."""
+        connection = self._connections.get(asyncio.get_running_loop())
+        if connection is not None and connection.pid == os.getpid() and not connection.runs:
+            del self._connections[asyncio.get_running_loop()]
+            await uncancellable(connection.aclose())
 
-    async def _close(self, loop: asyncio.AbstractEventLoop, here: _Here) -> None:
+    async def _close(self, loop: asyncio.AbstractEventLoop, connection: _Connection) -> None:
         if loop is asyncio.get_running_loop():
-            await here.aclose()
-        elif not await _on_another(loop, here):
+            await connection.aclose()
+        elif not await _closed_on_its_loop(loop, connection):
             engine = Engine(self._host)
-            engine.take_over(here.engine)
+            engine.take_over(connection.engine)
             await engine.aclose()
 
 
-class _Here:
-    """What one event loop of one process has of an engine."""
+class _Connection:
+    """What one event loop of one process has of an engine: the client, warm containers, and what runs."""
 
-    def __init__(self, engine: Engine, pool: Pool) -> None:
-        self.engine, self.pool, self.pid = engine, pool, os.getpid()
+    def __init__(self, box: Box, host: str | None, *, minimum: int, maximum: int, queue: int, idle: float) -> None:
+        self._box, self.engine, self.pid = box, Engine(host), os.getpid()
+        self.pool = Pool(self._make, minimum=minimum, maximum=maximum, queue=queue, idle=idle)
         self.kept: list[Container] = []
+        """Containers that have ended and were not to be removed."""
         self.runs = 0
         self._idle = asyncio.Event()
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """By one run. One that is ended because we are closed says so, whatever its own end looked like to it."""
+        """Count one run. One that ends because we are closed says so, whatever its own end looked like to it."""
         self.runs += 1
         try:
             yield
@@ -278,7 +162,7 @@ class _Here:
         except BackendError as error:
             if not self.engine.closing.is_set():
                 raise
-            raise words.closed() from error
+            raise closed() from error
         finally:
             self.runs -= 1
             self._idle.set()
@@ -291,21 +175,140 @@ class _Here:
             self._idle.clear()
             await self.engine.kill_all()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_ROUND):
+                async with asyncio.timeout(_KILL_AGAIN):
                     await self._idle.wait()
         await self.pool.aclose()
         for container in self.kept:
             await container.remove()
         await self.engine.aclose()
 
+    # --- one run ---
 
-async def _on_another(loop: asyncio.AbstractEventLoop, here: _Here) -> bool:
-    """Whether it could be closed on its own loop, which runs in another thread if it runs at all."""
+    async def run(self, request: Request, sink: Sink, control: Control | None) -> Outcome:
+        if self._box.direct:
+            return await self._run_directly(request, sink, control)
+        check_files_fit(request, "a container")
+        for _ in range(_MAX_TRIES):
+            with suppress(NotTaken):
+                return await self._run_in_waiting(request, sink, control)
+        return await self._run_in_waiting(request, sink, control)
+
+    async def _run_in_waiting(self, request: Request, sink: Sink, control: Control | None) -> Outcome:
+        """In a container whose stub waits for its order."""
+        container = await self.pool.take(boxes.spec(self._box, request.language, request.limits))
+        try:
+            _check_limits(request.limits, container.inspected["HostConfig"].get("Runtime"))
+            isolation = self._isolation(container, request.require)
+            return await Run(request, sink, container, isolation, control).waiting()
+        finally:
+            await uncancellable(self.pool.give_back(container))
+
+    async def _run_directly(self, request: Request, sink: Sink, control: Control | None) -> Outcome:
+        """In a container whose command is the program; with the engine's own pid 1 before it, if it has one."""
+        engine = self.engine
+        await engine.client()  # an engine that doesn't answer keeps nobody who is cancelled: nothing is made yet
+        if not engine.without_init:
+            try:
+                return await self._run_in_new(request, sink, control, init=True)
+            except BackendError as error:
+                if "docker-init" not in error.why:
+                    raise
+                engine.without_init = True
+        return await self._run_in_new(request, sink, control, init=False)
+
+    async def _run_in_new(self, request: Request, sink: Sink, control: Control | None, *, init: bool) -> Outcome:
+        settings = boxes.direct(self._box, request.argv, request.environment, request.cwd, init)
+        container = Container(self.engine, settings, pull=self._box.pull)
+        isolation, ended = Isolation(), False
+        try:
+            await container.create()
+            await container.attach()
+            isolation = self._isolation(container, request.require)
+            outcome = await Run(request, sink, container, isolation, control).direct()
+            ended = True
+            if init and outcome.status is Status.ERROR and outcome.exit_code in (126, 127):
+                why = await self._why_not_started(settings, container.inspected["Config"])
+                return msgspec.structs.replace(outcome, error=why)
+            return outcome
+        except CannotStart:
+            error = f"could not start {request.argv[0]}: {os.strerror(errno.ENOENT)}"
+            return Outcome(status=Status.ERROR, exit_code=127, error=error, isolation=isolation)
+        finally:
+            if ended and container.ended and not self._box.auto_remove:  # one whose end was not seen may be alive
+                await uncancellable(container.let_go())
+                self.kept.append(container)
+            else:
+                await container.remove()
+
+    async def _why_not_started(self, settings: dict[str, Any], config: Mapping[str, Any]) -> str | None:
+        """Why the program could not be started; None if it could.
+
+        With the codes 126 and 127 the engine's small pid 1 says that, and so does many a program about another. So it
+        is looked for, in a container of the same kind which is never started.
+        """
+        program, env = settings["Cmd"][0], dict(pair.split("=", 1) for pair in config["Env"] if "=" in pair)
+        directory = config.get("WorkingDir") or "/"  # the image's own, where none was asked for
+        places = [""] if "/" in program else env.get("PATH", _DEFAULT_PATH).split(":")
+        empty = Container(self.engine, settings)
+        try:
+            await empty.create()
+            modes = [await empty.mode_of(posixpath.join(directory, place, program)) for place in places]
+        finally:
+            await empty.remove()
+        found = [mode for mode in modes if mode is not None]
+        if any(mode & _LINK or (mode & 0o111 and not mode & _DIRECTORY) for mode in found):
+            return None
+        return f"could not start {program}: {os.strerror(errno.EACCES if found else errno.ENOENT)}"
+
+    # --- its container ---
+
+    async def _make(self, wanted: Spec) -> Container:
+        """A container in which a stub waits."""
+        engine = self.engine
+        await engine.client()
+        hosts = await engine.hosts(wanted.image) if self._box.network_mode == "none" else None
+        try:
+            return await self._start(wanted, hosts)
+        except BackendError as error:
+            if hosts is None or hosts not in error.why:
+                raise
+            await engine.forget_hosts(hosts)  # somebody has tidied up the volumes of the engine
+            return await self._start(wanted, await engine.hosts(wanted.image))
+
+    async def _start(self, wanted: Spec, hosts: str | None) -> Container:
+        gvisor = inspection.is_gvisor(self._box.runtime or self.engine.info.get("DefaultRuntime"))
+        settings = boxes.waiting(self._box, wanted, gvisor=gvisor, hosts=hosts)
+        container = Container(self.engine, settings, pull=self._box.pull)
+        try:
+            await container.create()
+            await container.attach()
+            await container.start()
+            await container.wait_until_ready()
+        except BaseException:
+            await container.remove()
+            raise
+        return container
+
+    def _isolation(self, container: Container, required: tuple[str, ...]) -> Isolation:
+        """What the engine says of this very container. A layer that is missing and was not waived is our failure."""
+        found = inspection.isolation(container.inspected, self.engine.info, direct=self._box.direct)
+        needed = required or tuple(_promised(self._box).layers)
+        if lacking := found.lacking(needed):
+            raise BackendError(
+                f"the isolation layer {lacking[0]!r} can't be had from this engine",
+                why="it is not in what the engine says of the container",
+                next=f"see `docker info`, or name the layers you need without {lacking[0]!r} in `require`",
+            )
+        return found
+
+
+async def _closed_on_its_loop(loop: asyncio.AbstractEventLoop, connection: _Connection) -> bool:
+    """Close it on its own loop, which runs in another thread if it runs at all. Returns whether that could be done."""
     if not loop.is_running():
         return False
 
     async def close() -> None:
-        await uncancellable(here.aclose())
+        await uncancellable(connection.aclose())
 
     work = close()
     try:
@@ -314,49 +317,38 @@ async def _on_another(loop: asyncio.AbstractEventLoop, here: _Here) -> bool:
         work.close()
         return False
     while not closing.done() and loop.is_running():
-        await asyncio.wait([closing], timeout=_ROUND)
+        await asyncio.wait([closing], timeout=_KILL_AGAIN)
     if not closing.done() or closing.cancelled():  # it was stopped before it came to this
         return False
     closing.result()
     return True
 
 
-def _promise(box: Box) -> Isolation:
-    """What the engine will say if it does as it is told."""
-    limits = Limits()
-    wanted = (
-        boxes.direct(box, ("true",), {}, None, True)
-        if box.direct
-        else boxes.waiting(box, boxes.spec(box, "python", limits))
-    )
+def _promised(box: Box) -> Isolation:
+    """The isolation of containers of this kind, if the engine does as it is told."""
+    if box.direct:
+        wanted = boxes.direct(box, ("true",), {}, None, True)
+    else:
+        wanted = boxes.waiting(box, boxes.spec(box, "python", Limits()))
     host = {"IpcMode": "private", **wanted["HostConfig"]}
     mounts = [{**mount, "Destination": mount["Target"], "RW": not mount["ReadOnly"]} for mount in host["Mounts"]]
-    return verdict.isolation({"HostConfig": host, "Config": wanted, "Mounts": mounts}, {}, direct=box.direct)
+    return inspection.isolation({"HostConfig": host, "Config": wanted, "Mounts": mounts}, {}, direct=box.direct)
 
 
-def _limits(runtime: str | None) -> frozenset[str]:
-    """gVisor has no bound on files, and its processes are only bounded by the threads that it needs for them."""
+def _enforced(runtime: str | None) -> frozenset[str]:
+    """The limits that hold with this runtime: gVisor has none on files, and its processes are only bounded by the
+    threads that it needs for them."""
     every = frozenset(Limits.__struct_fields__)
-    return every - {"files", "processes"} if verdict.is_gvisor(runtime) else every
+    return every - {"files", "processes"} if inspection.is_gvisor(runtime) else every
 
 
-def _must_hold(limits: Limits, runtime: str | None) -> None:
-    """What was promised of the runtime that was asked for, where the engine has chosen another."""
+def _check_limits(limits: Limits, runtime: str | None) -> None:
+    """Raise `Unsupported` if the engine has chosen a runtime that has less limits than were promised and asked for."""
     usual = Limits()
-    for name in _limits(None) - _limits(runtime):
+    for name in _enforced(None) - _enforced(runtime):
         if getattr(limits, name) != getattr(usual, name):
             raise Unsupported(
                 f"a limit on {name} can't be had",
                 why=f"the engine runs containers with {runtime}, which has none",
                 next=f"leave the limit on {name} as it is",
             )
-
-
-def _must_fit(request: Request) -> None:
-    limits, total = request.limits, sum(map(len, request.files.values()))
-    if total > limits.disk or len(request.files) > limits.files:
-        raise Unsupported(
-            "the files don't fit into a container",
-            why=f"{len(request.files)} files of {total} bytes, where {limits.files} of {limits.disk} may be",
-            next="raise the limits `disk` and `files`",
-        )

@@ -10,6 +10,7 @@ import msgspec
 from ...lib.errors import InvalidRequest
 from ...models import Language, Limits
 from ...models.reach import Reach
+from ..base import MAX_LIMIT
 from . import stub, syscalls
 
 HOSTS = "/etc/hosts"
@@ -24,11 +25,10 @@ _TELLING = """
 look at to find their way is left: cpuinfo, meminfo, stat, loadavg, uptime, filesystems, mounts."""
 _HIDDEN = ("/sys", "/dev/mqueue", *(f"/proc/{name}" for name in _TELLING.split()))
 _SHM = 64 << 20  # what the engine gives by default
-_MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a container is like. As it stands, hardened: for code that nobody has reviewed.
+    """The settings of a container. The defaults are hardened, for code that nobody has reviewed.
 
     The fields are those of an `exec.docker` entry. There 0 means no limit; in a hardened box the limits of the request
     hold, and these only where they are lower.
@@ -64,14 +64,14 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         for volume in self.volumes:
             _mount(volume)
         for name in ("memory_limit", "cpu_quota", "pids_limit"):
-            if not 0 <= getattr(self, name) < _MOST:
+            if not 0 <= getattr(self, name) < MAX_LIMIT:
                 raise InvalidRequest(
-                    f"{name} is {getattr(self, name)}", why="it is a positive number, or 0 for none", next="mend it"
+                    f"{name} is {getattr(self, name)}", why="it is a positive number, or 0 for none", next="correct it"
                 )
 
     @classmethod
     def plain(cls, image: str, **fields: Any) -> Box:
-        """What a configured container is when nothing else was written down: the engine's own defaults."""
+        """The settings of a configured container, `exec.docker`: the engine's defaults where `fields` say nothing."""
         engine: dict[str, Any] = {
             **dict.fromkeys(("python", "bash", "command"), image),
             **dict.fromkeys(("auto_remove", "read_only_rootfs", "no_new_privileges"), False),
@@ -84,8 +84,8 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def reach(self) -> Reach:
-        """What a program in it could touch: the volumes it may write, the network it is in, and what rights, another
-        container or a socket of the host give it."""
+        """What a program in it could touch: volumes that it may write to, its network, and what it gets from added
+        capabilities, another container's network or a socket of the host."""
         mounts = [_mount(volume) for volume in self.volumes]
         shared = self.network_mode not in ("none", "bridge")  # the host's own, or another container's
         return Reach(
@@ -100,7 +100,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Spec(NamedTuple):
-    """What is settled when a container is made: one that waits fits a request whose spec is the same."""
+    """What is fixed when a container is made: a waiting one fits every request with the same spec."""
 
     image: str
     python: bool
@@ -115,6 +115,7 @@ class Spec(NamedTuple):
 
 
 def spec(box: Box, language: Language, limits: Limits) -> Spec:
+    """The kind of container that a request needs."""
     return Spec(
         image=box.image(language),
         python=language == "python",
@@ -164,8 +165,8 @@ def waiting(box: Box, wanted: Spec, *, gvisor: bool = False, hosts: str | None =
             "IpcMode": "private",
             "CgroupnsMode": "private",
             "MaskedPaths": list(_HIDDEN),
-            "Memory": min(wanted.memory, _MOST),
-            "MemorySwap": min(wanted.memory, _MOST),  # memory and swap together: no swap
+            "Memory": min(wanted.memory, MAX_LIMIT),
+            "MemorySwap": min(wanted.memory, MAX_LIMIT),  # memory and swap together: no swap
             "PidsLimit": min(tasks, 2**31),
             "ShmSize": max(shm, 1),
             "Tmpfs": {
@@ -174,7 +175,8 @@ def waiting(box: Box, wanted: Spec, *, gvisor: bool = False, hosts: str | None =
                 **box.tmpfs,
             },
             "Ulimits": [
-                {"Name": name, "Soft": min(value, _MOST), "Hard": min(value, _MOST)} for name, value in limits.items()
+                {"Name": name, "Soft": min(value, MAX_LIMIT), "Hard": min(value, MAX_LIMIT)}
+                for name, value in limits.items()
             ],
             # Nobody reads the engine's log of it, and a flood of output would fill the engine's disk.
             "LogConfig": {"Type": "none"},

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...lib.errors import BackendError
 from ...models import Stream
 from ..base import uncancellable
-from . import words
-from .engine import Engine, labels
+from .engine import CannotRemove, Engine, labels, readable_errors
 from .stub import READY
 
 if TYPE_CHECKING:
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
 _STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
 _GONE, _CONFLICT, _UNREACHABLE = 404, 409, 900  # the last is aiodocker's own
 _TRIES, _PAUSE = 6, 0.25
-_NEWS = 5.0  # seconds that the engine has to hear of the end of a container from its runtime
+_NEWS = 5.0  # seconds until the engine must have heard from its runtime that a container has ended
 _REMOVAL = 60.0
 _PATIENCE = 60.0  # seconds that a stub has to come up: an engine under load takes its time
 
 
 class Container:
-    """Created, attached to, started, waited for, removed. Whatever happens in between, `remove` is called."""
+    """A container in the order of its life: create, attach, start, wait, remove. Whatever happens, call `remove`."""
 
     def __init__(self, engine: Engine, settings: dict[str, Any], *, pull: bool = False) -> None:
         self._engine, self._settings, self._pull = engine, settings, pull
@@ -41,7 +40,7 @@ class Container:
         self._asked_for = False
         self._container: DockerContainer | None = None
         self._stream: Attached | None = None
-        self.seen: dict[str, Any] = {}
+        self.inspected: dict[str, Any] = {}
         """What the engine itself says of it, before anything has run in it."""
         self.begun: float | None = None
         """When it was started, by the clock that events have."""
@@ -61,8 +60,9 @@ class Container:
         return {name: str(value) for name, value in told.items()}
 
     async def create(self) -> None:
+        """Create it; fetch its image first if that is missing and may be fetched. Raises `BackendError`."""
         await self._engine.client()
-        await self._engine.settle()
+        await self._engine.remove_leftovers()
         settings = {**self._settings, "Labels": labels()}
         try:
             await uncancellable(self._ask_for(settings))
@@ -73,31 +73,32 @@ class Container:
             await uncancellable(self._ask_for(settings))
 
     async def _ask_for(self, settings: dict[str, Any]) -> None:
-        """Not interrupted: an engine goes on with what it was asked for, and nothing can be removed that isn't yet."""
-        async with self._engine.asked(**self._about) as client:
+        """Must not be interrupted: the engine would go on with the creation, and the removal would come before it."""
+        async with self._engine.requests(**self._about) as client:
             self._asked_for = True
             self._engine.names.add(self.name)
             self._container = await client.containers.create(settings, name=self.name)
 
     async def attach(self) -> None:
-        """Before it is started: what it prints at once would be lost else."""
+        """Connect to its streams, before it is started: else what it prints at once would be lost."""
         container = self._made()
-        async with self._engine.asked(**self._about):
+        async with self._engine.requests(**self._about):
             self._stream = container.attach(stdin=True, stdout=True, stderr=True)
             await self._stream._init()
-        self.seen = container._container  # which attaching has asked for
+        self.inspected = container._container  # which attaching has asked for
 
     async def start(self) -> None:
+        """Start its command."""
         container = self._made()
         if self._settings["HostConfig"].get("AutoRemove"):
             # When it has ended it will be gone, and its exit code with it: somebody has to wait from the beginning.
             self._end = asyncio.create_task(container.wait(condition="removed"))
             await asyncio.sleep(0)
         self.begun = time.time()
-        async with self._engine.asked(**self._about):
+        async with self._engine.requests(**self._about):
             await container.start()
 
-    async def armed(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait until the stub inside says that it is ready."""
         said: dict[Stream, bytes] = {"stdout": b"", "stderr": b""}
         with suppress(TimeoutError):
@@ -121,10 +122,10 @@ class Container:
         return self._container
 
     async def mode_of(self, path: str) -> int | None:
-        """The mode of a file in it, as Go has it; None where there is no such file."""
+        """The mode of a file in it, with the bits of Go's `FileMode`; None if there is no such file."""
         import aiodocker
 
-        async with self._engine.asked() as client:
+        async with self._engine.requests() as client:
             try:
                 async with client._query(f"containers/{self._made().id}/archive", params={"path": path}) as response:
                     about = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
@@ -141,12 +142,12 @@ class Container:
         """The next piece of output; None at the end of it."""
         if self._stream is None:
             return None
-        with words.explained():
+        with readable_errors():
             message = await self._stream.read_out()
         return None if message is None else (_STREAMS.get(message.stream, "stdout"), message.data)
 
     async def write(self, data: bytes) -> bool:
-        """Give it input. False once nobody takes it any more."""
+        """Give it input. Returns False once nobody reads it any more."""
         if self._stream is None or self._transport() is None:
             return False
         try:
@@ -156,6 +157,7 @@ class Container:
         return True
 
     def end_input(self) -> None:
+        """Close its input, and go on reading its output."""
         transport = self._transport()
         if transport is not None and not transport.is_closing() and transport.can_write_eof():
             transport.write_eof()
@@ -167,17 +169,18 @@ class Container:
         return connection.transport if connection is not None else None
 
     async def signal(self, number: int) -> None:
-        """To its pid 1."""
+        """Send a signal to its pid 1. Does nothing if the container has ended."""
         await self._try(lambda container: container.kill(signal=str(number)))
 
     async def freeze(self, frozen: bool) -> None:
+        """Stop all its processes, or let them go on."""
         self.frozen = frozen
         await self._try(lambda container: container.pause() if frozen else container.unpause())
 
     async def _try(self, ask: Callable[[DockerContainer], Awaitable[Any]]) -> Any:
         import aiodocker
 
-        async with self._engine.cleared():
+        async with self._engine.requests_while_closing():
             try:
                 return await ask(self._made())
             except aiodocker.DockerError as error:
@@ -193,7 +196,7 @@ class Container:
         return False
 
     async def stats(self) -> dict[str, Any]:
-        """What it has used so far; nothing if it has ended."""
+        """The engine's account of what it has used so far; empty if it has ended."""
         asked: dict[str, str | int] = {"stream": 0, "one-shot": 1}
         told = await self._try(
             lambda container: container.docker._query_json(f"containers/{container.id}/stats", params=asked)
@@ -203,8 +206,8 @@ class Container:
     # --- the end ---
 
     async def exited(self) -> bool:
-        """Wait until it has ended; False if that can't be known. Whoever is interrupted in this leaves the question
-        asked, for `wait`."""
+        """Wait until it has ended. Returns False if the engine can't say. If this is cancelled, the request goes on,
+        for `wait`."""
         if self._end is None:
             self._end = asyncio.create_task(self._made().wait())
         await asyncio.wait([self._end])
@@ -212,10 +215,10 @@ class Container:
         return error is None or getattr(error, "status", None) == _GONE
 
     async def wait(self) -> int:
-        """Its exit code, when it has ended."""
+        """Wait until it has ended, and return its exit code. Raises `BackendError` if the engine lost it."""
         import aiodocker
 
-        with words.explained():
+        with readable_errors():
             try:
                 told = await (self._end or self._made().wait())
             except aiodocker.DockerError as error:
@@ -228,10 +231,10 @@ class Container:
         return int(told["StatusCode"])
 
     async def ran_out_of_memory(self) -> bool:
-        """Whether the engine has heard of it by now."""
+        """Whether the engine knows, by now, that the kernel killed one of its processes for want of memory."""
         import aiodocker
 
-        async with self._engine.asked():
+        async with self._engine.requests():
             try:
                 return bool((await self._made().show())["State"].get("OOMKilled"))
             except aiodocker.DockerError as error:
@@ -240,9 +243,9 @@ class Container:
         return await self.events("oom") > 0  # it is gone by itself
 
     async def events(self, kind: str) -> int:
-        """How many events of a kind there were since it was started: also for one that is gone."""
+        """How many events of this kind there were since it was started; works also for one that is removed."""
         filters = {"container": [self._made().id], "event": [kind]}
-        async with self._engine.asked() as client:
+        async with self._engine.requests() as client:
             async with client._query(
                 "events",
                 params={
@@ -254,7 +257,7 @@ class Container:
                 return len((await response.read()).splitlines())
 
     async def let_go(self) -> None:
-        """Of the connection; the container itself stays as it is."""
+        """Close our connection to it; the container itself stays as it is."""
         if self._end is not None:
             self._end.cancel()
             await asyncio.gather(self._end, return_exceptions=True)
@@ -269,7 +272,10 @@ class Container:
                 await stream.close()
 
     async def remove(self) -> None:
-        """Kill and remove it, with what volumes it made. Never interrupted; safe to call twice."""
+        """Kill and remove it, with the volumes that it made. Not interrupted by a cancellation; safe to call twice.
+
+        Raises `CannotRemove` if it may still be alive.
+        """
         await uncancellable(self._remove())
 
     async def _remove(self) -> None:
@@ -286,19 +292,17 @@ class Container:
             except (BackendError, TimeoutError) as error:
                 why = str(error) or why
             await asyncio.sleep(_PAUSE * (number + 1))
-        self._engine.owed.add(self.name)
+        self._engine.to_remove.add(self.name)
         if not self.ended:  # else nothing of it is alive, and it can as well go later
-            raise words.CannotRemove(
-                f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}"
-            )
+            raise CannotRemove(f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}")
 
     async def _delete(self) -> bool:
-        """Whether it is gone."""
+        """Ask the engine once to remove it. Returns whether it is gone."""
         import aiodocker
 
         if self.frozen:  # gVisor can't be killed then, which an engine finds out in ten seconds
             await self.freeze(False)
-        async with self._engine.cleared() as client:
+        async with self._engine.requests_while_closing() as client:
             try:
                 await client.containers.container(self.name).delete(force=True, v=True)
             except aiodocker.DockerError as error:

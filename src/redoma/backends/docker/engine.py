@@ -1,40 +1,44 @@
-"""The connection to an engine: where it is, what it is, what its errors mean, and what others have left there."""
+"""The connection to an engine: finding and asking it, what its errors mean, and removing what others have left."""
 
 from __future__ import annotations
 
 import asyncio
+import grp
+import importlib.util
 import io
 import os
+import re
 import secrets
+import shutil
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...lib.errors import BackendError, BackendUnavailable
-from ...lib.units import engine_problem
+from ...lib.extras import pip_install
+from ...lib.units import ENGINES, engine_problem
 from ..base import uncancellable
-from . import words
 
 if TYPE_CHECKING:
     import aiodocker
 
 LABEL = "redoma"
-_ANSWER = 60.0  # seconds that the engine has for one thing; removing a container can take several
-_UPKEEP = 5.0  # seconds that a run waits until something is gone that it has nothing to do with
-_AGAIN = 30.0  # seconds until that is tried again
-_OLDEST = (1, 40)  # of its interface: Docker 19.03, the first with the limits that we set
+_TIMEOUT = 60.0  # seconds that the engine has for one thing; removing a container can take several
+_REMOVAL_WAIT = 5.0  # seconds that a run waits until something is gone that it has nothing to do with
+_RETRY_AFTER = 30.0  # seconds until that is tried again
+_MIN_API_VERSION = (1, 40)  # of its interface: Docker 19.03, the first with the limits that we set
 _SOCKETS = ("/run/docker.sock", "/var/run/docker.sock", "~/.docker/run/docker.sock", "$XDG_RUNTIME_DIR/docker.sock")
 
 
 def address(host: str | None) -> str | None:
-    """Where the engine is: as asked for, as docker's own variable says, or a socket where one usually is.
+    """The address of the engine: `host`, else DOCKER_HOST, else a socket where one usually is.
 
-    None: docker's own configuration names a context, which aiodocker reads.
+    None if docker's own configuration names a context, which aiodocker reads. Raises `BackendUnavailable`.
     """
     if given := host or os.environ.get("DOCKER_HOST"):
         return given
@@ -45,29 +49,29 @@ def address(host: str | None) -> str | None:
             return f"unix://{path}"
     if os.path.isdir(os.path.expanduser("~/.docker/contexts")):
         return None
-    raise words.no_engine("none of " + ", ".join(_SOCKETS) + " is there, and DOCKER_HOST is not set")
+    raise _no_engine("none of " + ", ".join(_SOCKETS) + " is there, and DOCKER_HOST is not set")
 
 
-def must_be_there(host: str | None) -> None:
-    """Raise `BackendUnavailable` for what can be seen without asking the engine anything."""
-    words.library()
+def check_engine(host: str | None) -> None:
+    """Raise `BackendUnavailable` if it is clear, without asking the engine anything, that it can't be used."""
+    _require_library()
     where = address(host)
     if where is None:
         return
     if (problem := engine_problem(where)) is not None:
-        raise words.bad_address(where, problem)
+        raise _bad_address(where, problem)
     if not where.startswith("unix://"):
         return
     path = where.removeprefix("unix://")
     try:
         os.stat(path)
     except PermissionError:
-        raise words.no_permission(path) from None
+        raise _no_permission(path) from None
     except (OSError, ValueError) as error:  # a path too long, or with a NUL
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-        raise words.no_engine(f"there is no socket {path}" if missing else str(error)[:200]) from None
+        raise _no_engine(f"there is no socket {path}" if missing else str(error)[:200]) from None
     if not os.access(path, os.R_OK | os.W_OK):
-        raise words.no_permission(path)
+        raise _no_permission(path)
 
 
 def _is_socket(path: str) -> bool:
@@ -78,36 +82,36 @@ def _is_socket(path: str) -> bool:
 
 
 class Engine:
-    """One engine, as one event loop sees it."""
+    """An engine, as one event loop uses it."""
 
     def __init__(self, host: str | None) -> None:
         self._host = host
         self._client: aiodocker.Docker | None = None
         self._connector: Any = None
         self._opening, self._writing = asyncio.Lock(), asyncio.Lock()
-        self.about: Mapping[str, Any] = {}
-        """What the engine says of itself."""
+        self.info: Mapping[str, Any] = {}
+        """What the engine says of itself (`docker info`)."""
         self.names: set[str] = set()
-        """Of the containers that are there because of us."""
-        self.owed: set[str] = set()
-        """Names of containers that are to go, and could not be removed when they were to."""
-        self._owed_volumes: set[str] = set()
+        """Names of the containers that exist because of us."""
+        self.to_remove: set[str] = set()
+        """Names of containers that could not be removed so far."""
+        self._volumes_to_remove: set[str] = set()
         self._stuck: dict[str, float] = {}
-        """When what is owed, and took all its time, is to be tried again."""
+        """By name: when to try again to remove what the engine took too long for."""
         self._volume: str | None = None
         self._hosts: str | None = None
         self.without_init = False
-        """Whether it was found to have no small pid 1 of its own."""
+        """Whether it has no `docker-init`, the small pid 1 of its own."""
         self.closing = asyncio.Event()
         """Set when nothing new may be asked of it: what is there is removed, and then the connection goes."""
 
     async def client(self) -> aiodocker.Docker:
-        """Open, looked at and swept."""
+        """The client, connected on first use. Raises `BackendError` if we are closed or the engine can't be used."""
         if self.closing.is_set():
-            raise words.closed()
+            raise closed()
         client = await self._opened()
         if self.closing.is_set():  # meanwhile
-            raise words.closed()
+            raise closed()
         return client
 
     async def _opened(self) -> aiodocker.Docker:
@@ -117,7 +121,7 @@ class Engine:
         return self._client
 
     async def _open(self) -> aiodocker.Docker:
-        must_be_there(self._host)
+        check_engine(self._host)
         import aiodocker
         import aiohttp
 
@@ -129,62 +133,62 @@ class Engine:
             where = "unix://localhost"  # what aiodocker itself calls an engine behind a socket
         try:
             client = aiodocker.Docker(
-                url=where, connector=self._connector, timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=10.0)
+                url=where, connector=self._connector, timeout=aiohttp.ClientTimeout(total=_TIMEOUT, connect=10.0)
             )
         except (aiodocker.DockerError, AssertionError, ImportError, ValueError, OSError) as error:
             # What docker's own configuration says is only found out here: it may name a protocol that needs a library.
-            raise words.no_engine(str(error) or "docker's context leads nowhere") from error
+            raise _no_engine(str(error) or "docker's context leads nowhere") from error
         try:
-            with words.explained():
+            with readable_errors():
                 about = await client.system.info()
-                await self._look_at(client)
-                self.about = about
+                await self._check_version(client)
+                self.info = about
                 await self._sweep(client)
         except BaseException as error:
             await self._shut(client)
             if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):  # no answer as engines give it
                 why = f"what answers there is none ({type(error).__name__}: {error})"
-                raise words.no_engine(why, "see DOCKER_HOST, or `docker.host`") from error
+                raise _no_engine(why, "see DOCKER_HOST, or `docker.host`") from error
             raise
         return client
 
-    async def _look_at(self, client: aiodocker.Docker) -> None:
+    async def _check_version(self, client: aiodocker.Docker) -> None:
         version = client.api_version.removeprefix("v")
-        if tuple(map(int, version.split("."))) < _OLDEST:
+        if tuple(map(int, version.split("."))) < _MIN_API_VERSION:
             raise BackendUnavailable(
                 f"the engine is too old: it speaks version {version}",
-                why=f"{_OLDEST[0]}.{_OLDEST[1]} is the first with all that is needed",
+                why=f"{_MIN_API_VERSION[0]}.{_MIN_API_VERSION[1]} is the first with all that is needed",
                 next="use Docker 19.03 or later",
             )
 
     @asynccontextmanager
-    async def asked(self, **about: str) -> AsyncIterator[aiodocker.Docker]:
-        """The client, to ask for something. What the engine refuses becomes an error that says what to do."""
+    async def requests(self, **about: str) -> AsyncIterator[aiodocker.Docker]:
+        """Hand out the client. What the engine refuses becomes an error that says what to do, in terms of `about`."""
         client = await self.client()
-        with words.explained(**about):
+        with readable_errors(**about):
             yield client
 
     @asynccontextmanager
-    async def cleared(self) -> AsyncIterator[aiodocker.Docker]:
-        """The client, to remove something: also while it is being closed."""
+    async def requests_while_closing(self) -> AsyncIterator[aiodocker.Docker]:
+        """The same for removing things, which is also done while we are being closed."""
         client = await self._opened()
-        with words.explained():
+        with readable_errors():
             yield client
 
     async def get(self, path: str, **params: str | int) -> Any:
-        """What aiodocker has no call for."""
-        async with self.asked() as client:
+        """GET a path of the engine's interface that aiodocker has no method for."""
+        async with self.requests() as client:
             return await client._query_json(path, params=params)
 
     async def pull(self, image: str) -> None:
-        """Takes as long as it takes, but not longer than we are open."""
-        async with self.asked(image=image) as client:
+        """Fetch an image, however long that takes, unless we are closed meanwhile."""
+        async with self.requests(image=image) as client:
             pulling = asyncio.ensure_future(client.images.pull(image))
             closing = asyncio.ensure_future(self.closing.wait())
             try:
                 await asyncio.wait([pulling, closing], return_when=asyncio.FIRST_COMPLETED)
                 if not pulling.done():
-                    raise words.closed()
+                    raise closed()
                 pulling.result()
             finally:
                 for task in (pulling, closing):
@@ -192,9 +196,9 @@ class Engine:
                 await asyncio.gather(pulling, closing, return_exceptions=True)
 
     async def hosts(self, image: str) -> str | None:
-        """A file of the engine's host that names nothing but localhost; None where it can't be made.
+        """The path, on the engine's host, of an /etc/hosts that names nothing but localhost; None if it can't be made.
 
-        It is in a volume of ours, put there through a container that is never started.
+        It is in a volume of ours, written through a container that is never started.
         """
         async with self._writing:
             if self._hosts is None:
@@ -202,11 +206,11 @@ class Engine:
                 try:
                     await uncancellable(self._write_hosts(image, self._volume))
                 except BackendError:
-                    self._owe_volume()
+                    self._remove_volume_later()
         return self._hosts
 
     async def _write_hosts(self, image: str, volume: str) -> None:
-        async with self.asked() as client:
+        async with self.requests() as client:
             about = {"Name": volume, "Labels": labels()}
             made = await client._query_json("volumes/create", method="POST", data=about)
             mount = {"Type": "volume", "Source": volume, "Target": "/hosts"}
@@ -218,52 +222,53 @@ class Engine:
                 await container.put_archive("/hosts", named)  # type: ignore[no-untyped-call]
             finally:
                 if not await _removed(client, f"containers/{container.id}"):
-                    self.owed.add(container.id)
+                    self.to_remove.add(container.id)
         self._hosts = f"{made['Mountpoint']}/hosts"
 
     async def forget_hosts(self, failed: str | None = None) -> None:
-        """Somebody may have removed the one that `failed`, or nobody needs any."""
+        """Remove that file: the one that `failed`, if it is still in use here, or whichever there is."""
         async with self._writing:  # else it could be removed between the making of the volume and its use
             if failed in (None, self._hosts):  # several fail together, and the first has made a new one since
-                self._owe_volume()
+                self._remove_volume_later()
         with suppress(BackendError):
-            await self.settle()
+            await self.remove_leftovers()
 
-    def _owe_volume(self) -> None:
+    def _remove_volume_later(self) -> None:
         if self._volume is not None:
-            self._owed_volumes.add(self._volume)
+            self._volumes_to_remove.add(self._volume)
         self._volume = self._hosts = None
 
     def take_over(self, other: Engine) -> None:
-        """What another has left there, which nobody can close any more: its event loop is."""
-        self.owed |= other.names | other.owed
-        self._owed_volumes |= other._owed_volumes | ({other._volume} if other._volume else set())
+        """Take on removing what another has left there. Its event loop is closed, so it can't do so itself."""
+        self.to_remove |= other.names | other.to_remove
+        self._volumes_to_remove |= other._volumes_to_remove | ({other._volume} if other._volume else set())
 
-    async def settle(self) -> None:
-        """Remove what is owed, as far as that can be done now."""
-        if self.owed or self._owed_volumes:
-            await self._settle(await self._opened())
+    async def remove_leftovers(self) -> None:
+        """Try again to remove what could not be removed before."""
+        if self.to_remove or self._volumes_to_remove:
+            await self._remove_leftovers(await self._opened())
 
-    async def _settle(self, client: aiodocker.Docker) -> None:
-        for kind, owed in (("containers", self.owed), ("volumes", self._owed_volumes)):
+    async def _remove_leftovers(self, client: aiodocker.Docker) -> None:
+        for kind, owed in (("containers", self.to_remove), ("volumes", self._volumes_to_remove)):
             names = [name for name in owed if self._stuck.get(name, 0.0) <= time.monotonic()]
             # All at once: one that the engine can't get rid of holds up nothing but itself.
             gone = await asyncio.gather(*(_removed(client, f"{kind}/{name}") for name in names))
             owed.difference_update(name for name, is_gone in zip(names, gone, strict=True) if is_gone)
-            later = time.monotonic() + _AGAIN
+            later = time.monotonic() + _RETRY_AFTER
             self._stuck.update((name, later) for name, is_gone in zip(names, gone, strict=True) if is_gone is None)
 
     async def _sweep(self, client: aiodocker.Docker) -> None:
-        """Remove what a Redoma that is dead has left. What can't be removed now is owed as if it were ours."""
+        """Remove the containers and volumes of Redoma processes that have died. What can't be removed now is
+        tried again later."""
         ours = {"filters": f'{{"label": ["{LABEL}"]}}'}
         containers = await client._query_json("containers/json", params={"all": "1", **ours})
         volumes = (await client._query_json("volumes", params=ours)).get("Volumes") or ()
-        self.owed |= {one["Id"] for one in containers if orphaned(one["Labels"])}
-        self._owed_volumes |= {one["Name"] for one in volumes if orphaned(one.get("Labels") or {})}
-        await self._settle(client)
+        self.to_remove |= {one["Id"] for one in containers if orphaned(one["Labels"])}
+        self._volumes_to_remove |= {one["Name"] for one in volumes if orphaned(one.get("Labels") or {})}
+        await self._remove_leftovers(client)
 
     async def kill_all(self) -> None:
-        """Whatever runs because of us. Some may not have been started yet, so once need not be enough."""
+        """Kill all our containers. Some may not have been started yet, so call it until nothing runs."""
         if (client := self._client) is not None:
             await asyncio.gather(*(_kill(client, name) for name in self.names))
 
@@ -283,7 +288,7 @@ class Engine:
 
 async def _kill(client: aiodocker.Docker, name: str) -> None:
     with suppress(BackendError):  # it has ended, or not begun; or the engine is lost, as whoever uses it will find out
-        with words.explained():
+        with readable_errors():
             await client.containers.container(name).kill(signal="SIGKILL")
 
 
@@ -291,7 +296,7 @@ async def _kill(client: aiodocker.Docker, name: str) -> None:
 
 
 def labels() -> dict[str, str]:
-    """What says, of a container, which process it belongs to."""
+    """Labels that say which process a container belongs to."""
     return {LABEL: "", **{f"{LABEL}.{name}": value for name, value in owner().items()}}
 
 
@@ -316,7 +321,7 @@ def _line(path: str) -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started, in ticks since the boot: a number may be given to another process later."""
+    """When a process was started, in ticks since the boot: a process id can be reused. None if unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
     except (OSError, IndexError):
@@ -324,7 +329,7 @@ def _started(pid: int) -> str | None:
 
 
 def orphaned(labelled: Mapping[str, str]) -> bool:
-    """Whether the process that a container belongs to is gone. Where that can't be known, it is not."""
+    """Whether the process that a container belongs to has died. False if that can't be known."""
     theirs = {name.removeprefix(f"{LABEL}."): value for name, value in labelled.items()}
     ours = _machine()
     if theirs.get("host") != ours["host"] or not theirs.get("pid", "").isdigit():
@@ -349,12 +354,12 @@ def _exists(pid: int) -> bool:
 
 
 async def _removed(client: aiodocker.Docker, path: str) -> bool | None:
-    """Whether it is gone now; None if the engine took all its time, which by itself has no end."""
+    """Remove something, and return whether it is gone; None if the engine took too long."""
     import aiodocker
     import aiohttp
 
     try:
-        async with asyncio.timeout(_UPKEEP):
+        async with asyncio.timeout(_REMOVAL_WAIT):
             async with client._query(path, method="DELETE", params={"force": "1", "v": "1"}):
                 return True
     except aiodocker.DockerError as error:
@@ -374,3 +379,132 @@ def _archive(name: str, content: bytes) -> bytes:
         about.size, about.mode = len(content), 0o444
         archive.addfile(about, io.BytesIO(content))
     return stream.getvalue()
+
+
+# --- what its errors mean, and what to do about them ---
+
+
+class CannotStart(BackendError):
+    """The program of a container is not in its image, or can't be started."""
+
+
+class CannotRemove(BackendError):
+    """A container of ours may still run, and has to be removed by hand."""
+
+
+def closed() -> BackendError:
+    """The error of whoever asks for something after the backend was closed."""
+    return BackendError("docker is closed", why="its executor was", next="make a new executor")
+
+
+def _require_library() -> None:
+    """Raise if the library that speaks with engines is not installed."""
+    try:
+        found = importlib.util.find_spec("aiodocker")
+    except ValueError:  # somebody has forbidden it, which is what `None` among the loaded modules means
+        found = None
+    if found is None:
+        raise BackendUnavailable(
+            "docker can't be used", why="aiodocker is not installed", next=pip_install("redoma[docker]")
+        )
+
+
+def _no_engine(why: str, next: str = "") -> BackendUnavailable:  # noqa: A002 - as in the errors
+    if not next:
+        start = "start it (`sudo systemctl start docker`)"
+        if shutil.which("dockerd", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin") is None:
+            start = "install one (`sudo apt install docker.io`)"
+        next = f"{start}, or set DOCKER_HOST"  # noqa: A001
+    return BackendUnavailable("no Docker engine answers", why=why, next=next)
+
+
+def _bad_address(url: str, problem: str) -> BackendUnavailable:
+    next_step = f"write it with one of {', '.join(ENGINES)}"
+    if url.startswith("ssh://"):
+        forward = "ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock"
+        next_step = f"bring its socket here (`{forward} {url.removeprefix('ssh://')}`) and use unix:///tmp/engine.sock"
+    return _no_engine(f"{url!r} is no engine that can be used: {problem}", next_step)
+
+
+def _no_permission(path: str) -> BackendUnavailable:
+    """Advise to join the group of the socket only where that would help, and is not root's."""
+    why = f"this user can't open {path}"
+    next_step = "use another engine (set DOCKER_HOST; a rootless one is your own), or Redoma as a user who may"
+    try:
+        about = os.stat(path)
+    except OSError:
+        why = f"this user may not enter the directory of {path}"
+    else:
+        if about.st_gid and about.st_mode & 0o060 == 0o060:
+            with suppress(KeyError):  # a group without a name can't be joined by it
+                group = grp.getgrgid(about.st_gid).gr_name
+                why += f", which belongs to the group {group!r}"
+                next_step = (
+                    f"sudo usermod -aG {group} $USER, then log in again; note that this group is as powerful as root"
+                )
+    return BackendUnavailable("the Docker engine may not be used", why=why, next=next_step)
+
+
+@contextmanager
+def readable_errors(**about: str) -> Iterator[None]:
+    """Turn what aiodocker raises into a `BackendError`. `about`: image, runtime, user, program, for its words."""
+    import aiodocker
+    import aiohttp
+
+    try:
+        yield
+    except aiodocker.DockerError as error:
+        raise _explain(error.status, str(error.message), **about) from error
+    except TimeoutError as error:
+        raise BackendError("the Docker engine does not answer", why="it took too long", next="see its log") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise BackendUnavailable(
+            "the Docker engine was lost", why=str(error) or type(error).__name__, next="see if it runs: `docker info`"
+        ) from error
+
+
+def _explain(status: int, message: str, **about: str) -> BackendError:
+    image, program = about.get("image", ""), about.get("program", "")
+    if status == 900:  # aiodocker's own number
+        why = re.sub(r"^Cannot connect to Docker Engine via ", "", message)
+        if "Permission denied" in message and (path := re.search(r"unix://(\S+)", message)):
+            return _no_permission(path[1])
+        return _no_engine(why)
+    if re.search(r"no such image|manifest unknown|pull access denied|not found: manifest", message, re.IGNORECASE):
+        return BackendUnavailable(
+            f"the image {image!r} is not there",
+            why=message
+            if "pull" in message or "manifest" in message
+            else "no image is fetched unless that is asked for",
+            next=f"docker pull {image}, or set `pull: true`",
+        )
+    if re.search(r"unknown (or invalid )?runtime", message, re.IGNORECASE):
+        return BackendUnavailable(
+            f"the engine has no runtime {about.get('runtime', '')!r}",
+            why=message,
+            next="install it and name it under `runtimes` in the engine's daemon.json, or leave `runtime` out",
+        )
+    if "unable to find user" in message or "unable to find group" in message:
+        return BackendError(
+            f"the user {about.get('user', '')!r} is not in the image {image!r}",
+            why="its /etc/passwd and /etc/group don't name it",
+            next="use a number such as 1000:1000",
+        )
+    if re.search(r"mount config|bind source path|invalid volume|includes invalid characters|mount path", message):
+        return BackendError(
+            "a volume can't be mounted", why=message, next="mend `volumes`: /host/path:/container/path:ro"
+        )
+    if program and _cannot_start(message):
+        return CannotStart(
+            f"the image {image!r} can't be used",
+            why=f"it has no {program}",
+            next=f"use one that has, such as {'python:3.11-slim' if program == 'python3' else 'bash:5.2-alpine'}",
+        )
+    return BackendError("the Docker engine refused", why=message, next="see its log, and `docker info`")
+
+
+def _cannot_start(message: str) -> bool:
+    """Whether the engine says that the program of a container can't be found or started."""
+    return bool(
+        re.search(r"executable file not found|no such file or directory|permission denied|exec format", message)
+    )

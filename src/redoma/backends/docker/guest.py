@@ -1,5 +1,6 @@
 """What waits inside a container for Python code. Inner: it runs there, on Python 3.8 or later, from the text of this
-file alone (`python3 -I -c`), so it imports nothing but the standard library and nothing of ours.
+file alone (`python3 -I -c`), with that of `backends/interpreter.py` in the place of its import. So it needs nothing but
+the standard library.
 
 It is pid 1 of the container. It says that it is ready, reads one order from its input (and not a byte more: what
 follows is the program's), places the files, and forks. The child becomes the code that nobody has reviewed. The parent
@@ -18,6 +19,8 @@ import os
 import signal
 import sys
 
+from redoma.backends.interpreter import Through, allow_calls
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +30,9 @@ READY, TAKEN = b"redoma: ready\n", b"redoma: taken\n"
 MAIN, WORKSPACE = "/run/redoma/main.py", "/tmp/workspace"  # noqa: S108 - names inside the container, where it is alone
 TOO_LARGE = "redoma: too large: "  # where a link leads that stands for a file which is not sent; its size follows
 END = 16  # the signal by which the host asks for the end, and for the files; no program uses it (SIGSTKFLT)
-_MOST_KEPT = 2 << 20  # bytes of source that are left as a file, for processes that start over from it
+_MAX_KEPT = 2 << 20  # bytes of source that are left as a file, for processes that start over from it
 # Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
-_ROOM = 4 if sys.version_info < (3, 12) else 0
+_OUR_FRAMES = 4 if sys.version_info < (3, 12) else 0
 _SIGNALS = range(1, 32)
 
 
@@ -182,7 +185,7 @@ def run(order: dict[str, Any]) -> None:
     main = type(sys)("__main__")
     main.__dict__.update(__file__=MAIN, __builtins__=__builtins__)
     sys.modules["__main__"] = main
-    allow_calls(order["recursion"])
+    allow_calls(order["recursion"], _OUR_FRAMES)
     try:
         # compile() of text ignores a `coding:` cookie: what runs is what the policy read.
         exec(compile(source, MAIN, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - this is what we are for
@@ -190,34 +193,6 @@ def run(order: dict[str, Any]) -> None:
         raise
     except BaseException as error:
         fail(error)
-
-
-def allow_calls(deep: int) -> None:
-    """Let the code make calls that deep, not counting the frames below it, which are ours.
-
-    The interpreter counts from the bottom of the stack, and refuses a limit that is not above what is in use.
-    """
-    used = 1
-    while True:
-        try:
-            sys.setrecursionlimit(used)
-            break
-        except RecursionError:
-            used += 1
-    sys.setrecursionlimit(used + deep + _ROOM)
-
-
-class Through(io.FileIO):
-    """Keeps nothing back. Unlike a plain file without a buffer, it loses nothing of what a signal has cut short, or a
-    pipe that was made non-blocking would not take."""
-
-    def write(self, data: Any) -> int:
-        done = super().write(data) or 0
-        if done != len(data):
-            view = memoryview(data).cast("B")
-            while done < len(view):
-                done += super().write(view[done:]) or 0
-        return done
 
 
 def unbuffered(stream: Any) -> Any:
@@ -228,7 +203,7 @@ def unbuffered(stream: Any) -> Any:
 
 def keep(source: str) -> None:
     """As a file: for tracebacks, and for processes that start over from it."""
-    if len(source) < _MOST_KEPT:
+    if len(source) < _MAX_KEPT:
         try:
             with open(MAIN, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(source)

@@ -1,7 +1,7 @@
-"""Containers that wait, made ahead of time. Each is used once.
+"""Containers that wait for their order, made ahead of time. Each is used once.
 
-All of it happens on one event loop. Which kind of container is kept ready follows what is asked for: the first request
-decides, and after that two in a row that want the same.
+Everything happens on one event loop. Which kind of container is kept ready follows the requests: the first one decides,
+and after that two in a row that want the same.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from collections.abc import Awaitable, Callable
 from ...lib.errors import BackendError
 from ...telemetry import WARNING, tell
 from ..base import uncancellable
-from . import words
 from .box import Spec
 from .container import Container
+from .engine import closed
 
 _LATER = 0.25  # seconds that a run has the machine for itself before the next container is made
 _RETRY_AFTER = 5.0  # seconds, when one could not be made and nobody waits for it
 
 
 class Pool:
+    """Makes containers with `make`, keeps `minimum` ready of each kind in use, and lets `maximum` run at a time."""
+
     def __init__(
         self,
         make: Callable[[Spec], Awaitable[Container]],
@@ -46,9 +48,12 @@ class Pool:
         self._closed = False
 
     async def take(self, spec: Spec) -> Container:
-        """One that waits for its order. `give_back` what you have taken."""
+        """A container that waits for its order, now or when there is room. Must be given back with `give_back`.
+
+        Raises `BackendError` if too many wait already, or none can be made.
+        """
         if self._closed:
-            raise words.closed()
+            raise closed()
         if self._places.locked() and self._waiting >= self._most_waiting:
             raise BackendError(
                 "too many runs wait for a container",
@@ -72,7 +77,7 @@ class Pool:
 
     async def _ready(self, spec: Spec) -> Container:
         if self._closed:
-            raise words.closed()
+            raise closed()
         self._learn(spec)
         while (warm := next((one for one in self._armed if one.spec == spec), None)) is not None:
             self._armed.remove(warm)
@@ -87,7 +92,7 @@ class Pool:
         self._last[spec.python] = spec
 
     async def give_back(self, container: Container) -> None:
-        """It has been used, so it goes."""
+        """Remove a container that was taken."""
         self._running -= 1
         self._places.release()
         self._refill(0.0)
@@ -120,7 +125,7 @@ class Pool:
         self._refill_timer = asyncio.get_running_loop().call_later(self._idle, self._trim)
 
     def _died(self, warm: _Warm) -> None:
-        """One that waited has ended, or could not be made."""
+        """A waiting container has died, or could not be made: try another later."""
         if warm in self._armed:
             if not self._closed:  # else we have killed it ourselves
                 tell(WARNING, "docker.container.lost", image=warm.spec.image)
@@ -130,7 +135,7 @@ class Pool:
             self._refill(_RETRY_AFTER)
 
     def _trim(self) -> None:
-        """Nothing was asked for in a while: those beyond the minimum go."""
+        """After a while without requests, remove the containers beyond the minimum."""
         self._peak = self._running
         for spec in set(self._usual.values()):
             for warm in [warm for warm in self._armed if warm.spec == spec][max(self._minimum, self._peak) :]:
@@ -148,7 +153,7 @@ class Pool:
             task.exception()  # what could not be removed is swept by the next Redoma
 
     def close(self) -> None:
-        """From now on nobody gets one, and none is made ahead."""
+        """Hand out no more containers, and make none ahead."""
         self._closed = True
         if self._refill_timer is not None:
             self._refill_timer.cancel()
@@ -162,7 +167,7 @@ class Pool:
 
 
 class _Warm:
-    """One that is being made or waits."""
+    """A container that is being made, or waits."""
 
     def __init__(self, spec: Spec, make: Callable[[Spec], Awaitable[Container]], died: Callable[[_Warm], None]) -> None:
         self.spec, self._make, self._died = spec, make, died
@@ -172,7 +177,7 @@ class _Warm:
         self._task = asyncio.create_task(self._live())
 
     async def _live(self) -> None:
-        """Make it; then listen. One that waits says nothing, so whatever comes is its end."""
+        """Make it; then listen. A waiting container says nothing, so whatever comes is its end."""
         try:
             self._container = await self._make(self.spec)
             self._made.set()
@@ -188,7 +193,7 @@ class _Warm:
         return self._task.done()
 
     async def claim(self) -> Container | None:
-        """It, as soon as it is ready; None if it is dead."""
+        """The container as soon as it is ready; None if it has died."""
         self._claimed = True
         try:
             await self._made.wait()

@@ -10,10 +10,11 @@ from typing import Any
 
 from ...lib.errors import BackendError, BackendUnavailable
 from ...models import Isolation, Request, Status, Stream, Usage
-from ..base import Control, Outcome, Sink, ended_by, exceeded
+from ..base import Control, Outcome, Sink
+from ..endings import Ending
 from . import stub
 from .container import Container
-from .files import Files
+from .received import Files, LastWord
 
 _GRACE = 10.0  # seconds that the engine has to end a container that was killed, before its removal is tried
 _LAST_WORD = 3.0  # seconds that a stub has to end the program by itself, so that it can send the files
@@ -23,82 +24,20 @@ _FIRST_LOOK, _LOOK = 0.3, 0.5  # seconds until the first look at what is used, a
 _SECOND = 1_000_000_000  # the engine counts in ns
 _QUIET = 0.5  # seconds without output after which a container that has ended has said everything
 _PASSING = 5.0  # seconds that a shell has to pass a signal on, before it is given the next
-_LONGEST_WORD = 4096
 _LONG_ORDER = 1 << 20  # bytes
 _NEWS = (0.0, 0.05, 0.1, 0.2, 0.4)  # seconds between two questions after what the kernel did
+
+_LOST_WITH_CONTAINER = "it was ended with its container, as happens with too many processes"
+"""gVisor's kernel was not given the threads that it needs for the processes inside, and gave up."""
 
 
 class NotTaken(BackendError):
     """The container had died before it took its order, so nothing of the request has run."""
 
 
-class LastWord:
-    """What a stub says: that it has taken its order; behind its number, each time, that a shell has passed a signal on;
-    and when the program has ended, behind its number, one line and then the files.
-
-    The line is empty, or says what could not be done after a `!`, or is `=` where the program is known to have ended by
-    itself rather than by a signal. A program that finds the number out can forge all of it. It only speaks of itself.
-    """
-
-    def __init__(self, nonce: bytes, files: Files | None) -> None:
-        self._nonce, self._files = nonce, files
-        self._held = b""
-        self.taken = self.begun = False
-        self.passed = 0
-        self._line = b""
-
-    def feed(self, data: bytes) -> bytes:
-        """Takes what was printed; gives back what is the program's own."""
-        if not self.taken:
-            self._held += data
-            if len(self._held) < len(stub.TAKEN):
-                return b""
-            self.taken, data, self._held = True, self._held.removeprefix(stub.TAKEN), b""
-        if self.begun:
-            self._listen(data)
-            return b""
-        own, data = b"", self._held + data
-        while True:
-            before, found, data = data.partition(self._nonce)
-            if not data:  # what stands behind the number tells what it means
-                kept = 0 if found else self._begins(before)
-                self._held = found or before[len(before) - kept :]
-                return own + before[: len(before) - kept]
-            own += before
-            if not data.startswith(stub.PASSED):
-                self.begun, self._held = True, b""
-                self._listen(data)
-                return own
-            self.passed, data = self.passed + 1, data.removeprefix(stub.PASSED)
-
-    def _begins(self, data: bytes) -> int:
-        """How much of its end may be the beginning of the number."""
-        sizes = range(min(len(data), len(self._nonce) - 1), 0, -1)
-        return next((size for size in sizes if self._nonce.startswith(data[-size:])), 0)
-
-    def _listen(self, data: bytes) -> None:
-        if not self._line.endswith(b"\n"):
-            line, end, data = data.partition(b"\n")
-            self._line = (self._line + line)[:_LONGEST_WORD] + end
-        if data and self._files is not None:
-            self._files.feed(data)
-
-    def rest(self) -> bytes:
-        """At the end of all output: what looked like the beginning of the number, and was none."""
-        held, self._held = self._held, b""
-        return held
-
-    @property
-    def broken(self) -> str | None:
-        line = self._line.strip().decode("utf-8", "replace")
-        return line[1:] if line.startswith("!") else None
-
-    @property
-    def ended_itself(self) -> bool:
-        return self._line.strip() == b"="
-
-
 class Run:
+    """One request in one container. Use one of `waiting` and `direct`, once."""
+
     def __init__(
         self, request: Request, sink: Sink, container: Container, isolation: Isolation, control: Control | None
     ) -> None:
@@ -121,13 +60,13 @@ class Run:
         self._oom_kills = _oom_kills()
 
     async def waiting(self) -> Outcome:
-        """In a container whose stub waits for its order."""
+        """Run in a container whose stub waits for its order. Raises `NotTaken` if it died before it took it."""
         head, contents, nonce = stub.order(self._request)
         self._last = LastWord(nonce, self._files)
         return await self._execute([head, *contents])
 
     async def direct(self) -> Outcome:
-        """In a container whose command is the program; it is started here."""
+        """Run in a container whose command is the program; it is started here."""
         return await self._execute([])
 
     async def _execute(self, order: list[bytes]) -> Outcome:
@@ -161,7 +100,7 @@ class Run:
         return task
 
     async def _until(self, pump: asyncio.Task[None]) -> None:
-        """All its output is there; or it was to end, and did not; or one of us has failed."""
+        """Wait until all its output is there, or it did not end when it should have, or a task of ours has failed."""
         given_up, drained = self._begin(self._give_up()), self._begin(self._drained())
         while not (pump.done() or given_up.done() or drained.done()):
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -174,8 +113,8 @@ class Run:
         await asyncio.sleep(_GRACE + (_LAST_WORD + _SENDING if self._files is not None else 0))
 
     async def _drained(self) -> None:
-        """It has ended, and nothing more comes. An engine that is left with input that nobody has read keeps the
-        connection open, and so would keep us waiting for the end of the output."""
+        """Wait until it has ended and nothing more comes. If nobody has read all the input, the engine keeps the
+        connection open, so the end of the output may never come."""
         if await self._container.exited():
             # What comes now is late, and the program is not: its time ends here.
             self._exited_at = time.monotonic()
@@ -187,7 +126,7 @@ class Run:
             await asyncio.sleep(_QUIET)
 
     async def _release(self) -> None:
-        """Nothing of ours stays with the loop."""
+        """Cancel our timer and tasks."""
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -209,7 +148,7 @@ class Run:
         self._container.end_input()
 
     async def _deliver(self) -> None:
-        """Signals, in the order in which they were sent."""
+        """Pass signals on, in the order in which they were sent."""
         await self._taken.wait()
         if self._control is not None:
             self._control.deliver_signals(self._signals.put_nowait)
@@ -294,7 +233,7 @@ class Run:
         await self._signal(signal.SIGKILL)
 
     async def _watch(self) -> None:
-        """Now and then: what has it used, and has it used up its processor time?"""
+        """Look now and then at what it has used, and end it when its processor time is used up."""
         pause = _FIRST_LOOK
         while True:
             await asyncio.sleep(pause)
@@ -320,12 +259,9 @@ class Run:
     # --- what it comes to ---
 
     def _outcome(self, wall: float, code: int | None, out_of_memory: bool) -> Outcome:
-        status, error, exit_code = self._ended(code, out_of_memory)
         files, left_out = self._files.finish() if self._files is not None else ({}, {})
-        return Outcome(
-            status=status,
-            exit_code=exit_code,
-            error=error,
+        return self._ended(code, out_of_memory).outcome(
+            self._request.limits,
             isolation=self._isolation,
             usage=Usage(wall=wall, cpu=self._cpu, memory=self._memory),
             files=files,
@@ -333,7 +269,7 @@ class Run:
         )
 
     async def _verdict(self) -> tuple[int | None, bool]:
-        """The engine's: the exit code, and whether the kernel ended something for want of memory."""
+        """What the engine says: the exit code, and whether the kernel killed something for want of memory."""
         try:
             async with asyncio.timeout(_GRACE):
                 code = await self._container.wait()
@@ -363,29 +299,31 @@ class Run:
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the stub, which outlives its program, has not said its last word; at the end: and won't."""
+        """Whether the stub has not said its last word, though it outlives its program."""
         return self._last is not None and not self._last.begun
 
-    def _ended(self, code: int | None, out_of_memory: bool) -> tuple[Status, str | None, int | None]:
-        limits = self._request.limits
-        if out_of_memory:
-            return Status.MEMORY, None, None
-        if self._flooded and self._ending in (None, Status.OUTPUT):
-            return Status.OUTPUT, None, None
+    def _ended(self, code: int | None, out_of_memory: bool) -> Ending:
+        """The end, from what the engine says and from the last word of the stub, if it had one."""
+        flooded = self._flooded and self._ending in (None, Status.OUTPUT)
         if self._ending is not None or code is None:
-            return self._ending or Status.KILLED, exceeded("cpu", limits) if self._used_up else None, None
-        if self._cut_short and code != 128 + signal.SIGKILL:
-            # gVisor's kernel was not given the threads that it needs for the processes inside, and gave up.
-            return Status.KILLED, "it was ended with its container, as happens with too many processes", None
-        if self._last is not None and self._last.broken:
-            return Status.ERROR, f"could not {self._last.broken}", code
-        if code == 0:
-            return Status.OK, None, 0
-        if code > 128 and (number := self._signal_of(code)):
-            if number == signal.SIGXCPU and self._last is not None and (self._cpu or 0.0) >= limits.cpu / 2:
-                return Status.TIMEOUT, exceeded("cpu", limits), None
-            return Status.KILLED, self._ended_by(number), code
-        return Status.ERROR, None, code
+            stopped, limit = self._ending or Status.KILLED, "cpu" if self._used_up else ""
+            return Ending(out_of_memory=out_of_memory, flooded=flooded, stopped=stopped, limit=limit)
+        number = self._signal_of(code) if code > 128 else None
+        lost = self._cut_short and code != 128 + signal.SIGKILL
+        broken = self._last.broken if self._last is not None else None
+        # Our limit, where the program has used enough to reach it; else it has sent itself that signal.
+        cpu = number == signal.SIGXCPU and self._last is not None and not lost and not broken
+        cpu = cpu and (self._cpu or 0.0) >= self._request.limits.cpu / 2
+        return Ending(
+            exit_code=code,
+            signal=number,
+            names_limit=self._last is not None and number != signal.SIGXCPU,
+            out_of_memory=out_of_memory,
+            flooded=flooded,
+            limit="cpu" if cpu else "",
+            killed=_LOST_WITH_CONTAINER if lost else "",
+            broken=broken or "",
+        )
 
     def _signal_of(self, code: int) -> int | None:
         """The signal that this code stands for. Only Python's stub can tell it from a program's own code: else it is
@@ -393,11 +331,6 @@ class Run:
         if self._last is not None and self._request.language == "python":
             return None if self._last.ended_itself else code - 128
         return code - 128 if code <= 128 + signal.SIGSYS else None
-
-    def _ended_by(self, number: int) -> str:
-        if number == signal.SIGXCPU or self._last is None:  # no limit that we have set, or none that was reached
-            return f"it was ended by {signal.Signals(number).name}"
-        return ended_by(number, self._request.limits)
 
 
 def _oom_kills() -> bytes | None:

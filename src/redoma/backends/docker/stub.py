@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...lib.errors import Unsupported
 from ...models import Language, Request
-from ..collect import MOST_BYTES
+from ..collect import MAX_BYTES
 from .guest import END, READY, TAKEN, TOO_LARGE, WORKSPACE
 
 __all__ = ["END", "PASSED", "READY", "RUN_BYTES", "TAKEN", "TOO_LARGE", "WORKSPACE", "command", "order"]
@@ -23,23 +23,33 @@ RUN_BYTES = 4 << 20
 """Of /run/redoma in a container: the script, or the main file."""
 _MAX_DEPTH = 1_000_000  # CPython takes no larger recursion limit than an int of C
 _SCRIPT = "run/redoma/script"
+_IMPORT = "from redoma.backends.interpreter import Through, allow_calls\n"
 _BLOCK = 10240  # what tar pads to
 _FIND_BLOCK = 512  # what find counts in
 
 
 @cache
 def command(language: Language) -> list[str]:
-    """The command of a container that waits."""
+    """The command of a container in which a stub waits for an order."""
     here = Path(__file__)
     if language == "python":
-        return ["python3", "-I", "-X", "utf8", "-c", here.with_name("guest.py").read_text("utf-8")]
+        return ["python3", "-I", "-X", "utf8", "-c", _python_stub(here)]
     # A bash does better: see the remark on `set -m`.
     start = 'if command -v bash >/dev/null; then exec bash --noprofile --norc -c "$0"; else eval "$0"; fi'
     return ["sh", "-c", start, here.with_name("stub.sh").read_text("utf-8")]
 
 
+def _python_stub(here: Path) -> str:
+    """`guest.py`, with the text of what it imports of ours in the place of that import."""
+    shared = (here.parents[1] / "interpreter.py").read_text("utf-8").replace("from __future__ import annotations\n", "")
+    before, line, after = here.with_name("guest.py").read_text("utf-8").partition(_IMPORT)
+    if not line:
+        raise AssertionError("guest.py no longer imports what is put into it")
+    return f"{before}{shared}{after}"
+
+
 def order(request: Request) -> tuple[bytes, tuple[bytes, ...], bytes]:
-    """Two or more pieces of input, of which the last are as large as the files; and the stub's secret number."""
+    """What to write to a waiting stub: the order itself, then the contents of the files; and its secret number."""
     nonce = secrets.token_hex(16)
     head, contents = (_for_python if request.language == "python" else _for_shell)(request, nonce)
     return head, contents, nonce.encode()
@@ -55,7 +65,7 @@ def _for_python(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]
         "env": {**_ALWAYS, **request.environment},
         "files": [(name, len(content)) for name, content in request.files.items()],
         "outputs": bool(request.outputs),
-        "most": MOST_BYTES,
+        "most": MAX_BYTES,
         "recursion": min(request.limits.recursion, _MAX_DEPTH),
         "nonce": nonce,
     }
@@ -80,14 +90,14 @@ def _for_shell(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]:
     words = ["env", "-i", f"PATH={path}", *(f"{name}={_quoted(value)}" for name, value in env.items())]
     line = (
         f"nonce={nonce} blocks={len(archive) // _BLOCK} outputs={'1' if request.outputs else ''} "
-        f"most={MOST_BYTES // _FIND_BLOCK} large={_quoted(TOO_LARGE)} path={path} "
+        f"most={MAX_BYTES // _FIND_BLOCK} large={_quoted(TOO_LARGE)} path={path} "
         f"program={_quoted(argv[0])}; set -- {' '.join(words)} {' '.join(map(_quoted, argv))}\n"
     )
     return line.encode("utf-8", "surrogateescape"), (archive,)
 
 
 def _quoted(word: str) -> str:
-    """For a shell, on one line: a line end is what the stub calls `l`."""
+    """Quote a word for a shell on one line: the stub's variable `l` holds a line end."""
     return shlex.quote(word).replace("\n", "'\"$l\"'") if "\n" in word else shlex.quote(word)
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from redoma.backends.jail import protocol
 
-MOST_ENTRIES = 100_000
-DEEPEST = 256
+MAX_ENTRIES = 100_000
+MAX_DEPTH = 256
 """Directories on the way to an entry: one descriptor is open for each."""
-LONGEST_PATH = 4000
+MAX_PATH = 4000
 _EVERYTHING = "."  # `EVERYTHING` of backends.base, which is not loaded in a cell
 HOLES = 1 << 30
 """Beyond its limit on the disk: bytes that files may have together, holes included, which cost the guest nothing."""
@@ -51,7 +51,7 @@ def send(layer: int, tell: Send, disk: int) -> None:
     try:
         sender.walk(layer, os.listdir(layer), "", 0)
     except _TooMany:
-        sender.refuse(_EVERYTHING, f"more than {MOST_ENTRIES:,} files and directories were changed")
+        sender.refuse(_EVERYTHING, f"more than {MAX_ENTRIES:,} files and directories were changed")
 
 
 class Size:
@@ -102,7 +102,7 @@ class Size:
                     if left_bytes < 0 or left_files < 0:
                         return True
                     if stat.S_ISDIR(about.st_mode):
-                        if len(opened) > DEEPEST:
+                        if len(opened) > MAX_DEPTH:
                             hidden = True
                             continue
                         opened.append(os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=opened[-1]))
@@ -124,7 +124,7 @@ class _TooMany(Exception):
 class _Sender:
     def __init__(self, tell: Send, disk: int) -> None:
         self._tell, self._room, self._data = tell, disk + HOLES, disk
-        self._left = MOST_ENTRIES
+        self._left = MAX_ENTRIES
         self._linked: dict[int, str] = {}
 
     def entry(self, path: str, about: dict[str, Any]) -> None:
@@ -167,16 +167,16 @@ class _Sender:
             self._file(directory, name, path, about)
 
     def _directory(self, above: int, name: str, path: str, mode: int, depth: int) -> None:
-        if depth >= DEEPEST:
-            self.refuse(path, f"nested deeper than {DEEPEST} directories")
+        if depth >= MAX_DEPTH:
+            self.refuse(path, f"nested deeper than {MAX_DEPTH} directories")
             return
         directory = _open(above, name, mode, os.O_DIRECTORY)
         try:
             # All that can fail comes before its entry: a path is either sent or refused.
             names, opaque = os.listdir(directory), _is_opaque(directory)
             longest = max((len(os.fsencode(below)) for below in names), default=0)
-            if len(os.fsencode(path)) + 1 + longest > LONGEST_PATH:
-                self.refuse(path, f"it holds a path of more than {LONGEST_PATH} bytes")
+            if len(os.fsencode(path)) + 1 + longest > MAX_PATH:
+                self.refuse(path, f"it holds a path of more than {MAX_PATH} bytes")
                 return
             self.entry(path, {"kind": "directory", "mode": mode, "opaque": opaque})
             self.walk(directory, names, f"{path}/", depth + 1)

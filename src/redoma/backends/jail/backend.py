@@ -8,53 +8,27 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from ...lib.errors import BackendError, BackendUnavailable, InvalidRequest, Unsupported
+from ...lib.errors import BackendError, BackendUnavailable, InvalidRequest
 from ...models import Isolation, Limits, Request
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import linux
-from ..base import Capabilities, Control, Outcome, Sink
+from ..base import Capabilities, Control, Fact, Outcome, Sink, check_files_fit
 from . import cgroup, setup
 from .cell import Cell, Spec
 from .cgroup_place import Unavailable
+from .configuration import LAYERS
 from .kernels import CELLS, COUNTED_PROCESSES, USER_OVERLAYS, Feature
-from .launch import Zygote
+from .launch import Zygote, ZygoteOptions
 from .pool import Pool
 from .run import Run
 
-if TYPE_CHECKING:
-    from .host import Fact
-
-LAYERS = {
-    "user": "a user of its own, without privileges on the host",
-    "pid": "sees and signals its own processes only",
-    "mount": "mounts of its own",
-    "net": "no network but its own loopback",
-    "ipc": "shared memory and queues of its own",
-    "uts": "a host name of its own",
-    "cgroup": "does not see the host's control groups",
-    "user-namespaces": "no further ones can be made",
-    "capabilities": "none",
-    "no_new_privs": "no program gains privileges",
-    "seccomp": "an allowlist of system calls",
-    "landlock": "files, signals and abstract sockets kept to the cell",
-    "filesystem": "a root built from nothing, read-only",
-    "private": "its own /tmp, /dev/shm and workspace, capped in bytes and files",
-    "descriptors": "none inherited",
-    "environment": "only the variables of the request",
-    "proc": "the cell's processes only, and none of the kernel's knobs",
-    "init": "the process that reports can't be traced or read",
-    "names": "those of the host and its users don't show",
-}
-"""What every cell is looked over for, from inside, before it runs anything."""
 _ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
 """Names that other backends use too, for whoever asks for a layer without minding which backend provides it."""
 
-_MOST_PROJECTS = 8  # with cells of their own that are kept ready
+_MAX_PROJECTS = 8  # with cells of their own that are kept ready
+_WATCHED = "watched by the cell's init every 10 ms; what the kernel keeps in pipes and sockets is not counted"
 
 
 class JailBackend:
@@ -66,7 +40,7 @@ class JailBackend:
 
     For another backend that runs in cells: `prelude` names a module of ours whose `arm()` every guest calls when it has
     been made ready; the code finds what it returns in its namespace. `programs` are files of the host to have inside,
-    in `root.PROGRAMS`.
+    in `configuration.PROGRAMS`.
     """
 
     name = "jail"
@@ -96,7 +70,7 @@ class JailBackend:
                 why=f"known: {', '.join(setup.LAYERS)}",
                 next="use those",
             )
-        self._owner, self._pools = os.getpid(), dict[tuple[_Place | None, int | None], Pool]()
+        self._owner, self._pools = os.getpid(), dict[tuple[tuple[str, int, int] | None, int | None], Pool]()
         self._leaving: list[Pool] = []
         self._groups: cgroup.Cgroups | Unavailable | None = None
         self._env: dict[str, str] = {}
@@ -139,7 +113,7 @@ class JailBackend:
         )
 
     def _beyond_this_kernel(self) -> tuple[str, ...]:
-        """Layers that no cell has on this kernel. They are on the result as missing, and `require` insists on them."""
+        """Layers that this kernel can't give to any cell. Results list them as missing; `require` insists on them."""
         landlock = () if linux.landlock_abi() else ("landlock",)
         names = ("names",) if self._lacks(USER_OVERLAYS) else ()
         return (*landlock, *names)
@@ -148,7 +122,7 @@ class JailBackend:
         return feature.is_missing(self._release, root=os.geteuid() == 0)
 
     def facts(self) -> tuple[Fact, ...]:
-        """What this host has for a jail, really tried: for `redoma doctor`."""
+        """What this host offers the jail, tried for real: for `redoma doctor`."""
         from .host import facts
 
         return facts()
@@ -157,18 +131,16 @@ class JailBackend:
         return await self.run_over(request, sink, control, None)
 
     async def run_over(self, request: Request, sink: Sink, control: Control | None, stage: str | None) -> Outcome:
+        check_files_fit(request, "a cell")
         limits = request.limits
-        total = sum(map(len, request.files.values()))
-        if total > limits.disk or len(request.files) > limits.files:
-            raise Unsupported(
-                "the files don't fit into a cell",
-                why=f"{len(request.files)} files of {total} bytes, where {limits.files} of {limits.disk} may be",
-                next="raise the limits `disk` and `files`",
-            )
-        spec = Spec(limits.disk, limits.files, request.workspace, request.project or "")
-        if (seed := request.seed) is not None:
-            spec = msgspec.structs.replace(spec, seed=seed.random)
-        pool = self._ready(spec, seed.hashes if seed else None)
+        spec = Spec(
+            disk=limits.disk,
+            files=limits.files,
+            workspace=request.workspace,
+            project=request.project or "",
+            seed=request.seed.random if request.seed else None,
+        )
+        pool = self._pool_for(spec, request.seed.hashes if request.seed else None)
         try:
             return await self._run(pool, spec, request, sink, control, stage)
         finally:
@@ -188,66 +160,73 @@ class JailBackend:
         finally:
             pool.give_back(cell)
 
-    def _ready(self, spec: Spec, hashes: int | None) -> Pool:
-        """The pool of this process, for one run more: a forked child makes its own. One for each project, since a
-        zygote has one in its root; if another directory is there by now, that is another project. And one for each seed
-        of hashes that was asked for, which an interpreter has from its beginning: without cells ahead of time."""
+    def _pool_for(self, spec: Spec, hash_seed: int | None) -> Pool:
+        """The pool of this process for one more run; a forked child makes its own.
+
+        There is one for each project, since a zygote has one project in its root: another directory under the same name
+        is another project. And one for each seed of hashes that was asked for, which an interpreter has from its start;
+        those keep no cells ahead of time.
+        """
         usual = Limits()
-        place = (_place(spec.project) if spec.project else None, hashes)
+        key = (_identity(spec.project) if spec.project else None, hash_seed)
         with _making:
             if self._owner != os.getpid():
                 self._owner, self._pools = os.getpid(), {}
-            if place not in self._pools:
+            if key not in self._pools:
                 self._forget_projects()
-                self._pools[place] = Pool(
-                    minimum=self._minimum if place == _USUAL else min(self._minimum, 1) if hashes is None else 0,
+                self._pools[key] = Pool(
+                    minimum=self._minimum if key == _USUAL else min(self._minimum, 1) if hash_seed is None else 0,
                     maximum=self._maximum,
                     queue=self._queue,
                     idle=self._idle,
-                    usual=Spec(usual.disk, usual.files, spec.workspace, spec.project),
+                    usual=Spec(disk=usual.disk, files=usual.files, workspace=spec.workspace, project=spec.project),
                     without=self._without,
-                    start=partial(self._start, spec.project, hashes),
+                    start=partial(self._start, spec.project, hash_seed),
                 )
-                metrics.watch(self.name, self._pools[place])
-            pool = self._pools[place] = self._pools.pop(place)  # the last used is the last
+                metrics.watch(self.name, self._pools[key])
+            pool = self._pools[key] = self._pools.pop(key)  # the last used is the last
             pool.runs += 1
             return pool
 
     def _forget_projects(self) -> None:
-        """Those pools that were not used for longest, and are not in use."""
-        self._leaving = [pool for pool in self._leaving if not pool._ended]
-        for place in [place for place in self._pools if place != _USUAL][: -_MOST_PROJECTS + 1]:
-            if not self._pools[place].runs and self._pools[place].leave():
-                self._leaving.append(self._pools.pop(place))
+        """Close the pools that were unused for longest, but for those in use."""
+        self._leaving = [pool for pool in self._leaving if not pool.has_ended]
+        for key in [key for key in self._pools if key != _USUAL][: -_MAX_PROJECTS + 1]:
+            if not self._pools[key].runs and self._pools[key].leave():
+                self._leaving.append(self._pools.pop(key))
 
-    def _start(self, project: str, hashes: int | None) -> tuple[Zygote, cgroup.Cgroups | None]:
-        """On the pool's thread."""
+    def _start(self, project: str, hash_seed: int | None) -> tuple[Zygote, cgroup.Cgroups | None]:
+        """Start a zygote, on the pool's thread."""
         if self._groups is None:
             self._groups = cgroup.find()
             if isinstance(self._groups, cgroup.Cgroups):
                 self._groups.sweep()
         groups = self._groups if isinstance(self._groups, cgroup.Cgroups) and "memory" not in self._without else None
-        inside: dict[str, Any] = {"prelude": self._prelude, "programs": self._programs, "project": project}
-        inside["changes_on_disk"] = self._changes_on_disk
-        zygote = Zygote(self._preload, watched=groups is None, hashes=hashes, **inside)
+        zygote = Zygote(
+            ZygoteOptions(
+                watched=groups is None,
+                preload=self._preload,
+                prelude=self._prelude,
+                programs=self._programs,
+                project=project,
+                hash_seed=hash_seed,
+                changes_on_disk=self._changes_on_disk,
+            )
+        )
         self._env = zygote.env
-        self._memory = groups.describe() if groups else ""
+        self._memory = groups.describe() if groups else _WATCHED
         tell(INFO, "jail.zygote.started", pid=zygote.pid, memory="group" if groups else "watched")
         return zygote, groups
 
     def _isolation(self, cell: Cell, required: tuple[str, ...]) -> Isolation:
-        """What was found in this very cell. A layer that is missing and was not waived is our failure."""
+        """What was found in this very cell. Raises `BackendError` if a layer is missing that was not waived."""
         if cell.found is None:
             raise BackendError("the cell was not looked over", why="it never said what it found", next="report it")
         layers, missing = dict(cell.found.layers), dict(cell.found.missing)
         for alias, name in _ALIASES.items():
             if name in layers:
                 layers[alias] = layers[name]
-        layers["memory"] = (
-            self._memory
-            if cell.group is not None
-            else "watched by the cell's init every 10 ms; what the kernel keeps in pipes and sockets is not counted"
-        )
+        layers["memory"] = self._memory if cell.group is not None else _WATCHED
         needed = {_ALIASES.get(name, name) for name in required} or set(self.capabilities().isolation.layers)
         needed.add("workspace")  # not to be waived: a project that could be written to is not what was asked for
         for name, why in missing.items():
@@ -263,7 +242,7 @@ class JailBackend:
         await self._close(unused=False)
 
     async def let_go(self) -> None:
-        """The same if nothing runs, on whichever thread. What begins after this looked makes a pool of its own."""
+        """Close it if nothing runs, on any thread. A run that begins meanwhile makes a pool of its own."""
         await self._close(unused=True)
 
     async def _close(self, *, unused: bool) -> None:
@@ -276,12 +255,12 @@ class JailBackend:
                 await pool.aclose()
 
 
-_Place = tuple[str, int, int]
-_USUAL = (None, None)  # no project, and any hashes
+_USUAL = (None, None)
+"""The key of the pool for runs without a project that take any hashes."""
 
 
-def _place(project: str) -> _Place:
-    """A directory by its name and by what it is."""
+def _identity(project: str) -> tuple[str, int, int]:
+    """What a directory is called, and which one it is."""
     try:
         about = os.stat(project)
     except OSError as error:

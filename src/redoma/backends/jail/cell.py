@@ -7,7 +7,6 @@ import select
 import signal
 import socket
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -15,13 +14,13 @@ from ...lib.errors import BackendError
 from ...models import Seed, WorkspaceKind
 from ..base import new_seed
 from . import protocol
-from .cgroup import Cell as Group
+from .cgroup import Group
+from .configuration import UNPRIVILEGED_ID
 from .launch import Zygote
-from .root import UNPRIVILEGED_ID
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the guest saw, before it was anybody's."""
+    """What the probe in the guest found, before it was given any code: layers in force, and why others are missing."""
 
     layers: dict[str, str]
     missing: dict[str, str]
@@ -34,20 +33,21 @@ class Spec(msgspec.Struct, frozen=True):
     files: int
     workspace: WorkspaceKind = "scratch"
     project: str = ""
-    """Its path, if it is none of the cell's own."""
+    """The path of the project to work in; empty for a workspace of the cell's own."""
     seed: int | None = None
-    """Of its random numbers, where they are to be those of another run; else each cell has its own."""
+    """The seed of its random numbers, to repeat a run; by default each cell has its own."""
 
 
 def readable(number: int) -> bool:
-    """At once. With `poll`: `select` takes no descriptor above 1023, and a busy server has more."""
+    """Whether a descriptor is readable now. Uses `poll`: `select` takes no descriptor above 1023."""
     watch = select.poll()
     watch.register(number, select.POLLIN)
     return bool(watch.poll(0))
 
 
 class Cell:
-    """Made by `arm`, it becomes ready by itself: `advance` whenever one of its sockets has something to say."""
+    """One cell. Making it only orders it from the zygote: call `advance` whenever `control` or `order` is readable,
+    until it is `ready` or `broken`."""
 
     def __init__(self, zygote: Zygote, spec: Spec, without: frozenset[str], group: Group | None) -> None:
         self.spec, self.group = spec, group
@@ -56,47 +56,47 @@ class Cell:
         self.found: Found | None = None
         self.broken: str | None = None
         self.refused = False
-        """Whether the kernel does not allow what a cell needs."""
+        """Whether it broke because the kernel does not allow what a cell needs."""
         self.handle = -1
-        """A descriptor of its init: readable once nothing of the cell is alive."""
+        """A pidfd of its init: readable once nothing of the cell is alive."""
         self._frames = protocol.Frames()
         self._order_frames = protocol.Frames()
-        far: list[int] = []
-        held: list[int] = []
+        self._sockets: list[socket.socket] = []
+        self.stdin = self.stdout = self.stderr = -1
+        drawn = spec.seed if spec.seed is not None else new_seed()
+        self.seed = Seed(random=drawn, hashes=zygote.hash_seed)
+        theirs: list[int] = []
         try:
-            self.control, control = socket.socketpair()
-            held.append(self.control.fileno())
-            far.append(control.detach())
-            self.order, order = socket.socketpair()
-            held.append(self.order.fileno())
-            far.append(order.detach())
-            for number in range(3):
-                reading, writing = os.pipe()
-                if os.geteuid() == 0:  # or the guest could not open /dev/stdout, which leads to this very pipe
-                    os.fchown(reading, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
-                far.append(reading if number == 0 else writing)
-                held.append(writing if number == 0 else reading)
-            self.stdin, self.stdout, self.stderr = held[2:]
-            for near in held:
-                os.set_blocking(near, False)
+            self._open(theirs)
             if self._layers is not None:
                 self._layer = self._layers.take()
-            drawn = spec.seed if spec.seed is not None else new_seed()
-            self.seed = Seed(random=drawn, hashes=zygote.hashes)
-            told: dict[str, Any] = {**msgspec.structs.asdict(spec), "seed": drawn, "layer": self._layer}
-            zygote.order({**told, "without": sorted(without), "cgroup": group is not None}, far)
+            told = {**msgspec.structs.asdict(spec), "seed": drawn, "layer": self._layer}
+            zygote.order({**told, "without": sorted(without), "cgroup": group is not None}, theirs)
         except OSError as error:
-            for near in held:
-                os.close(near)
+            self.close()
             self._remove_layer()
-            if hasattr(self, "control"):
-                self.control.detach()
-            if hasattr(self, "order"):
-                self.order.detach()
             raise BackendError("a cell could not be made", why=str(error), next="run it again") from error
         finally:
-            for number in far:
+            for number in theirs:
                 os.close(number)
+
+    def _open(self, theirs: list[int]) -> None:
+        """Both ends of everything that a cell is connected with: ours are kept, `theirs` are sent to the zygote in the
+        order of `zygote.DESCRIPTORS`."""
+        for _ in ("control", "order"):
+            ours, their_end = socket.socketpair()
+            ours.setblocking(False)
+            self._sockets.append(ours)
+            theirs.append(their_end.detach())
+        self.control, self.order = self._sockets
+        for name in ("stdin", "stdout", "stderr"):
+            reading, writing = os.pipe()
+            near, far = (writing, reading) if name == "stdin" else (reading, writing)
+            theirs.append(far)
+            setattr(self, name, near)
+            os.set_blocking(near, False)
+            if os.geteuid() == 0:  # or the guest could not open /dev/stdout, which leads to this very pipe
+                os.fchown(reading, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
 
     @property
     def ready(self) -> bool:
@@ -159,15 +159,15 @@ class Cell:
         return self.handle >= 0 and not readable(self.handle)
 
     def kill(self) -> None:
-        """At once, and all of it: the kernel doesn't let a pid namespace outlive its first process."""
+        """Kill its init, and so everything in it: the kernel doesn't let a pid namespace outlive its first process."""
         if self.handle >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.handle, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it; the descriptor of its init stays until it is dead (`bury`). Closing `control` ends it too."""
-        for near in (self.control, self.order):
-            near.close()
+        """Close our descriptors, which ends it too; `handle` stays open until it is dead (`reap`)."""
+        for each in self._sockets:
+            each.close()
         for name in ("stdin", "stdout", "stderr"):
             if (number := getattr(self, name)) >= 0:
                 setattr(self, name, -1)  # first: a child forked in between must not close what has that number by then
@@ -178,8 +178,8 @@ class Cell:
             self.handle = -1
             os.close(number)
 
-    def bury(self) -> bool:
-        """Whether nothing is left of it. Until then, to be asked again."""
+    def reap(self) -> bool:
+        """Remove what is left of it once it is dead. Returns False if it is not yet: call it again."""
         if self.handle >= 0:
             if self.alive():
                 return False

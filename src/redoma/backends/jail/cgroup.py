@@ -28,7 +28,7 @@ _WAITS = (0.0005, 0.001, 0.002, 0.005, 0.01)  # between tries to remove: the las
 
 
 class Files(NamedTuple):
-    """What the kernel calls things. A file without a name doesn't exist in that version."""
+    """The names of the kernel's files in one version of control groups; empty for one that it doesn't have."""
 
     version: Literal["v1", "v2"]
     limit: str
@@ -36,7 +36,6 @@ class Files(NamedTuple):
     events: str
     peaks: tuple[str, ...]
     """The first that is there."""
-    processes: str
     cpu: str
     settings: dict[str, bytes]
     """Written once. A kernel without swap, or without accounting for it, lacks some."""
@@ -48,7 +47,6 @@ V1 = Files(
     with_swap="memory.memsw.limit_in_bytes",
     events="memory.oom_control",
     peaks=("memory.max_usage_in_bytes",),
-    processes="",
     cpu="cpuacct.usage",
     settings={"memory.swappiness": b"0"},
 )
@@ -58,14 +56,13 @@ V2 = Files(
     with_swap="",
     events="memory.events",
     peaks=("memory.peak", "memory.current"),  # the first since Linux 5.19
-    processes="pids.max",
     cpu="cpu.stat",
     settings={"memory.swap.max": b"0", "memory.oom.group": b"1"},
 )
 
 
 def find() -> Cgroups | Unavailable:
-    """A place for groups, tried out. In v2 this may move us to the leaf `redoma-main`; keep the answer."""
+    """Find a place for groups, and try it by making one. In v2 this may move us to the leaf `redoma-main`."""
     place = locate()
     if isinstance(place, Unavailable):
         return place
@@ -98,7 +95,7 @@ class Cgroups:
         cpu = " and counts its CPU time" if self._counts else ""
         return f"cgroup {self.version} limits the memory of a cell{cpu}; groups are made in {self.base}"
 
-    def make(self, name: str) -> Cell:
+    def make(self, name: str) -> Group:
         """A group for one cell. The name has to be new in this process."""
         made: list[str] = []
         try:
@@ -106,7 +103,7 @@ class Cgroups:
                 path = f"{base}/redoma-{_identity()}-{name}"
                 os.mkdir(path, 0o755)
                 made.append(path)
-            return Cell(tuple(made), self._files)
+            return Group(tuple(made), self._files)
         except OSError as error:
             for path in made:
                 with contextlib.suppress(OSError):
@@ -132,13 +129,13 @@ class Cgroups:
         return removed
 
 
-class Cell:
+class Group:
     """The group of one cell."""
 
-    __slots__ = ("_cpu", "_events", "_files", "_limit", "_open", "_peak", "_processes", "_with_swap", "paths")
+    __slots__ = ("_cpu", "_events", "_files", "_limit", "_open", "_peak", "_with_swap", "paths")
 
     def __init__(self, paths: tuple[str, ...], files: Files) -> None:
-        """Of groups that were just made. In v1, the second counts CPU time."""
+        """`paths` are groups that were just made. In v1, the second counts CPU time."""
         self.paths, self._files, self._open = paths, files, list[int]()
         try:
             for name, value in files.settings.items():
@@ -147,7 +144,6 @@ class Cell:
             self._limit = self._descriptor(files.limit, os.O_WRONLY)
             self._events = self._descriptor(files.events, os.O_RDONLY)
             self._with_swap = self._optional(files.with_swap, os.O_WRONLY)
-            self._processes = self._optional(files.processes, os.O_WRONLY)
             self._cpu = self._optional(files.cpu, os.O_RDONLY)
             self._peak = self._first_of(files.peaks)
         except OSError:
@@ -168,15 +164,14 @@ class Cell:
 
     def _first_of(self, names: tuple[str, ...]) -> int:
         for name in names:
-            for flags in (os.O_RDWR, os.O_RDONLY):  # writing resets it: v1, and v2 since Linux 6.12
-                with contextlib.suppress(OSError):
-                    return self._descriptor(name, flags)
+            with contextlib.suppress(OSError):
+                return self._descriptor(name, os.O_RDONLY)
         return -1
 
     def _close(self) -> None:
         while self._open:
             os.close(self._open.pop())
-        self._limit = self._with_swap = self._events = self._peak = self._cpu = self._processes = -1
+        self._limit = self._with_swap = self._events = self._peak = self._cpu = -1
 
     @property
     def path(self) -> str:
@@ -214,16 +209,6 @@ class Cell:
                 raise BackendError("the memory of a cell can't be limited", why=why, next="allow it more") from error
             raise _failed("the memory of a cell can't be limited", error) from error
 
-    def limit_processes(self, number: int) -> bool:
-        """How many processes and threads it may have. False where this can't be limited here."""
-        if self._processes < 0:
-            return False
-        try:
-            os.pwrite(self._processes, b"%d" % number, 0)
-        except OSError as error:
-            raise _failed("the processes of a cell can't be limited", error) from error
-        return True
-
     def oom_kills(self) -> int:
         """How many of its processes were killed for want of memory: over this limit, or one further up."""
         try:
@@ -238,14 +223,6 @@ class Cell:
         except OSError as error:
             raise _failed("the memory used by a cell can't be read", error) from error
 
-    def reset_peak(self) -> bool:
-        """Count the peak from now on. False where the kernel can't (v2 before Linux 6.12)."""
-        try:
-            os.pwrite(self._peak, b"0", 0)
-        except OSError:
-            return False
-        return True
-
     def cpu(self) -> float | None:
         """Seconds of CPU time used by everything that is or was in it; None where that isn't counted."""
         if self._cpu < 0:
@@ -255,14 +232,6 @@ class Cell:
         except OSError as error:
             raise _failed("the CPU time of a cell can't be read", error) from error
         return int(answer) / 1e9 if self._files.version == "v1" else int(answer.split(None, 2)[1]) / 1e6
-
-    def kill(self) -> bool:
-        """Kill everything in it at once. False where the kernel can't (v1, and v2 before Linux 5.14)."""
-        try:
-            write(f"{self.path}/cgroup.kill", b"1")
-        except OSError:
-            return False
-        return True
 
     def remove(self) -> bool:
         """Remove it, waiting some 20 ms for processes that are on their way out. False: not yet, try again later."""
@@ -308,7 +277,7 @@ _own: tuple[int, str] = (0, "")
 
 
 def _identity() -> str:
-    """Ours: number, namespace of that number, and when we began. Looked up again after a fork."""
+    """Our process id, its namespace, and when we began. Looked up again after a fork."""
     global _own
     pid = os.getpid()
     if _own[0] != pid:

@@ -30,9 +30,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
+
+from ...lib.mounts import Mount, read_mounts
 
 MAIN = "redoma-main"
 _UNIT = re.compile(r"\.(service|scope|slice)$")
@@ -64,19 +66,11 @@ class Place(msgspec.Struct, frozen=True):
 # --- looking ---
 
 
-class _Mount(NamedTuple):
-    root: str
-    point: str
-    readonly: bool
-    kind: str
-    options: list[str]
-
-
 def locate(proc: str = "/proc/self", controller: str = "memory") -> Place | Unavailable:
-    """Where groups could be made. Changes nothing."""
+    """Find where groups could be made. Changes nothing."""
     try:
         groups = _groups(proc)
-        mounts = _mounts(proc)
+        mounts = read_mounts(proc)
     except OSError as error:
         return Unavailable(f"/proc doesn't tell our cgroup: {error.strerror}", "# boot a kernel with CONFIG_CGROUPS=y")
     if controller in groups:
@@ -93,63 +87,52 @@ def _groups(proc: str) -> dict[str, str]:
     return {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
 
 
-def _mounts(proc: str) -> list[_Mount]:
-    found = []
-    with open(f"{proc}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            mount, _, system = line.rstrip("\n").partition(" - ")
-            kind, _, options = system.split(" ", 2)
-            if kind in ("cgroup", "cgroup2"):
-                root, point, flags = (_unescape(field) for field in mount.split(" ")[3:6])
-                found.append(_Mount(root, point, "ro" in flags.split(","), kind, options.split(",")))
-    return found
+def _is_read_only(mount: Mount) -> bool:
+    return "ro" in mount.options
 
 
-def _unescape(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)
-
-
-def _visible(group: str, mounts: list[_Mount]) -> tuple[str, _Mount] | None:
+def _visible(group: str, mounts: list[Mount]) -> tuple[str, Mount] | None:
     """The directory of a group of ours. A container may see a part of the tree that our group isn't in.
 
     That we are really in it is checked: a mount may be covered by another, or come from another cgroup namespace.
     """
-    for mount in sorted(mounts, key=lambda mount: mount.readonly):
+    for mount in sorted(mounts, key=_is_read_only):
         below = os.path.relpath(group, mount.root)
         if ".." in (*below.split("/"), *group.split("/"), *mount.root.split("/")):
             continue
-        directory = os.path.normpath(f"{mount.point}/{below}")
+        directory = os.path.normpath(f"{mount.path}/{below}")
         if os.getpid() in _processes(directory):
             return directory, mount
     return None
 
 
-def _locate_v1(groups: dict[str, str], mounts: list[_Mount], controller: str) -> Place | Unavailable:
-    def ours(name: str) -> tuple[str, _Mount] | None:
+def _locate_v1(groups: dict[str, str], mounts: list[Mount], controller: str) -> Place | Unavailable:
+    def ours(name: str) -> tuple[str, Mount] | None:
         if name not in groups:
             return None
-        return _visible(groups[name], [mount for mount in mounts if mount.kind == "cgroup" and name in mount.options])
+        hierarchies = [mount for mount in mounts if mount.kind == "cgroup" and name in mount.file_system_options]
+        return _visible(groups[name], hierarchies)
 
     found = ours(controller)
     if not found:
         return Unavailable(f"our group of the {controller} controller, {groups[controller]}, can't be seen", _V1_FIX)
     directory, mount = found
-    if mount.readonly:
-        return Unavailable(f"{mount.point} is mounted read-only, as containers have it", _V1_FIX)
+    if _is_read_only(mount):
+        return Unavailable(f"{mount.path} is mounted read-only, as containers have it", _V1_FIX)
     if not _writable(directory):
         return Unavailable(f"this user may not make groups in {directory}", _shell_in_v1(directory))
     cpu = ours("cpuacct")
-    return Place("v1", directory, cpu=cpu[0] if cpu and not cpu[1].readonly and _writable(cpu[0]) else None)
+    return Place("v1", directory, cpu=cpu[0] if cpu and not _is_read_only(cpu[1]) and _writable(cpu[0]) else None)
 
 
-def _locate_v2(group: str, mounts: list[_Mount], controller: str) -> Place | Unavailable:
+def _locate_v2(group: str, mounts: list[Mount], controller: str) -> Place | Unavailable:
     found = _visible(group, [mount for mount in mounts if mount.kind == "cgroup2"])
     if not found:
         return Unavailable(f"our group, {group}, can't be seen in any mounted cgroup2 file system", _CONTAINER_FIX)
     own, mount = found
-    if mount.readonly:
-        return Unavailable(f"{mount.point} is mounted read-only, as containers have it", _CONTAINER_FIX)
-    top, parent = os.path.normpath(mount.point), os.path.dirname(own)
+    if _is_read_only(mount):
+        return Unavailable(f"{mount.path} is mounted read-only, as containers have it", _CONTAINER_FIX)
+    top, parent = os.path.normpath(mount.path), os.path.dirname(own)
     answer = _consider(own, top, controller)
     if own == top or (isinstance(answer, Place) and not answer.move):
         return answer
@@ -161,7 +144,7 @@ def _locate_v2(group: str, mounts: list[_Mount], controller: str) -> Place | Una
 
 
 def _consider(directory: str, top: str, controller: str) -> Place | Unavailable:
-    """Whether groups can be made in this one."""
+    """Whether groups can be made in this directory: the place, or why not."""
     passed = controller in _words(f"{directory}/cgroup.subtree_control")
     if controller not in _words(f"{directory}/cgroup.controllers"):
         if _is_root(directory):
@@ -249,12 +232,12 @@ def _marked(directory: str) -> bool:
 
 
 def _processes(directory: str) -> list[int]:
-    """Those in a group; 0 stands for one that our pid namespace doesn't show."""
+    """Process ids in a group; 0 stands for one that our pid namespace doesn't show."""
     return [int(pid) for pid in _words(f"{directory}/cgroup.procs")]
 
 
 def _is_ours(pid: int) -> bool:
-    """Ourselves, or started by us or by what we started."""
+    """Whether a process is ourselves, or was started by us or by what we started."""
     while pid > 1 and pid != os.getpid():
         try:
             with open(f"/proc/{pid}/stat", "rb") as stat:
@@ -269,7 +252,7 @@ def _name(pid: int) -> str:
 
 
 def _words(path: str) -> list[str]:
-    """What a file of the kernel's says; nothing where it doesn't exist or isn't shown."""
+    """The words in a file of the kernel; none if it doesn't exist or isn't shown."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().split()
@@ -281,7 +264,8 @@ def _words(path: str) -> list[str]:
 
 
 def enable(place: Place, controller: str = "memory") -> Unavailable | None:
-    """Hand the controller to the groups below the base, leaving it first if need be. All or nothing."""
+    """Hand the controller to the groups below the base, after moving ourselves out of it if need be. All or nothing.
+    Returns why not, or None."""
     control = f"{place.base}/cgroup.subtree_control"
     if place.version == "v1":
         return None
@@ -298,8 +282,6 @@ def enable(place: Place, controller: str = "memory") -> Unavailable | None:
                 os.rmdir(leaf)
         reason = f"the {controller} controller can't be handed to groups in {place.base}: {error.strerror}"
         return Unavailable(reason, _move_down(place.base))
-    with contextlib.suppress(OSError):  # not needed: processes are limited in other ways too
-        write(control, b"+pids")
     return None
 
 
@@ -350,7 +332,7 @@ def _by_systemd() -> bool:
 
 
 def _delegate(top: str, controller: str) -> str:
-    """A group for this user, and this shell in it."""
+    """Commands that make a group for this user and put this shell in it."""
     if _by_systemd():
         return _systemd_run()
     user = os.geteuid()

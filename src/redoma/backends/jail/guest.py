@@ -24,14 +24,15 @@ import types
 from itertools import islice
 from typing import Any, NoReturn
 
+from redoma.backends.interpreter import Through, allow_calls
 from redoma.backends.jail import probe, protocol, setup, value
 from redoma.backends.jail.root import tell
 
 MAIN, REPORT = "/run/main.py", "/run/report"
 # Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
-_ROOM = 5 if sys.version_info < (3, 12) else 1
+_OUR_FRAMES = 5 if sys.version_info < (3, 12) else 1
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
-_MOST_SOURCE = 2 << 20  # bytes of code kept as a file, for tracebacks and for processes that start over from it
+_MAX_SOURCE = 2 << 20  # bytes of code kept as a file, for tracebacks and for processes that start over from it
 
 
 def load() -> None:
@@ -77,19 +78,6 @@ def arm(spec: dict[str, Any], order: socket.socket) -> None:
     settle(spec["seed"])
     sys.modules["__main__"].__dict__.update(names)
     order.sendall(protocol.frame(protocol.ARMED, json.dumps(found).encode()))
-
-
-class Through(io.FileIO):
-    """Keeps nothing back. Unlike a plain file without a buffer, it loses nothing of what a signal has cut short, or a
-    pipe that was made non-blocking would not take."""
-
-    def write(self, data: Any) -> int:
-        done = super().write(data) or 0
-        if done != len(data):
-            view = memoryview(data).cast("B")
-            while done < len(view):
-                done += super().write(view[done:]) or 0
-        return done
 
 
 def stream(number: int, *, through: bool = False) -> io.TextIOWrapper:
@@ -140,7 +128,7 @@ def settle(seed: int) -> None:
 
 def keep(source: str) -> None:
     """As a file: for tracebacks, and for processes that start over from it."""
-    if len(source) < _MOST_SOURCE:
+    if len(source) < _MAX_SOURCE:
         put(MAIN, source.encode("utf-8", "surrogatepass"))
 
 
@@ -203,7 +191,7 @@ def python(told: dict[str, Any]) -> NoReturn:
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
     keep(source)
     sys.argv += told["arguments"]
-    allow_calls(told["recursion"])
+    allow_calls(told["recursion"], _OUR_FRAMES)
     setup.limit(told["rlimits"])
     code, found, known = 0, {}, len(sys.modules)
     try:
@@ -226,21 +214,6 @@ def python(told: dict[str, Any]) -> NoReturn:
         os.kill(os.getpid(), signal.SIGINT)
     leave(code & 0xFF)
     raise AssertionError
-
-
-def allow_calls(deep: int) -> None:
-    """Let the code make calls that deep, not counting the frames below it, which are ours.
-
-    The interpreter counts from the bottom of the stack, and refuses a limit that is not above what is in use.
-    """
-    used = 1
-    while True:
-        try:
-            sys.setrecursionlimit(used)
-            break
-        except RecursionError:
-            used += 1
-    sys.setrecursionlimit(used + deep + _ROOM)
 
 
 def parse(source: str) -> list[types.CodeType]:

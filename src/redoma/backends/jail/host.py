@@ -1,6 +1,6 @@
 """What this kernel and this host offer the jail, what is missing, what that costs, and the command that fixes it.
 
-`look` observes, `explain` finds the words. That one is pure, so a host that we don't have can be described to it.
+`host_look` observes, `explain` finds the words. That one is pure, so a host that we don't have can be described to it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import os
 import platform
 import shlex
 import sys
-from typing import Literal
 
 import msgspec
 
+from ..base import Fact
 from ..linux import LANDLOCK_SCOPES
+from .configuration import NAMESPACES, UNPRIVILEGED_ID
+from .host_look import Observed, look
 from .kernels import (
     BY_KERNEL,
     CELLS,
@@ -29,11 +31,6 @@ from .kernels import (
     Feature,
     version_of,
 )
-from .look import Seen, look
-from .root import UNPRIVILEGED_ID
-from .tries import NAMESPACES
-
-State = Literal["ok", "missing", "degraded"]
 
 _NO_JAIL = "the jail doesn't work"
 _REFUSED = (errno.EPERM, errno.EACCES)
@@ -41,17 +38,6 @@ _WATCHED = (
     "memory is watched instead, every 10 ms: a burst can pass its limit for a moment, "
     "and memory that belongs to no process (memfd, System V, shared anonymous) is refused"
 )
-
-
-class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing the jail needs or can use. `missing`: no jail without it. `degraded`: it works, with less."""
-
-    name: str
-    state: State = "ok"
-    what: str
-    costs: str = ""
-    fix: str = ""
-    """Lines for a shell, ready to be pasted; those that begin with # say which to choose, or what to do by hand."""
 
 
 def facts() -> tuple[Fact, ...]:
@@ -65,7 +51,7 @@ def facts() -> tuple[Fact, ...]:
 # --- what it means ---
 
 
-def explain(seen: Seen) -> tuple[Fact, ...]:
+def explain(seen: Observed) -> tuple[Fact, ...]:
     """What was observed, in words. What could not be tried, for want of something named before it, is left out."""
     found = [_kernel(seen), _architecture(seen)]
     if "user" in seen.steps or seen.broken:
@@ -83,7 +69,7 @@ def explain(seen: Seen) -> tuple[Fact, ...]:
     return tuple(msgspec.structs.replace(fact, fix=fact.fix.replace("sudo ", "")) for fact in found)
 
 
-def _kernel(seen: Seen) -> Fact:
+def _kernel(seen: Observed) -> Fact:
     what = f"Linux {seen.release}"
     if CELLS.is_missing(seen.release, root=seen.root):
         wsl1 = seen.release.endswith("-Microsoft")  # the second version calls itself -microsoft-standard-WSL2
@@ -110,14 +96,14 @@ def _kernel(seen: Seen) -> Fact:
     )
 
 
-def _architecture(seen: Seen) -> Fact:
+def _architecture(seen: Observed) -> Fact:
     if not seen.unfiltered:
         return Fact(name="architecture", what=seen.machine)
     fix = "# use another backend here, or a 64-bit Python on another machine"
     return Fact(name="architecture", state="missing", what=seen.unfiltered, costs=_NO_JAIL, fix=fix)
 
 
-def _user_namespaces(seen: Seen) -> Fact:
+def _user_namespaces(seen: Observed) -> Fact:
     for step in ("user", "map", "nested", "tmpfs"):
         if number := seen.steps.get(step, 0):
             what, fix = _why_no_user_namespace(seen, step, number)
@@ -129,7 +115,7 @@ def _user_namespaces(seen: Seen) -> Fact:
     return Fact(name="user namespaces", what="anybody may make one, and has capabilities in it")
 
 
-def _why_no_user_namespace(seen: Seen, step: str, number: int) -> tuple[str, str]:
+def _why_no_user_namespace(seen: Observed, step: str, number: int) -> tuple[str, str]:
     """Why a step was refused, and what would change that. The surest cause comes first."""
     if number == errno.ENOSPC:
         return _used_up(seen, "user")
@@ -155,7 +141,7 @@ def _why_no_user_namespace(seen: Seen, step: str, number: int) -> tuple[str, str
     return f"refused by something that says no more than {os.strerror(number)!r}", _LAST_RESORT
 
 
-def _used_up(seen: Seen, kind: str) -> tuple[str, str]:
+def _used_up(seen: Observed, kind: str) -> tuple[str, str]:
     setting = f"user.max_{kind}_namespaces"
     allowed = seen.settings.get(setting, "")
     if allowed == "0":
@@ -164,7 +150,7 @@ def _used_up(seen: Seen, kind: str) -> tuple[str, str]:
     return f"{setting} is {allowed or 'unknown'}, and used up here or further out", _sysctl(seen, setting, more)
 
 
-def _other_namespaces(seen: Seen) -> Fact:
+def _other_namespaces(seen: Observed) -> Fact:
     failed = {name: number for name in NAMESPACES if (number := seen.steps.get(name, 0))}
     if not failed:
         return Fact(name="namespaces", what=", ".join(NAMESPACES))
@@ -180,7 +166,7 @@ def _other_namespaces(seen: Seen) -> Fact:
     return Fact(name="namespaces", state="missing", what=what, costs=_NO_JAIL, fix=fix)
 
 
-def _root_directory(seen: Seen) -> Fact:
+def _root_directory(seen: Observed) -> Fact:
     calls = {"mount_setattr": seen.steps.get("attributes", 0), "pivot_root": seen.steps.get("pivot", 0)}
     failed = {call: number for call, number in calls.items() if number}
     if not failed:
@@ -196,7 +182,7 @@ def _root_directory(seen: Seen) -> Fact:
     return Fact(name="root directory", state="missing", what=what, costs=_NO_JAIL, fix=fix)
 
 
-def _proc(seen: Seen) -> Fact:
+def _proc(seen: Observed) -> Fact:
     number = seen.steps.get("proc", 0)
     if not number and (number := seen.steps.get("knobs", 0)):
         what = f"/proc/sys/user can't be written to in a user namespace: {os.strerror(number)}"
@@ -211,7 +197,7 @@ def _proc(seen: Seen) -> Fact:
     return Fact(name="/proc", state="missing", what=what, costs=_NO_JAIL, fix=fix)
 
 
-def _overlay(seen: Seen) -> Fact:
+def _overlay(seen: Observed) -> Fact:
     """One hides where the interpreter lies; one that can be written to takes what a run changes in a project."""
     if number := seen.steps.get("overlay", 0):
         return _no_overlay(seen, number)
@@ -233,7 +219,7 @@ def _overlay(seen: Seen) -> Fact:
     return Fact(name="overlayfs", state="degraded", what=what, costs=NO_OVERLAYS, fix=fix)
 
 
-def _no_overlay(seen: Seen, number: int) -> Fact:
+def _no_overlay(seen: Observed, number: int) -> Fact:
     what, costs, fix = f"can't be mounted in a user namespace: {os.strerror(number)}", USER_OVERLAYS.without, ""
     if number == errno.ENODEV:
         what, fix = "this kernel has none, or its module is not loaded", "sudo modprobe overlay"
@@ -246,7 +232,7 @@ def _no_overlay(seen: Seen, number: int) -> Fact:
     return Fact(name="overlayfs", state="degraded", what=what, costs=costs, fix=fix)
 
 
-def _seccomp(seen: Seen) -> Fact:
+def _seccomp(seen: Observed) -> Fact:
     number = seen.steps.get("seccomp", errno.ENOSYS)
     if not number:
         return Fact(name="seccomp", what="a filter of system calls can be set")
@@ -258,7 +244,7 @@ def _seccomp(seen: Seen) -> Fact:
     return Fact(name="seccomp", state="missing", what=what, costs=_NO_JAIL, fix=fix)
 
 
-def _landlock(seen: Seen) -> Fact:
+def _landlock(seen: Observed) -> Fact:
     if seen.landlock >= LANDLOCK_SCOPES:
         return Fact(name="Landlock", what=f"version {seen.landlock}")
     if seen.landlock:
@@ -285,7 +271,7 @@ def _landlock(seen: Seen) -> Fact:
     )
 
 
-def _cgroups(seen: Seen) -> Fact:
+def _cgroups(seen: Observed) -> Fact:
     if not isinstance(seen.cgroup, str):
         return Fact(name="cgroup", state="degraded", what=seen.cgroup.reason, costs=_WATCHED, fix=seen.cgroup.fix)
     if seen.cgroup.startswith("v2") and MEMORY_PEAK.is_missing(seen.release, root=seen.root):
@@ -294,14 +280,14 @@ def _cgroups(seen: Seen) -> Fact:
     return Fact(name="cgroup", what=seen.cgroup)
 
 
-def _bash(seen: Seen) -> Fact:
+def _bash(seen: Observed) -> Fact:
     if seen.bash:
         return Fact(name="bash", what=seen.bash)
     fix = "sudo apt-get install bash   # or dnf install, apk add, pacman -S"
     return Fact(name="bash", state="degraded", what="not in /bin or /usr/bin", costs="no Bash can be run", fix=fix)
 
 
-def _root_user(seen: Seen) -> Fact:
+def _root_user(seen: Observed) -> Fact:
     """Root gives itself up, so it needs the means to, and an interpreter that others may read."""
     user = f"uid {UNPRIVILEGED_ID}, which root drops to,"
     what, fix = f"{user} can read the interpreter", ""
@@ -332,19 +318,19 @@ def _boot(feature: Feature) -> str:
     return f"# boot Linux {feature.version} or later"
 
 
-def _confined(seen: Seen) -> bool:
+def _confined(seen: Observed) -> bool:
     """Whether AppArmor or SELinux has rules for us, a container's for instance. One that only complains has none."""
     return seen.label.endswith("(enforce)") or (seen.selinux and ":unconfined_t:" not in seen.label)
 
 
-def _sysctl(seen: Seen, name: str, value: int) -> str:
+def _sysctl(seen: Observed, name: str, value: int) -> str:
     """Now, and at every start."""
     file = "/etc/sysctl.d/60-redoma.conf"
     where = f"# on the machine that runs this {seen.container} container:\n" if seen.container else ""
     return f"{where}echo '{name} = {value}' | sudo tee -a {file}\nsudo sysctl -p {file}"
 
 
-def _apparmor_fix(seen: Seen) -> str:
+def _apparmor_fix(seen: Observed) -> str:
     profile = f'profile redoma "{seen.executable}" flags=(unconfined) {{ userns, }}'
     return (
         "# for this interpreter, with a profile as Ubuntu recommends:\n"
@@ -354,7 +340,7 @@ def _apparmor_fix(seen: Seen) -> str:
     )
 
 
-def _service_fix(seen: Seen) -> str:
+def _service_fix(seen: Observed) -> str:
     unit = seen.service or "UNIT"
     folder = f"/etc/systemd/system/{unit}.d"
     return (
@@ -365,7 +351,7 @@ def _service_fix(seen: Seen) -> str:
     )
 
 
-def _container_fix(seen: Seen) -> str:
+def _container_fix(seen: Observed) -> str:
     match seen.container:
         case "kubernetes":
             return (

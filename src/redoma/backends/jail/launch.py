@@ -9,15 +9,16 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...lib.errors import BackendError, BackendUnavailable
 from . import protocol
+from .configuration import ENVIRONMENT, PYTHON, VENV
 from .kernels import TMPFS_XATTRS
 from .layers import Layers
-from .root import PYTHON, VENV
 
 _PACKAGE = Path(__file__).parents[2]
 _BOOT = (
@@ -26,59 +27,72 @@ _BOOT = (
     "[os.dup2(number, 3 + place) for place, number in enumerate(numbers)]; os.closerange(5, 1 << 16); "
     "from redoma.backends.jail.root import main; main()"
 )
-_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-MOST_HASHES = 2**32 - 1
+MAX_HASH_SEED = 2**32 - 1
 """The largest PYTHONHASHSEED; 0 would switch the randomness off."""
-_ANSWER = 5.0
-_SECONDS = 60.0  # for the interpreter and whatever it preloads
+_ANSWER = 5.0  # seconds for each order after that
+_START = 60.0  # seconds for the interpreter and whatever it preloads
 
 
-def plan(
-    preload: Iterable[str],
-    watched: bool,
-    prelude: str,
-    programs: Mapping[str, str],
-    project: str,
-    layers: Mapping[str, Any],
-    hashes: int,
-) -> dict[str, Any]:
-    """Where everything is on the host, and what it is called inside."""
+class ZygoteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a zygote, and each cell that is forked from it, is to have."""
+
+    watched: bool
+    """Whether the cell's init watches its memory, since no control group limits it."""
+    preload: tuple[str, ...] = ()
+    """Modules that are loaded ahead of time."""
+    prelude: str = ""
+    """A module of ours whose `arm()` every guest calls, for a backend that runs in cells."""
+    programs: dict[str, str] = {}
+    """Files of the host to have inside, in `configuration.PROGRAMS`."""
+    project: str = ""
+    """The directory of the host to work in; a zygote has one at most."""
+    hash_seed: int | None = None
+    """The seed of the hashes of strings; None draws one."""
+    changes_on_disk: bool = False
+    """Whether to keep what runs change in the project on disk, whatever memory can hold."""
+
+
+def plan(options: ZygoteOptions, hash_seed: int, layers: Layers | None) -> dict[str, Any]:
+    """Where everything is on the host, and what it is called inside: for `root`. `layers` is the directory on disk for
+    what runs change in the project."""
     base = os.path.realpath(sys.base_prefix)
     below_usr = base == "/usr" or base.startswith("/usr/")
     virtual = sys.prefix != sys.base_prefix
     # Of a virtual environment the one that it was made with: its own may be a copy (`venv --copies`), and not a link.
     executable_here = os.path.realpath(sys._base_executable if virtual else sys.executable)  # type: ignore[attr-defined]
-    executable = executable_here
-    library: str | None = ""
+    base_executable, library, env = executable_here, "", dict(ENVIRONMENT)
     if not below_usr:
-        executable = os.path.join(PYTHON, os.path.relpath(executable, base))
-    base_executable = executable
-    env = {"HOME": "/tmp", "LANG": "C.UTF-8", "PATH": _PATH}  # noqa: S108 - inside the cell
-    if not below_usr:
-        env["PATH"] = f"{PYTHON}/bin:{_PATH}"
-        library = _library(executable_here)
-        if library is None:
+        base_executable = os.path.join(PYTHON, os.path.relpath(executable_here, base))
+        env["PATH"] = f"{PYTHON}/bin:{env['PATH']}"
+        if (found := _library(executable_here)) is None:
             env["LD_LIBRARY_PATH"] = f"{PYTHON}/lib"
+        else:
+            library = found
+    executable = base_executable
     if virtual:
         executable, env["PATH"] = f"{VENV}/bin/python", f"{VENV}/bin:{env['PATH']}"
     return {
         "package": str(_PACKAGE),
         "prefix": "" if below_usr else base,
-        "library": library or "",
+        "library": library,
         "packages": os.path.realpath(sysconfig.get_path("purelib")) if virtual else "",
         "system_packages": virtual and _shares_system_packages(),
         "version": f"python{sys.version_info[0]}.{sys.version_info[1]}",
         "base_executable": base_executable,
         "executable": executable,
         "env": env,
-        "hashes": hashes,
-        "programs": {name: os.path.realpath(path) for name, path in programs.items()},
-        "project": project,
-        "layers": layers,
+        "hashes": hash_seed,
+        "programs": {name: os.path.realpath(path) for name, path in options.programs.items()},
+        "project": options.project,
+        "layers": {
+            "layers": layers.path if layers is not None else "",
+            "why": layers.why if layers is not None else "",
+            "on_disk": options.changes_on_disk,
+        },
         "zygote": {
-            "preload": [*preload, *([prelude] if prelude else [])],
-            "watched": watched,
-            "prelude": prelude,
+            "preload": [*options.preload, *([options.prelude] if options.prelude else [])],
+            "watched": options.watched,
+            "prelude": options.prelude,
             "changes": "",
             "why": "",
         },
@@ -86,8 +100,8 @@ def plan(
 
 
 def _library(executable: str) -> str | None:
-    """The path that the interpreter looks for its own shared library in: to be replaced, since it is not there inside.
-    Empty if there is nothing to replace, None if that can't be done."""
+    """The path in which the interpreter looks for its own shared library, to be replaced by the one inside. Empty if
+    there is nothing to replace, None if that can't be done."""
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         return ""
     library = str(sysconfig.get_config_var("LIBDIR"))
@@ -95,6 +109,13 @@ def _library(executable: str) -> str | None:
     if b"$ORIGIN" in content:
         return ""  # relative to the program: it is found wherever both are
     return library if os.fsencode(library) + b"\0" in content and len(library) >= len(PYTHON) + 4 else None
+
+
+def is_seen_in_cells(file: str) -> bool:
+    """Whether a cell has this file, too: one of the system's, or of the packages of this interpreter. Those that come
+    from PYTHONPATH or from a user's own directory are not there."""
+    inside = ("/usr", sys.base_prefix, sysconfig.get_path("platlib"))
+    return any(Path(os.path.realpath(file)).is_relative_to(os.path.realpath(path)) for path in inside)
 
 
 def _shares_system_packages() -> bool:
@@ -108,51 +129,28 @@ def _shares_system_packages() -> bool:
 class Zygote:
     """The process, and our end of its socket."""
 
-    def __init__(
-        self,
-        preload: Iterable[str],
-        watched: bool,
-        prelude: str = "",
-        programs: Mapping[str, str] | None = None,
-        project: str = "",
-        hashes: int | None = None,
-        changes_on_disk: bool = False,
-    ) -> None:
+    def __init__(self, options: ZygoteOptions) -> None:
         # Chosen at random, but by us: a run can be repeated only where the order of its sets can be had again.
-        self.hashes = hashes if hashes is not None else 1 + secrets.randbelow(MOST_HASHES)
-        on_disk = changes_on_disk or TMPFS_XATTRS.is_missing(os.uname().release, root=os.geteuid() == 0)
-        self.layers = Layers(project) if project and on_disk else None
+        seed = options.hash_seed
+        self.hash_seed = seed if seed is not None else 1 + secrets.randbelow(MAX_HASH_SEED)
+        on_disk = options.changes_on_disk or TMPFS_XATTRS.is_missing(os.uname().release, root=os.geteuid() == 0)
+        self.layers = Layers(options.project) if options.project and on_disk else None
         try:
-            self._start(preload, watched, prelude, programs or {}, project, changes_on_disk)
+            self._start(plan(options, self.hash_seed, self.layers))
         except BaseException:
             self._forget_layers()
             raise
 
-    def _start(
-        self,
-        preload: Iterable[str],
-        watched: bool,
-        prelude: str,
-        programs: Mapping[str, str],
-        project: str,
-        changes_on_disk: bool,
-    ) -> None:
-        layers: dict[str, Any] = {"layers": "", "why": "", "on_disk": changes_on_disk}
-        if self.layers is not None:
-            layers |= {"layers": self.layers.path, "why": self.layers.why}
-        told = plan(preload, watched, prelude, programs, project, layers, self.hashes)
+    def _start(self, told: dict[str, Any]) -> None:
         self.env: dict[str, str] = told["env"]
         self.socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         us = os.pidfd_open(os.getpid())
-        numbers = (far_end.fileno(), us)
+        numbers = far_end.fileno(), us
+        # A bare interpreter with nothing of our environment: what it knew first stays readable for ever.
+        command = [sys.executable, "-I", "-S", "-B", "-c", _BOOT]
         try:
             self._process = subprocess.Popen(
-                [
-                    # A bare interpreter with nothing of our environment: what it knew first stays readable for ever.
-                    *(sys.executable, "-I", "-S", "-B", "-c", _BOOT, str(_PACKAGE.parent)),
-                    *map(str, numbers),
-                    json.dumps(told),
-                ],
+                [*command, str(_PACKAGE.parent), *map(str, numbers), json.dumps(told)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -175,7 +173,7 @@ class Zygote:
             raise
 
     def _await(self) -> None:
-        self.socket.settimeout(_SECONDS)
+        self.socket.settimeout(_START)
         try:
             answer = self.socket.recv(1 << 16)
         except OSError as error:
@@ -203,7 +201,7 @@ class Zygote:
         socket.send_fds(self.socket, [json.dumps(spec).encode()], descriptors)
 
     def close(self) -> None:
-        """It goes, and every cell with it."""
+        """End the zygote, and every cell with it."""
         self.socket.close()
         try:
             self._process.wait(2)

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from ..scratch import remove_tree
-from .root import UNPRIVILEGED_ID
+from .configuration import UNPRIVILEGED_ID
 
 PARENT = "/var/tmp"  # noqa: S108 - a private directory in it
 _PREFIX = "redoma-layers-"

@@ -1,6 +1,6 @@
-"""Cells kept armed ahead of time, each used once. One thread makes them, trims them and buries them.
+"""Cells kept armed ahead of time, each used once. One thread makes them, trims them and reaps them.
 
-    take() ─▶ an armed cell at once, or a place in the queue      give_back() ─▶ killed, buried, never used again
+    take() ─▶ an armed cell at once, or a place in the queue      give_back() ─▶ killed, reaped, never used again
 
 Whoever runs things, on whichever event loop, only touches the lock; everything slow (starting a zygote, control groups,
 waiting for a death) is the thread's. As many cells are kept armed as were lately in use at one time, so a burst is
@@ -26,15 +26,48 @@ from ...telemetry import WARNING, tell
 from .cell import Cell, Spec, readable
 from .cgroup import Cgroups
 from .launch import Zygote
-from .waiter import Waiter
 
-_MOST_ARMING = 2  # at one time: more would only take the processors from what runs
+_MAX_ARMING = 2  # at one time: more would only take the processors from what runs
 _PATIENCE = 10.0  # seconds to make a cell, on a machine that is very busy
 _REFILL_AFTER = 0.004  # seconds after a cell was taken: first the run, then the next cell
 _RETRY_AFTER = 0.25  # seconds after a cell could not be made, before one is made that nobody waits for
 
 
+class Waiter:
+    """A run that waits for a cell, and how to deliver one to its event loop from another thread."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.since = time.monotonic()
+        self.cell: Cell | None = None
+        """Its cell, from the moment that it has left the queue. If the wait is cancelled then, it is found here."""
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Cell] = self._loop.create_future()
+
+    def settle(self, outcome: Cell | RedomaError) -> bool:
+        """Deliver a cell or an error. Returns False if the event loop is closed."""
+
+        def on_its_loop() -> None:
+            if self.future.done():
+                return  # cancelled meanwhile
+            if isinstance(outcome, RedomaError):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
+
+        try:
+            self._loop.call_soon_threadsafe(on_its_loop)
+        except RuntimeError:  # its loop has been closed
+            return False
+        return True
+
+
 class Pool:
+    """Cells of one zygote. Keeps `minimum` armed, lets `maximum` run and `queue` wait, trims after `idle` seconds.
+
+    `usual` is the kind of cell that is made ahead; `start` starts a zygote, on the pool's own thread.
+    """
+
     def __init__(
         self,
         *,
@@ -66,7 +99,7 @@ class Pool:
         self._groups: Cgroups | None = None
         self._closing = self._ended = False  # asked to end; everything has ended
         self.runs = 0
-        """Of those who use it, from before they take a cell until they have given it back."""
+        """How many runs use it, from before they take a cell until they have given it back."""
         self._peak, self._last_use, self._refill_at, self._retry_at = 0, time.monotonic(), 0.0, 0.0
         self._thread: threading.Thread | None = None
         _pools.add(self)
@@ -74,6 +107,10 @@ class Pool:
     # --- for those who run things, on any thread ---
 
     async def take(self, spec: Spec) -> Cell:
+        """An armed cell of this kind, as soon as there is one. Must be given back with `give_back`.
+
+        Raises `BackendError` if too many runs wait already or a cell can't be made.
+        """
         with self._lock:
             if self._closing:
                 raise BackendError("the jail is closed", why="its executor was", next="make a new executor")
@@ -123,7 +160,7 @@ class Pool:
         self._refill_at = self._last_use + _REFILL_AFTER
 
     def give_back(self, cell: Cell) -> None:
-        """It has been used, or was interrupted: either way it is destroyed. Safe to call twice."""
+        """Destroy a cell that was taken, used or not. Safe to call twice."""
         with self._lock:
             if cell not in self._running:
                 return
@@ -131,14 +168,14 @@ class Pool:
             self._running.discard(cell)
             self._dying.append(cell)
             if not self._ended:
-                with suppress(RuntimeError):  # no thread to be had: `aclose`, or the next thread, will bury it
+                with suppress(RuntimeError):  # no thread to be had: `aclose`, or the next thread, will reap it
                     self._ensure_thread()
                 self._wake_soon()
                 return
-        self._bury_all(seconds=1.0)
+        self._reap_all(seconds=1.0)
 
     def leave(self) -> bool:
-        """End everything, unless it is in use. Doesn't wait for it; `aclose` does."""
+        """Begin to end everything, unless it is in use. Returns whether it does; `aclose` waits for the end."""
         with self._lock:
             if self._running or self._queue:
                 return False
@@ -166,7 +203,7 @@ class Pool:
                 os.close(number)
 
     def forget(self) -> None:
-        """In a forked child: nothing of this is ours. Close our copies, or the parent's death would go unnoticed."""
+        """In a forked child, close our copies of the parent's descriptors: else its death would go unnoticed."""
         self._lock = threading.RLock()  # the old one may be held by a thread that is not here
         self._closing = self._ended = True
         for cell in [*self._armed, *self._running, *self._arming, *self._dying]:
@@ -185,11 +222,16 @@ class Pool:
             return {name: len(cells) for name, cells in known.items()}
 
     @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is alive any more."""
+        return self._ended
+
+    @property
     def zygote_pid(self) -> int | None:
         return self._zygote.pid if self._zygote else None
 
     def _wake(self) -> None:
-        """Called with the lock held: once the pipe is closed, its number may be somebody else's file."""
+        """Wake the thread. Called with the lock held: once the pipe is closed, its number may be another file's."""
         if self._wake_writing >= 0:
             try:
                 os.write(self._wake_writing, b"w")
@@ -197,8 +239,8 @@ class Pool:
                 return  # so full that it will wake anyway
 
     def _wake_soon(self) -> None:
-        """At once for somebody who waits. Else let the caller have its result first: the thread would hold the
-        interpreter's lock for half a millisecond."""
+        """Wake the thread at once if somebody waits. Else let the caller have its result first, since the thread would
+        hold the interpreter's lock for half a millisecond."""
         try:
             loop = None if self._queue else asyncio.get_running_loop()
         except RuntimeError:
@@ -226,7 +268,7 @@ class Pool:
                 try:
                     self._round()
                 except RedomaError as error:
-                    self._fail_all(error, self._to_blame(begun))
+                    self._fail_all(error, self._waiting_since(begun))
                     time.sleep(0.01)
                 except Exception as error:  # no descriptors, no memory, a bug: who waits is told, the thread goes on
                     why = f"{type(error).__name__}: {error}"
@@ -241,13 +283,13 @@ class Pool:
                 self._fail_all(BackendError("the jail was interrupted", why="its thread ended", next="run it again"))
 
     def _round(self) -> None:
-        self._bury()
+        self._reap()
         if self._queue or self._zygote_is_gone():
             self._need_zygote()
         self._hand_out()
         self._arm()
         self._listen()
-        self._take_over()
+        self._sort_out()
         self._hand_out()
         self._trim()
 
@@ -273,14 +315,14 @@ class Pool:
                 cell.advance()
 
     def _pause(self) -> float | None:
-        """Milliseconds until the next thing that nobody will wake us for."""
+        """Milliseconds until something is due that no descriptor tells of; None if nothing is."""
         now = time.monotonic()
         due: list[float] = []
         if self._dying:
             due.append(0.02)
         if self._arming:
             due.append(0.5)
-        if self._zygote is not None and len(self._arming) < _MOST_ARMING and self._lacking() > 0:
+        if self._zygote is not None and len(self._arming) < _MAX_ARMING and self._lacking() > 0:
             due.append(max(0.0, self._refill_at - now if self._running else 0.0, self._retry_at - now))
         if len(self._armed) > self._minimum:
             due.append(max(0.0, self._last_use + self._idle - now))
@@ -296,13 +338,13 @@ class Pool:
         if self._zygote is None and self._queue:
             self._zygote, self._groups = self._start()
 
-    def _to_blame(self, begun: float) -> float:
-        """Who waited at this moment is told of what failed. Where the zygote was killed, and its cells with it, that is
-        nobody for a while: the next one will make theirs."""
+    def _waiting_since(self, begun: float) -> float:
+        """Since when a run must have waited to be told of a failure that began at this moment. If the zygote was
+        killed, and its cells with it, runs wait a while longer: the next zygote will make their cells."""
         return min(begun, time.monotonic() - _PATIENCE) if self._zygote_is_gone() else begun
 
     def _lose_zygote(self) -> None:
-        """Somebody has killed it, and with it every cell. Those that run will notice by themselves."""
+        """The zygote was killed, and every cell with it. Those that run will notice by themselves."""
         with self._lock:
             lost, self._zygote = self._zygote, None
             self._dying += [*self._armed, *self._arming]
@@ -313,7 +355,7 @@ class Pool:
             lost.close()
 
     def _lacking(self) -> int:
-        """How many should be armed or on their way, and are not."""
+        """How many cells should be made ahead now."""
         ahead = max(self._minimum, self._peak) if self._minimum else 0  # with a minimum of none, none is made ahead
         return min(ahead, self._maximum - len(self._running)) - len(self._armed) - len(self._arming)
 
@@ -336,7 +378,7 @@ class Pool:
 
     def _room(self) -> bool:
         with self._lock:
-            if len(self._arming) >= _MOST_ARMING:
+            if len(self._arming) >= _MAX_ARMING:
                 return False
             while len(self._armed) + len(self._arming) + len(self._running) >= self._maximum:
                 if not (self._armed and self._queue):
@@ -356,8 +398,8 @@ class Pool:
         self._retry_at = 0.0
         self._arming[cell] = time.monotonic() + _PATIENCE
 
-    def _take_over(self) -> None:
-        """Those that have become ready, and those that could not."""
+    def _sort_out(self) -> None:
+        """Move the cells that have become ready to the armed ones, and those that broke to the dying."""
         now = time.monotonic()
         for cell, deadline in list(self._arming.items()):
             if cell.broken is None and not cell.ready and now > deadline:
@@ -372,7 +414,7 @@ class Pool:
                 self._fail_one(cell, deadline - _PATIENCE)
 
     def _hand_out(self) -> None:
-        """What is ready, to those who wait, in the order in which they came."""
+        """Give armed cells to the runs that wait, in the order in which they came."""
         served: list[tuple[Waiter, Cell]] = []
         with self._lock:
             for waiter in list(self._queue):
@@ -388,12 +430,12 @@ class Pool:
                 self.give_back(cell)
 
     def _fail_one(self, cell: Cell, begun: float) -> None:
-        """The first who waited for this cell. Who came later is owed another try: what it lacked may be there again."""
+        """Tell the first run that waited for this cell. Those that came later get another try, which may go well."""
         why = cell.broken or ""
         # What the kernel refuses is no accident: another backend may be tried.
         kind = BackendUnavailable if cell.refused else BackendError
         error = kind("a cell could not be made", why=why, next="see `redoma doctor`")
-        since = self._to_blame(begun)
+        since = self._waiting_since(begun)
         with self._lock:
             waiter = next((one for one in self._queue if one.spec == cell.spec and one.since <= since), None)
             if waiter is not None and waiter in self._queue:
@@ -403,7 +445,7 @@ class Pool:
             waiter.settle(error)
 
     def _fail_all(self, error: RedomaError, begun: float = math.inf) -> None:
-        """All who waited when what failed was begun."""
+        """Tell every run that waited since before `begun`."""
         with self._lock:
             waiting = [waiter for waiter in self._queue if waiter.since <= begun]
             self._queue = deque(waiter for waiter in self._queue if waiter.since > begun)
@@ -418,8 +460,8 @@ class Pool:
             while len(self._armed) > self._minimum:
                 self._dying.append(self._armed.popleft())
 
-    def _bury(self) -> None:
-        """Kill those that are to go; what is dead is done with, the others are looked at again."""
+    def _reap(self) -> None:
+        """Kill the dying cells, and remove what is left of those that are dead."""
         with self._lock:
             dying, self._dying = self._dying, []
         left: list[Cell] = []
@@ -428,18 +470,18 @@ class Pool:
                 cell.kill()
                 cell.close()
             while dying:
-                if not dying[-1].bury():
+                if not dying[-1].reap():
                     left.append(dying[-1])
                 dying.pop()
-        finally:  # one that can't be buried keeps neither us nor the others from trying again
+        finally:  # one that can't be reaped keeps neither us nor the others from trying again
             with self._lock:
                 self._dying += left + dying
 
-    def _bury_all(self, seconds: float) -> None:
+    def _reap_all(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._dying and time.monotonic() < deadline:
             with suppress(BackendError):  # a control group that can't be removed is swept by the next Redoma
-                self._bury()
+                self._reap()
             if self._dying:
                 time.sleep(0.001)
 
@@ -453,17 +495,17 @@ class Pool:
         for cell in running:  # only killed: its descriptors are in the hands of an event loop, which gives it back
             cell.broken = "the jail was closed"
             cell.kill()
-        self._bury_all(seconds=5.0)
+        self._reap_all(seconds=5.0)
         deadline = time.monotonic() + 5
         while any(cell.alive() for cell in running) and time.monotonic() < deadline:
             time.sleep(0.001)
         with self._lock:
-            self._ended = True  # from here on, whoever gives a cell back buries it
+            self._ended = True  # from here on, whoever gives a cell back reaps it
             self._close_pipe()
             lost, self._zygote = self._zygote, None
         if lost is not None:
             lost.close()
-        self._bury_all(seconds=1.0)
+        self._reap_all(seconds=1.0)
 
 
 _numbers = itertools.count(1)  # of this process: several pools make their groups in one place

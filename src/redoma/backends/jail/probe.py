@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from redoma.backends import linux
-from redoma.backends.jail.root import WRITABLE, unescape
+from redoma.backends.jail.configuration import GUEST_ID, HOST_NAME, WRITABLE
+from redoma.lib.mounts import Mount, read_mounts
 
 _LAYER = {"memory": "", "disk": "; on disk, where its size is watched"}
 _SPACES = {"user": "user", "pid": "pid", "mount": "mnt", "net": "net", "ipc": "ipc", "uts": "uts", "cgroup": "cgroup"}
@@ -137,9 +138,8 @@ def _workspace(spec: Mapping[str, Any]) -> str:
 
 
 def _is_overlay(path: str) -> bool:
-    with open("/proc/self/mountinfo", "rb") as file:
-        mounts = [line.split() for line in file if unescape(line.split()[4]) == os.fsencode(path)]
-    return bool(mounts) and mounts[-1][mounts[-1].index(b"-") + 1] == b"overlay"
+    mounts = [mount for mount in read_mounts() if mount.path == path]
+    return bool(mounts) and mounts[-1].kind == "overlay"
 
 
 def _private(spec: Mapping[str, Any]) -> str:
@@ -200,25 +200,19 @@ def _environment() -> str:
 
 
 def _names(spec: Mapping[str, Any]) -> str:
-    with open("/proc/self/mountinfo", "rb") as file:
-        if shown := places_shown(file, spec["project"]):
-            raise Missing(f"where {shown[0]} lies on the host shows in /proc/self/mountinfo")
-    if os.uname().nodename != "redoma" or os.getuid() != 1000 or os.getgid() != 1000:
+    if shown := places_shown(read_mounts(), spec["project"]):
+        raise Missing(f"where {shown[0]} lies on the host shows in /proc/self/mountinfo")
+    if (os.uname().nodename, os.getuid(), os.getgid()) != (HOST_NAME, GUEST_ID, GUEST_ID):
         raise Missing("the name of the host or of its user shows")
     return "those of the host don't show"
 
 
-def places_shown(mounts: Iterable[bytes], project: str) -> list[str]:
+def places_shown(mounts: Iterable[Mount], project: str) -> list[str]:
     """What is ours below /opt and tells where it lies on the host. A project has the path that it has there anyhow."""
-    found = []
-    for line in mounts:
-        fields = line.split()
-        place = os.fsdecode(unescape(fields[4]))
-        of_project = bool(project) and f"{place}/".startswith(f"{project}/")
-        if (
-            place.startswith("/opt/")
-            and not of_project
-            and fields[fields.index(b"-") + 1] not in (b"overlay", b"tmpfs")
-        ):
-            found.append(place)
-    return found
+    return [
+        mount.path
+        for mount in mounts
+        if mount.path.startswith("/opt/")
+        and mount.kind not in ("overlay", "tmpfs")
+        and not (project and f"{mount.path}/".startswith(f"{project}/"))
+    ]

@@ -42,7 +42,7 @@ GO = b"G"
 END = b"e"
 """To init: end the run. Any other byte that it is sent after its order is the number of a signal for the guest."""
 
-MOST = {
+MAX_PAYLOAD = {
     BORN: 16,
     INIT: 0,
     ARMED: 16 << 10,
@@ -90,9 +90,9 @@ class Frames:
         self._buffer += data
         while len(self._buffer) >= _HEADER.size:
             kind, size = _HEADER.unpack_from(self._buffer)
-            if kind not in MOST:
+            if kind not in MAX_PAYLOAD:
                 raise Malformed(f"an unknown kind of frame, {kind!r}")
-            if size > MOST[kind]:
+            if size > MAX_PAYLOAD[kind]:
                 raise Malformed(f"a frame of kind {kind!r} with {size} bytes")
             end = _HEADER.size + size
             if len(self._buffer) < end:

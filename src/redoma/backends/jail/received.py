@@ -14,7 +14,7 @@ import msgspec
 from ...models import Limits
 from ..base import EVERYTHING, Entry
 from . import protocol
-from .above import HOLES, LONGEST_PATH, MOST_ENTRIES
+from .above import HOLES, MAX_ENTRIES, MAX_PATH
 
 _SLACK = 1 << 20  # beyond the limit on the disk: the last page of every file counts there, and a copy may begin earlier
 
@@ -30,6 +30,11 @@ class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Received:
+    """Takes the entries and contents that a cell sends, and puts the contents into the directory `stage`.
+
+    Every method raises `protocol.Malformed` for what no cell of ours sends.
+    """
+
     def __init__(self, stage: str, limits: Limits) -> None:
         self._stage, self._room = stage, limits.disk + _SLACK
         self._sizes = limits.disk + HOLES  # with their holes, which have to be read, too
@@ -42,7 +47,7 @@ class Received:
         about = msgspec.json.decode(text, type=_About)
         if (path, about.kind) != (EVERYTHING, "refused"):
             _must_lead_down(path)
-        if path in self._entries or len(self._entries) > MOST_ENTRIES:
+        if path in self._entries or len(self._entries) > MAX_ENTRIES:
             raise protocol.Malformed("an entry that was there before, or one too many")
         entry = Entry(
             path=path,
@@ -83,7 +88,7 @@ class Received:
             file.finish()
 
     def digest(self) -> None:
-        """Nothing more comes: read all contents, holes too. That takes its time, so it is not for an event loop."""
+        """Hash all contents, once everything has come. Slow, so not for an event loop."""
         self._close()
         digests: dict[str, str] = {}
         for path, entry in self._entries.items():
@@ -95,18 +100,18 @@ class Received:
             self._entries[path] = msgspec.structs.replace(entry, sha256=digests[entry.blob])
 
     def finish(self) -> tuple[Entry, ...]:
-        """All entries, once their contents have been read."""
+        """All entries. Call `digest` first."""
         return tuple(self._entries.values())
 
     def drop(self) -> None:
-        """Close what is open: the run did not come to its end."""
+        """Close the open file of a run that did not come to its end."""
         if self._open is not None:
             self._open.close()
             self._open = None
 
 
 class _File:
-    """Pieces come in their order, and what is between them is a hole: in the file, too."""
+    """A file in the stage. Its pieces come in order; what is between them stays a hole."""
 
     def __init__(self, path: str, size: int) -> None:
         self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -129,5 +134,5 @@ class _File:
 
 
 def _must_lead_down(path: str) -> None:
-    if len(os.fsencode(path)) > LONGEST_PATH or "\0" in path or {"", ".", ".."} & set(path.split("/")):
+    if len(os.fsencode(path)) > MAX_PATH or "\0" in path or {"", ".", ".."} & set(path.split("/")):
         raise protocol.Malformed("a path that leads elsewhere")

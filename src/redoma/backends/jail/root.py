@@ -17,43 +17,29 @@ from typing import Any, NoReturn
 
 from redoma.backends import linux
 from redoma.backends.jail import protocol
+from redoma.backends.jail.configuration import (
+    CHANGES,
+    DEVICES,
+    EMPTY,
+    ETC_FILES,
+    ETC_TREES,
+    GUEST_ID,
+    OVERLAY_OPTIONS,
+    PACKAGE,
+    PROGRAMS,
+    PROJECT,
+    PYTHON,
+    SERVICES,
+    SYSTEM,
+    TEXTS,
+    UNPRIVILEGED_ID,
+    VENV,
+    WRITABLE,
+)
+from redoma.lib.mounts import read_mounts
 
-GUEST_ID = 1000
-"""Who the guest is, inside."""
-UNPRIVILEGED_ID = 65530
-"""Who it is on the host, when root starts Redoma: a number that belongs to nobody, and so owns no file or process.
-(Up to 65519 systemd gives numbers to services, 65534 is nobody's.)"""
-
-PYTHON, VENV, PACKAGE, PROGRAMS = "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs"
-PROJECT = "/.project"
-"""Where the zygote has a project of the host, read-only. A cell sees it at its own path."""
-EMPTY = "/.empty"
-"""An overlay that is only read needs a second layer."""
-CHANGES = "/.changes"
-"""Where the zygote has a directory on disk for what cells write to the project, if they can't keep it in memory."""
-OVERLAY_OPTIONS = "userxattr,volatile"
-"""Volatile: nobody needs the layer after a crash, and without it every unmount would flush the whole disk."""
 _READ_ONLY = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
 """The attributes of `restrict_mounts` have the same numbers."""
-WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names inside the cell, each a private mount
-"""Where each cell mounts what is its own."""
-
-_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # beside /usr; links into it on most systems
-_DEVICES = ("null", "zero", "full", "random", "urandom")
-_ETC_FILES = ("ld.so.cache", "mime.types", "protocols", "services", "ssl/openssl.cnf")
-_ETC_TREES = ("alternatives", "fonts", "ssl/certs", "terminfo")  # and that of Java, which has a version in its name
-_TEXTS = {
-    "etc/passwd": f"root:x:0:0:root:/root:/bin/false\nguest:x:{GUEST_ID}:{GUEST_ID}:guest:/tmp:/bin/bash\n"
-    "nobody:x:65534:65534:nobody:/:/bin/false\n",
-    "etc/group": f"root:x:0:\nguest:x:{GUEST_ID}:\nnogroup:x:65534:\n",
-    "etc/hosts": "127.0.0.1 localhost redoma\n::1 localhost\n",
-    "etc/hostname": "redoma\n",
-    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
-}
-
-
-_SERVICES = b"ssh 22/tcp\ndomain 53/tcp\ndomain 53/udp\nhttp 80/tcp\nhttps 443/tcp\n"
-"""Where the host has no list of its own."""
 
 
 class Broken(Exception):
@@ -146,7 +132,7 @@ def populate(plan: dict[str, Any]) -> None:
         os.makedirs(path[1:])
     with step("bring in the system's programs"):
         show("usr", "usr")
-        for name in _SYSTEM:
+        for name in SYSTEM:
             if os.path.islink(f"/old/{name}"):
                 os.symlink(os.readlink(f"/old/{name}"), name)
             elif os.path.isdir(f"/old/{name}"):
@@ -161,20 +147,20 @@ def populate(plan: dict[str, Any]) -> None:
         project(plan["project"])
         plan["zygote"] |= place_for_changes(**plan["layers"])
     with step("make /etc"):
-        for path, text in _TEXTS.items():
+        for path, text in TEXTS.items():
             write(path, text.encode())
-        for name in _ETC_FILES:
+        for name in ETC_FILES:
             if (content := read(f"/old/etc/{name}")) is not None:
                 write(f"etc/{name}", content)
         if not os.path.exists("etc/services"):
-            write("etc/services", _SERVICES)
+            write("etc/services", SERVICES)
         os.symlink("../usr/lib/os-release", "etc/os-release")
-        for name in (*_ETC_TREES, *(name for name in os.listdir("/old/etc") if name.startswith("java-"))):
+        for name in (*ETC_TREES, *(name for name in os.listdir("/old/etc") if name.startswith("java-"))):
             if os.path.isdir(f"/old/etc/{name}"):
                 os.mkdir(f"etc/{name}")
                 show(f"etc/{name}", f"etc/{name}")
     with step("make /dev"):
-        for name in _DEVICES:
+        for name in DEVICES:
             if name == "zero" and not linux.landlock_abi():
                 continue  # see `setup.only_these_files`: nothing else can keep it from being written to
             write(f"dev/{name}", b"")
@@ -348,18 +334,17 @@ def restrict(target: str, attributes: int, proc: str = "/old/proc") -> None:
             linux.mount("none", place, "", linux.MS_REMOUNT | linux.MS_BIND | flags | attributes)
 
 
+_FLAGS = {"ro": linux.MS_RDONLY, "nosuid": linux.MS_NOSUID, "nodev": linux.MS_NODEV, "noexec": linux.MS_NOEXEC}
+
+
 def mounts_below(target: str, proc: str) -> list[tuple[str, int]]:
     """Every mount at a path and below it, with the flags that it has: a remount takes away those that it doesn't name,
     and in a user namespace that is refused. (How access times are kept stays as it is, if nothing is said of it.)"""
-    found = []
-    with open(f"{proc}/self/mountinfo", "rb") as file:
-        for line in file:
-            fields = line.split()
-            place = os.fsdecode(unescape(fields[4]))
-            if f"{place}/".startswith(f"{target}/"):
-                options = fields[5].split(b",")
-                found.append((place, sum(flag for name, flag in _FLAGS.items() if name in options)))
-    return found
+    return [
+        (mount.path, sum(flag for name, flag in _FLAGS.items() if name in mount.options))
+        for mount in read_mounts(f"{proc}/self")
+        if f"{mount.path}/".startswith(f"{target}/")
+    ]
 
 
 def other_mounts(target: str, proc: str) -> list[str]:
@@ -372,16 +357,6 @@ def why_no_overlay(error: OSError, target: str, proc: str) -> str:
     if error.errno == errno.EINVAL and (mounts := other_mounts(os.path.abspath(target), proc)):
         return f"something is mounted below it, at {os.path.relpath(mounts[0], os.path.abspath(target))}"
     return error.strerror or str(error)
-
-
-_FLAGS = {b"ro": linux.MS_RDONLY, b"nosuid": linux.MS_NOSUID, b"nodev": linux.MS_NODEV, b"noexec": linux.MS_NOEXEC}
-"""As mountinfo has them."""
-
-
-def unescape(path: bytes) -> bytes:
-    """A path as mountinfo has it, without the escapes for blanks."""
-    first, *others = path.split(b"\\")
-    return first + b"".join(bytes([int(other[:3], 8)]) + other[3:] for other in others)
 
 
 def show(source: str, target: str) -> None:

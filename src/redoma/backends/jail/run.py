@@ -15,7 +15,8 @@ import msgspec
 
 from ...lib.errors import BackendError
 from ...models import Isolation, Limits, Request, Status, Stream, Usage
-from ..base import Control, Outcome, Sink, ended_by, exceeded, uncancellable
+from ..base import MAX_LIMIT, Control, Outcome, Sink, uncancellable
+from ..endings import Ending
 from . import protocol, value
 from .cell import Cell
 from .received import Received
@@ -23,14 +24,14 @@ from .received import Received
 _CHUNK = 1 << 16
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the kernel is asked to
 _LOOK = 0.25  # seconds between two looks at the processor time of a cell
-_MOST_TAKEN = 96 << 20  # bytes of files and reports of one run
-_MOST_VALUE = 1 << 20
+_MAX_RECEIVED = 96 << 20  # bytes of files and reports of one run
+_MAX_VALUE = 1 << 20
 _SMALL = 4 << 10  # bytes of a value that are read sooner than a thread is found
-_MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
+_NO_SPACE = "free space on the disk fell too far while it ran, so it was ended"
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """From init alone."""
+    """What init, which the guest can't touch, says of the end: the wait status, why it ended the run, what it used."""
 
     status: int
     cause: str
@@ -39,10 +40,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the guest says of itself. It may say what it likes: its value and its words are its own."""
+    """What the guest says of itself. Hostile: it decides nothing but its own value and words."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
-    """Read by `value.decode`, and by nothing else: it has a budget."""
+    """To be read by `value.decode` alone, which has a budget."""
     exception: str | None = None
     error: str | None = None
     errno: int | None = None
@@ -52,6 +53,8 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Run:
+    """One request in one cell. With a `stage`, what it changes in its project is put there."""
+
     def __init__(
         self,
         request: Request,
@@ -65,7 +68,7 @@ class Run:
         self._received = Received(stage, request.limits) if stage is not None else None
         self._request, self._sink, self._cell, self._isolation = request, sink, cell, isolation
         self._control = control
-        self._dialogue: asyncio.Task[None] | None = None
+        self._input: asyncio.Task[None] | None = None
         self._env = {**env, **request.environment}
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
@@ -85,12 +88,18 @@ class Run:
         """Seconds of processor time that it took to arm the cell."""
 
     async def execute(self, *, processes_by_rlimit: bool, watched: bool) -> Outcome:
+        """Run to the end; everything of the cell is dead when this returns or raises.
+
+        `processes_by_rlimit`: whether the kernel counts processes by user namespace, so that a limit on them is the
+        cell's own. `watched`: whether init watches the memory, since no control group limits it. Raises `BackendError`
+        if the cell was lost.
+        """
         start = time.monotonic()
         limits = self._request.limits
         if self._cell.group is not None:
             self._cell.group.limit(limits.memory)
             self._before = self._cell.group.cpu() or 0.0
-        self._timers.append(self._loop.call_later(_LOOK, self._look))
+        self._timers.append(self._loop.call_later(_LOOK, self._check_cpu))
         self._timers.append(self._loop.call_later(limits.time, self._end, Status.TIMEOUT))
         try:
             self._begin(processes_by_rlimit, watched)
@@ -99,10 +108,10 @@ class Run:
             self._release()
             if not self._done.done() or self._done.cancelled():
                 self._cell.kill()
-                await uncancellable(self._dead())
+                await uncancellable(self._wait_until_dead())
         if self._verdict is None:
             self._cell.kill()
-            await uncancellable(self._dead())
+            await uncancellable(self._wait_until_dead())
         self._drain()
         wall = time.monotonic() - start
         if self._received is not None and self._verdict is not None:
@@ -113,7 +122,7 @@ class Run:
 
     def _begin(self, processes_by_rlimit: bool, watched: bool) -> None:
         request, limits = self._request, self._request.limits
-        most = min(limits.output_bytes, _MOST_VALUE)
+        most = min(limits.output_bytes, _MAX_VALUE)
         # To the guest first: where there is one processor to be had, init would take it from what is waited for.
         self._feed(
             self._cell.order.fileno(),
@@ -148,14 +157,14 @@ class Run:
         if self._control is None:
             self._feed(self._cell.stdin, request.stdin, last=True)
         else:
-            self._dialogue = self._loop.create_task(self._converse(self._control, self._cell.stdin))
+            self._input = self._loop.create_task(self._write_input(self._control, self._cell.stdin))
             self._loop.add_reader(self._cell.order.fileno(), self._started, self._control)
-        self._loop.add_reader(self._cell.control.fileno(), self._hear)
+        self._loop.add_reader(self._cell.control.fileno(), self._receive)
         for stream, number in self._open.items():
             self._loop.add_reader(number, self._pump, stream, number)
 
     def _feed(self, number: int, data: bytes, last: bool = False) -> None:
-        """Write what fits now, the rest when there is room. After its `last` word a descriptor of ours is closed."""
+        """Write what fits now, the rest when there is room. With `last`, the descriptor is closed after it."""
         waiting = self._feeding.pop(number, None)
         view = memoryview(data) if waiting is None else memoryview(bytes(waiting) + data) if data else waiting
         try:
@@ -172,8 +181,8 @@ class Run:
             os.close(number)
             self._cell.stdin = -1
 
-    async def _converse(self, control: Control, number: int) -> None:
-        """Its input: that of the request, then what is written while it runs."""
+    async def _write_input(self, control: Control, number: int) -> None:
+        """Write its input: that of the request, then what the caller writes while it runs."""
         data = memoryview(self._request.stdin or await control.read())
         while data:
             try:
@@ -193,13 +202,13 @@ class Run:
         self._loop.remove_writer(number)
 
     def _started(self, control: Control) -> None:
-        """The guest has become the program: the socket that its order came on is closed. Signals are its own now."""
+        """The guest has become the program, since it closed the order socket: pass signals on from now."""
         self._loop.remove_reader(self._cell.order.fileno())
         control.deliver_signals(lambda number: self._feed(self._cell.control.fileno(), bytes([number])))
 
     # --- out ---
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             data = self._cell.control.recv(_CHUNK)
         except BlockingIOError:
@@ -235,22 +244,22 @@ class Run:
             self._left_out[name] = why.decode("utf-8", "replace")
         elif kind in (protocol.ENTRY, protocol.DATA) and self._received is not None:
             (self._received.entry if kind == protocol.ENTRY else self._received.data)(payload)
-            self._be_patient()
+            self._extend_grace()
             return
         else:
             raise protocol.Malformed(f"a frame of kind {kind!r} from a running cell")
         self._taken += len(payload)
-        if len(self._files) + len(self._left_out) > 2000 or self._taken > _MOST_TAKEN:
+        if len(self._files) + len(self._left_out) > 2000 or self._taken > _MAX_RECEIVED:
             raise protocol.Malformed("more than a cell brings back")
 
-    def _be_patient(self) -> None:
-        """Init has ended the run and is sending what it left: as long as something comes it is not in the way."""
+    def _extend_grace(self) -> None:
+        """Init has ended the run and is sending its changes: give it more time as long as something comes."""
         if self._ending is not None:
             self._timers.pop().cancel()
             self._timers.append(self._loop.call_later(_GRACE, self._cell.kill))
 
     def _pump(self, stream: Stream, number: int) -> bool:
-        """Pass on what there is. False at the end of it."""
+        """Pass a piece of output on. Returns False if there is none now."""
         try:
             data = os.read(number, _CHUNK)
         except BlockingIOError:
@@ -265,13 +274,13 @@ class Run:
         return True
 
     def _drain(self) -> None:
-        """Everything of the cell is dead: what is in the pipes is all that will come."""
+        """Read the rest of the output. Everything of the cell is dead, so no more will come."""
         for stream, number in list(self._open.items()):
             while self._pump(stream, number):
                 continue
 
     def _end(self, ending: Status) -> None:
-        """Ask init to end it and to say what it used; insist if it doesn't answer."""
+        """Ask init to end the run and to report; kill the cell if it doesn't answer in time."""
         if self._ending is not None or self._done.done():
             return
         self._ending = ending
@@ -287,7 +296,7 @@ class Run:
             self._done.set_result(None)
 
     def _release(self) -> None:
-        """Nothing of ours stays with the loop."""
+        """Take everything of ours off the event loop."""
         for timer in self._timers:
             timer.cancel()
         self._loop.remove_reader(self._cell.control.fileno())
@@ -299,13 +308,13 @@ class Run:
         if self._control is not None:
             self._control.close()
             self._loop.remove_reader(self._cell.order.fileno())
-        if self._dialogue is not None:
+        if self._input is not None:
             # It does nothing any more, not even with the loop: the number of that pipe may soon be another's.
-            self._dialogue.cancel()
+            self._input.cancel()
             if self._cell.stdin >= 0:
                 self._loop.remove_writer(self._cell.stdin)
 
-    async def _dead(self) -> None:
+    async def _wait_until_dead(self) -> None:
         """Wait until the kernel has ended the cell."""
         handle, dead = self._cell.handle, self._loop.create_future()
         self._loop.add_reader(handle, dead.cancel)
@@ -319,8 +328,8 @@ class Run:
     # --- what it comes to ---
 
     async def _value(self) -> Any:
-        """What the guest says that its last expression was. To read a large one takes its time, which is not the
-        event loop's: other runs end by its clock."""
+        """The value of the last expression, as the guest reports it. A large one is read on a thread: other runs depend
+        on the event loop for their time limits."""
         data = bytes(self._report.value)
         return _decoded(data) if len(data) <= _SMALL else await asyncio.to_thread(_decoded, data)
 
@@ -336,16 +345,12 @@ class Run:
                 or "its init, its keeper or its zygote was killed from outside",
                 next="run it again",
             )
-        status, error, code = self._ended(verdict, out_of_memory)
         peak = group.peak() if group is not None else None
         memory = peak if peak is not None else verdict.memory if verdict else None
-        report = self._report
-        return Outcome(
-            status=status,
-            exit_code=code,
-            value=found if status is Status.OK else None,
-            exception=_name(report.exception) if status in (Status.ERROR, Status.MEMORY) else None,
-            error=error,
+        return self._ended(verdict, out_of_memory).outcome(
+            self._request.limits,
+            value=found,
+            exception=_name(self._report.exception),
             isolation=self._isolation,
             usage=Usage(wall=wall, cpu=self._cpu(), memory=memory),
             seed=self._cell.seed if self._request.language == "python" else None,
@@ -355,49 +360,46 @@ class Run:
         )
 
     def _cpu(self) -> float | None:
-        """What the kernel has counted for the whole cell, if it did; init sees only what was waited for."""
+        """Processor time of the whole cell as the kernel counts it, if it does; init only knows of processes that were
+        waited for."""
         counted = self._cell.group.cpu() if self._cell.group is not None else None
         counted = None if counted is None else counted - self._before
         told = self._verdict.cpu if self._verdict else None
         return max((used for used in (counted, told) if used is not None), default=None)
 
-    def _look(self) -> None:
-        """Now and then: has the cell used up its processor time?"""
+    def _check_cpu(self) -> None:
+        """Every now and then, end the run if its processor time is used up."""
         if (self._cpu() or 0.0) > self._request.limits.cpu:
             self._used_up = True
             self._end(Status.TIMEOUT)
         else:
-            self._timers[0] = self._loop.call_later(_LOOK, self._look)
+            self._timers[0] = self._loop.call_later(_LOOK, self._check_cpu)
 
-    def _ended(self, verdict: Verdict | None, out_of_memory: bool) -> tuple[Status, str | None, int | None]:
-        limits, report = self._request.limits, self._report
-        if out_of_memory:
-            return Status.MEMORY, None, None
-        if self._flooded and self._ending in (None, Status.OUTPUT):
-            return Status.OUTPUT, None, None
+    def _ended(self, verdict: Verdict | None, out_of_memory: bool) -> Ending:
+        """What init and the kernel say of the end; what the guest says counts only for one that failed by itself."""
+        flooded = self._flooded and self._ending in (None, Status.OUTPUT)
         if verdict is None or verdict.cause == "end":
-            return self._ending or Status.KILLED, exceeded("cpu", limits) if self._used_up else None, None
-        match verdict.cause:
-            case "memory":
-                return Status.MEMORY, None, None
-            case "cpu":
-                return Status.TIMEOUT, exceeded("cpu", limits), None
-            case "processes" | "disk":
-                return Status.KILLED, exceeded(verdict.cause, limits), None
-            case "space":
-                return Status.KILLED, "free space on the disk fell too far while it ran, so it was ended", None
-        code = _exit_code(verdict.status)
-        if code < 0:
-            if -code == signal.SIGXCPU:
-                return Status.TIMEOUT, exceeded("cpu", limits), None
-            return Status.KILLED, ended_by(-code, limits), 128 - code
-        if code == 0:
-            return Status.OK, None, 0
-        if report.memory:
-            return Status.MEMORY, None, None
-        if report.broken and code in (125, 126, 127):
-            return Status.ERROR, f"could not {report.broken[:1000]}{_hint(report, limits)}", code
-        return Status.ERROR, (report.error or "") + _hint(report, limits) or None, code
+            stopped, limit = self._ending or Status.KILLED, "cpu" if self._used_up else ""
+            return Ending(out_of_memory=out_of_memory, flooded=flooded, stopped=stopped, limit=limit)
+        if verdict.cause == "space":
+            return Ending(out_of_memory=out_of_memory, flooded=flooded, killed=_NO_SPACE)
+        if verdict.cause in ("memory", "cpu", "processes", "disk"):
+            return Ending(out_of_memory=out_of_memory, flooded=flooded, limit=verdict.cause)
+        limit, code, report = "", _exit_code(verdict.status), self._report
+        if code == -signal.SIGXCPU:
+            limit = "cpu"
+        elif code > 0 and report.memory:
+            limit = "memory"
+        hint = _hint(report, self._request.limits)
+        return Ending(
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            out_of_memory=out_of_memory,
+            flooded=flooded,
+            limit=limit,
+            broken=f"{report.broken[:1000]}{hint}" if report.broken and code in (125, 126, 127) else "",
+            error=f"{report.error or ''}{hint}" if code > 0 else None,
+        )
 
 
 def _decoded(data: bytes) -> Any:
@@ -415,7 +417,7 @@ def _exit_code(status: int) -> int:
 
 
 def _name(claimed: str | None) -> str | None:
-    """The guest names its exception; what is no name is not passed on."""
+    """The name of the guest's exception; None if what it claims is no name."""
     return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None
 
 
@@ -442,11 +444,11 @@ def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
     if watched:
         # Only against one sudden huge allocation, which would be there before the next look.
         wanted["RLIMIT_DATA"] = 2 * limits.memory + (1 << 30)
-    return {name: min(number, _MOST) for name, number in wanted.items()}
+    return {name: min(number, MAX_LIMIT) for name, number in wanted.items()}
 
 
 def _hint(report: Report, limits: Limits) -> str:
-    """Which limit stands behind an error that only names its symptom."""
+    """The limit behind an error that only names its symptom; empty if there is none."""
     match report.errno:
         case errno.ENOSPC:
             return f" (its files may have {limits.disk} bytes together, and be {limits.files})"

@@ -20,23 +20,23 @@ from collections.abc import Callable
 from typing import Any
 
 from redoma.backends import linux
-from redoma.backends.jail.root import (
+from redoma.backends.jail.configuration import (
     CHANGES,
     EMPTY,
+    HOST_NAME,
+    NAMESPACES,
     OVERLAY_OPTIONS,
     PROJECT,
+    RUN_BYTES,
     WRITABLE,
-    enter_user_namespace,
-    put,
-    step,
-    why_no_overlay,
+    WRITABLE_DEVICES,
 )
+from redoma.backends.jail.root import enter_user_namespace, put, step, why_no_overlay
 
 Spec = dict[str, Any]
 Step = tuple[str, Callable[[Spec], None]]
 
 _PRIVATE = linux.MS_NOSUID | linux.MS_NODEV
-RUN_BYTES = 12 << 20  # /run: the code and the report
 
 
 def take(steps: tuple[Step, ...], spec: Spec) -> None:
@@ -48,18 +48,14 @@ def take(steps: tuple[Step, ...], spec: Spec) -> None:
 
 # --- the keeper: namespaces ---
 
-_NAMESPACES = {
-    "net": linux.CLONE_NEWNET,
-    "ipc": linux.CLONE_NEWIPC,
-    "uts": linux.CLONE_NEWUTS,
-    "cgroup": linux.CLONE_NEWCGROUP,
-}
+_OPTIONAL = [name for name in NAMESPACES if name not in ("mount", "pid")]
+"""Those that a test may leave out."""
 
 
 def namespaces(spec: Spec) -> None:
-    wanted = linux.CLONE_NEWNS | linux.CLONE_NEWPID
-    for name, flag in _NAMESPACES.items():
-        if name not in spec["without"]:
+    wanted = 0
+    for name, flag in NAMESPACES.items():
+        if name not in _OPTIONAL or name not in spec["without"]:
             wanted |= flag
     enter_user_namespace(wanted)
 
@@ -136,7 +132,7 @@ def own_processes(spec: Spec) -> None:
 
 def own_name(spec: Spec) -> None:
     if "uts" not in spec["without"]:
-        socket.sethostname("redoma")
+        socket.sethostname(HOST_NAME)
         linux.set_domain("")
 
 
@@ -215,9 +211,8 @@ def only_these_files(spec: Spec) -> None:
         return  # the mounts say the same; `probe` tells that this second layer isn't there
     everything = linux.landlock_rights(abi) & ~(linux.ACCESS_MAKE_CHAR | linux.ACCESS_MAKE_BLOCK)
     look = linux.ACCESS_EXECUTE | linux.ACCESS_READ_FILE | linux.ACCESS_READ_DIR
-    # Not /dev/zero: a shared mapping of it is memory that belongs to no process, and so escapes a watcher.
     device = linux.ACCESS_READ_FILE | linux.ACCESS_WRITE_FILE | linux.ACCESS_IOCTL_DEV
-    devices = [f"/dev/{name}" for name in ("null", "full", "random", "urandom", "pts")]
+    devices = [f"/dev/{name}" for name in WRITABLE_DEVICES]
     writable = [*WRITABLE, *([spec["project"]] if spec["workspace"] == "overlay" else [])]
     linux.landlock(
         abi,
@@ -243,7 +238,7 @@ GUEST: tuple[Step, ...] = (
     ("descriptors", only_its_streams),
 )
 
-LAYERS = tuple(dict.fromkeys([*_NAMESPACES, *(name for name, _ in (*KEEPER, *INIT, *GUEST))]))
+LAYERS = tuple(dict.fromkeys([*_OPTIONAL, *(name for name, _ in (*KEEPER, *INIT, *GUEST))]))
 """Every name that `without` may have."""
 
 

@@ -226,7 +226,7 @@ def _scalar(tag: str, text: str) -> Any:
 
 _EXACT = {"datetime": ("datetime", "date", "time", "timedelta"), "decimal": ("Decimal",)}
 _EXACT_NAMES = frozenset(name for names in _EXACT.values() for name in names)
-_LONGEST_EXACT = 5000
+_MAX_EXACT = 5000
 
 
 @functools.cache
@@ -245,7 +245,7 @@ def _spelt(value: Any, name: str) -> str:
 
 
 def _exact(name: str, text: str) -> Any:
-    if len(text) > _LONGEST_EXACT:
+    if len(text) > _MAX_EXACT:
         raise ValueError(f"not a {name}")
     try:
         return _read_exact(name, text)
@@ -259,7 +259,7 @@ def _read_exact(name: str, text: str) -> Any:
 
     if name == "Decimal":
         number = Decimal(text)
-        if number.is_finite() and abs(number.adjusted()) > _LONGEST_EXACT:
+        if number.is_finite() and abs(number.adjusted()) > _MAX_EXACT:
             raise ValueError("not a Decimal that anybody uses")  # to compute with it could take for ever
         return _unhashable()(number)
     if name == "timedelta":

@@ -25,7 +25,7 @@ from ...lib.errors import BackendUnavailable, InvalidRequest, RedomaError
 from ...lib.extras import pip_install
 from ...models import Isolation, Limits, Request, Status, Stream
 from ..base import Backend, Capabilities, Control, Outcome, Sink, uncancellable
-from ..inside import is_seen_in_cells
+from ..jail.launch import is_seen_in_cells
 from . import host
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _PACKAGES = str(Path(__file__).parents[3])
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do"):
-    """A question of a script's. Text is in them as Lua has it: see `as_bytes` and `as_text`."""
+    """A request of a script. Its strings are Lua's bytes, one character each: see `as_bytes` and `as_text`."""
 
 
 class Print(_Asked, frozen=True, tag="print"):
@@ -105,7 +105,7 @@ _decoder: msgspec.json.Decoder[Print | Question] = msgspec.json.Decoder(Print | 
 
 
 def as_bytes(latin: str) -> bytes:
-    """A string of Lua's, which is bytes."""
+    """The bytes of a Lua string. Raises `InvalidRequest` if it is none."""
     try:
         return latin.encode("latin-1")
     except UnicodeEncodeError:  # from no host of ours
@@ -113,22 +113,23 @@ def as_bytes(latin: str) -> bytes:
 
 
 def as_text(latin: str) -> str:
-    """A string of Lua's that is text, or the name of something."""
+    """The text of a Lua string that should be UTF-8, such as a name."""
     return as_bytes(latin).decode("utf-8", "surrogateescape")
 
 
 def as_latin(text: str) -> str:
+    """Text as a Lua string, one character for each byte."""
     return text.encode("utf-8", "backslashreplace").decode("latin-1")
 
 
 class Broker(Protocol):
-    """Who does what a script asks for."""
+    """Carries out what a script asks for."""
 
     async def answer(self, question: Question) -> Answer:
-        """Raises `RedomaError` for what can't be done; the script gets nil and its words."""
+        """The answer to a question. Raises `RedomaError` if it can't be done: the script gets nil and the message."""
 
     async def aclose(self) -> None:
-        """The script has ended: so does everything that it has started."""
+        """The script has ended: end everything that it has started."""
 
 
 Boot = Callable[[host.Told], str]
@@ -136,23 +137,24 @@ Boot = Callable[[host.Told], str]
 
 
 def cells() -> JailBackend:
-    """With a Lua state in each; made when they are asked for, and none ahead."""
+    """A jail with a Lua state in each cell. None is made ahead of time."""
     from ..jail import JailBackend
 
     return JailBackend(minimum=0, preload=("lupa.lua54",), prelude=host.__name__)
 
 
 def in_cell(told: host.Told) -> str:
+    """The code that runs a script in one of `cells`."""
     return f"{host.PROGRAM}({told!r})"
 
 
 def on_host(told: host.Told) -> str:
-    """Without a boundary but Lua itself: for scripts that are trusted."""
+    """The code that runs a script on the host, with no boundary but Lua itself: for trusted scripts."""
     return f"import sys; sys.path.append({_PACKAGES!r}); from redoma.backends.lua import host; host.run({told!r})"
 
 
 class LuaBackend:
-    """Runs one script on another backend, whose name it has."""
+    """Runs Lua scripts on another backend, `inner`, and under its name. `boot` gives the code that does so there."""
 
     def __init__(self, inner: Backend, broker: Broker, boot: Boot) -> None:
         self.name, self.reach = inner.name, inner.reach
@@ -203,7 +205,7 @@ class LuaBackend:
         await self._broker.aclose()
 
     async def aclose(self) -> None:
-        """The other backend is somebody else's."""
+        """Does nothing: the other backend belongs to the caller."""
 
 
 def _with_layer(isolation: Isolation) -> Isolation:
@@ -211,7 +213,7 @@ def _with_layer(isolation: Isolation) -> Isolation:
 
 
 class _Channel:
-    """Our end of it."""
+    """Our end of the channel to a script. Everything that comes is taken for an attacker's."""
 
     def __init__(self, sink: Sink, broker: Broker) -> None:
         self._sink, self._broker = sink, broker
@@ -219,16 +221,16 @@ class _Channel:
         self._asked: asyncio.Queue[Question] = asyncio.Queue()
         self._waits = False
         self.malformed = ""
-        """Why what came is not what a host sends."""
+        """Why the script was ended: what came was no message of our host."""
 
     def feed(self, stream: Stream, data: bytes) -> bool:
-        """Takes what comes out of the cell. False ends it."""
+        """Take output of the cell, as a `Sink`: returning False ends the run."""
         if stream == "stderr":
             return self._sink(stream, data)
         self._buffer += data
         while not self.malformed and len(self._buffer) >= _HEADER.size:
             (size,) = _HEADER.unpack_from(self._buffer)
-            if size > host.MOST_FRAME:
+            if size > host.MAX_FRAME:
                 self.malformed = f"it sent a message of {size} bytes, which no script's host does, and was ended"
                 break
             end = _HEADER.size + size
@@ -256,7 +258,7 @@ class _Channel:
         return True
 
     async def serve(self, control: Control) -> None:
-        """Answer, one after the other, until we are cancelled."""
+        """Answer the questions one after the other, until cancelled."""
         while True:
             answer = await self._answer(await self._asked.get())
             payload = msgspec.json.encode(answer)

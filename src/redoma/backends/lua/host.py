@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypedDict
 
 PROGRAM = "lua"
 """What the code in a cell calls `run`."""
-MOST_FRAME = 1 << 20
+MAX_FRAME = 1 << 20
 """Bytes of one question."""
 
 _HEADER = struct.Struct("!I")
@@ -43,7 +43,7 @@ _FIELDS = {
 
 
 class Told(TypedDict):
-    """What is to be run. It travels into a cell as the text of a dictionary, so all of it is plain."""
+    """The script to run. It travels into a cell as the text of a dictionary, so all of it is plain data."""
 
     source: str
     name: str
@@ -51,7 +51,7 @@ class Told(TypedDict):
 
 
 class LuaError(Exception):
-    """The script failed. What the interpreter's own exceptions say would be about us."""
+    """The script failed. Used instead of lupa's exceptions, whose tracebacks would show our own code."""
 
     def __init__(self, message: str, trace: str) -> None:
         super().__init__(message)
@@ -63,13 +63,13 @@ _state: list[Run] = []
 
 
 def arm() -> dict[str, Any]:
-    """In a guest that has nobody's code yet: a state that is ready."""
+    """Make a state ahead of time, in a guest that has no code yet. Returns the names that the code will find."""
     _state.append(make())
     return {PROGRAM: run}
 
 
 def make() -> Run:
-    """A state, as the function that runs a script in it."""
+    """Make a Lua state. Returns the function that runs a script in it."""
     import lupa.lua54 as lupa
 
     runtime = lupa.LuaRuntime(
@@ -85,7 +85,7 @@ def make() -> Run:
 
 
 def run(told: Told) -> None:
-    """The whole of what a cell is asked to do."""
+    """Run a script: all that a cell is asked to do. Raises `LuaError` if it fails."""
     sys.excepthook = _complain
     world = _state.pop() if _state else make()
     found = world(_source(told["source"]), *map(_latin, (told["name"], *told["arguments"])))
@@ -98,7 +98,7 @@ def run(told: Told) -> None:
 
 
 def _source(text: str) -> str:
-    """A first line that is for the kernel or a shell is none of Lua's; its end is kept, or all lines would be off."""
+    """Remove a first line that is for the kernel or a shell (`#!`), but not its end: line numbers must stay right."""
     text = text.removeprefix("\ufeff")
     if text.startswith("#"):
         text = "".join(text.partition("\n")[1:])
@@ -128,14 +128,14 @@ def _nothing(*_: object) -> NoReturn:
 
 
 def _ask(method: str, *given: Any) -> tuple[Any, ...]:
-    """What Lua calls. Whether it was done, and the answer or what went wrong; nothing for an answer that is nil."""
+    """Called by Lua. Returns whether it was done, and the answer or the error; nothing more for nil."""
     if method == "exit":
         os._exit(given[0] & 0xFF)
     payload = json.dumps(_question(method, given), ensure_ascii=False).encode()
-    if len(payload) > MOST_FRAME:
+    if len(payload) > MAX_FRAME:
         return (
             False,
-            f"{method} is too large: {len(payload)} bytes, where {MOST_FRAME} cross. Next: pass less at a time",
+            f"{method} is too large: {len(payload)} bytes, where {MAX_FRAME} cross. Next: pass less at a time",
         )
     _write(1, _HEADER.pack(len(payload)) + payload)
     if method == "print":

@@ -23,8 +23,8 @@ from ...lib.errors import BackendError, BackendUnavailable, Unsupported
 from ...lib.extras import pip_install
 from ...models import Isolation, KiB, Limits, MiB, Request, Seed, Status, Stream, Usage
 from ...models.reach import NOTHING
-from ..base import Capabilities, Control, Outcome, Sink, exceeded, new_seed
-from ..inside import is_seen_in_cells
+from ..base import MAX_LIMIT, Capabilities, Control, Outcome, Sink, exceeded, new_seed
+from ..jail.launch import is_seen_in_cells
 from ..scratch import scratch
 from . import session
 
@@ -41,14 +41,13 @@ _LAYERS = {
     "network": "none",
 }
 _OURS = 64 * MiB  # of a cell's memory: the pool's interpreter, and the worker before it has run anything
-_MOST = 2**62
 
 _first_used_in = 0
 """The process in which monty's runtime was started. A fork shares its epoll instance, and then both hang."""
 
 
 class _Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What comes out of a cell, checked. See `session.Ended`."""
+    """`session.Ended` as it comes out of a cell, checked."""
 
     status: str
     value: Any
@@ -65,7 +64,7 @@ class MontyBackend:
 
     def __init__(self, *, workers: int | None = None, cells: bool = True) -> None:
         self._workers = workers or max(4, os.cpu_count() or 1)
-        self._outside = None if cells else _Outside(self._workers)
+        self._without_cells = None if cells else _WithoutCells(self._workers)
         self._cells: JailBackend | None = None
         self._had_a_cell = False
 
@@ -75,7 +74,7 @@ class MontyBackend:
             try:
                 isolation = _together(isolation, cells.capabilities().isolation)
             except BackendUnavailable:  # not on this system or kernel; on others, the first run tells
-                self._here()
+                self._do_without_cells()
         return Capabilities(
             languages=frozenset({"python"}),
             isolation=isolation,
@@ -100,23 +99,23 @@ class MontyBackend:
             except BackendUnavailable as error:
                 if self._had_a_cell:  # then this host has them, and a run is not worth less for a bad day of the jail's
                     raise
-                self._here()
+                self._do_without_cells()
                 if lacking := _alone().lacking(request.require):
                     raise Unsupported(
                         f"monty has no {', '.join(lacking)} here", why=f"{error.what}: {error.why}", next=error.next
                     ) from error
-        return await self._here().run(request, sink)
+        return await self._do_without_cells().run(request, sink)
 
-    def _here(self) -> _Outside:
-        """From now on without cells."""
-        self._outside = self._outside or _Outside(self._workers)
-        return self._outside
+    def _do_without_cells(self) -> _WithoutCells:
+        """Do without cells from now on."""
+        self._without_cells = self._without_cells or _WithoutCells(self._workers)
+        return self._without_cells
 
     def _jail(self) -> JailBackend | None:
-        """Cells with a worker in each, armed ahead of time. None where they can't be had."""
-        if self._outside is None and self._cells is None and not _is_seen_in_cells():
-            self._here()
-        if self._outside is None and self._cells is None:
+        """The jail whose cells have a worker each, armed ahead of time; None if we do without."""
+        if self._without_cells is None and self._cells is None and not _is_seen_in_cells():
+            self._do_without_cells()
+        if self._without_cells is None and self._cells is None:
             from ..jail import JailBackend
 
             self._cells = JailBackend(
@@ -126,7 +125,7 @@ class MontyBackend:
                 prelude=session.__name__,
                 programs={session.PROGRAM: _worker()},
             )
-        return self._cells if self._outside is None else None
+        return self._cells if self._without_cells is None else None
 
     async def _run_in_cell(self, cells: JailBackend, request: Request, sink: Sink) -> Outcome:
         limits, usual = request.limits, Limits()
@@ -141,10 +140,10 @@ class MontyBackend:
                 # Those of the interpreter hold first. These are for a worker that has got out of it; the interpreter's
                 # memory may be there twice, when its value or its files are handed to the pool.
                 cpu=limits.cpu + 1,
-                memory=min(2 * limits.memory + given + _OURS, _MOST),
+                memory=min(2 * limits.memory + given + _OURS, MAX_LIMIT),
                 disk=max(usual.disk, given),
                 files=max(usual.files, 2 * sum(path.count("/") + 1 for path in request.files)),
-                output_bytes=session.MOST_REPORT,
+                output_bytes=session.MAX_REPORT,
             ),
         )
         found = await cells.run(inside, sink)
@@ -162,14 +161,14 @@ class MontyBackend:
         return _outcome(ended, limits, isolation, usage)
 
     async def aclose(self) -> None:
-        if self._outside is not None:
-            await self._outside.aclose()
+        if self._without_cells is not None:
+            await self._without_cells.aclose()
         if self._cells is not None:
             await self._cells.aclose()
 
 
 def _alone() -> Isolation:
-    """What Monty itself puts between a run and the host."""
+    """The isolation that Monty itself provides. Raises `BackendUnavailable` if it is not installed."""
     try:
         import pydantic_monty
     except ImportError as error:
@@ -245,8 +244,8 @@ def _outcome(ended: _Ended, limits: Limits, isolation: Isolation, usage: Usage) 
 # --- where no cell can be had ---
 
 
-class _Outside:
-    """The pool in our own process.
+class _WithoutCells:
+    """Monty without the jail: its pool of workers in our own process.
 
     The synchronous one, on threads of ours: with the asynchronous one a thread of its own calls into the event loop,
     and aborts the whole process when the interpreter happens to be shutting down at that moment (seen with 1.4.0).
@@ -321,7 +320,7 @@ class _Run:
         self._deadline = 0.0
 
     def stop(self, ending: Status) -> None:
-        """End it now: the worker is killed through a descriptor, so never another process that got its number."""
+        """End it now. The worker is killed through a pidfd, so never another process that got its id."""
         with self._lock:
             self._ending = self._ending or ending
             self._stopped.set()
@@ -360,7 +359,7 @@ class _Run:
                 signal.pidfd_send_signal(self._worker, signal.SIGKILL)
 
     def _reap(self) -> None:
-        """The worker is used up. The pool lets go of it without waiting, which would leave a zombie behind."""
+        """Kill and reap the worker. The pool drops it without waiting, which would leave a zombie behind."""
         with self._lock:
             worker, self._worker = self._worker, -1
         if worker >= 0:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from redoma.backends.jail import value as outward
-from redoma.backends.jail.root import PROGRAMS
+from redoma.backends.jail.configuration import PROGRAMS
 
 if TYPE_CHECKING:
     import pydantic_monty
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 HOME = "/workspace"
 """Where the request's files are, in the interpreter's virtual file system; in a cell, in the real one too."""
 PROGRAM = "monty"
-"""What the worker's program is called inside, among `jail.root.PROGRAMS`."""
-MOST_REPORT = 2 << 20
+"""What the worker's program is called inside, among `jail.configuration.PROGRAMS`."""
+MAX_REPORT = 2 << 20
 """Bytes of all there is to say of a run in a cell, beside what it printed."""
 
 _HOST_CALLS = 100_000  # input(), environment, sleep and file operations of one run; each is a round trip to us
-_MOST_ERROR = 64 << 10  # far more than is shown: what is cut off here is cut before secrets are taken out
+_MAX_ERROR = 64 << 10  # far more than is shown: what is cut off here is cut before secrets are taken out
 _MAX_DEPTH = 90  # a little less than what comes out of a cell, in which it is one thing among others
 _MAX_ITEMS = 99_000
 _MAX_INT_BITS = 14_000  # beyond about 4300 digits CPython refuses to print an int, and so would every caller
 
 
 class Told(TypedDict):
-    """What is to be run. It travels into a cell as the text of a dictionary, so all of it is plain."""
+    """The code to run, and its limits. It travels into a cell as the text of a dictionary, so it is plain data."""
 
     code: str
     env: dict[str, str]
@@ -55,7 +55,7 @@ class Told(TypedDict):
 
 
 class Ended(TypedDict):
-    """How it ended, in words of Monty's. It comes out of a cell as the value of an expression: plain, too."""
+    """How it ended, in Monty's terms. It comes out of a cell as the value of an expression, so it is plain data too."""
 
     status: Literal["ok", "error", "timeout", "cpu", "memory", "unsupported", "crashed"]
     value: Any
@@ -69,7 +69,7 @@ def ended(status: Any, **more: Any) -> Ended:
 
 
 def start(workers: int, *, binary: str | None = None, checkouts: int = 1) -> pydantic_monty.Monty:
-    """A pool that is ready. A worker serves one run: whatever that did to its interpreter dies with it."""
+    """Start a pool of workers. A worker serves one run: whatever that did to its interpreter dies with it."""
     import pydantic_monty
 
     pool = pydantic_monty.Monty(binary_path=binary, max_processes=workers, max_checkouts_per_worker=checkouts)
@@ -77,7 +77,7 @@ def start(workers: int, *, binary: str | None = None, checkouts: int = 1) -> pyd
 
 
 def checkout(pool: pydantic_monty.Monty, told: Told) -> pydantic_monty.MontySession:
-    """A worker of our own, once it is entered."""
+    """A session with a worker of its own, which it gets when it is entered."""
     return pool.checkout(
         script_name="main.py",
         limits={
@@ -94,7 +94,8 @@ def checkout(pool: pydantic_monty.Monty, told: Told) -> pydantic_monty.MontySess
 
 
 class Feed:
-    """What the code gets to see of a world, and what becomes of it there."""
+    """Runs code in a session, and answers what it asks: output goes to `say`, sleeps to `wait`, input comes from
+    `read`."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Feed:
         self.deadline, self._cpu_deadline = start + told["time"], start + told["cpu"]
 
     def run(self, session: pydantic_monty.MontySession, files: str | None) -> Ended:
-        """`files` is the directory that holds those of the request, if there are any."""
+        """Run the code to its end. `files` is the directory that holds the files of the request, if there are any."""
         import pydantic_monty as monty
 
         mount = None
@@ -135,7 +136,7 @@ class Feed:
         except (monty.MontySyntaxError, monty.MontyRuntimeError) as failure:
             return self._failed(failure)
         except monty.MontyError as failure:
-            return ended("crashed", error=str(failure)[:_MOST_ERROR])
+            return ended("crashed", error=str(failure)[:_MAX_ERROR])
         finally:
             if mount is not None:
                 mount.close()
@@ -152,14 +153,15 @@ class Feed:
         # error has a single frame that belongs to no function, which code that runs can't imitate: whatever that raises
         # carries at least the frame of its module.
         if exception == "NotImplementedError" and len(frames) == 1 and frames[0].function_name is None:
-            return ended("unsupported", error=error.partition(": ")[2][:_MOST_ERROR], line=frames[0].line)
+            return ended("unsupported", error=error.partition(": ")[2][:_MAX_ERROR], line=frames[0].line)
         status = self._status_of(exception, error)
         if status in ("error", "memory"):
             self._say("stderr", failure.display("traceback") + "\n")
-        return ended(status, exception=exception, error=error[:_MOST_ERROR])
+        return ended(status, exception=exception, error=error[:_MAX_ERROR])
 
     def _status_of(self, exception: str, error: str) -> str:
-        """Told by the clock and by the interpreter's own words: code may raise errors of the same types itself."""
+        """The status for a failure. Goes by the clock and by Monty's own messages, since code may raise errors of the
+        same types itself."""
         now = time.monotonic()
         if exception == "TimeoutError" and now >= self.deadline:
             return "timeout"
@@ -178,7 +180,7 @@ class Feed:
         return self._lines.pop()
 
     def _answer(self, *, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], **_: Any) -> Any:
-        """The code's questions to an operating system: its own variables and a sleep, and nothing else."""
+        """Answer a system call of the code: its own variables and a sleep, and nothing else."""
         from pydantic_monty import NOT_HANDLED
 
         if name == "os.environ":
@@ -238,7 +240,7 @@ _kept: list[Any] = []
 
 
 def arm() -> dict[str, Any]:
-    """In a guest that has nobody's code yet: a worker that waits, and has answered once."""
+    """Start a worker ahead of time, in a guest that has no code yet, and let it answer once."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker that has died is an error, and not our end
     for which, number in _RLIMITS.items():
         resource.setrlimit(which, (number, number))
@@ -255,7 +257,7 @@ def arm() -> dict[str, Any]:
 
 
 def run(told: Told) -> Ended:
-    """The whole of what a cell is asked to do."""
+    """Run the code: all that a cell is asked to do."""
     import pydantic_monty as monty
 
     session = checkout(_kept[0], told)
@@ -263,15 +265,15 @@ def run(told: Told) -> Ended:
     try:
         session.__enter__()
     except (OSError, RuntimeError, monty.MontyError) as error:
-        return ended("crashed", error=str(error)[:_MOST_ERROR])
+        return ended("crashed", error=str(error)[:_MAX_ERROR])
     worker = session.worker_pid
     feed = Feed(told, say=_write, wait=time.sleep, read=sys.stdin.buffer.read)
     found = feed.run(session, HOME if told["files"] else None)
     if worker is not None:
         with suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)  # it dies while we report, and nobody has to wait for it afterwards
-    report: Any = outward.encode(found, MOST_REPORT)
-    if report[0] != "dict" or len(json.dumps(report)) > 2 * MOST_REPORT:  # it would not arrive
+    report: Any = outward.encode(found, MAX_REPORT)
+    if report[0] != "dict" or len(json.dumps(report)) > 2 * MAX_REPORT:  # it would not arrive
         found["value"] = f"<{type(found['value']).__name__}, too large to return>"
     return found
 

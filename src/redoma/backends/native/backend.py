@@ -24,8 +24,9 @@ import msgspec
 from ...lib.errors import BackendError, BackendUnavailable
 from ...models import Isolation, Limits, Request, Status, Stream, Usage
 from ...models.reach import HOST
-from ..base import Capabilities, Control, Outcome, Sink, ended_by, exceeded, uncancellable
+from ..base import MAX_LIMIT, Capabilities, Control, Outcome, Sink, uncancellable
 from ..collect import collect
+from ..endings import Ending
 from ..scratch import scratch
 
 _PACKAGES = str(Path(__file__).parents[3])
@@ -47,6 +48,8 @@ _GRACE = 5.0  # seconds a supervisor has to kill and reap before it is given up
 
 
 class NativeBackend:
+    """Runs on the host itself, without a boundary."""
+
     name = "native"
     reach = HOST
 
@@ -108,13 +111,16 @@ class _Run:
         return self._outcome(report.result(), time.monotonic() - start)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
+        # A bare interpreter: nothing of our environment, site-packages or working directory.
+        command = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGES]
         source = os.memfd_create("source")
         try:
             os.write(source, self._request.code.encode("utf-8", "surrogatepass"))
             os.lseek(source, 0, os.SEEK_SET)
             process = await asyncio.create_subprocess_exec(
-                # A bare interpreter: nothing of our environment, site-packages or working directory.
-                *(sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGES, str(self._far_end.fileno()), str(source)),
+                *command,
+                str(self._far_end.fileno()),
+                str(source),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -149,7 +155,7 @@ class _Run:
         }
 
     async def _report(self) -> Mapping[str, Any]:
-        """Tell the supervisor what to do, and wait for what came of it: the command's group, then the report."""
+        """Send the order to the supervisor, and wait for its report."""
         try:
             return await self._answer()
         finally:
@@ -179,7 +185,7 @@ class _Run:
         return report
 
     def _kill_group(self) -> None:
-        """The last resort, when the supervisor is gone: what stayed in the command's group ends, what left it stays."""
+        """Kill the command's process group: the last resort when the supervisor is gone. What left the group stays."""
         if self._group:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, signal.SIGKILL)
@@ -223,7 +229,7 @@ class _Run:
                 return  # the supervisor has gone already
 
     async def _settle(self, process: asyncio.subprocess.Process, tasks: list[asyncio.Task[Any]]) -> None:
-        """Nothing returns while a process of the run lives."""
+        """Wait until every process of the run has ended. Raises `BackendError` if that takes too long."""
         _, unfinished = await asyncio.wait([*tasks, asyncio.create_task(process.wait())], timeout=_GRACE)
         if unfinished:
             with suppress(ProcessLookupError):  # it has just ended by itself
@@ -239,38 +245,26 @@ class _Run:
     def _outcome(self, report: Mapping[str, Any], wall: float) -> Outcome:
         if report.get("ours"):
             raise BackendError(f"could not {report['broken']}", next="check the limits, or report it")
+        limits = self._request.limits
         if "broken" in report:
-            return Outcome(
-                status=Status.ERROR,
-                exit_code=127,
-                error=f"could not {report['broken']}",
-                isolation=_ISOLATION,
-                usage=Usage(wall=wall),
-            )
-        code = os.waitstatus_to_exitcode(report["status"])
-        status, error = Status.OK if code == 0 else Status.ERROR, None
-        if code < 0:
-            status, error = Status.KILLED, ended_by(-code, self._request.limits)
-        if report["cause"] == "memory":
-            status, error = Status.MEMORY, None
-        elif report["cause"] == "processes":
-            status, error = Status.KILLED, exceeded("processes", self._request.limits)
-        elif report["cause"] == "cpu":
-            status, error = Status.TIMEOUT, exceeded("cpu", self._request.limits)
-        elif report["cause"] == "leash" or self._ending is Status.OUTPUT:  # also one that had ended by itself meanwhile
-            status, error = self._ending or Status.KILLED, None
-        ended_by_us = report["cause"] or status is Status.OUTPUT
-        return Outcome(
-            status=status,
-            exit_code=None if ended_by_us else code if code >= 0 else 128 - code,
-            error=error,
-            isolation=_ISOLATION,
-            usage=Usage(wall=wall, cpu=report["cpu"], memory=report["memory"]),
+            ending = Ending(exit_code=127, broken=report["broken"])
+            return ending.outcome(limits, isolation=_ISOLATION, usage=Usage(wall=wall))
+        code, cause = os.waitstatus_to_exitcode(report["status"]), report["cause"]
+        ending = Ending(
+            exit_code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            out_of_memory=cause == "memory",
+            flooded=self._ending is Status.OUTPUT,
+            stopped=self._ending or Status.KILLED if cause == "leash" else None,
+            limit="" if cause == "leash" else cause,
         )
+        usage = Usage(wall=wall, cpu=report["cpu"], memory=report["memory"])
+        return ending.outcome(limits, isolation=_ISOLATION, usage=usage)
 
 
 async def _with_files(outcome: Outcome, request: Request, directory: int) -> Outcome:
-    """On a thread: 64 MiB take a while to read. Not interrupted, since the directory goes when we return."""
+    """Add the files that it brings back, read on a thread since they may be 64 MiB. Not interrupted: the directory is
+    removed afterwards."""
     work = asyncio.ensure_future(asyncio.to_thread(collect, directory, request.outputs, request.files))
     await uncancellable(work)
     files, left_out = work.result()
@@ -293,9 +287,6 @@ def _argv(request: Request) -> tuple[str, ...]:
             return (sys.executable, "-I", "-X", "utf8", "-c", _PYTHON, depth, *request.argv)
 
 
-_MOST = 2**62  # what a limit can be, short of the number that means "unlimited"
-
-
 def _rlimits(limits: Limits) -> dict[str, int]:
     # The supervisor's look at the whole tree decides about memory; RLIMIT_DATA only stops one sudden huge allocation.
     # RLIMIT_NPROC is left alone: it counts all of the user's processes on the host, not those of the run.
@@ -307,4 +298,4 @@ def _rlimits(limits: Limits) -> dict[str, int]:
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_CORE": 0,
     }
-    return {name: min(value, _MOST) for name, value in wanted.items()}
+    return {name: min(value, MAX_LIMIT) for name, value in wanted.items()}

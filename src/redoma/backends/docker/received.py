@@ -1,7 +1,8 @@
-"""Reading the files that a container sends back: a tar, made where hostile code has the same rights.
+"""What a container sends back: the last word of its stub, and files as a tar. Both come from where hostile code has the
+same rights as the stub, so this file is the boundary.
 
-It is read as it comes, and never unpacked: a path is a key in a dictionary here, and nothing else. Only regular files
-that were asked for are kept; count, bytes, depth and length of names are bounded as in `collect`, whose words are used.
+Everything is read as it comes, and never unpacked: a path is a key in a dictionary here, and nothing else. Only regular
+files that were asked for are kept; count, bytes, depth and length of names are bounded as in `collect`.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from ..collect import DEEPEST, LONGEST_PATH, MOST_BYTES, MOST_ENTRIES, MOST_FILES, MOST_LEFT_OUT, is_magic, wanted
-from .stub import TOO_LARGE
+from ..collect import MAX_DEPTH, MAX_ENTRIES, Collection, is_magic, wanted
+from .stub import PASSED, TAKEN, TOO_LARGE
 
+_MAX_LAST_LINE = 4096
 _BLOCK = 512
-_LONGEST_NAME = 1 << 16  # bytes of an entry that only holds the name of the next
+_MAX_NAME = 1 << 16  # bytes of an entry that only holds the name of the next
 _KINDS = {
     b"1": "a hard link, whose content was sent under another name",
     b"2": "a symbolic link, which is not followed",
@@ -26,19 +28,83 @@ _LONG_NAME, _EXTENDED = b"L", b"x"
 _ABOUT_OTHERS = (b"K", b"g")  # where a link leads, and what holds for all that follows: nothing that is used here
 
 
+class LastWord:
+    """Tells what a stub says from what the program prints, on the same stream.
+
+    The stub first says that it has taken its order. Later its messages begin with its secret number: `+` each time that
+    a shell has passed a signal on; and when the program has ended, one line and then the files. The line is empty, or
+    says what could not be done after a `!`, or is `=` if the program is known to have ended by itself rather than by a
+    signal. A program that finds the number out can forge all of it, about itself alone.
+    """
+
+    def __init__(self, nonce: bytes, files: Files | None) -> None:
+        self._nonce, self._files = nonce, files
+        self._held = b""
+        self.taken = self.begun = False
+        self.passed = 0
+        self._line = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next piece of output, and return what of it is the program's own."""
+        if not self.taken:
+            self._held += data
+            if len(self._held) < len(TAKEN):
+                return b""
+            self.taken, data, self._held = True, self._held.removeprefix(TAKEN), b""
+        if self.begun:
+            self._listen(data)
+            return b""
+        own, data = b"", self._held + data
+        while True:
+            before, found, data = data.partition(self._nonce)
+            if not data:  # what stands behind the number tells what it means
+                kept = 0 if found else self._begins(before)
+                self._held = found or before[len(before) - kept :]
+                return own + before[: len(before) - kept]
+            own += before
+            if not data.startswith(PASSED):
+                self.begun, self._held = True, b""
+                self._listen(data)
+                return own
+            self.passed, data = self.passed + 1, data.removeprefix(PASSED)
+
+    def _begins(self, data: bytes) -> int:
+        """How many bytes at the end of `data` may be the beginning of the number."""
+        sizes = range(min(len(data), len(self._nonce) - 1), 0, -1)
+        return next((size for size in sizes if self._nonce.startswith(data[-size:])), 0)
+
+    def _listen(self, data: bytes) -> None:
+        if not self._line.endswith(b"\n"):
+            line, end, data = data.partition(b"\n")
+            self._line = (self._line + line)[:_MAX_LAST_LINE] + end
+        if data and self._files is not None:
+            self._files.feed(data)
+
+    def rest(self) -> bytes:
+        """At the end of all output: what was held back because it looked like the beginning of the number."""
+        held, self._held = self._held, b""
+        return held
+
+    @property
+    def broken(self) -> str | None:
+        line = self._line.strip().decode("utf-8", "replace")
+        return line[1:] if line.startswith("!") else None
+
+    @property
+    def ended_itself(self) -> bool:
+        return self._line.strip() == b"="
+
+
 class Unreadable(Exception):
-    """It is no tar."""
+    """What came back is not a tar that a stub makes."""
 
 
 class Files:
-    """Fed with a tar piece by piece."""
+    """Reads a tar piece by piece, and keeps the files that fit one of the patterns and are not as they were `given`."""
 
     def __init__(self, patterns: Iterable[str], given: Mapping[str, bytes]) -> None:
-        self._patterns, self._given = tuple(patterns), given
-        self.files: dict[str, bytes] = {}
-        self.left_out: dict[str, str] = {}
-        self._unchanged: set[str] = set()
-        self._more, self._room, self._entries = 0, MOST_BYTES, MOST_ENTRIES
+        self._patterns, self._found = tuple(patterns), Collection(given)
+        self._entries = MAX_ENTRIES
         self._waiting = bytearray()
         self._skip = 0
         """Bytes to come that nobody wants."""
@@ -57,10 +123,10 @@ class Files:
                 continue
         except Unreadable as broken:
             self._over = True
-            self._leave_out(".", f"what came back was not to be read: {broken}")
+            self._found.leave_out(".", f"what came back was not to be read: {broken}")
 
     def _advance(self) -> bool:
-        """One step, if there is enough for it."""
+        """Take one step if there are enough bytes for it. Returns whether another may be possible."""
         if self._skip:
             passed = min(self._skip, len(self._waiting))
             del self._waiting[:passed]
@@ -88,10 +154,10 @@ class Files:
             return
         self._entries -= 1
         if self._entries < 0:
-            raise Unreadable(f"more than {MOST_ENTRIES:,} files and directories")
+            raise Unreadable(f"more than {MAX_ENTRIES:,} files and directories")
         kind, size = header[156:157], _number(header[124:136])
         if kind in (_LONG_NAME, _EXTENDED):
-            if size > _LONGEST_NAME:
+            if size > _MAX_NAME:
                 raise Unreadable("a name without end")
             self._take = (kind, "", size)
             return
@@ -110,32 +176,24 @@ class Files:
             self._skip = size + -size % _BLOCK
 
     def _wants(self, kind: bytes, path: str, size: int) -> bool:
-        """Whether the content is to be kept. Says why not, where it was asked for."""
+        """Whether to keep the content of an entry. If it was asked for and can't be kept, note why."""
         names = path.split("/")
         if path in ("", ".") or "" in names or ".." in names or "." in names or "\0" in path:
             return False
         if kind == _DIRECTORY:
             if path in self._patterns and not is_magic(path):
-                self._leave_out(f"{path}/", f"a directory; ask for {path}/** to have what is in it")
+                self._found.leave_out(f"{path}/", f"a directory; ask for {path}/** to have what is in it")
             return False
         if not wanted(path, self._patterns):
             return False
-        why = None
         if kind not in _REGULAR:
-            why = _KINDS.get(kind, "not a regular file")
-        elif len(names) - 1 > DEEPEST:
-            why = f"nested deeper than {DEEPEST} directories"
-        elif len(os.fsencode(path)) > LONGEST_PATH:
-            why = f"its path is longer than {LONGEST_PATH} bytes"
-        elif path in self._given and len(self._given[path]) == size <= MOST_BYTES:
-            return True  # whether it has changed is to be seen
-        elif len(self.files) >= MOST_FILES:
-            why = f"more than {MOST_FILES:,} files"
-        elif size > self._room:
-            whole = f"it has {size:,} bytes, and all files together may have {MOST_BYTES:,}"
-            why = whole if size > MOST_BYTES else f"no room left: {whole}"
+            why: str | None = _KINDS.get(kind, "not a regular file")
+        elif len(names) - 1 > MAX_DEPTH:
+            why = f"nested deeper than {MAX_DEPTH} directories"
+        else:
+            why = self._found.objection(path, size)
         if why is not None:
-            self._leave_out(path, why)
+            self._found.leave_out(path, why)
         return why is None
 
     def _taken(self, kind: bytes, path: str, content: bytes) -> None:
@@ -146,31 +204,14 @@ class Files:
                 name, _, value = record.partition(b" ")[2].partition(b"=")
                 if name == b"path":
                     self._name = os.fsdecode(value)
-        elif self._given.get(path) == content:
-            self._unchanged.add(path)
-        elif len(self.files) >= MOST_FILES or len(content) > self._room:
-            self._leave_out(path, "no room left")
         else:
-            self._room -= len(content) - len(self.files.get(path, b""))
-            self.files[path] = content
-
-    def _leave_out(self, path: str, why: str) -> None:
-        if len(self.left_out) < MOST_LEFT_OUT:
-            self.left_out[path[:LONGEST_PATH]] = why
-        else:
-            self._more += 1
+            self._found.keep(path, content)
 
     def finish(self) -> tuple[dict[str, bytes], dict[str, str]]:
-        """What there is, and why others stayed behind."""
+        """The files, and why others stayed behind."""
         if not self._over:
-            self._leave_out(".", "not all came back: the container ended before")
-        for pattern in self._patterns:
-            known = pattern in self.files or pattern in self.left_out or f"{pattern}/" in self.left_out
-            if not known and not is_magic(pattern):  # one file by its name: its absence is news
-                self._leave_out(pattern, "unchanged" if pattern in self._unchanged else "there is no such file")
-        if self._more:
-            self.left_out[""] = f"and {self._more:,} more"
-        return self.files, self.left_out
+            self._found.leave_out(".", "not all came back: the container ended before")
+        return self._found.finish(self._patterns)
 
 
 def _number(field: bytes) -> int:

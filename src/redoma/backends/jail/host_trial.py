@@ -17,16 +17,9 @@ from typing import Any
 
 from redoma.backends import linux
 from redoma.backends.jail import seccomp
-from redoma.backends.jail.root import GUEST_ID, UNPRIVILEGED_ID, restrict
+from redoma.backends.jail.configuration import GUEST_ID, NAMESPACES, UNPRIVILEGED_ID
+from redoma.backends.jail.root import restrict
 
-NAMESPACES = {
-    "mount": linux.CLONE_NEWNS,
-    "pid": linux.CLONE_NEWPID,
-    "net": linux.CLONE_NEWNET,
-    "ipc": linux.CLONE_NEWIPC,
-    "uts": linux.CLONE_NEWUTS,
-    "cgroup": linux.CLONE_NEWCGROUP,
-}
 _PLACE = "/tmp"  # noqa: S108 - covered, as in `root`, by a tmpfs that only this child sees
 
 

@@ -1,5 +1,5 @@
 """What can be observed of this kernel and this host. Settings are read; each step of building a cell is really taken,
-by a child (see `tries`). Nothing is changed, and nothing of it stays.
+by a child (see `host_trial`). Nothing is changed, and nothing of it stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .cgroup_place import Unavailable, locate
 from .layers import Layers
 
 _PACKAGES = str(Path(__file__).parents[3])
-_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from redoma.backends.jail.tries import main; main()"
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from redoma.backends.jail.host_trial import main; main()"
 _PATIENCE = 10.0  # seconds for the tries, which take some 50 ms
 _SETTINGS = (
     "kernel.unprivileged_userns_clone",
@@ -32,14 +32,14 @@ _SETTINGS = (
 )
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """What was observed. Every field but the first two says, as it stands, that nothing is in the way."""
 
     release: str
     machine: str
     root: bool = False
     steps: dict[str, int] = {}
-    """The errno of each step of `tries`."""
+    """The errno of each step of `host_trial`."""
     broken: str = ""
     """Why the tries could not even be made."""
     closed: str = ""
@@ -65,11 +65,11 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     executable: str = ""
 
 
-def look() -> Seen:
+def look() -> Observed:
     report, broken = _take_steps()
     status = _read("/proc/self/status")
     service = re.search(r"/([^/\n]+\.service)", _read("/proc/self/cgroup"))
-    return Seen(
+    return Observed(
         release=platform.release(),
         machine=platform.machine(),
         root=os.getuid() == 0,

@@ -1,0 +1,40 @@
+"""What guests do to the interpreter that will run the code. Inner: loaded in cells; in containers the text of this file
+stands in the text of `docker/guest.py`, so it needs nothing but the standard library of Python 3.8.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Through(io.FileIO):
+    """Keeps nothing back. Unlike a plain file without a buffer, it loses nothing of what a signal has cut short, or a
+    pipe that was made non-blocking would not take."""
+
+    def write(self, data: Any) -> int:
+        done = super().write(data) or 0
+        if done != len(data):
+            view = memoryview(data).cast("B")
+            while done < len(view):
+                done += super().write(view[done:]) or 0
+        return done
+
+
+def allow_calls(depth: int, ours: int) -> None:
+    """Let the code make calls that deep, not counting the frames below it. `ours`: frames from here to its first call.
+
+    The interpreter counts from the bottom of the stack, and refuses a limit that is not above what is in use.
+    """
+    used = 1
+    while True:
+        try:
+            sys.setrecursionlimit(used)
+            break
+        except RecursionError:
+            used += 1
+    sys.setrecursionlimit(used + depth + ours)
