@@ -25,8 +25,8 @@ from .. import telemetry
 from ..approval import Ask, Case, Gate, Verdict, setting_of
 from ..approval.ask import decode, encode, stored
 from ..backends.base import Backend, Control, Outcome, OverlayBackend, Sink
-from ..backends.scratch import remove_tree
 from ..lib.errors import ApprovalError, BackendError, WorkspaceError
+from ..lib.files import remove_tree
 from ..models import Decision, Effect, Evaluation, Level, Request, Status
 from ..models.reach import EFFECT, Reach
 from ..redaction import Redactor

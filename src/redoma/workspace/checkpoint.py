@@ -32,8 +32,8 @@ import msgspec
 
 from ..backends import linux
 from ..backends.base import uncancellable
-from ..backends.scratch import remove_tree
 from ..lib.errors import BackendError, InvalidRequest
+from ..lib.files import remove_tree
 from ..models import Change, Effect
 from ..telemetry import WARNING, tell
 from .atomic import atomic_write

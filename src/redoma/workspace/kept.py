@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..backends.scratch import remove_tree
 from ..lib.errors import Conflict, RedomaError, WorkspaceError
+from ..lib.files import remove_tree
 from ..models import Effect
 from ..telemetry import ERROR, WARNING, tell
 from . import journal, private, staging

@@ -23,7 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from ..backends import linux
-from ..backends.scratch import remove_tree
+from ..lib.files import remove_tree
 from .atomic import attributes
 from .comparing import Comparison, Difference
 from .snapshot import Ground, Item, Snapshot, above, item_of, transfer, why
