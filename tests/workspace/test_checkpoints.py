@@ -94,13 +94,13 @@ def test_a_file_is_read_again_only_where_the_kernel_says_something_else_of_it(
     (project / "a").write_text("SAME SIZE")
     os.utime(project / "a", ns=(0, checkpoint._snapshot.by_path["a"].modified))
     read: list[str] = []
-    regular = snapshot.Ground.regular
+    regular = snapshot.Ground.file
 
     def noted(ground: snapshot.Ground, path: str) -> int:
         read.append(path)
         return regular(ground, path)
 
-    monkeypatch.setattr(snapshot.Ground, "regular", noted)
+    monkeypatch.setattr(snapshot.Ground, "file", noted)
     assert [change.path for change in checkpoint.changes()] == ["a"]
     assert set(read) == {"a"}
     checkpoint.clear()

@@ -34,7 +34,7 @@ from ..workspace.checkpoint import guarded
 from ..workspace.effects import effect_of
 from ..workspace.kept import Changes, Kept
 from ..workspace.protected import must_be_a_project
-from ..workspace.restoring import Restored
+from ..workspace.restore import Restored
 from ..workspace.snapshot import TooLarge
 from ..workspace.tree import Tree
 

@@ -1,4 +1,5 @@
-"""What a project was: a list of everything in it, and the contents of its files, in two files of the state directory.
+"""What a project was: a list of everything in it, and the contents of its files, in two files of the state directory;
+and what is different in the project since.
 
 The list has what the kernel tells of each path. A file whose size, times, inode and mode are the same later has not
 been written to: nobody can set a file's `ctime`, short of changing the clock. That is relied on only where it is true
@@ -14,35 +15,31 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import secrets
 import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, Self
+from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
 from ..backends import linux
 from ..lib.errors import BackendError
-from ..models import MiB
-from .atomic import attributes
-from .tree import BENEATH, Tree
+from ..lib.files import closing, reason
+from ..models import Change, Effect, MiB, Version
+from .copying import CHUNK, attributes, copy_range, digest_of
+from .tree import BENEATH, Kind, Tree, kind_of, odd_name, parents
 
 _BLOCK = 4096
 _FICLONERANGE = 0x4020940D
-_CHUNK = 1 << 20
 _RACY = 2 * 10**9  # ns: the coarsest times that file systems keep
 _CLOCK_REALTIME_COARSE = 5  # what the kernel dates files by; it goes on every 1 to 10 ms
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_KINDS: dict[int, Literal["file", "directory", "symlink"]] = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "directory",
-    stat.S_IFLNK: "symlink",
-}
-_ODD = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_MAX_COMPARED = 4 * 1024 * MiB
+"""Bytes of the largest file whose content is compared. One that is larger, mostly of holes, may take hours to read: it
+counts as changed if the kernel says anything else of it."""
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +57,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     """One path of a project, as it was."""
 
     path: str
-    kind: Literal["file", "directory", "symlink", "odd"]
+    kind: Kind
     mode: int
     user: int
     group: int
@@ -79,17 +76,16 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
 
     def is_as(self, about: os.stat_result) -> bool:
         """Whether the kernel says the same of it now."""
-        return (self.mode, self.user, self.group, self.size, self.modified, self.changed, self.inode) == (
-            *(stat.S_IMODE(about.st_mode), about.st_uid, about.st_gid, about.st_size),
-            *(about.st_mtime_ns, about.st_ctime_ns, about.st_ino),
-        )
+        was = (self.mode, self.user, self.group, self.size, self.modified, self.changed, self.inode)
+        rights = (stat.S_IMODE(about.st_mode), about.st_uid, about.st_gid)
+        return was == (*rights, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
 
 
 def item_of(path: str, about: os.stat_result) -> Item:
-    form = stat.S_IFMT(about.st_mode)
+    """What the kernel tells of a path."""
     return Item(
         path=path,
-        kind=_KINDS.get(form, "odd"),
+        kind=kind_of(about),
         mode=stat.S_IMODE(about.st_mode),
         user=about.st_uid,
         group=about.st_gid,
@@ -98,7 +94,7 @@ def item_of(path: str, about: os.stat_result) -> Item:
         changed=about.st_ctime_ns,
         inode=about.st_ino,
         links=about.st_nlink,
-        unkept=f"it is {_ODD[form]}" if form in _ODD else "",
+        unkept=f"it is {odd}" if (odd := odd_name(about)) else "",
     )
 
 
@@ -133,36 +129,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return {item.path: item for item in self.items}
 
 
-def encode(data: msgspec.Struct) -> bytes:
-    """For a file. By `json`, since that also writes names that are no UTF-8, and reads them as they were."""
-    return json.dumps(msgspec.to_builtins(data)).encode()
-
-
 class Ground(Tree):
     """A project, and nothing that is mounted in it: whose files those are, no checkpoint can know."""
 
+    resolve = BENEATH | linux.RESOLVE_NO_XDEV
+
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self.fd = path, descriptor
-
-    def __enter__(self) -> Self:
-        return self
-
-    def directory(self, path: str) -> int:
-        flags = os.O_RDONLY | os.O_DIRECTORY
-        return linux.openat2(self.fd, path or ".", flags, resolve=BENEATH | linux.RESOLVE_NO_XDEV)
-
-    def regular(self, path: str) -> int:
-        """A descriptor of a regular file, to read. `OSError` for everything else."""
-        with self.parent(path) as (directory, name):
-            return _open_regular(name, directory)
-
-
-def _open_regular(name: str, directory: int) -> int:
-    number = os.open(name, _READ, dir_fd=directory)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise OSError(errno.EINVAL, "it is no regular file any more", name)
-    return number
 
 
 class Seen(NamedTuple):
@@ -182,7 +155,7 @@ def walk(ground: Ground, scope: tuple[str, ...], skipped: tuple[str, ...], troub
     seen: set[str] = set()
     pending: list[str] = []
     for top in scope:
-        for path in (*above(top), top) if top else ():
+        for path in (*parents(top), top) if top else ():
             about = None if path in seen else ground.stat(path)
             if about is not None:
                 seen.add(path)
@@ -207,25 +180,14 @@ def walk(ground: Ground, scope: tuple[str, ...], skipped: tuple[str, ...], troub
                 pending.append(path)
 
 
-def above(path: str) -> list[str]:
-    """The directories on the way to a path, from the top."""
-    names = path.split("/")
-    return ["/".join(names[:count]) for count in range(1, len(names))]
-
-
 def _list(ground: Ground, folder: str) -> list[Seen]:
-    directory = ground.directory(folder)
-    try:
-        found = []
+    found = []
+    with closing(ground.directory(folder)) as directory:
         for name in sorted(os.listdir(directory)):
-            try:
+            with suppress(FileNotFoundError):  # gone since it was listed
                 about = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            except FileNotFoundError:
-                continue  # gone since it was listed
-            found.append(Seen(f"{folder}/{name}" if folder else name, about))
-        return found
-    finally:
-        os.close(directory)
+                found.append(Seen(f"{folder}/{name}" if folder else name, about))
+    return found
 
 
 class Contents:
@@ -245,7 +207,7 @@ class Contents:
 
     def copy(self, source: int, size: int) -> int:
         """Take in an open file; where it begins."""
-        transfer(source, 0, self.fd, self._end, size)
+        copy_range(source, 0, self.fd, self._end, size)
         return self._extend(size)
 
     def _extend(self, size: int) -> int:
@@ -258,40 +220,12 @@ class Contents:
         """SHA-256 of the content that was kept."""
         digest, done = hashlib.sha256(), 0
         while done < item.size:
-            data = os.pread(self.fd, min(_CHUNK, item.size - done), item.at + done)
+            data = os.pread(self.fd, min(CHUNK, item.size - done), item.at + done)
             if not data:
                 raise OSError(errno.EIO, "the checkpoint has been cut short")
             digest.update(data)
             done += len(data)
         return digest.hexdigest()
-
-
-def transfer(source: int, begin: int, target: int, at: int, size: int) -> None:
-    """Copy a part of a file into another; what is a hole stays one."""
-    done = 0
-    while done < size:
-        try:
-            data = os.lseek(source, begin + done, os.SEEK_DATA) - begin
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole is left
-                return
-            raise
-        end = min(os.lseek(source, begin + data, os.SEEK_HOLE) - begin, size)
-        done = data
-        while done < end:
-            count = _copy(source, begin + done, target, at + done, min(end - done, 64 * _CHUNK))
-            if not count:
-                return  # cut shorter meanwhile: its times tell
-            done += count
-
-
-def _copy(source: int, begin: int, target: int, at: int, count: int) -> int:
-    try:
-        return os.copy_file_range(source, target, count, begin, at)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-    return os.pwrite(target, os.pread(source, min(count, _CHUNK), begin), at)
 
 
 def record(
@@ -302,7 +236,7 @@ def record(
     closed: dict[str, str] = {}
     items = [item_of("", os.fstat(ground.fd))]
     weights: dict[int, int] = {}
-    for path, about in walk(ground, scope, skipped, lambda path, error: closed.update({path: why(error)})):
+    for path, about in walk(ground, scope, skipped, lambda path, error: closed.update({path: reason(error)})):
         items.append(item_of(path, about))
         if items[-1].kind == "file" and (weight := _weight(about)) <= bounds.largest:
             weights[about.st_ino] = weight
@@ -333,10 +267,6 @@ def _tick() -> int:
     return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
 
 
-def why(error: OSError) -> str:
-    return error.strerror or str(error)
-
-
 def _weight(about: os.stat_result) -> int:
     """The bytes that are more than holes."""
     return min(about.st_size, about.st_blocks * 512)
@@ -365,14 +295,10 @@ class _Taker:
         try:
             match item.kind:
                 case "symlink":
-                    with self._ground.parent(item.path) as (directory, name):
-                        return msgspec.structs.replace(item, target=os.readlink(name, dir_fd=directory))
+                    return msgspec.structs.replace(item, target=self._ground.target(item.path))
                 case "directory":
-                    directory = self._ground.directory(item.path)
-                    try:
+                    with closing(self._ground.directory(item.path)) as directory:
                         return msgspec.structs.replace(item, attributes=attributes(directory))
-                    finally:
-                        os.close(directory)
                 case "file":
                     return self._file(item)
                 case _:
@@ -382,20 +308,17 @@ class _Taker:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and not huge:
                 raise BackendError(
                     f"there is no checkpoint of {self._ground.path}",
-                    why=f"its files can't be copied: {why(error)}",
+                    why=f"its files can't be copied: {reason(error)}",
                     next="free some space for the state directory, or name the paths that it may write",
                 ) from error
-            return msgspec.structs.replace(item, unkept=why(error))
+            return msgspec.structs.replace(item, unkept=reason(error))
 
     def _file(self, item: Item) -> Item:
         twin = self._known.get(item.inode) if item.links > 1 else None
         if twin is not None:
             return msgspec.structs.replace(item, at=twin.at, attributes=twin.attributes, unkept=twin.unkept)
-        number = self._ground.regular(item.path)
-        try:
+        with closing(self._ground.file(item.path)) as number:
             item = self._take(number, item)
-        finally:
-            os.close(number)
         self._known[item.inode] = item
         return item
 
@@ -411,3 +334,128 @@ class _Taker:
         if not item.is_as(os.fstat(number)):
             return msgspec.structs.replace(item, unkept="somebody wrote to it while the checkpoint was taken")
         return item
+
+
+# --- what is different now ---
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One path where the project is not what it was."""
+
+    path: str
+    before: Item | None = None
+    after: os.stat_result | None = None
+    shown: bool = True
+    """Whether that is more than its times or its inode."""
+
+
+class Differences(msgspec.Struct, frozen=True, kw_only=True):
+    found: tuple[Difference, ...]
+    """A directory before what is in it."""
+    closed: dict[str, OSError]
+    """Directories that could be looked into then and can't be now. Nothing is said of what is in them."""
+
+
+class Comparison:
+    """A snapshot and the project it was made of."""
+
+    def __init__(self, ground: Ground, snapshot: Snapshot, contents: Contents) -> None:
+        self.ground, self.snapshot, self.contents = ground, snapshot, contents
+        self.then = snapshot.by_path
+
+    def differences(self) -> Differences:
+        closed: dict[str, OSError] = {}
+        now = {"": os.fstat(self.ground.fd)}
+        snapshot = self.snapshot
+        now.update(walk(self.ground, snapshot.scope, snapshot.skipped, closed.__setitem__))
+        ways = {way for path in snapshot.skipped for way in parents(path)}
+        found = []
+        for path in sorted({*now, *self.then} - (ways - set(self.then)), key=lambda path: path.split("/")):
+            if closed and any(way in closed for way in ("", *parents(path))):
+                continue
+            if (difference := self._difference(path, now.get(path))) is not None:
+                found.append(difference)
+        known = {path for path, item in self.then.items() if item.unkept}
+        return Differences(found=tuple(found), closed={path: closed[path] for path in closed if path not in known})
+
+    def _difference(self, path: str, after: os.stat_result | None) -> Difference | None:
+        before = self.then.get(path)
+        if before is None or after is None or item_of(path, after).kind != before.kind:
+            return Difference(path=path, before=before, after=after)
+        if before.is_as(after) and (before.unkept or self.snapshot.is_telling(before)):
+            return None
+        rights = (before.mode, before.user, before.group) == (stat.S_IMODE(after.st_mode), after.st_uid, after.st_gid)
+        if before.kind == "directory":
+            same = rights and (bool(before.unkept) or self._attributes_are_kept(before))
+            unchanged = same and (bool(before.unkept) or before.modified == after.st_mtime_ns)
+        else:
+            same = not before.unkept and self.holds(before, after)
+            unchanged = same and before.is_as(after)
+        return None if unchanged else Difference(path=path, before=before, after=after, shown=not (same and rights))
+
+    def _attributes_are_kept(self, directory: Item) -> bool:
+        try:
+            with closing(self.ground.directory(directory.path)) as number:
+                return attributes(number) == directory.attributes
+        except OSError:
+            return False
+
+    def holds(self, item: Item, about: os.stat_result) -> bool:
+        """Whether what is there now has the content, or the target, that it had."""
+        try:
+            if item.kind == "symlink":
+                return stat.S_ISLNK(about.st_mode) and self.ground.target(item.path) == item.target
+            if not stat.S_ISREG(about.st_mode) or about.st_size != item.size or item.size > _MAX_COMPARED:
+                return False
+            file = self.ground.file(item.path)
+        except OSError:
+            return False
+        with closing(file):
+            return digest_of(file) == self.contents.digest(item)
+
+    def effect(self) -> Effect:
+        """The differences as everybody else knows them."""
+        different = self.differences()
+        refused = {path: reason(error) for path, error in different.closed.items()}
+        for difference in different.found:
+            if difference.after is not None and (odd := item_of(difference.path, difference.after).unkept):
+                refused[difference.path] = odd
+        changes = tuple(sorted(self._changes(different.found), key=lambda change: change.path))
+        return Effect(project=self.snapshot.project, changes=changes, refused=refused)
+
+    def _changes(self, found: tuple[Difference, ...]) -> Iterator[Change]:
+        for difference in found:
+            if difference.shown and difference.path:
+                change = Change(
+                    path=difference.path, before=self._before(difference.before), after=self._after(difference)
+                )
+                if change.before or change.after:  # else it is a pipe or the like
+                    yield change
+
+    def _before(self, item: Item | None) -> Version | None:
+        if item is None or item.kind == "odd":
+            return None
+        if item.kind == "symlink":
+            return Version(kind="symlink", target=item.target)
+        if item.kind == "directory":
+            return Version(kind="directory", mode=item.mode)
+        known = not item.unkept and item.size <= _MAX_COMPARED
+        return Version(kind="file", mode=item.mode, size=item.size, sha256=self.contents.digest(item) if known else "")
+
+    def _after(self, difference: Difference) -> Version | None:
+        about, path = difference.after, difference.path
+        if about is None or kind_of(about) == "odd":
+            return None
+        mode = stat.S_IMODE(about.st_mode)
+        try:
+            if stat.S_ISDIR(about.st_mode):
+                return Version(kind="directory", mode=mode)
+            if stat.S_ISLNK(about.st_mode):
+                return Version(kind="symlink", target=self.ground.target(path))
+            file = self.ground.file(path) if about.st_size <= _MAX_COMPARED else -1
+        except OSError:  # it can't be read, or is gone by now
+            file = -1
+        if file < 0:
+            return Version(kind="file", mode=mode, size=about.st_size)
+        with closing(file):
+            return Version(kind="file", mode=mode, size=about.st_size, sha256=digest_of(file))
