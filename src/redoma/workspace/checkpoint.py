@@ -36,8 +36,8 @@ from ..lib.files import remove_tree
 from ..models import Change, Effect
 from ..telemetry import WARNING, tell
 from . import journal
-from .restore import Journal, Restored, Restorer, Workshop, make_plan
-from .snapshot import Bounds, Comparison, Contents, Ground, Snapshot, record
+from .restore import Plan, Restored, Restorer, WritableTree, make_plan
+from .snapshot import Bounds, Comparison, Contents, ProjectTree, Snapshot, record
 from .tree import Tree
 
 T = TypeVar("T")
@@ -76,10 +76,11 @@ class Checkpoint:
         paths: Iterable[str] = (),
         exclude: Iterable[str | os.PathLike[str]] = (),
     ) -> Checkpoint:
-        """Of a whole project, or of the `paths` in it that a run may write.
+        """Take a checkpoint of a whole project, or of the `paths` in it that a run may write.
 
-        `directory` is a private one in the state directory. What is in it or in `exclude` is not looked at, should it
-        be in the project: Redoma's own records go on while something runs.
+        `directory` is a private one in the state directory. What is in it or in `exclude` is left out, should it be in
+        the project: Redoma's own records go on while something runs. Raises `Busy`, `TooLarge`, and `BackendError` if
+        there is an earlier checkpoint with changes, or if it can't be written.
         """
         scope, skipped = _scope(paths), _skipped(tree.path, [directory, *exclude])
         with _reporting(f"there is no checkpoint of {tree.path}"):
@@ -96,7 +97,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, directory: Path, project: str) -> Checkpoint | None:
-        """The one that was kept of a project; None if there is none."""
+        """The checkpoint that was kept of a project; None if there is none. Raises `Busy` and `BackendError`."""
         with _reporting(f"the checkpoint of {project} can't be used"):
             if not (directory / _key(project) / "manifest").exists():
                 return None
@@ -115,7 +116,7 @@ class Checkpoint:
 
     @property
     def taken(self) -> float:
-        """When, in seconds since the epoch."""
+        """When it was taken, in seconds since the epoch."""
         return self._snapshot.taken / 1e9
 
     def changes(self) -> tuple[Change, ...]:
@@ -123,23 +124,24 @@ class Checkpoint:
         return self.effect().changes
 
     def effect(self) -> Effect:
+        """What is different now, as an effect: with what can't be looked at as `refused`."""
         with _reporting(f"{self.project} can't be compared with its checkpoint"):
             descriptor = self._open()
             if descriptor is None:  # all of it is gone, or something else has its place
                 descriptor = os.open(self._place / "empty", files.OPEN_DIRECTORY)
-            with Ground(self.project, descriptor) as ground:
-                return Comparison(ground, self._snapshot, self._contents).effect()
+            with ProjectTree(self.project, descriptor) as tree:
+                return Comparison(tree, self._snapshot, self._contents).effect()
 
     def restore(self) -> Restored:
-        """Make everything that is different what it was. A path where that can't be done doesn't keep the others."""
+        """Make everything that is different what it was; a path where that can't be done doesn't keep the others."""
         with _reporting(f"{self.project} can't be put back"):
             paths: set[str] = set()
             for _ in range(2):  # what could not be removed since something was in it can be when that has moved back
                 descriptor = self._open() or self._make_root()
                 if isinstance(descriptor, str):
                     return Restored(failed={".": descriptor})
-                with Workshop(self.project, descriptor, self._snapshot) as ground:
-                    comparison = Comparison(ground, self._snapshot, self._contents)
+                with WritableTree(self.project, descriptor, self._snapshot) as tree:
+                    comparison = Comparison(tree, self._snapshot, self._contents)
                     plan, so_far = make_plan(comparison)
                     (self._place / "spare").unlink(missing_ok=True)
                     journal.save(self._place / journal.NAME, plan)
@@ -150,9 +152,9 @@ class Checkpoint:
                     break
             return msgspec.structs.replace(restored, paths=tuple(sorted(paths - restored.failed.keys())))
 
-    def _carry_out(self, comparison: Comparison, plan: Journal, so_far: Restored) -> Restored:
-        if isinstance(comparison.ground, Workshop):
-            comparison.ground.rights = 0o700
+    def _carry_out(self, comparison: Comparison, plan: Plan, so_far: Restored) -> Restored:
+        if isinstance(comparison.tree, WritableTree):
+            comparison.tree.rights = 0o700
         restored = Restorer(comparison, plan, so_far).run()
         journal.remove(self._place)
         return restored
@@ -161,7 +163,7 @@ class Checkpoint:
         """Finish a restore that was cut short, as far as nobody has changed anything since. None if there was none."""
         with _reporting(f"the restore of {self.project} can't be finished"):
             try:
-                plan = _load(self._place / journal.NAME, Journal)
+                plan = _load(self._place / journal.NAME, Plan)
             except FileNotFoundError:
                 return None
             descriptor = self._open()
@@ -169,18 +171,18 @@ class Checkpoint:
                 if descriptor is not None:
                     os.close(descriptor)
                 return Restored(failed={".": "another directory has the place of the project since"})
-            with Workshop(self.project, descriptor, self._snapshot) as ground:
-                return self._carry_out(Comparison(ground, self._snapshot, self._contents), plan, Restored())
+            with WritableTree(self.project, descriptor, self._snapshot) as tree:
+                return self._carry_out(Comparison(tree, self._snapshot, self._contents), plan, Restored())
 
     def clear(self) -> None:
-        """It is not needed any more."""
+        """Remove the checkpoint: it is not needed any more."""
         with _reporting(f"the checkpoint of {self.project} can't be removed"):
             (self._place / "manifest").unlink(missing_ok=True)
             remove_tree(self._place)
         self.close()
 
     def close(self) -> None:
-        """Let go of it, and keep it."""
+        """Let go of the project, and keep the checkpoint."""
         if hasattr(self, "_contents"):
             os.close(self._contents.fd)
             del self._contents
@@ -210,8 +212,8 @@ class Checkpoint:
         self._contents = Contents(os.open(self._place / "contents", files.NEW_FILE, 0o600))
         self._root = os.dup(tree.fd)
         try:
-            with Ground(tree.path, os.dup(tree.fd)) as ground:
-                self._snapshot = record(ground, self._contents, bounds, scope, skipped)
+            with ProjectTree(tree.path, os.dup(tree.fd)) as project:
+                self._snapshot = record(project, self._contents, bounds, scope, skipped)
             os.fsync(self._contents.fd)
             manifest = journal.encode(self._snapshot)
             _reserve(self._place / "spare", _SPARE + len(manifest))
@@ -227,7 +229,7 @@ class Checkpoint:
         self._contents = Contents(files.open_regular(self._place / "contents"))
 
     def _now(self) -> os.stat_result | None:
-        """What has the project's name."""
+        """What is at the path of the project now; None if nothing is."""
         if not self._name:
             return os.fstat(self._above)
         try:
@@ -251,7 +253,7 @@ class Checkpoint:
         return born is not None and born < self._snapshot.taken
 
     def _make_root(self) -> int | str:
-        """Make the project's directory again; or say why not."""
+        """Make the project's directory again and open it; or return why that can't be done."""
         now = self._now()
         if now is not None:
             if stat.S_ISDIR(now.st_mode) or self._is_older():
@@ -262,7 +264,7 @@ class Checkpoint:
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found of one project at a start."""
+    """What `recover` found of one project."""
 
     project: str
     """Of a checkpoint that can't be read, where that is."""
@@ -275,7 +277,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recover(directory: Path) -> tuple[Recovered, ...]:
-    """Finish what a crash has left. Checkpoints that are in use are none of that, nor are those without changes."""
+    """Finish restores that a crash has cut short, and return what was found. Checkpoints in use are left alone; those
+    without changes are removed."""
     found: list[Recovered] = []
     if not directory.is_dir():
         return ()
@@ -320,14 +323,14 @@ def _recover(checkpoint: Checkpoint) -> list[Recovered]:
 
 
 class Guard:
-    """What a guarded block knows, and says."""
+    """Between a guarded block and its checkpoint: the block sets `succeeded`; the rest is there when it has ended."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.succeeded = False
-        """Set it: whatever ends the block without, is a failure."""
+        """For the block to set. However it ends, unless this is set it has failed, and the project is rolled back."""
         self.effect: Effect | None = None
-        """What was done to the project, whether it stayed or not. There when the block has ended."""
+        """What was done to the project, whether it stayed or not."""
         self.restored: Restored | None = None
         """What came of rolling back, where that was done."""
 
@@ -370,7 +373,7 @@ async def guarded(
 
 
 class Busy(BackendError):
-    """Somebody else works there."""
+    """Another run with a checkpoint works in the project, above it or below it."""
 
 
 def _key(project: str) -> str:
@@ -421,14 +424,14 @@ def _scope(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _skipped(project: str, own: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Those of our own directories that are in the project, as paths in it."""
+    """Those of our own directories that are in the project, as paths relative to it."""
     real = (os.path.realpath(path) for path in own)
     within = os.path.join(project, "")
     return tuple(sorted({path.removeprefix(within) for path in real if path.startswith(within)}))
 
 
 def _reserve(file: Path, size: int) -> None:
-    """A file that has its blocks already."""
+    """Make a file whose blocks are allocated, to be given back when the disk is full."""
     number = os.open(file, files.NEW_FILE, 0o600)
     with open(number, "wb") as stream:
         try:

@@ -255,14 +255,14 @@ def _name_by_content(stage: Path, entries: Sequence[Entry], changes: list[Change
 
 
 def _with_diffs(tree: Tree, stage: Path, changes: list[Change]) -> list[Change]:
-    room = diffs.TOTAL_BYTES
+    room = diffs.MAX_TOTAL_BYTES
     done = []
     for change in changes:
         if change.old_path or change.kind == "mode":
             done.append(change)
             continue
         sizes = [v.size for v in (change.before, change.after) if v and v.kind == "file"]
-        if max(sizes, default=0) > diffs.MOST_BYTES or sum(sizes) > room:
+        if max(sizes, default=0) > diffs.MAX_BYTES or sum(sizes) > room:
             text = _too_long(tree, stage, change, sizes)
         else:
             room -= sum(sizes)
@@ -273,7 +273,7 @@ def _with_diffs(tree: Tree, stage: Path, changes: list[Change]) -> list[Change]:
 
 def _diff(tree: Tree, stage: Path, change: Change) -> str:
     sides: list[str | None] = []
-    contents = _contents(tree, stage, change, diffs.MOST_BYTES + 1)
+    contents = _contents(tree, stage, change, diffs.MAX_BYTES + 1)
     for version, data in zip((change.before, change.after), contents, strict=True):
         if version is None or version.kind == "directory":
             sides.append(None)

@@ -95,7 +95,7 @@ _SYSTEM = (
     *("/var/lib", "/var/spool"),
 )
 """Nothing at or below these is a project ..."""
-_BUT = ("/dev/shm", "/usr/src", "/usr/local/src")  # noqa: S108 - named, not written to
+_EXCEPT = ("/dev/shm", "/usr/src", "/usr/local/src")  # noqa: S108 - named, not written to
 """... except below these."""
 _SHARED = (
     *("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv"),
@@ -154,7 +154,7 @@ def _patterns() -> tuple[Any, Any]:
     return protected, on_the_way
 
 
-def _carelessly(path: str) -> str:
+def _normalised(path: str) -> str:
     """A path as file systems and programs read it that don't mind case, invisible characters or dots at the end."""
     if not path.isascii():
         path = "".join(c for c in unicodedata.normalize("NFKC", path) if unicodedata.category(c) != "Cf")
@@ -167,7 +167,7 @@ def protected(path: str, kind: Literal["file", "directory"] = "file") -> str:
     What is no directory, a link for one, is protected also where it would stand in the place of a directory on the way
     to something protected.
     """
-    name = _carelessly(path).encode("utf-8", "surrogatepass")
+    name = _normalised(path).encode("utf-8", "surrogatepass")
     is_protected, is_on_the_way = _patterns()
     if found := is_protected.fullmatch(name):
         return next(_REASONS[int(group[1:])] for group, text in found.groupdict().items() if text is not None)
@@ -181,8 +181,8 @@ def named(path: str, globs: Iterable[str]) -> bool:
     return any(re.fullmatch(pattern(glob), path, re.DOTALL) for glob in globs)
 
 
-_HEART = ("HEAD", "objects", "refs")
-_PARTS = (*_HEART, "commondir", "config", "config.worktree", "hooks")
+_CORE = ("HEAD", "objects", "refs")
+_PARTS = (*_CORE, "commondir", "config", "config.worktree", "hooks")
 
 
 def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[str, str]:
@@ -218,7 +218,7 @@ def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[st
     found = {}
     for path in paths:
         directory, _, name = path.rpartition("/")
-        if name in _HEART and f"/{directory}".endswith("/.git"):
+        if name in _CORE and f"/{directory}".endswith("/.git"):
             continue
         if (name in _PARTS and is_repository(directory)) or is_hooked(directory):
             found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
@@ -243,7 +243,7 @@ def _why_no_project(path: str, home: Path | None, private: list[str]) -> str:
 
     if not os.path.isabs(path) or os.path.realpath(path) != path:
         return "it is not an absolute path without links"
-    if any(holds(place, path) for place in _SYSTEM) and not any(holds(b, path) and b != path for b in _BUT):
+    if any(holds(place, path) for place in _SYSTEM) and not any(holds(b, path) and b != path for b in _EXCEPT):
         return "it belongs to the system"
     if any(holds(place, path) for place in _CELLS):
         return "cells have something of their own under that name"
