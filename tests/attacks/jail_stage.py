@@ -22,7 +22,7 @@ from typing import Any
 from jail_attack import MARKER, only_with_ipv6
 
 from redoma.backends.jail.configuration import UNPRIVILEGED_ID
-from redoma.backends.scratch import remove_tree
+from redoma.lib.files import remove_tree
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
 _HIT = b"hit\n"

@@ -27,8 +27,8 @@ from redoma import Config
 from redoma.backends.base import Backend
 from redoma.backends.jail import JailBackend
 from redoma.backends.native.backend import NativeBackend
-from redoma.backends.scratch import remove_tree
 from redoma.config import AuditConfig
+from redoma.lib.files import remove_tree
 from redoma.models import Result
 from redoma.pipeline.executor import AsyncExecutor
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from redoma import Config, Executor, Status
-from redoma.backends.scratch import remove_tree
+from redoma.lib.files import remove_tree
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redoma.models import Change, Version
-from redoma.workspace.declared import unexpected
+from redoma.workspace.effects import unexpected
 
 FILE = Version(kind="file", mode=0o644, size=1, sha256="00")
 DIRECTORY = Version(kind="directory", mode=0o755)

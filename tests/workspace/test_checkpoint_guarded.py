@@ -13,7 +13,7 @@ import pytest
 from checkpoint_stage import stage
 
 from redoma.workspace.checkpoint import Checkpoint, guarded
-from redoma.workspace.restoring import Restored
+from redoma.workspace.restore import Restored
 from redoma.workspace.tree import Tree
 
 

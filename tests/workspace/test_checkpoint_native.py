@@ -179,7 +179,7 @@ def no_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def too_large(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "Bounds", partial(Bounds, files=3))
+    monkeypatch.setattr(checkpoint, "Bounds", partial(Bounds, max_files=3))
 
 
 @pytest.mark.parametrize(("spoilt", "why"), [(no_project, "home directory"), (too_large, "more than 3 files")])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from checkpoint_stage import NOBODY, Project, everything, in_a_fork, stage, take
 
-from redoma.workspace.restoring import Restored
+from redoma.workspace.restore import Restored
 
 CASES = 1000
 

@@ -88,19 +88,19 @@ def test_a_file_is_read_again_only_where_the_kernel_says_something_else_of_it(
         (project / name).write_text("same size")
     monkeypatch.setattr(snapshot, "_RACY", -(10**12))  # as if the files had been there for long
     checkpoint = take(project, tmp_path / "state")
-    if not checkpoint._snapshot.telling:
+    if not checkpoint._snapshot.reliable_times:
         checkpoint.clear()
         pytest.skip("this file system is not known to keep times that can be relied on")
     (project / "a").write_text("SAME SIZE")
     os.utime(project / "a", ns=(0, checkpoint._snapshot.by_path["a"].modified))
     read: list[str] = []
-    regular = snapshot.Ground.regular
+    regular = snapshot.ProjectTree.file
 
-    def noted(ground: snapshot.Ground, path: str) -> int:
+    def noted(tree: snapshot.ProjectTree, path: str) -> int:
         read.append(path)
-        return regular(ground, path)
+        return regular(tree, path)
 
-    monkeypatch.setattr(snapshot.Ground, "regular", noted)
+    monkeypatch.setattr(snapshot.ProjectTree, "file", noted)
     assert [change.path for change in checkpoint.changes()] == ["a"]
     assert set(read) == {"a"}
     checkpoint.clear()
@@ -122,10 +122,10 @@ def test_times_are_relied_on_only_where_they_say_something(project: Path, state:
     """A file that was changed just before may be changed again within the same tick, and have the same times."""
     (project / "a").touch()
     checkpoint = take(project, state)
-    item, known = checkpoint._snapshot.by_path["a"], msgspec.structs.replace(checkpoint._snapshot, telling=True)
+    item, known = checkpoint._snapshot.by_path["a"], msgspec.structs.replace(checkpoint._snapshot, reliable_times=True)
     long_ago = msgspec.structs.replace(item, changed=item.changed - 10**10)
-    assert (known.is_telling(item), known.is_telling(long_ago)) == (False, True)
-    assert not msgspec.structs.replace(known, telling=False).is_telling(long_ago)
+    assert (known.trusts_times(item), known.trusts_times(long_ago)) == (False, True)
+    assert not msgspec.structs.replace(known, reliable_times=False).trusts_times(long_ago)
     checkpoint.clear()
 
 
@@ -181,7 +181,7 @@ def test_holes_stay_holes_and_cost_nothing(project: Path, state: Path) -> None:
         file.seek(size // 2)
         file.write(b"in the middle")
     before = everything(project)
-    checkpoint = take(project, state, Bounds(copied=1024 * 1024, largest=100 * 1024 * 1024))
+    checkpoint = take(project, state, Bounds(max_copied=1024 * 1024, max_file=100 * 1024 * 1024))
     assert checkpoint.left == {}
     (project / "sparse").write_bytes(b"")
     checkpoint.restore()
@@ -294,7 +294,7 @@ def test_our_own_records_go_on_while_something_runs(project: Path) -> None:
 def test_what_is_not_kept_is_said_before_the_run_and_reported_if_it_changed(project: Path, state: Path) -> None:
     os.mkfifo(project / "pipe")
     (project / "large").write_bytes(b"x" * 5000)
-    checkpoint = take(project, state, Bounds(largest=4096))
+    checkpoint = take(project, state, Bounds(max_file=4096))
     assert checkpoint.left == {"large": "it is larger than 4096 bytes", "pipe": "it is a pipe"}
     assert checkpoint.restore().left == {}
     (project / "pipe").unlink()
@@ -309,7 +309,7 @@ def test_what_is_not_kept_and_was_only_moved_is_moved_back(project: Path, state:
     """Removing it where it is now would lose the only copy."""
     (project / "folder").mkdir()
     (project / "folder" / "large").write_bytes(b"x" * 5000)
-    checkpoint = take(project, state, Bounds(largest=4096))
+    checkpoint = take(project, state, Bounds(max_file=4096))
     (project / "elsewhere").mkdir()
     (project / "folder" / "large").rename(project / "elsewhere" / "large")
     (project / "folder").rmdir()
@@ -342,10 +342,10 @@ def test_what_the_run_moved_here_from_elsewhere_is_not_removed(place: Path, proj
 def test_a_project_that_is_too_large_is_refused_with_a_way_out(project: Path, state: Path) -> None:
     for number in range(10):
         (project / str(number)).write_bytes(b"x" * 1000)
-    for bounds, amount in ((Bounds(files=9), "more than 9 files"), (Bounds(copied=9999), "10000 bytes")):
+    for bounds, amount in ((Bounds(max_files=9), "more than 9 files"), (Bounds(max_copied=9999), "10000 bytes")):
         with pytest.raises(BackendError, match=f"too large to checkpoint: {amount}.*overlay, name the paths"):
             take(project, state, bounds)
-    take(project, state, Bounds(files=9), paths=["1", "2"]).clear()
+    take(project, state, Bounds(max_files=9), paths=["1", "2"]).clear()
     assert os.listdir(state) == ["locks"]
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from workspace_stage import Stage, as_an_ordinary_user, copy_of, fast_directory, in_a_child, opened, snapshot
 
-from redoma.backends.scratch import remove_tree
 from redoma.lib.errors import WorkspaceError
+from redoma.lib.files import remove_tree
 from redoma.workspace import journal
 
 Snapshot = dict[str, tuple[Any, ...]]

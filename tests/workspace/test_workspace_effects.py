@@ -353,19 +353,19 @@ def test_what_is_too_long_says_so(stage: Stage) -> None:
     stage.write("lines", "x\n")
 
     def run(ran: Path) -> None:
-        (ran / "bytes").write_text("y" * 80 + "\n" + "z" * diffs.MOST_BYTES)
-        (ran / "lines").write_text("\n" * (diffs.MOST_LINES + 1))
-        (ran / "zeros").write_bytes(bytes(diffs.MOST_BYTES + 1))
+        (ran / "bytes").write_text("y" * 80 + "\n" + "z" * diffs.MAX_BYTES)
+        (ran / "lines").write_text("\n" * (diffs.MAX_LINES + 1))
+        (ran / "zeros").write_bytes(bytes(diffs.MAX_BYTES + 1))
 
     effect, _, _ = stage.effect(run)
     found = {change.path: change.diff for change in effect.changes}
-    assert found["bytes"] == f"--- a/bytes\n+++ b/bytes\n\\ Too long to show: {81 + diffs.MOST_BYTES} bytes\n"
+    assert found["bytes"] == f"--- a/bytes\n+++ b/bytes\n\\ Too long to show: {81 + diffs.MAX_BYTES} bytes\n"
     assert "Too long to show: 5001 lines" in found["lines"]
     assert found["zeros"] == ""
 
 
 def test_the_diffs_of_an_effect_are_bounded_together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diffs, "TOTAL_BYTES", 10)
+    monkeypatch.setattr(diffs, "MAX_TOTAL_BYTES", 10)
     effect, _, _ = stage.effect(lambda ran: [(ran / name).write_text("1234567\n") for name in "ab"])
     assert ["Too long" in change.diff for change in effect.changes] == [False, True]
 
@@ -410,7 +410,7 @@ def test_hostile_lines_cost_no_more_than_others() -> None:
     old, new = ["a\n", "b\n"] * 2500, ["b\n", "a\n", "a\n"] * 1600
     matched = diffs._Matched(old, new)
     matched.get_matching_blocks()
-    assert matched._room == diffs._GAPS
+    assert matched._room == diffs._MAX_GAPS
     assert diffs.diff_of("a", "a", "".join(old), "".join(new)).count("\n") > 9000
 
 

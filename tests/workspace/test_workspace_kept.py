@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from workspace_stage import NOBODY, Stage, in_a_child, snapshot
 
+from redoma.lib import files
 from redoma.lib.errors import WorkspaceError
 from redoma.models import Effect
-from redoma.workspace import journal, private
+from redoma.workspace import journal, kept
 from redoma.workspace.kept import Changes
 
 
@@ -48,9 +49,9 @@ def test_only_we_can_read_it(stage: Stage) -> None:
         stage.changes.apply("it")
     finally:
         os.umask(before)
-    for place, names, files in os.walk(stage.changes.directory):
+    for place, names, plain in os.walk(stage.changes.directory):
         assert {stat.S_IMODE(os.stat(f"{place}/{name}").st_mode) for name in names} <= {0o700}
-        assert {stat.S_IMODE(os.stat(f"{place}/{name}").st_mode) for name in files} <= {0o600}
+        assert {stat.S_IMODE(os.stat(f"{place}/{name}").st_mode) for name in plain} <= {0o600}
     assert stat.S_IMODE(stage.changes.directory.stat().st_mode) == 0o700
 
 
@@ -218,7 +219,7 @@ def test_two_processes_apply_one_after_the_other(stage: Stage) -> None:
 def test_who_holds_the_lock_for_too_long_is_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.kept(add_a_file, "it")
     stage.changes.list()
-    monkeypatch.setattr(private, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(kept, "LOCK_SECONDS", 0.0)
     lock = os.open(stage.changes.directory / "lock", os.O_RDWR)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -231,7 +232,7 @@ def test_who_holds_the_lock_for_too_long_is_named(stage: Stage, monkeypatch: pyt
 def test_keeping_waits_for_nobody_who_applies(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.kept(add_a_file, "it")
     stage.changes.list()
-    monkeypatch.setattr(private, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(kept, "LOCK_SECONDS", 0.0)
     lock = os.open(stage.changes.directory / "lock", os.O_RDWR)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -243,7 +244,7 @@ def test_keeping_waits_for_nobody_who_applies(stage: Stage, monkeypatch: pytest.
 
 def test_what_is_being_kept_is_no_leftover(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others recover while a content is taken; and one that was claimed before its lock was held is made again."""
-    take, claimed = Changes._take, private.claimed
+    take, claimed = Changes._take, files.claimed
     refused: list[Any] = []
 
     def slow(self: Changes, source: Path, target: Path) -> None:
@@ -260,7 +261,7 @@ def test_what_is_being_kept_is_no_leftover(stage: Stage, monkeypatch: pytest.Mon
             yield ours
 
     monkeypatch.setattr(Changes, "_take", slow)
-    monkeypatch.setattr(private, "claimed", late)
+    monkeypatch.setattr(files, "claimed", late)
     stage.kept(add_a_file, "it")
     assert refused
     assert stage.changes.apply("it").state == "applied"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from workspace_stage import Stage, as_an_ordinary_user, fast_directory, snapshot
 
-from redoma.backends.scratch import remove_tree
+from redoma.lib.files import remove_tree
 
 CASES = 1500
 _WHAT = ["create", "write", "append", "truncate", "rename", "unlink", "rmdir", "symlink", "chmod", "swap", "mkdir"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Iterator
@@ -95,7 +94,7 @@ def _take_snapshot(directory: int) -> _Snapshot:
         lock = open_regular("lock", os.O_RDONLY, dir_fd=directory)
     except FileNotFoundError:
         return _read_snapshot(directory)  # a copy of a log, which nobody writes to
-    with closing(lock), locked(lock, fcntl.LOCK_SH):
+    with closing(lock), locked(lock, shared=True):
         return _read_snapshot(directory)
 
 

@@ -6,7 +6,7 @@ entry and a crash leaves the old file or the new one.
 
 from __future__ import annotations
 
-import fcntl
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..lib.errors import ConfigError
+from ..lib.files import closing, locked, open_regular, replace
 from .model import InvalidFile
 from .places import Source, not_ours, read, state_directory
 
@@ -92,7 +93,7 @@ def _change(env: Mapping[str, str] | None, change: Callable[[Trusted], Trusted])
         with _locked(directory):
             files = change(_load(directory / _FILE))
             content = {"version": 1, "files": {str(path): digest for path, digest in files.items()}}
-            _replace(directory / _FILE, json.dumps(content, indent=1).encode())
+            replace(directory / _FILE, json.dumps(content, indent=1).encode())
     except OSError as error:
         raise ConfigError(
             f"the list of trusted files in {directory} can't be written",
@@ -104,26 +105,6 @@ def _change(env: Mapping[str, str] | None, change: Callable[[Trusted], Trusted])
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(directory / "trusted.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    lock = open_regular(directory / "trusted.lock", os.O_RDWR | os.O_CREAT)
+    with closing(lock), locked(lock, seconds=math.inf):
         yield
-    finally:
-        os.close(descriptor)  # which unlocks
-
-
-def _replace(file: Path, data: bytes) -> None:
-    """Write under the lock, so the temporary name needs no luck to be unique; one left by a crash is written over."""
-    temporary = file.with_suffix(".new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(temporary, flags, 0o600), "wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, file)
-    # Without this the rename itself may be lost with the power, and with it the user's decision.
-    descriptor = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

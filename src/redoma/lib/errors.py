@@ -97,11 +97,11 @@ class WorkspaceError(RedomaError):
 class Conflict(WorkspaceError):
     """The project is not as it was when this was decided on. Nothing was changed: see `paths`, path → what is there."""
 
-    _MOST = 20
+    _MAX_SHOWN = 20
 
     def __init__(self, what: str, paths: dict[str, str], *, next: str) -> None:  # noqa: A002 - as above
-        some = [f"{ascii(path)[1:-1]} ({why})" for path, why in sorted(paths.items())[: self._MOST]]
-        more = f" and {len(paths) - self._MOST} more" if len(paths) > self._MOST else ""
+        some = [f"{ascii(path)[1:-1]} ({why})" for path, why in sorted(paths.items())[: self._MAX_SHOWN]]
+        more = f" and {len(paths) - self._MAX_SHOWN} more" if len(paths) > self._MAX_SHOWN else ""
         super().__init__(what, why=", ".join(some) + more, next=next)
         self.paths = paths
 

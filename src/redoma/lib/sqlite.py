@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from . import files
 from .errors import StoreError
 
 NAME = "redoma.db"
@@ -192,10 +193,7 @@ class Store:
 def _make_private(path: Path, holds: str) -> None:
     """A regular file of ours in a directory of ours. In one that others can write they could put another in its place,
     or beside it the journal of one."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        _require_ours(os.fstat(directory), path.parent, holds)
+    with files.closing(files.open_own_directory(path.parent, holds=holds, error=StoreError)) as directory:
         # The file itself is never opened here: to close it would let go of every lock that sqlite has on it in other
         # threads of this process (POSIX locks belong to a process, not to a descriptor).
         with suppress(FileExistsError):
@@ -203,18 +201,6 @@ def _make_private(path: Path, holds: str) -> None:
         about = os.stat(path.name, dir_fd=directory, follow_symlinks=False)
         if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
             raise StoreError(f"{path} is not a plain file", why="it could be somebody else's", next="move it away")
-        _require_ours(about, path, holds)
+        files.require_ours(about, path, holds=holds, error=StoreError)
         if stat.S_IMODE(about.st_mode) != 0o600:
             os.chmod(path.name, 0o600, dir_fd=directory)
-    finally:
-        os.close(directory)
-
-
-def _require_ours(about: os.stat_result, path: Path, holds: str) -> None:
-    if about.st_uid != os.geteuid():
-        why, advice = f"it belongs to user {about.st_uid}", "set REDOMA_STATE_DIR to a directory of your own"
-    elif about.st_mode & 0o022:
-        why, advice = "others may write to it", f"chmod go-w {path}, after a look at what is in it"
-    else:
-        return
-    raise StoreError(f"{path} can't be trusted with {holds}", why=why, next=advice)

@@ -8,7 +8,6 @@ row for each check. Every number is kept for a day, and beside them the highest 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from ..audit.files import closing, open_private
+from ..audit.files import open_private
+from ..lib.files import closing, locked
 from ..lib.sqlite import Schema, Store
 from .model import Check, Deed, Held, Plan, Round, State
 from .series import numbers
@@ -217,16 +217,8 @@ class History:
         does. The kernel lets go of the lock of a process that was killed."""
         with self.store.reading():  # which makes the directory, and sees to it that it is ours
             pass
-        with closing(open_private(self.store.path.with_name("monitor.lock"), os.O_CREAT)) as fd:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            try:
-                yield True
-            finally:
-                fcntl.flock(fd, fcntl.LOCK_UN)
+        with closing(open_private(self.store.path.with_name("monitor.lock"), os.O_CREAT)) as fd, locked(fd) as held:
+            yield held
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:

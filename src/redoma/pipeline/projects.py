@@ -1,19 +1,20 @@
-"""Runs in a project: a stage or a checkpoint before, an effect after; and what is decided of it later.
+"""Runs in a project, and what becomes of their changes.
 
-An effect is what a run would do. It is kept, with its contents, until somebody applies or discards it. Whether a person
-has to say yes was decided by policy, on the request; what they say yes to is the effect. A run in the project itself,
-or a risky one in any directory of the host, has a checkpoint instead: everything is put back unless it ends well.
+- `Projects.run` over a project (`overlay`) leaves the project alone. What the run would change is its effect, which is
+  kept, with its contents, until somebody applies or discards it.
+- `Projects.run` in the project itself (`direct`), or a risky run in any directory of the host, has a checkpoint
+  instead: everything is put back unless the run ends well.
+- `apply`, `discard` and `undo` decide about a kept effect. Whether a person has to approve was decided by policy, on
+  the request; what they approve is the effect.
 """
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from .. import telemetry
 from ..approval import Ask, Case, Gate, Verdict, setting_of
 from ..approval.ask import decode, encode, stored
 from ..backends.base import Backend, Control, Outcome, OverlayBackend, Sink
-from ..backends.scratch import remove_tree
+from ..lib import files
 from ..lib.errors import ApprovalError, BackendError, WorkspaceError
 from ..models import Decision, Effect, Evaluation, Level, Request, Status
 from ..models.reach import EFFECT, Reach
@@ -34,14 +35,14 @@ from ..workspace.checkpoint import guarded
 from ..workspace.effects import effect_of
 from ..workspace.kept import Changes, Kept
 from ..workspace.protected import must_be_a_project
-from ..workspace.restoring import Restored
+from ..workspace.restore import Restored
 from ..workspace.snapshot import TooLarge
 from ..workspace.tree import Tree
 
 Record = Callable[[str, str, Mapping[str, Any]], None]
-_MOST_PATHS, _LONGEST = 1000, 2000  # paths, and characters of a reason, in one record
+_MAX_PATHS, _MAX_REASON = 1000, 2000  # paths, and characters of a reason, in one record
 _STAGE = "stage-"
-_LASTS = "a process goes on for as long as whoever started it likes, so it has one only if that is asked for"
+_LASTS = "a process runs for as long as whoever started it likes, so it has a checkpoint only if that is asked for"
 
 
 class Judge(Protocol):
@@ -59,7 +60,7 @@ class Judge(Protocol):
 
 
 def changes_in(state: Path | None) -> Changes:
-    """What is kept under a state directory."""
+    """The kept changes of a state directory. Raises `WorkspaceError` without one."""
     if state is None:
         raise WorkspaceError(
             "changes can't be kept", why="the configuration names no state directory", next="give it `state`"
@@ -68,7 +69,7 @@ def changes_in(state: Path | None) -> Changes:
 
 
 class Projects:
-    """`state` is where effects are kept; without it there are no runs over projects."""
+    """Runs requests in projects, and applies, discards and undoes what they would change. Each decision is recorded."""
 
     def __init__(
         self,
@@ -81,11 +82,19 @@ class Projects:
         separate: bool,
         own: Iterable[Path] = (),
     ) -> None:
-        """`own`: where else we write while something runs, such as the audit log."""
+        """Parameters:
+        state: where effects and checkpoints are kept; without it there are no runs over projects.
+        record: writes one record to the audit log; raises if it can't.
+        judge: evaluates a request under the policy as it is now.
+        user: who applies, discards or undoes by hand.
+        home: a directory that is never a project, nor what holds it.
+        separate: whether who applies by hand needs somebody else to approve.
+        own: where else we write while something runs, such as the audit log. A checkpoint leaves that out.
+        """
         self._state, self._record, self._judge, self._own = state, record, judge, tuple(own)
         self._user, self._home, self._separate = user, home, separate
         self.rolled_back: tuple[str, Restored] | None = None
-        """The last project that was, and what came of it: of a run that is cancelled no result says so."""
+        """The last project that was rolled back, and what came of it: a cancelled run has no result to say so."""
 
     @property
     def changes(self) -> Changes:
@@ -101,12 +110,13 @@ class Projects:
         case: Case,
         redactor: Redactor,
     ) -> tuple[Outcome, dict[str, Any]]:
-        """Run it where its workspace is; and what the result has to say of that, beside the outcome."""
+        """Run a request in its workspace. Returns the outcome, and fields for the result: `effect`, `rollback`,
+        `no_checkpoint`. Raises `WorkspaceError` if it can't run there."""
         if request.workspace != "scratch":
             self._must_be_a_project(request.project or "")
         match request.workspace:
             case "overlay":
-                # Opened before anything runs, and looked at by what is open: whatever has its path afterwards.
+                # Opened before anything runs: afterwards we look at this directory, whatever has its path by then.
                 with staged(self.changes.directory.parent) as stage, Tree(request.project or "") as tree:
                     began = time.time()
                     outcome = await cast("OverlayBackend", backend).run_over(request, sink, control, str(stage))
@@ -127,7 +137,7 @@ class Projects:
         case: Case,
         redactor: Redactor,
     ) -> Effect | None:
-        """It is kept if there is any, beside the case that a person may have to decide on."""
+        """What the run would change. Kept, if anything, together with the case that a person may have to decide on."""
         if outcome.entries is None:
             return None
         if tree.path != request.project or not _is_still(tree):
@@ -145,11 +155,11 @@ class Projects:
     async def _guarded(
         self, backend: Backend, request: Request, sink: Sink, control: Control | None, redactor: Redactor
     ) -> tuple[Outcome, dict[str, Any]]:
-        """In a directory of the host itself, which is put back as it was unless the run ends well.
+        """Run it in a directory of the host itself, which is put back as it was unless the run ends well.
 
-        Where that is no project, or too large, there can be no checkpoint of it. A run that was to have one does not
-        begin; one that would only have had one by default does, as a person has said yes to it, and the result says so.
-        Whatever somebody can mend (another run works there, an earlier one was cut short, the disk is full) ends both.
+        Where that is no project, or too large, there can be no checkpoint of it. A run that asked for one does not
+        begin; one that would only have had one by default does, as a person has approved it, and the result says so.
+        Whatever somebody can fix (another run works there, an earlier one was cut short, the disk is full) ends both.
         """
         wanted = request.checkpoint or request.workspace == "direct"
         if control is not None and control.lasts and not wanted:
@@ -207,20 +217,25 @@ class Projects:
         by_hand: bool,
         wait: bool,
     ) -> Kept:
+        """Apply kept changes, all or those at `paths`, once they are approved; see `Changes.apply`.
+
+        `by_hand`: the user applies them, and needs nobody else's approval unless roles are separate. `wait`: wait for
+        an approver. Raises `ApprovalError` and `WorkspaceError`; then nothing was changed.
+        """
         kept = await asyncio.to_thread(self.changes.get, id)
         paths = None if paths is None else tuple(paths)
         try:
             self._must_be_a_project(kept.effect.project)
             approver = await self._approved(gate, kept, paths, named, exact, by_hand, wait)
         except (ApprovalError, WorkspaceError) as error:
-            self._record("apply.refused", kept.id, {"why": _plain(str(error))[:_LONGEST]})
+            self._record("apply.refused", kept.id, {"why": _plain(str(error))[:_MAX_REASON]})
             raise
         told = {"effect": kept.digest, "project": kept.effect.project, "approver": approver, "named": list(named)}
         self._record("apply", kept.id, told)  # what can't be recorded isn't done
         try:
             done = await asyncio.to_thread(partial(self.changes.apply, kept.id, paths, named, exact=exact))
         except WorkspaceError as error:
-            self._record("apply.refused", kept.id, {"why": _plain(str(error))[:_LONGEST]})
+            self._record("apply.refused", kept.id, {"why": _plain(str(error))[:_MAX_REASON]})
             raise
         self._record("applied", kept.id, {"paths": _paths(done.applied), "left": len(done.left), "state": done.state})
         return done
@@ -235,7 +250,8 @@ class Projects:
         by_hand: bool,
         wait: bool,
     ) -> str:
-        """Who says that it may be applied; nobody need, where policy allows the request, as it is now."""
+        """Who approves that it is applied; empty where policy, as it is now, allows the request by itself. Raises
+        `ApprovalError` if nobody does."""
         if not kept.about.get("ask"):
             if by_hand:
                 return self._user
@@ -264,7 +280,7 @@ class Projects:
         return verdict.approval.approver
 
     def _case(self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool) -> Case:
-        """What is put to somebody: this effect, or so much of it, under the policy as it is now."""
+        """What somebody is asked to approve: this effect, or a part of it, under the policy as it is now."""
         below = "" if exact else " and what is below"
         parts = [f"only {', '.join(paths)}{below}"] if paths is not None else []
         parts += [f"also the protected {', '.join(named)}"] if named else []
@@ -281,6 +297,7 @@ class Projects:
 
     @telemetry.effect("redoma.discard")
     async def discard(self, id: str) -> Kept:  # noqa: A002
+        """Drop what is not applied of kept changes; see `Changes.discard`."""
         kept = await asyncio.to_thread(self.changes.get, id)
         self._record("discard", kept.id, {"effect": kept.digest, "by": self._user})
         kept = await asyncio.to_thread(self.changes.discard, kept.id)
@@ -289,6 +306,7 @@ class Projects:
 
     @telemetry.effect("redoma.undo")
     async def undo(self, id: str) -> Kept:  # noqa: A002
+        """Put back the paths that were applied; see `Changes.undo`."""
         kept = await asyncio.to_thread(self.changes.get, id)
         self._record("undo", kept.id, {"effect": kept.digest, "by": self._user})
         done = await asyncio.to_thread(self.changes.undo, kept.id)
@@ -298,27 +316,24 @@ class Projects:
 
 @contextmanager
 def staged(place: Path) -> Iterator[Path]:
-    """A directory for what a run leaves. What is not kept in the end is gone; what a killed Redoma has left, too, with
-    the next that is made there."""
-    try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        stage = Path(tempfile.mkdtemp(prefix=_STAGE, dir=place))
-        lock = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _sweep(place)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise BackendError("there is no place for what it writes", why=why, next="free space there") from error
-    try:
+    """A directory in `place` for what a run leaves, removed in the end. Also removes those of a Redoma that was killed.
+    Raises `BackendError` if none can be made."""
+    with ExitStack() as stack:
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            files.sweep(place, _STAGE)
+            stage = stack.enter_context(files.temporary_directory(place, _STAGE))
+        except OSError as error:
+            raise BackendError(
+                "there is no place for what it writes", why=files.reason(error), next="free space there"
+            ) from error
+        stack.callback(files.remove_tree, stage)
         yield stage
-    finally:
-        remove_tree(stage)
-        os.close(lock)
 
 
 def to_ask(case: Case) -> str:
-    """What may have to be asked, or judged again, before it is applied: to be kept beside the effect. Nothing where it
-    holds a secret; then only a person can apply it."""
+    """The case as text, to be kept beside the effect: it is judged again, and perhaps asked about, before that happens.
+    Empty where it holds a secret; then only a person can apply it."""
     now = datetime.now(UTC)  # it is asked later, and then anew
     try:
         return encode(stored(case, b"", id="", created=now, expires=now))
@@ -326,29 +341,17 @@ def to_ask(case: Case) -> str:
         return ""
 
 
-def _sweep(place: Path) -> None:
-    """Stages that nobody holds any more: their Redoma was killed."""
-    for stage in place.glob(f"{_STAGE}*"):
-        with suppress(FileNotFoundError, BlockingIOError):  # gone meanwhile, or in use
-            lock = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_tree(stage)
-            finally:
-                os.close(lock)
-
-
 def _is_guarded(request: Request, evaluation: Evaluation) -> bool:
-    """Whether there is to be a checkpoint: as was asked for, and else of what is risky. That is what policy wants a
-    person's yes for, and everything in a project itself."""
+    """Whether there is to be a checkpoint: as the request says, and else of what is risky. That is what policy wants a
+    person to approve, and everything in a project itself."""
     if request.checkpoint is not None:
         return request.checkpoint
     return request.workspace == "direct" or evaluation.decision is Decision.PROMPT
 
 
 def _told(restored: Restored, project: str, redactor: Redactor) -> dict[str, Any]:
-    """For the record. The run chose the names, so they may hold anything."""
-    left = {_plain(path): why for path, why in sorted({**restored.left, **restored.failed}.items())[:_MOST_PATHS]}
+    """A rollback for the audit log. The run chose the names, so they may hold anything."""
+    left = {_plain(path): why for path, why in sorted({**restored.left, **restored.failed}.items())[:_MAX_PATHS]}
     told: dict[str, Any] = redactor.redact_data({"paths": _paths(restored.paths), "left": left})[0]
     return {"project": _plain(project), **told}
 
@@ -362,13 +365,13 @@ def _is_still(tree: Tree) -> bool:
 
 
 def _redacted(effect: Effect, redactor: Redactor) -> Effect:
-    """Diffs are for reading. What is applied are the contents, as the run left them."""
+    """An effect without secrets in its diffs. Those are only for reading: what is applied are the contents."""
     changes = [msgspec.structs.replace(change, diff=redactor.redact(change.diff)[0]) for change in effect.changes]
     return msgspec.structs.replace(effect, changes=tuple(changes))
 
 
 def _paths(paths: Iterable[str]) -> list[str]:
-    return [_plain(path) for path in sorted(paths)[:_MOST_PATHS]]
+    return [_plain(path) for path in sorted(paths)[:_MAX_PATHS]]
 
 
 def _plain(text: str) -> str:

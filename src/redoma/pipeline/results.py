@@ -17,7 +17,7 @@ from ..output.expect import Expectation, applied
 from ..redaction import PERSONAL_KINDS, Redactor
 from ..redaction.redactor import replace
 from ..redaction.scanner import Found
-from ..workspace.declared import unexpected
+from ..workspace.effects import unexpected
 
 _LONGEST_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
 _MOST_PATHS = 200  # of an effect, in the audit log

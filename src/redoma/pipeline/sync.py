@@ -17,7 +17,7 @@ from ..config import Config
 from ..lib.errors import CallbackError, RedomaError
 from ..models import Chunk, Evaluation, Language, Request, Result, Stream
 from ..workspace.kept import Kept
-from ..workspace.restoring import Restored
+from ..workspace.restore import Restored
 from .executor import AsyncExecutor
 from .intake import Options
 from .streaming import AsyncLiveRun, OnOutput

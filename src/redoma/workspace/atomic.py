@@ -9,7 +9,6 @@ a crash can be told from one that is being written: nobody holds its lock.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import stat
@@ -18,18 +17,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
+from ..lib import files
 from ..lib.errors import NotWritten, RedomaError
+from .copying import attributes
 
 _MARK = ".redoma-"
-_LONGEST_NAME = 255
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MAX_NAME = 255
 _ADVICE = {
     errno.ENOENT: "make the directory first",
     errno.ENOTDIR: "name a file in a directory",
-    errno.ENOSPC: "free some space on that disk",
-    errno.EDQUOT: "free some of the disk quota",
-    errno.EFBIG: "raise the file size limit (ulimit -f)",
-    errno.EROFS: "choose a directory on a writable file system",
     errno.EBUSY: "unmount what is mounted there",
 }
 
@@ -53,12 +49,14 @@ def atomic_write(
     """
     content = data.encode() if isinstance(data, str) else data
     place = Path(os.path.abspath(path))
-    with _reporting(place), _opened(place.parent) as directory:
+    parent = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    # The directory itself: nothing that is renamed or linked later changes where we write.
+    with _reporting(place), files.closing(os.open(place.parent, parent)) as directory:
         _sweep(directory, place.name)
         old = _replaceable(place, directory)
         temporary, number = _create(directory, place.name, 0o600 if old or mode is not None else 0o666)
         try:
-            _fill(number, content)
+            files.write_all(number, content)
             if old:
                 _keep(number, place.name, directory, old)
             if mode is not None:
@@ -72,14 +70,14 @@ def atomic_write(
                 os.unlink(temporary, dir_fd=directory)
             raise
         finally:
-            fcntl.flock(number, fcntl.LOCK_UN)  # not left to close(): a child forked meanwhile has a copy
+            files.unlock(number)
             os.close(number)
         try:
             os.fsync(directory)
         except OSError as error:
             raise RedomaError(
                 f"{place} was written, but may be the old one again after a power cut",
-                why=error.strerror or str(error),
+                why=files.reason(error),
                 next="check the disk, and write it again",
             ) from error
 
@@ -89,18 +87,8 @@ def _reporting(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, "check that you may write in that directory")
-        raise NotWritten(f"{place} can't be written", why=error.strerror or str(error), next=advice) from error
-
-
-@contextmanager
-def _opened(parent: Path) -> Iterator[int]:
-    """The directory itself: nothing that is renamed or linked later changes where we write."""
-    directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield directory
-    finally:
-        os.close(directory)
+        advice = _ADVICE.get(error.errno or 0) or files.advice(error)
+        raise NotWritten(f"{place} can't be written", why=files.reason(error), next=advice) from error
 
 
 def _replaceable(place: Path, directory: int) -> os.stat_result | None:
@@ -130,9 +118,9 @@ def _affixes(name: str) -> tuple[str, str]:
     """Of the temporary names for a file. They have its suffix: some programs that check a file go by that."""
     suffix = os.path.splitext(name)[1]
     random_part = 16
-    room = _LONGEST_NAME - len(os.fsencode(f".{_MARK}{suffix}")) - random_part
+    room = _MAX_NAME - len(os.fsencode(f".{_MARK}{suffix}")) - random_part
     if room < 0:
-        suffix, room = "", _LONGEST_NAME - len(f".{_MARK}") - random_part
+        suffix, room = "", _MAX_NAME - len(f".{_MARK}") - random_part
     return f".{os.fsdecode(os.fsencode(name)[:room])}{_MARK}", suffix
 
 
@@ -141,11 +129,9 @@ def _create(directory: int, name: str, mode: int) -> tuple[str, int]:
     prefix, suffix = _affixes(name)
     while True:
         temporary = f"{prefix}{secrets.token_hex(8)}{suffix}"
-        number = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, mode, dir_fd=directory)
-        with suppress(BlockingIOError):
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(number).st_nlink:
-                return temporary, number
+        number = os.open(temporary, files.NEW_FILE, mode, dir_fd=directory)
+        if files.lock(number) and os.fstat(number).st_nlink:
+            return temporary, number
         os.close(number)  # somebody swept it between the two calls: they remove it
 
 
@@ -155,27 +141,13 @@ def _sweep(directory: int, name: str) -> None:
     for found in os.listdir(directory):
         if not (found.startswith(prefix) and found.endswith(suffix)):
             continue
-        with suppress(FileNotFoundError, PermissionError, BlockingIOError):  # somebody else's, or being written
+        with suppress(FileNotFoundError, PermissionError):  # gone by now, or somebody else's
             about = os.stat(found, dir_fd=directory, follow_symlinks=False)
             if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
-                _remove_if_nobodys(directory, found)
-
-
-def _remove_if_nobodys(directory: int, name: str) -> None:
-    number = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=directory)
-    try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its writer may have been done before we had the lock: then the name is gone, and the file is the new content.
-        if os.path.samestat(os.fstat(number), os.stat(name, dir_fd=directory, follow_symlinks=False)):
-            os.unlink(name, dir_fd=directory)
-    finally:
-        os.close(number)
-
-
-def _fill(number: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(number, view) :]
+                # One that was done before we had the lock has no such name any more: the file is the new content.
+                with files.claimed(found, dir_fd=directory) as abandoned:
+                    if abandoned:
+                        os.unlink(found, dir_fd=directory)
 
 
 def _keep(number: int, name: str, directory: int, old: os.stat_result) -> None:
@@ -191,25 +163,10 @@ def _keep(number: int, name: str, directory: int, old: os.stat_result) -> None:
                 next="write it as that user, or remove it first",
             ) from None
     # Without its access list, the group bits of the mode would mean the group instead of the list's mask: more rights.
-    pinned = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
+    with files.closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)) as pinned:
         for attribute, value in attributes(f"/proc/self/fd/{pinned}").items():
             os.setxattr(number, attribute, value)
-    finally:
-        os.close(pinned)
     os.fchmod(number, stat.S_IMODE(old.st_mode))
-
-
-def attributes(of: int | str) -> dict[str, bytes]:
-    """The extended attributes that belong to a file's owner: their own, and access lists."""
-    try:
-        names = os.listxattr(of)
-    except OSError as error:
-        if error.errno == errno.ENOTSUP:
-            return {}
-        raise
-    ours = [name for name in names if name.startswith(("user.", "system.posix_acl_"))]
-    return {name: os.getxattr(of, name) for name in ours}
 
 
 def _validate(validate: Callable[[Path], object], place: Path, temporary: str, number: int, directory: int) -> None:

@@ -4,8 +4,8 @@
     <directory>/KEY/contents     what was in the files
     <directory>/KEY/manifest     what was there (see `snapshot`). Written last and removed first: without it, the rest
                                  is the rubbish of a checkpoint that was never finished, or is no longer needed
-    <directory>/KEY/spare        room on the disk for the plan: what is to be rolled back may be a run that filled it
-    <directory>/KEY/plan         what a restore is about to do (see `restoring`), while it does
+    <directory>/KEY/spare        room on the disk for the journal: what is to be rolled back may be a run that filled it
+    <directory>/KEY/journal      what a restore is about to do (see `restore`), while it does
 
 Everything that differs from the checkpoint counts as done by the run: nobody can tell who wrote a file. So there is one
 run at a time in a project, in what is above it and in what is below it; and nothing is ever rolled back later without
@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import hashlib
-import json
 import os
 import stat
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -32,22 +30,21 @@ import msgspec
 
 from ..backends import linux
 from ..backends.base import uncancellable
-from ..backends.scratch import remove_tree
+from ..lib import files
 from ..lib.errors import BackendError, InvalidRequest
+from ..lib.files import remove_tree
 from ..models import Change, Effect
 from ..telemetry import WARNING, tell
-from .atomic import atomic_write
-from .comparing import Comparison
-from .restoring import Plan, Restored, Restorer, Workshop, make_plan
-from .snapshot import Bounds, Contents, Ground, Snapshot, encode, record, why
+from . import journal
+from .restore import Plan, Restored, Restorer, WritableTree, make_plan
+from .snapshot import Bounds, Comparison, Contents, ProjectTree, Snapshot, record
 from .tree import Tree
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 _SPARE = 1024 * 1024
-"""Bytes that are reserved for the plan of a restore, besides as many as the manifest has."""
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Bytes that are reserved for the journal of a restore, besides as many as the manifest has."""
 
 
 class Checkpoint:
@@ -61,7 +58,7 @@ class Checkpoint:
         self.project = project
         self._place = directory / _key(project)
         self._root = -1
-        self._locks = _lock(directory, project)
+        self._locks = _hold_project(directory, project)
         try:
             self._above, self._name = _parent(project)
         except BaseException:
@@ -79,14 +76,16 @@ class Checkpoint:
         paths: Iterable[str] = (),
         exclude: Iterable[str | os.PathLike[str]] = (),
     ) -> Checkpoint:
-        """Of a whole project, or of the `paths` in it that a run may write.
+        """Take a checkpoint of a whole project, or of the `paths` in it that a run may write.
 
-        `directory` is a private one in the state directory. What is in it or in `exclude` is not looked at, should it
-        be in the project: Redoma's own records go on while something runs.
+        `directory` is a private one in the state directory. What is in it or in `exclude` is left out, should it be in
+        the project: Redoma's own records go on while something runs. Raises `Busy`, `TooLarge`, and `BackendError` if
+        there is an earlier checkpoint with changes, or if it can't be written.
         """
         scope, skipped = _scope(paths), _skipped(tree.path, [directory, *exclude])
         with _reporting(f"there is no checkpoint of {tree.path}"):
-            _make_private(directory)
+            os.close(files.open_own_directory(directory, holds="checkpoints", error=BackendError))
+            (directory / "locks").mkdir(0o700, exist_ok=True)
             checkpoint = cls(directory, tree.path)
             try:
                 checkpoint._require_nothing_kept()
@@ -98,7 +97,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, directory: Path, project: str) -> Checkpoint | None:
-        """The one that was kept of a project; None if there is none."""
+        """The checkpoint that was kept of a project; None if there is none. Raises `Busy` and `BackendError`."""
         with _reporting(f"the checkpoint of {project} can't be used"):
             if not (directory / _key(project) / "manifest").exists():
                 return None
@@ -117,7 +116,7 @@ class Checkpoint:
 
     @property
     def taken(self) -> float:
-        """When, in seconds since the epoch."""
+        """When it was taken, in seconds since the epoch."""
         return self._snapshot.taken / 1e9
 
     def changes(self) -> tuple[Change, ...]:
@@ -125,26 +124,28 @@ class Checkpoint:
         return self.effect().changes
 
     def effect(self) -> Effect:
+        """What is different now, as an effect: with what can't be looked at as `refused`."""
         with _reporting(f"{self.project} can't be compared with its checkpoint"):
             descriptor = self._open()
             if descriptor is None:  # all of it is gone, or something else has its place
-                descriptor = os.open(self._place / "empty", _DIRECTORY)
-            with Ground(self.project, descriptor) as ground:
-                return Comparison(ground, self._snapshot, self._contents).effect()
+                descriptor = os.open(self._place / "empty", files.OPEN_DIRECTORY)
+            with ProjectTree(self.project, descriptor) as tree:
+                return Comparison(tree, self._snapshot, self._contents).effect()
 
     def restore(self) -> Restored:
-        """Make everything that is different what it was. A path where that can't be done doesn't keep the others."""
+        """Make everything that is different what it was; a path where that can't be done doesn't keep the others."""
         with _reporting(f"{self.project} can't be put back"):
             paths: set[str] = set()
             for _ in range(2):  # what could not be removed since something was in it can be when that has moved back
                 descriptor = self._open() or self._make_root()
                 if isinstance(descriptor, str):
                     return Restored(failed={".": descriptor})
-                with Workshop(self.project, descriptor, self._snapshot) as ground:
-                    comparison = Comparison(ground, self._snapshot, self._contents)
+                with WritableTree(self.project, descriptor, self._snapshot) as tree:
+                    comparison = Comparison(tree, self._snapshot, self._contents)
                     plan, so_far = make_plan(comparison)
                     (self._place / "spare").unlink(missing_ok=True)
-                    atomic_write(self._place / "plan", encode(plan), mode=0o600)
+                    journal.save(self._place / journal.NAME, plan)
+                    journal.at("journal restoring")
                     restored = self._carry_out(comparison, plan, so_far)
                 paths.update(restored.paths)
                 if not restored.failed:
@@ -152,17 +153,17 @@ class Checkpoint:
             return msgspec.structs.replace(restored, paths=tuple(sorted(paths - restored.failed.keys())))
 
     def _carry_out(self, comparison: Comparison, plan: Plan, so_far: Restored) -> Restored:
-        if isinstance(comparison.ground, Workshop):
-            comparison.ground.rights = 0o700
+        if isinstance(comparison.tree, WritableTree):
+            comparison.tree.rights = 0o700
         restored = Restorer(comparison, plan, so_far).run()
-        os.unlink(self._place / "plan")
+        journal.remove(self._place)
         return restored
 
     def resume(self) -> Restored | None:
         """Finish a restore that was cut short, as far as nobody has changed anything since. None if there was none."""
         with _reporting(f"the restore of {self.project} can't be finished"):
             try:
-                plan = _decode(self._place / "plan", Plan)
+                plan = _load(self._place / journal.NAME, Plan)
             except FileNotFoundError:
                 return None
             descriptor = self._open()
@@ -170,18 +171,18 @@ class Checkpoint:
                 if descriptor is not None:
                     os.close(descriptor)
                 return Restored(failed={".": "another directory has the place of the project since"})
-            with Workshop(self.project, descriptor, self._snapshot) as ground:
-                return self._carry_out(Comparison(ground, self._snapshot, self._contents), plan, Restored())
+            with WritableTree(self.project, descriptor, self._snapshot) as tree:
+                return self._carry_out(Comparison(tree, self._snapshot, self._contents), plan, Restored())
 
     def clear(self) -> None:
-        """It is not needed any more."""
+        """Remove the checkpoint: it is not needed any more."""
         with _reporting(f"the checkpoint of {self.project} can't be removed"):
             (self._place / "manifest").unlink(missing_ok=True)
             remove_tree(self._place)
         self.close()
 
     def close(self) -> None:
-        """Let go of it, and keep it."""
+        """Let go of the project, and keep the checkpoint."""
         if hasattr(self, "_contents"):
             os.close(self._contents.fd)
             del self._contents
@@ -189,16 +190,13 @@ class Checkpoint:
             if descriptor >= 0:
                 os.close(descriptor)
         self._above = self._root = -1
-        while self._locks:
-            lock = self._locks.pop()
-            fcntl.flock(lock, fcntl.LOCK_UN)  # not left to close(): a child forked meanwhile has a copy
-            os.close(lock)
+        self._locks.close()
 
     def _require_nothing_kept(self) -> None:
         if not (self._place / "manifest").exists():
             return
         self._read()
-        if (self._place / "plan").exists() or self.effect() != Effect(project=self.project):
+        if (self._place / journal.NAME).exists() or self.effect() != Effect(project=self.project):
             raise BackendError(
                 f"there is an earlier checkpoint of {self.project}",
                 why="a run that was to be rolled back was cut short, or could not be rolled back completely",
@@ -211,28 +209,27 @@ class Checkpoint:
         remove_tree(self._place)
         self._place.mkdir(mode=0o700)
         (self._place / "empty").mkdir(mode=0o700)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._contents = Contents(os.open(self._place / "contents", flags, 0o600))
+        self._contents = Contents(os.open(self._place / "contents", files.NEW_FILE, 0o600))
         self._root = os.dup(tree.fd)
         try:
-            with Ground(tree.path, os.dup(tree.fd)) as ground:
-                self._snapshot = record(ground, self._contents, bounds, scope, skipped)
+            with ProjectTree(tree.path, os.dup(tree.fd)) as project:
+                self._snapshot = record(project, self._contents, bounds, scope, skipped)
             os.fsync(self._contents.fd)
-            manifest = encode(self._snapshot)
+            manifest = journal.encode(self._snapshot)
             _reserve(self._place / "spare", _SPARE + len(manifest))
-            atomic_write(self._place / "manifest", manifest, mode=0o600)
+            files.replace(self._place / "manifest", manifest)
         except BaseException:
             remove_tree(self._place)
             raise
 
     def _read(self) -> None:
-        self._snapshot = _decode(self._place / "manifest", Snapshot)
+        self._snapshot = _load(self._place / "manifest", Snapshot)
         if self._snapshot.project != self.project:
             raise BackendError(f"{self._place} is damaged", why="it is of another project", next="remove it")
-        self._contents = Contents(os.open(self._place / "contents", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+        self._contents = Contents(files.open_regular(self._place / "contents"))
 
     def _now(self) -> os.stat_result | None:
-        """What has the project's name."""
+        """What is at the path of the project now; None if nothing is."""
         if not self._name:
             return os.fstat(self._above)
         try:
@@ -249,25 +246,25 @@ class Checkpoint:
             return os.dup(self._root)
         if now.st_ino != self._snapshot.items[0].inode and self._is_older():
             return None
-        return os.open(self._name or ".", _DIRECTORY, dir_fd=self._above)
+        return os.open(self._name or ".", files.OPEN_DIRECTORY, dir_fd=self._above)
 
     def _is_older(self) -> bool:
         born = linux.born(self._above, self._name)
         return born is not None and born < self._snapshot.taken
 
     def _make_root(self) -> int | str:
-        """Make the project's directory again; or say why not."""
+        """Make the project's directory again and open it; or return why that can't be done."""
         now = self._now()
         if now is not None:
             if stat.S_ISDIR(now.st_mode) or self._is_older():
                 return "the run has moved something from elsewhere to the place of the project; move it away first"
             os.unlink(self._name, dir_fd=self._above)
         os.mkdir(self._name, 0o700, dir_fd=self._above)
-        return os.open(self._name, _DIRECTORY, dir_fd=self._above)
+        return os.open(self._name, files.OPEN_DIRECTORY, dir_fd=self._above)
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found of one project at a start."""
+    """What `recover` found of one project."""
 
     project: str
     """Of a checkpoint that can't be read, where that is."""
@@ -280,7 +277,8 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recover(directory: Path) -> tuple[Recovered, ...]:
-    """Finish what a crash has left. Checkpoints that are in use are none of that, nor are those without changes."""
+    """Finish restores that a crash has cut short, and return what was found. Checkpoints in use are left alone; those
+    without changes are removed."""
     found: list[Recovered] = []
     if not directory.is_dir():
         return ()
@@ -289,7 +287,7 @@ def recover(directory: Path) -> tuple[Recovered, ...]:
             continue
         project = str(place)
         try:
-            project = _decode(place / "manifest", Snapshot).project
+            project = _load(place / "manifest", Snapshot).project
             checkpoint = Checkpoint.load(directory, project)
             if checkpoint is not None:
                 found.extend(_recover(checkpoint))
@@ -325,14 +323,14 @@ def _recover(checkpoint: Checkpoint) -> list[Recovered]:
 
 
 class Guard:
-    """What a guarded block knows, and says."""
+    """Between a guarded block and its checkpoint: the block sets `succeeded`; the rest is there when it has ended."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.succeeded = False
-        """Set it: whatever ends the block without, is a failure."""
+        """For the block to set. However it ends, unless this is set it has failed, and the project is rolled back."""
         self.effect: Effect | None = None
-        """What was done to the project, whether it stayed or not. There when the block has ended."""
+        """What was done to the project, whether it stayed or not."""
         self.restored: Restored | None = None
         """What came of rolling back, where that was done."""
 
@@ -375,7 +373,7 @@ async def guarded(
 
 
 class Busy(BackendError):
-    """Somebody else works there."""
+    """Another run with a checkpoint works in the project, above it or below it."""
 
 
 def _key(project: str) -> str:
@@ -389,52 +387,30 @@ def _parent(project: str) -> tuple[int, str]:
         raise BackendError(
             f"{project} is not where it was", why=f"{above} leads elsewhere by now", next="put that back first"
         )
-    return os.open(above, _DIRECTORY), name
-
-
-def _make_private(directory: Path) -> None:
-    for missing in reversed([directory / "locks", directory, *directory.parents]):
-        with suppress(FileExistsError):
-            os.mkdir(missing, 0o700)
-    about = directory.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
-        raise BackendError(
-            f"{directory} can't be trusted with checkpoints",
-            why="it is a link, or others own it or may write there: they could have us write what they like",
-            next=f"make it yours alone: chown {os.geteuid()} and chmod 700",
-        )
+    return os.open(above, files.OPEN_DIRECTORY), name
 
 
 @contextmanager
-def _held(directory: Path, key: str, operation: int = fcntl.LOCK_EX) -> Iterator[int]:
-    """A lock, for as long as this lasts; `Busy` at once if somebody has it."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    lock = os.open(directory / "locks" / key, flags, 0o600)
-    try:
-        fcntl.flock(lock, operation | fcntl.LOCK_NB)
-        yield lock
-    except BlockingIOError:
-        raise Busy(
-            "the project is in use",
-            why="another run with a checkpoint works in it, in a directory above it or in one below it",
-            next="wait for that to end, or run this in an overlay",
-        ) from None
-    finally:
-        os.close(lock)
+def _held(directory: Path, key: str, *, shared: bool = False) -> Iterator[None]:
+    """Hold the lock of a project, named by its key, for the length of the block. Raises `Busy` if somebody has it."""
+    lock = files.open_regular(directory / "locks" / key, os.O_RDWR | os.O_CREAT)
+    with files.closing(lock), files.locked(lock, shared=shared) as held:
+        if not held:
+            raise Busy(
+                "the project is in use",
+                why="another run with a checkpoint works in it, in a directory above it or in one below it",
+                next="wait for that to end, or run this in an overlay",
+            )
+        yield
 
 
-def _lock(directory: Path, project: str) -> list[int]:
-    """That of the project for us alone; those of all directories above together with others that are below them."""
-    locks: list[int] = []
-    try:
+def _hold_project(directory: Path, project: str) -> ExitStack:
+    """Hold the lock of a project for us alone, and those of all directories above it together with others below them.
+    The caller closes what is returned."""
+    with ExitStack() as locks:
         for path in (*map(str, reversed(Path(project).parents)), project):
-            with _held(directory, _key(path), fcntl.LOCK_EX if path == project else fcntl.LOCK_SH) as lock:
-                locks.append(fcntl.fcntl(lock, fcntl.F_DUPFD_CLOEXEC, 3))
-    except BaseException:
-        for lock in locks:
-            os.close(lock)
-        raise
-    return locks
+            locks.enter_context(_held(directory, _key(path), shared=path != project))
+        return locks.pop_all()
 
 
 def _scope(paths: Iterable[str]) -> tuple[str, ...]:
@@ -448,15 +424,15 @@ def _scope(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _skipped(project: str, own: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Those of our own directories that are in the project, as paths in it."""
+    """Those of our own directories that are in the project, as paths relative to it."""
     real = (os.path.realpath(path) for path in own)
     within = os.path.join(project, "")
     return tuple(sorted({path.removeprefix(within) for path in real if path.startswith(within)}))
 
 
 def _reserve(file: Path, size: int) -> None:
-    """A file that has its blocks already."""
-    number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    """Make a file whose blocks are allocated, to be given back when the disk is full."""
+    number = os.open(file, files.NEW_FILE, 0o600)
     with open(number, "wb") as stream:
         try:
             os.posix_fallocate(number, 0, size)
@@ -466,18 +442,13 @@ def _reserve(file: Path, size: int) -> None:
             stream.write(bytes(size))  # a file system that reserves nothing
 
 
-def _decode(file: Path, kind: type[S]) -> S:
+def _load(file: Path, kind: type[S]) -> S:
     try:
-        number = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except NotADirectoryError:
-        raise FileNotFoundError(file) from None
-    with open(number, "rb") as stream:
-        try:
-            return msgspec.convert(json.loads(stream.read()), kind)
-        except (ValueError, RecursionError) as error:
-            raise BackendError(
-                f"the checkpoint {file.parent} is damaged", why=str(error), next="remove it, if it isn't needed"
-            ) from error
+        return journal.load(file, kind)
+    except ValueError as error:
+        raise BackendError(
+            f"the checkpoint {file.parent} is damaged", why=str(error), next="remove it, if it isn't needed"
+        ) from error
 
 
 @contextmanager
@@ -485,4 +456,5 @@ def _reporting(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BackendError(what, why=f"{error.filename or ''} {why(error)}".strip(), next="check the disk") from error
+        why = f"{error.filename or ''} {files.reason(error)}".strip()
+        raise BackendError(what, why=why, next=files.advice(error)) from error

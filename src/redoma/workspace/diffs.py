@@ -11,13 +11,13 @@ import difflib
 from collections import Counter
 from collections.abc import Sequence
 
-MOST_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
 """Of one side. Longer ones are not shown line by line."""
-MOST_LINES = 5000
-TOTAL_BYTES = 8 * 1024 * 1024
+MAX_LINES = 5000
+MAX_TOTAL_BYTES = 8 * 1024 * 1024
 """Of both sides of all diffs of one effect."""
-_GAP = 40_000  # lines of one side times lines of the other
-_GAPS = 400_000  # of all gaps of one diff together
+_MAX_GAP = 40_000  # lines of one side times lines of the other
+_MAX_GAPS = 400_000  # of all gaps of one diff together
 
 _NO_NEWLINE = "\\ No newline at end of file\n"
 
@@ -50,7 +50,7 @@ def diff_of(old_path: str, path: str, before: str | None, after: str | None) -> 
     if (before or "") == (after or ""):
         return ""
     old, new = _lines(before or ""), _lines(after or "")
-    if max(len(old), len(new)) > MOST_LINES:
+    if max(len(old), len(new)) > MAX_LINES:
         return too_long(old_path, path, before is None, after is None, f"{max(len(old), len(new))} lines")
     out = [_head(old_path, path, before is None, after is None)]
     for group in _Matched(old, new).get_grouped_opcodes(3):
@@ -97,7 +97,7 @@ class _Matched(difflib.SequenceMatcher[str]):
     def __init__(self, old: Sequence[str], new: Sequence[str]) -> None:
         super().__init__(None, (), ())
         self.a, self.b = old, new
-        self._room = _GAPS
+        self._room = _MAX_GAPS
 
     def get_matching_blocks(self) -> list[difflib.Match]:
         blocks: list[tuple[int, int, int]] = []
@@ -127,7 +127,7 @@ class _Matched(difflib.SequenceMatcher[str]):
             tail += 1
         blocks = [(a, b, head)] if head else []
         size = (a_end - a - head - tail) * (b_end - b - head - tail)
-        if 0 < size <= min(_GAP, self._room):
+        if 0 < size <= min(_MAX_GAP, self._room):
             self._room -= size
             old, new = self.a[a + head : a_end - tail], self.b[b + head : b_end - tail]
             inside = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()

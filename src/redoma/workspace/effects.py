@@ -21,23 +21,19 @@ from typing import Literal
 import msgspec
 
 from ..backends.base import EVERYTHING, Entry
+from ..backends.collect import Patterns, wanted
 from ..lib.errors import WorkspaceError
+from ..lib.files import NotRegular, open_regular
 from ..models import Change, Effect, Version
 from . import diffs
 from .diffs import shown
 from .names import Names
 from .protected import protected, repositories
-from .tree import Odd, Tree, above
+from .tree import Tree, odd_name, with_parents
 
 OWN = ".redoma-"
 """What the names of our own directories in a project begin with: they are there while changes are applied."""
 
-_ODD = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
@@ -94,9 +90,8 @@ class _Overlay:
         try:
             version = self.tree.version(path)
             about = self.tree.stat(path)
-        except Odd:
-            about = self.tree.stat(path)
-            what = _ODD.get(stat.S_IFMT(about.st_mode), "something odd") if about else "something odd"
+        except NotRegular:
+            what = odd_name(self.tree.stat(path)) or "something odd"
             self._barred[path] = f"the project has {what} there, which is never touched"
             version = None
         except OSError as error:
@@ -114,11 +109,7 @@ class _Overlay:
         while todo:
             directory = todo.pop()
             try:
-                number = self.tree.directory(directory)
-                try:
-                    names = os.listdir(number)
-                finally:
-                    os.close(number)
+                names = self.tree.list(directory)
             except OSError as error:
                 self._barred[directory] = f"the project's directory can't be read ({error.strerror})"
                 continue
@@ -135,13 +126,13 @@ class _Overlay:
         """Take back, as a whole, what would remove or replace something that we can't restore."""
         tops = set()
         for path, why in {**self.refused, **self._barred}.items():
-            top = next((place for place in above(path) if place in self._barred or self._goes(place)), path)
+            top = next((place for place in with_parents(path) if place in self._barred or self._goes(place)), path)
             tops |= {path, top}
             self.refused[path] = why
             if top != path:
                 self.refused[top] = f"it holds {shown(path)}: {why}"
         if tops:
-            gone = [path for path in self.after if not tops.isdisjoint(above(path))]
+            gone = [path for path in self.after if not tops.isdisjoint(with_parents(path))]
             for path in gone:
                 del self.after[path]
                 if path in self.conflicts:
@@ -249,9 +240,9 @@ def _with_renames(changes: list[Change]) -> list[Change]:
 
 
 def _name_by_content(stage: Path, entries: Sequence[Entry], changes: list[Change]) -> None:
-    wanted = {change.after.sha256 for change in changes if change.after and change.after.kind == "file"}
+    digests = {change.after.sha256 for change in changes if change.after and change.after.kind == "file"}
     for entry in entries:
-        if entry.kind == "file" and entry.blob and entry.sha256 in wanted:
+        if entry.kind == "file" and entry.blob and entry.sha256 in digests:
             try:
                 os.rename(stage / entry.blob, stage / entry.sha256)
             except FileNotFoundError as error:
@@ -264,14 +255,14 @@ def _name_by_content(stage: Path, entries: Sequence[Entry], changes: list[Change
 
 
 def _with_diffs(tree: Tree, stage: Path, changes: list[Change]) -> list[Change]:
-    room = diffs.TOTAL_BYTES
+    room = diffs.MAX_TOTAL_BYTES
     done = []
     for change in changes:
         if change.old_path or change.kind == "mode":
             done.append(change)
             continue
         sizes = [v.size for v in (change.before, change.after) if v and v.kind == "file"]
-        if max(sizes, default=0) > diffs.MOST_BYTES or sum(sizes) > room:
+        if max(sizes, default=0) > diffs.MAX_BYTES or sum(sizes) > room:
             text = _too_long(tree, stage, change, sizes)
         else:
             room -= sum(sizes)
@@ -282,7 +273,7 @@ def _with_diffs(tree: Tree, stage: Path, changes: list[Change]) -> list[Change]:
 
 def _diff(tree: Tree, stage: Path, change: Change) -> str:
     sides: list[str | None] = []
-    contents = _contents(tree, stage, change, diffs.MOST_BYTES + 1)
+    contents = _contents(tree, stage, change, diffs.MAX_BYTES + 1)
     for version, data in zip((change.before, change.after), contents, strict=True):
         if version is None or version.kind == "directory":
             sides.append(None)
@@ -313,11 +304,10 @@ def _contents(tree: Tree, stage: Path, change: Change, most: int) -> tuple[bytes
         try:
             with open(tree.file(change.path), "rb") as file:
                 before = file.read(most)
-        except (OSError, Odd):  # somebody has replaced it since, which is a conflict when it is applied
+        except OSError:  # somebody has replaced it since, which is a conflict when it is applied
             before = b"\0"
     if change.after and change.after.kind == "file":
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(stage / change.after.sha256, flags), "rb") as file:
+        with open(open_regular(stage / change.after.sha256), "rb") as file:
             after = file.read(most)
     return before, after
 
@@ -343,3 +333,24 @@ def _with_protection(overlay: _Overlay, changes: list[Change]) -> list[Change]:
         why = why or (why_not(change.old_path, "file") if change.old_path else "")
         done.append(msgspec.structs.replace(change, protected=why) if why else change)
     return done
+
+
+def unexpected(changes: Sequence[Change], declared: Sequence[str]) -> tuple[Change, ...]:
+    """The changes outside the declared paths, which are patterns as `outputs` takes them: `build/**`, `*.log`.
+
+    What was moved has to be declared at both ends. `build/**` declares `build` itself, too; and a directory that is new
+    is expected where it leads to something declared. Nothing declared means that nothing is expected.
+    """
+    wholes = [pattern.removesuffix("/**") for pattern in declared if pattern.endswith("/**")]
+    patterns = [*declared, *wholes]
+
+    def expected(change: Change) -> bool:
+        if change.before is None and change.after is not None and change.after.kind == "directory":
+            rest = Patterns(patterns)
+            for name in change.path.split("/"):
+                rest = rest.below(name)
+            if rest:
+                return True
+        return all(wanted(path, patterns) for path in (change.path, change.old_path) if path)
+
+    return tuple(change for change in changes if not expected(change))

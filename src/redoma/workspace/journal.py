@@ -1,35 +1,34 @@
-"""What is being done to a project, written down before it is done.
+"""What is about to be done to a project, written down before it is done.
 
-    preparing ──▶ committed ──▶ done
-        │             └──▶ returning ──▶ returned
-        └──▶ (nothing was moved)
+Two kinds of work change a project, and both go by a journal: a list of steps, each with what was seen at its path. If
+they are killed, whoever comes next finds the journal, and goes on or back.
 
-Until it is committed nothing of the project has changed (but for directories and files of ours that were opened to look
-into them), so whoever finds it goes back. From then on everything that is needed lies next to the project's files, so
-whoever finds it goes on, or back, if somebody has got in the way. `returning` never becomes `committed` again; `done`
-and `returned` are written before our directory is cleared, since after that what lies in it tells nothing any more.
+- `transaction` applies changes, or undoes them: all of them or none.
+- `restore` puts back a checkpoint: path by path, as much as can be.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from . import private
-from .plan import Step
+from ..lib import files
+from ..models import Version
 
 NAME = "journal"
 
-Phase = Literal["preparing", "committed", "returning", "returned", "done"]
+T = TypeVar("T")
 
 
-class Thing(msgspec.Struct, frozen=True, array_like=True):
-    """By which something is known again after it was moved. The number of an inode alone is soon used again."""
+class Identity(msgspec.Struct, frozen=True, array_like=True):
+    """By which something is recognised later, also under another name. The number of an inode alone is soon used again.
+    Not `ctime`: a rename, or removing another name of the same file, changes it."""
 
     inode: int
     kind: int
@@ -38,45 +37,59 @@ class Thing(msgspec.Struct, frozen=True, array_like=True):
     """When its content was changed last, in nanoseconds. A directory has neither this nor a size: things move in it."""
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """What a step moves."""
-
-    there: Thing | None = None
-    """What the project had."""
-    staged: Thing | None = None
-    """What comes."""
-
-
-def thing(about: os.stat_result) -> Thing:
+def identity(about: os.stat_result) -> Identity:
+    """The identity of what `about` tells of."""
     kind = stat.S_IFMT(about.st_mode)
     if kind == stat.S_IFDIR:
-        return Thing(about.st_ino, kind)
-    return Thing(about.st_ino, kind, about.st_size, about.st_mtime_ns)
+        return Identity(about.st_ino, kind)
+    return Identity(about.st_ino, kind, about.st_size, about.st_mtime_ns)
 
 
-class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    phase: Phase
-    action: Literal["apply", "undo"]
-    project: str
-    stage: str
-    """The name of our own directory in the project ..."""
-    stage_inode: int = 0
-    """... and the inode of it, once it is made."""
-    paths: tuple[str, ...]
-    """Of the changes that this is about."""
-    left: dict[str, str] = {}
-    """Path → why it is not among them."""
-    steps: tuple[Step, ...]
-    marks: tuple[Mark, ...] = ()
-    """One for each step, once it is committed."""
-    opened: dict[str, int] = {}
-    """What was shut to its owner, us, and has been opened for the time: path → its own mode."""
-    owners: dict[str, tuple[int, int]] = {}
-    """Of what the project had."""
-    staying: tuple[str, ...] = ()
-    """Names in our directory that could not be put back ..."""
-    problems: tuple[str, ...] = ()
-    """... and why."""
+class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is done at one path."""
+
+    path: str
+    seen: Identity | None = None
+    """What the project had there when it was looked at. If it is anything else when the step is taken, somebody has
+    been there, and the step is not taken."""
+    to: str = ""
+    """Where it is moved to: of a restore only."""
+
+    # Of a transaction only:
+    before: Version | None = None
+    """What the path has to be ..."""
+    after: Version | None = None
+    """... and what it will be."""
+    source: str = ""
+    """The file, among what is kept, with the content that comes."""
+    backup: str = ""
+    """Where the content that goes is copied to, so that it can be put back."""
+    like: str = ""
+    """Another path whose attributes it takes over: where it was before."""
+    owner: tuple[int, int] | None = None
+    """User and group, where they are known: of what an undo puts back."""
+    staged: Identity | None = None
+    """What comes, once it is made."""
+
+    @property
+    def kind(self) -> Literal["add", "remove", "replace", "mode"]:
+        if self.before is None:
+            return "add"
+        if self.after is None:
+            return "remove"
+        return "mode" if msgspec.structs.replace(self.before, mode=self.after.mode) == self.after else "replace"
+
+    @property
+    def empties(self) -> bool:
+        """Whether it takes a directory away, which has to be empty by then."""
+        return is_directory(self.before) and not is_directory(self.after)
+
+
+def is_directory(version: Version | None) -> bool:
+    return version is not None and version.kind == "directory"
+
+
+# --- reading and writing ---
 
 
 def _nothing(point: str) -> None:
@@ -86,20 +99,35 @@ def _nothing(point: str) -> None:
 at: Callable[[str], None] = _nothing
 
 
-def write(directory: Path, journal: Journal, *, durable: bool) -> None:
-    private.write(directory / NAME, journal, durable=durable)
-    at(f"journal {journal.phase}")
+def save(path: Path, value: Any, *, durable: bool = True) -> int:
+    """Put data into a file, whole or not at all. Returns its size. As ASCII: JSON has no other way to write names that
+    are no UTF-8."""
+    data = encode(value)
+    files.replace(path, data, durable=durable)
+    return len(data)
 
 
-def read(directory: Path) -> Journal | None:
-    """The journal of what was not finished there; None if there is none. `ValueError` for what is none of ours."""
+def encode(value: Any) -> bytes:
+    return json.dumps(msgspec.to_builtins(value)).encode("ascii")
+
+
+def load(path: Path, kind: type[T]) -> T:
+    """What `save` has put there. Raises `FileNotFoundError`, and `ValueError` for anything else."""
     try:
-        return private.read(directory / NAME, Journal)
-    except FileNotFoundError:
-        return None
+        number = files.open_regular(path)
+    except NotADirectoryError:
+        raise FileNotFoundError(path) from None
+    except files.NotRegular as error:
+        raise ValueError(error.strerror) from error
+    with open(number, "rb") as file:
+        try:
+            return msgspec.convert(json.loads(file.read()), type=kind)
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
 
 
-def remove(directory: Path, *, durable: bool) -> None:
+def remove(directory: Path, *, durable: bool = True) -> None:
+    """Nothing is going on any more."""
     (directory / NAME).unlink(missing_ok=True)
-    private.sync_path(directory, durable=durable)
+    files.sync(directory, durable=durable)
     at("journal removed")

@@ -25,17 +25,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..backends.scratch import remove_tree
+from ..lib import files
 from ..lib.errors import Conflict, RedomaError, WorkspaceError
 from ..models import Effect
 from ..telemetry import ERROR, WARNING, tell
-from . import journal, private, staging
-from .apply import Application
+from . import copying, journal
 from .diffs import shown
 from .effects import OWN
-from .journal import Journal
-from .moves import RUN_AGAIN, Moves
-from .plan import Step, choose, steps
+from .journal import Step
+from .plan import choose, steps
+from .transaction import RUN_AGAIN, Journal, Transaction, failure
 
 State = Literal["kept", "partly", "applied", "undone", "discarded", "broken"]
 
@@ -48,6 +47,8 @@ DONE_DAYS, WAITING_DAYS = 7, 90
 _LOOKED_AT = 20
 """Of how many it is found out, whenever more are kept, whether they have stayed that long."""
 _LIST = "see `redoma changes list`"
+LOCK_SECONDS = 30.0
+"""How long to wait for another process that applies changes."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,13 +94,13 @@ class Changes:
                 f"{id!r} can't name changes", why="a name has letters, digits, - and _", next="use the id of the run"
             )
         kept = Kept(id=id, effect=effect, about=about, time=self._now(), since=self._now(), digest=effect.digest)
-        with self._opened(), self._unfinished(id) as new:
+        with self._opened(), files.temporary_directory(self.directory, f"{_UNFINISHED}{id}.") as new:
             (new / "new").mkdir(0o700)
             (new / "old").mkdir(0o700)
             versions = (change.after for change in effect.changes)
             for name in {version.sha256 for version in versions if version and version.kind == "file"}:
                 self._take(stage / name, new / "new" / name)
-            private.write(new / _MANIFEST, kept, durable=False)
+            journal.save(new / _MANIFEST, kept, durable=False)
             try:
                 os.rename(new, self.directory / id)
             except OSError as error:
@@ -133,7 +134,7 @@ class Changes:
             self._require(kept, "discarded", "kept", "partly", "broken")
             state: State = "applied" if kept.state == "partly" else "discarded"
             kept = self._save(kept, state=state)
-            remove_tree(self.directory / kept.id / "new")
+            files.remove_tree(self.directory / kept.id / "new")
             return kept
 
     def apply(
@@ -182,7 +183,7 @@ class Changes:
                     backup.unlink()
                 return kept
             for name in ("new", "old"):
-                remove_tree(self.directory / kept.id / name)
+                files.remove_tree(self.directory / kept.id / name)
             return kept
 
     def recover(self) -> dict[str, str]:
@@ -195,7 +196,7 @@ class Changes:
         end each has its turn; and only if nobody is at work."""
         # What was just kept is safe: that something else can't be removed is no failure of the run. It stays.
         with contextlib.suppress(OSError, WorkspaceError), self._opened() as directory:
-            with private.locked(directory, wait=False) as held:
+            with _locked(directory, wait=False) as held:
                 names = self._ids() if held else ()
                 for name in random.sample(names, min(_LOOKED_AT, len(names))):
                     if self._is_over(name):
@@ -221,7 +222,7 @@ class Changes:
         """At once: what a crash leaves of it is swept."""
         gone = self.directory / f"{_UNFINISHED}{name}.{secrets.token_hex(8)}"
         os.rename(self.directory / name, gone)
-        remove_tree(gone)
+        files.remove_tree(gone)
 
     # --- what they share ---
 
@@ -229,41 +230,27 @@ class Changes:
     def _held(self, *, wait: bool = True, recover: bool = True) -> Iterator[dict[str, str]]:
         """With the lock, and nothing left of a crash but what can't be helped. Whoever only looks doesn't wait for
         somebody who is at work: it is no crash then."""
-        with self._opened() as directory, private.locked(directory, wait=wait) as held:
+        with self._opened() as directory, _locked(directory, wait=wait) as held:
             yield self._recover() if held and recover else {}
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
         try:
-            directory = private.open_directory(self.directory)
+            directory = files.open_own_directory(self.directory, holds="changes to keep", error=WorkspaceError)
         except OSError as error:
-            raise private.failure(f"changes can't be kept in {self.directory}", error) from error
+            raise failure(f"changes can't be kept in {self.directory}", error) from error
         try:
             yield directory
         except OSError as error:
-            raise private.failure(f"the changes kept in {self.directory} can't be used", error) from error
+            raise failure(f"the changes kept in {self.directory} can't be used", error) from error
         finally:
             os.close(directory)
 
-    @contextlib.contextmanager
-    def _unfinished(self, id: str) -> Iterator[Path]:  # noqa: A002
-        """A new directory for changes, which nobody sweeps as long as this lasts."""
-        while True:
-            new = self.directory / f"{_UNFINISHED}{id}.{secrets.token_hex(8)}"
-            new.mkdir(0o700)
-            with private.claimed(new) as ours:
-                if ours:  # else somebody took it for a leftover, before we had its lock
-                    yield new
-                    return
-
     def _recover(self) -> dict[str, str]:
+        files.sweep(self.directory, _UNFINISHED)
         said = {}
         for name in os.listdir(self.directory):
-            if name.startswith(_UNFINISHED):
-                with private.claimed(self.directory / name) as nobodys:
-                    if nobodys:
-                        remove_tree(self.directory / name)
-            elif (self.directory / name / journal.NAME).exists():
+            if not name.startswith(_UNFINISHED) and (self.directory / name / journal.NAME).exists():
                 try:
                     said[name] = self._recover_one(name)
                 except (RedomaError, OSError, ValueError) as error:
@@ -272,10 +259,11 @@ class Changes:
         return {name: what for name, what in said.items() if what}
 
     def _recover_one(self, name: str) -> str:
-        plan = journal.read(self.directory / name)
-        if plan is None:
+        try:
+            plan = journal.load(self.directory / name / journal.NAME, Journal)
+        except FileNotFoundError:
             return ""
-        with Moves(self.directory / name, plan, durable=self._durable) as work:
+        with Transaction(self.directory / name, plan, durable=self._durable) as work:
             work.resume()
             self._finish(self._load(name), work)
         tell(WARNING, "effect.recovered", run=name, action=plan.action, phase=work.journal.phase)
@@ -290,7 +278,6 @@ class Changes:
         left: dict[str, str],
     ) -> Kept:
         new = Journal(
-            phase="preparing",
             action=action,
             project=kept.effect.project,
             stage=f"{OWN}{kept.id}",
@@ -298,7 +285,7 @@ class Changes:
             steps=plan,
             left=left,
         )
-        with Application(self.directory / kept.id, new, durable=self._durable) as work:
+        with Transaction(self.directory / kept.id, new, durable=self._durable) as work:
             try:
                 work.run()
             except BaseException:
@@ -307,7 +294,7 @@ class Changes:
                 raise
             return self._finish(kept, work)
 
-    def _finish(self, kept: Kept, work: Moves) -> Kept:
+    def _finish(self, kept: Kept, work: Transaction) -> Kept:
         """Write down what has become of it, then that nothing is going on any more."""
         plan, notes = work.journal, (*kept.notes, *work.problems)
         if plan.phase != "done":
@@ -328,31 +315,26 @@ class Changes:
 
     def _save(self, kept: Kept, **news: Any) -> Kept:
         kept = msgspec.structs.replace(kept, since=self._now(), **news)
-        private.write(self.directory / kept.id / _MANIFEST, kept, durable=self._durable)
+        journal.save(self.directory / kept.id / _MANIFEST, kept, durable=self._durable)
         return kept
 
     def _take(self, source: Path, target: Path) -> None:
         """Move a content from the stage. One that is not ours alone is copied: its owner could go on writing to it."""
         try:
-            number = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            number = files.open_regular(source)
         except FileNotFoundError as error:
             raise WorkspaceError(
                 "the changes can't be kept", why=f"the content {source.name} is not in the stage", next="run it again"
             ) from error
-        try:
+        with files.closing(number):
             about = os.fstat(number)
             ours = about.st_uid == os.geteuid() and about.st_nlink == 1
             if ours and about.st_dev == os.stat(target.parent).st_dev:
                 os.fchmod(number, 0o600)
                 os.rename(source, target)
                 return
-            new = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                staging.copy(number, new)
-            finally:
-                os.close(new)
-        finally:
-            os.close(number)
+            with files.closing(os.open(target, files.NEW_FILE, 0o600)) as new:
+                copying.copy(number, new)
 
     def _ids(self) -> tuple[str, ...]:
         return tuple(name for name in os.listdir(self.directory) if _ID.match(name) and name != "lock")
@@ -373,7 +355,7 @@ class Changes:
                 next="mend that; whatever uses the changes next tries again",
             )
         try:
-            kept = private.read(self.directory / name / _MANIFEST, Kept)
+            kept = journal.load(self.directory / name / _MANIFEST, Kept)
             if kept.id != name or kept.digest != kept.effect.digest:
                 raise ValueError("it is not what was written")
         except (OSError, ValueError) as error:
@@ -392,3 +374,21 @@ class Changes:
             )
             why += f" ({'; '.join(kept.notes)})" if kept.notes else ""
             raise WorkspaceError(f"the changes {kept.id} can't be {done}", why=why, next=_LIST)
+
+
+@contextlib.contextmanager
+def _locked(directory: int, *, wait: bool) -> Iterator[bool]:
+    """Hold the lock of the kept changes. Raises `WorkspaceError` with who has had it for too long; without `wait`, the
+    block is told whether it is held."""
+    number = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    with files.closing(number), files.locked(number, seconds=LOCK_SECONDS if wait else 0.0) as held:
+        if held:
+            os.pwrite(number, f"{os.getpid():<31}\n".encode(), 0)
+        elif wait:
+            holder = os.pread(number, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise WorkspaceError(
+                "the kept changes are locked",
+                why=f"process {holder} has held them for more than {LOCK_SECONDS:.0f} s",
+                next="wait for it, or look whether it is stopped (ps, state T) and continue or end it",
+            )
+        yield held

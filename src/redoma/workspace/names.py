@@ -13,11 +13,11 @@ import shlex
 import stat
 from collections.abc import Iterator, Mapping
 
-from .tree import above
+from .tree import with_parents
 
-_MOST_NAMES = 64  # of one path: links that lead to each other make any number
-_MOST_BYTES = 1 << 20  # of a configuration; larger ones are no longer read to their end
-_MOST_FILES = 32  # that include each other
+_MAX_NAMES = 64  # of one path: links that lead to each other make any number
+_MAX_BYTES = 1 << 20  # of a configuration; larger ones are no longer read to their end
+_MAX_FILES = 32  # that include each other
 
 
 class Names:
@@ -60,11 +60,11 @@ class Names:
         found = [path]
         known = {path}
         for name in found:  # which grows
-            for place in ("", *above(name)):
+            for place in ("", *with_parents(name)):
                 rest = name[len(place) :].lstrip("/")
                 for link in self._links.get(place, ()):
                     other = f"{link}/{rest}" if rest else link
-                    if other not in known and len(found) < _MOST_NAMES:
+                    if other not in known and len(found) < _MAX_NAMES:
                         known.add(other)
                         found.append(other)
         return found
@@ -73,7 +73,7 @@ class Names:
         """Why git runs or obeys what is at this path, by its configuration; empty if it doesn't."""
         if not self._configured:
             return ""
-        return next((self._configured[place] for place in above(path) if place in self._configured), "")
+        return next((self._configured[place] for place in with_parents(path) if place in self._configured), "")
 
 
 def _survey(project: str) -> Iterator[tuple[str, str]]:
@@ -139,7 +139,7 @@ def _configured(git: str) -> Iterator[tuple[str, str]]:
                     start = os.path.dirname(file) if key == "path" else base
                     place = os.path.realpath(os.path.join(start, value))
                     yield place, f"git's {_OBEY[key]} it"
-                    if key == "path" and len(todo) < _MOST_FILES:
+                    if key == "path" and len(todo) < _MAX_FILES:
                         todo.append(place)
                 elif key in _RUN or (section == "alias" and value.startswith("!")):
                     for word in _words(value.removeprefix("!")):
@@ -166,7 +166,7 @@ def _read(path: str) -> str:
     with open(number, "rb") as file:
         if not stat.S_ISREG(os.fstat(number).st_mode):
             return ""
-        return file.read(_MOST_BYTES).decode("utf-8", "surrogateescape")
+        return file.read(_MAX_BYTES).decode("utf-8", "surrogateescape")
 
 
 _SECTION = re.compile(r"\[\s*([A-Za-z0-9.-]+)[^\]]*\]")

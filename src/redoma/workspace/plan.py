@@ -6,50 +6,15 @@ Undoing is the same with before and after in each other's place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
-
-import msgspec
 
 from ..lib.errors import WorkspaceError
-from ..models import Change, Version
+from ..models import Change
 from .diffs import shown
+from .journal import Step, is_directory
 from .protected import named
-from .tree import above
+from .tree import with_parents
 
 NOT_CHOSEN = "it was not chosen"
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one path has to be, and what it will be."""
-
-    path: str
-    before: Version | None = None
-    after: Version | None = None
-    source: str = ""
-    """The file, among what is kept, with the content that comes."""
-    backup: str = ""
-    """Where the content that goes is copied to, so that it can be put back."""
-    like: str = ""
-    """Another path whose attributes it takes over: where it was before."""
-    owner: tuple[int, int] | None = None
-    """User and group, where they are known: of what an undo puts back."""
-
-    @property
-    def kind(self) -> Literal["add", "remove", "replace", "mode"]:
-        if self.before is None:
-            return "add"
-        if self.after is None:
-            return "remove"
-        return "mode" if msgspec.structs.replace(self.before, mode=self.after.mode) == self.after else "replace"
-
-    @property
-    def empties(self) -> bool:
-        """Whether it takes a directory away, which has to be empty by then."""
-        return is_directory(self.before) and not is_directory(self.after)
-
-
-def is_directory(version: Version | None) -> bool:
-    return version is not None and version.kind == "directory"
 
 
 def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str, tuple[int, int]]) -> tuple[Step, ...]:
@@ -122,7 +87,7 @@ def _picked(changes: Sequence[Change], waiting: dict[str, int], paths: Iterable[
     asked = {path.rstrip("/") for path in paths}
     picked, met = set(), set()
     for path, number in waiting.items():
-        places = {path} if exact else {*above(path), *above(changes[number].old_path)}
+        places = {path} if exact else {*with_parents(path), *with_parents(changes[number].old_path)}
         if places & asked:
             picked.add(path)
             met |= places
@@ -141,7 +106,7 @@ def _close(
     """Add the directories that chosen ones need; leave what can't be done without something that is left."""
     about = {path: changes[number] for path, number in waiting.items()}
     for path in list(wanted):
-        for place in [place for place in above(path) if place in about and place not in wanted]:
+        for place in [place for place in with_parents(path) if place in about and place not in wanted]:
             # A protected directory comes along only for what was itself protected, and named.
             needed = left[place] == NOT_CHOSEN or (about[path].protected and about[place].before is None)
             declined = exact and is_directory(about[place].before)  # it is there: nothing needs its new mode
@@ -150,11 +115,11 @@ def _close(
     while True:
         leave = {}
         for path in [path for path in left if path not in wanted]:
-            for place in above(about[path].old_path or (path if about[path].before else "")):
+            for place in with_parents(about[path].old_path or (path if about[path].before else "")):
                 if place in wanted and not is_directory(about[place].after):
                     leave[place] = f"{shown(path)} is left, which was in it"
         for path in wanted:
-            for place in above(path):
+            for place in with_parents(path):
                 if (
                     about[path].after
                     and place in left

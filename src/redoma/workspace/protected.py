@@ -17,102 +17,85 @@ from typing import Any, Literal
 from ..lib.errors import WorkspaceError
 
 # Each pattern means the path and everything below it. `*` is any part of one name, `**` any number of names.
-RULES: tuple[tuple[str, str], ...] = (
-    ("git runs it, or what it says", ".git/hooks .git/config .git/config.worktree .git/rebase-merge .git/rebase-apply"),
-    ("git runs it, or what it says", ".git/sequencer .git/modules/**/hooks .git/modules/**/config .husky .gitconfig"),
-    ("git runs it, or what it says", ".git/modules/**/config.worktree .config/git .githooks"),
-    ("Mercurial runs what it says", ".hg/hgrc .hg/hgrc-not-shared .hg/sharedpath .hgrc .config/hg .sl/config"),
-    ("Jujutsu runs what it says", ".jj/repo/config.toml .jj/workspace-config.toml .jjconfig.toml .config/jj"),
-    ("Subversion runs it", ".svn/hooks .subversion"),
-    ("it leads git to another repository", ".git/commondir .git/gitdir .git/worktrees .git/objects/info/alternates"),
-    ("it leads git to another repository", ".git/info/grafts .git/modules/**/commondir .gitmodules"),
-    ("it changes what git shows or runs", ".git/info/attributes .git/info/exclude .git/info/sparse-checkout"),
-    ("a hook manager runs what it says", ".pre-commit-config.yaml .pre-commit-config.yml .pre-commit-hooks.yaml"),
-    ("a hook manager runs what it says", "lefthook.* .lefthook.* .lefthook lefthook-local.* .overcommit.yml"),
-    ("a shell runs it at its start", ".bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .kshrc"),
-    ("a shell runs it at its start", ".zshrc .zshenv .zprofile .zlogin .zlogout .mkshrc .cshrc .tcshrc .login .logout"),
-    ("a shell runs it at its start", ".inputrc .config/fish .xprofile .xinitrc .xsession .xsessionrc .pam_environment"),
-    ("it runs when its directory is entered", ".envrc .direnvrc .config/direnv .autoenv devbox.json .flox"),
-    (
-        "it runs when its directory is entered",
-        ".mise*.toml mise*.toml .mise mise/config.toml .config/mise*",
-    ),
-    ("a program runs it at its start", ".vimrc .exrc .nvimrc .nvim.lua .lvimrc .dir-locals.el .emacs .emacs.d"),
-    ("a program runs it at its start", ".gdbinit .lldbinit .tmux.conf .screenrc .pythonrc .irbrc .Rprofile"),
-    ("a program runs it at its start", ".vim .nvim .config/nvim .vimrc.local .gvimrc .ideavimrc .kakrc .config/kak"),
-    ("a program runs it at its start", ".pdbrc .pdbrc.py .ipython .pryrc .Renviron .ghci .ocamlinit .iex.exs .erlang"),
-    ("a program runs it at its start", ".octaverc .psqlrc .sqliterc .guile .radare2rc .perldb .xonshrc .config/xonsh"),
-    ("CI runs what it says", ".github/workflows .github/actions .gitlab-ci.yml .gitlab-ci.yaml .gitlab .circleci"),
-    ("CI runs what it says", "Jenkinsfile Jenkinsfile.* azure-pipelines*.yml azure-pipelines*.yaml .azure-pipelines"),
-    (
-        "CI runs what it says",
-        ".travis.yml appveyor.yml .appveyor.yml bitbucket-pipelines.yml .drone.yml .drone.jsonnet",
-    ),
-    ("CI runs what it says", ".woodpecker.yml .woodpecker.yaml .woodpecker .buildkite .teamcity .semaphore .tekton"),
-    (
-        "CI runs what it says",
-        "cloudbuild.yaml cloudbuild.yml buildspec.yml .cirrus.yml .cirrus.star .build.yml .builds",
-    ),
-    ("CI runs what it says", ".forgejo .gitea/workflows .github/dependabot.yml .github/dependabot.yaml"),
-    ("CI runs what it says", ".zuul.d .zuul.yaml zuul.d zuul.yaml bitrise.yml bitrise.yaml codemagic.yaml"),
-    (
-        "CI runs what it says",
-        ".prow.yaml screwdriver.yaml wercker.yml .codefresh codefresh.yml .harness buddy.yml",
-    ),
-    ("CI runs what it says", ".scrutinizer.yml .onedev-buildspec.yml .tangled/workflows .packit.yaml buildspec.yaml"),
-    ("CI runs what it says", ".drone.yaml .cirrus.yaml .semaphoreci .vela.yml .vela.yaml .gitea/actions concourse.yml"),
-    ("it says who must review what", "CODEOWNERS"),
-    ("it tells an agent what to do", ".claude .claude.json CLAUDE.md CLAUDE.local.md AGENTS.md AGENT.md GEMINI.md"),
-    ("it tells an agent what to do", "AGENTS.override.md .gemini .codex .cursor .cursorrules .cursorignore .windsurf"),
-    ("it tells an agent what to do", ".windsurfrules .clinerules .roo .roomodes .aider* .continue .mcp.json mcp.json"),
-    ("it tells an agent what to do", ".kiro .amp .goosehints .config/goose .opencode opencode.json opencode.jsonc"),
-    ("it tells an agent what to do", ".junie .trae .augment .github/copilot-instructions.md .github/instructions"),
-    ("it tells an agent what to do", ".github/prompts .github/agents .github/chatmodes .github/skills .agents .rules"),
-    (
-        "it tells an agent what to do",
-        "WARP.md .warp QWEN.md .qwen CRUSH.md .crush crush.json .crush.json GROK.md",
-    ),
-    ("it tells an agent what to do", ".kilocode .kilocodemodes .iflow IFLOW.md .openhands .openhands_instructions"),
-    (
-        "it tells an agent what to do",
-        ".factory .rovodev .cline .copilot .devin .tabnine .jules JULES.md .codeium",
-    ),
-    ("an editor runs what it says", ".vscode .idea .zed .fleet *.code-workspace .devcontainer .devcontainer.json"),
-    (
-        "an editor runs what it says",
-        ".helix .config/helix .config/zed *.sublime-project .nova .theia .lapce",
-    ),
-    ("it is Redoma's own configuration", "redoma.yaml redoma.yml .redoma monitor.yaml"),
-    ("it holds keys, or says whose keys count", ".ssh .gnupg .netrc .git-credentials .pypirc .npmrc .yarnrc"),
-    ("it holds keys, or says whose keys count", ".yarnrc.yml .docker/config.json .kube .aws .config/gcloud"),
-    ("a tool runs what it says", ".cargo/config .cargo/config.toml .pnpmfile.cjs .pnpmfile.mjs pnpmfile.js"),
-    (
-        "a tool runs what it says",
-        ".yarn/plugins .yarn/releases bunfig.toml .bundle/config .mvn/extensions.xml",
-    ),
-    ("it is run on a schedule, or at login", "crontab .crontab cron.d cron.hourly cron.daily cron.weekly cron.monthly"),
-    ("it is run on a schedule, or at login", ".config/systemd .config/autostart Library/LaunchAgents"),
-)
+RULES: dict[str, str] = {
+    "git runs it, or what it says": """
+        .git/hooks .git/config .git/config.worktree .git/rebase-merge .git/rebase-apply .git/sequencer
+        .git/modules/**/hooks .git/modules/**/config .husky .gitconfig .git/modules/**/config.worktree .config/git
+        .githooks
+    """,
+    "Mercurial runs what it says": ".hg/hgrc .hg/hgrc-not-shared .hg/sharedpath .hgrc .config/hg .sl/config",
+    "Jujutsu runs what it says": ".jj/repo/config.toml .jj/workspace-config.toml .jjconfig.toml .config/jj",
+    "Subversion runs it": ".svn/hooks .subversion",
+    "it leads git to another repository": """
+        .git/commondir .git/gitdir .git/worktrees .git/objects/info/alternates .git/info/grafts
+        .git/modules/**/commondir .gitmodules
+    """,
+    "it changes what git shows or runs": ".git/info/attributes .git/info/exclude .git/info/sparse-checkout",
+    "a hook manager runs what it says": """
+        .pre-commit-config.yaml .pre-commit-config.yml .pre-commit-hooks.yaml lefthook.* .lefthook.* .lefthook
+        lefthook-local.* .overcommit.yml
+    """,
+    "a shell runs it at its start": """
+        .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .kshrc .zshrc .zshenv .zprofile .zlogin
+        .zlogout .mkshrc .cshrc .tcshrc .login .logout .inputrc .config/fish .xprofile .xinitrc .xsession .xsessionrc
+        .pam_environment
+    """,
+    "it runs when its directory is entered": """
+        .envrc .direnvrc .config/direnv .autoenv devbox.json .flox .mise*.toml mise*.toml .mise mise/config.toml
+        .config/mise*
+    """,
+    "a program runs it at its start": """
+        .vimrc .exrc .nvimrc .nvim.lua .lvimrc .dir-locals.el .emacs .emacs.d .gdbinit .lldbinit .tmux.conf .screenrc
+        .pythonrc .irbrc .Rprofile .vim .nvim .config/nvim .vimrc.local .gvimrc .ideavimrc .kakrc .config/kak .pdbrc
+        .pdbrc.py .ipython .pryrc .Renviron .ghci .ocamlinit .iex.exs .erlang .octaverc .psqlrc .sqliterc .guile
+        .radare2rc .perldb .xonshrc .config/xonsh
+    """,
+    "CI runs what it says": """
+        .github/workflows .github/actions .gitlab-ci.yml .gitlab-ci.yaml .gitlab .circleci Jenkinsfile Jenkinsfile.*
+        azure-pipelines*.yml azure-pipelines*.yaml .azure-pipelines .travis.yml appveyor.yml .appveyor.yml
+        bitbucket-pipelines.yml .drone.yml .drone.jsonnet .woodpecker.yml .woodpecker.yaml .woodpecker .buildkite
+        .teamcity .semaphore .tekton cloudbuild.yaml cloudbuild.yml buildspec.yml .cirrus.yml .cirrus.star .build.yml
+        .builds .forgejo .gitea/workflows .github/dependabot.yml .github/dependabot.yaml .zuul.d .zuul.yaml zuul.d
+        zuul.yaml bitrise.yml bitrise.yaml codemagic.yaml .prow.yaml screwdriver.yaml wercker.yml .codefresh
+        codefresh.yml .harness buddy.yml .scrutinizer.yml .onedev-buildspec.yml .tangled/workflows .packit.yaml
+        buildspec.yaml .drone.yaml .cirrus.yaml .semaphoreci .vela.yml .vela.yaml .gitea/actions concourse.yml
+    """,
+    "it says who must review what": "CODEOWNERS",
+    "it tells an agent what to do": """
+        .claude .claude.json CLAUDE.md CLAUDE.local.md AGENTS.md AGENT.md GEMINI.md AGENTS.override.md .gemini .codex
+        .cursor .cursorrules .cursorignore .windsurf .windsurfrules .clinerules .roo .roomodes .aider* .continue
+        .mcp.json mcp.json .kiro .amp .goosehints .config/goose .opencode opencode.json opencode.jsonc .junie .trae
+        .augment .github/copilot-instructions.md .github/instructions .github/prompts .github/agents .github/chatmodes
+        .github/skills .agents .rules WARP.md .warp QWEN.md .qwen CRUSH.md .crush crush.json .crush.json GROK.md
+        .kilocode .kilocodemodes .iflow IFLOW.md .openhands .openhands_instructions .factory .rovodev .cline .copilot
+        .devin .tabnine .jules JULES.md .codeium
+    """,
+    "an editor runs what it says": """
+        .vscode .idea .zed .fleet *.code-workspace .devcontainer .devcontainer.json .helix .config/helix .config/zed
+        *.sublime-project .nova .theia .lapce
+    """,
+    "it is Redoma's own configuration": "redoma.yaml redoma.yml .redoma monitor.yaml",
+    "it holds keys, or says whose keys count": """
+        .ssh .gnupg .netrc .git-credentials .pypirc .npmrc .yarnrc .yarnrc.yml .docker/config.json .kube .aws
+        .config/gcloud
+    """,
+    "a tool runs what it says": """
+        .cargo/config .cargo/config.toml .pnpmfile.cjs .pnpmfile.mjs pnpmfile.js .yarn/plugins .yarn/releases
+        bunfig.toml .bundle/config .mvn/extensions.xml
+    """,
+    "it is run on a schedule, or at login": """
+        crontab .crontab cron.d cron.hourly cron.daily cron.weekly cron.monthly .config/systemd .config/autostart
+        Library/LaunchAgents
+    """,
+}
+"""Reason → patterns."""
 
 _SYSTEM = (
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/proc",
-    "/run",
-    "/sbin",
-    "/sys",
-    "/usr",
-    "/var/lib",
-    "/var/spool",
+    *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr"),
+    *("/var/lib", "/var/spool"),
 )
 """Nothing at or below these is a project ..."""
-_BUT = ("/dev/shm", "/usr/src", "/usr/local/src")  # noqa: S108 - named, not written to
+_EXCEPT = ("/dev/shm", "/usr/src", "/usr/local/src")  # noqa: S108 - named, not written to
 """... except below these."""
 _SHARED = (
     *("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv"),
@@ -149,8 +132,8 @@ def _leading(globs: Iterable[str]) -> set[str]:
     }
 
 
-_GLOBS = [(why, glob.casefold()) for why, globs in RULES for glob in globs.split()]
-_REASONS = list(dict.fromkeys(why for why, _ in _GLOBS))
+_GLOBS = [(why, glob.casefold()) for why, globs in RULES.items() for glob in globs.split()]
+_REASONS = list(RULES)
 _GROUPS = [
     f"(?P<r{number}>{'|'.join(pattern(glob) for reason, glob in _GLOBS if reason == why)})"
     for number, why in enumerate(_REASONS)
@@ -171,7 +154,7 @@ def _patterns() -> tuple[Any, Any]:
     return protected, on_the_way
 
 
-def _carelessly(path: str) -> str:
+def _normalised(path: str) -> str:
     """A path as file systems and programs read it that don't mind case, invisible characters or dots at the end."""
     if not path.isascii():
         path = "".join(c for c in unicodedata.normalize("NFKC", path) if unicodedata.category(c) != "Cf")
@@ -184,7 +167,7 @@ def protected(path: str, kind: Literal["file", "directory"] = "file") -> str:
     What is no directory, a link for one, is protected also where it would stand in the place of a directory on the way
     to something protected.
     """
-    name = _carelessly(path).encode("utf-8", "surrogatepass")
+    name = _normalised(path).encode("utf-8", "surrogatepass")
     is_protected, is_on_the_way = _patterns()
     if found := is_protected.fullmatch(name):
         return next(_REASONS[int(group[1:])] for group, text in found.groupdict().items() if text is not None)
@@ -198,8 +181,8 @@ def named(path: str, globs: Iterable[str]) -> bool:
     return any(re.fullmatch(pattern(glob), path, re.DOTALL) for glob in globs)
 
 
-_HEART = ("HEAD", "objects", "refs")
-_PARTS = (*_HEART, "commondir", "config", "config.worktree", "hooks")
+_CORE = ("HEAD", "objects", "refs")
+_PARTS = (*_CORE, "commondir", "config", "config.worktree", "hooks")
 
 
 def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[str, str]:
@@ -235,7 +218,7 @@ def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[st
     found = {}
     for path in paths:
         directory, _, name = path.rpartition("/")
-        if name in _HEART and f"/{directory}".endswith("/.git"):
+        if name in _CORE and f"/{directory}".endswith("/.git"):
             continue
         if (name in _PARTS and is_repository(directory)) or is_hooked(directory):
             found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
@@ -260,7 +243,7 @@ def _why_no_project(path: str, home: Path | None, private: list[str]) -> str:
 
     if not os.path.isabs(path) or os.path.realpath(path) != path:
         return "it is not an absolute path without links"
-    if any(holds(place, path) for place in _SYSTEM) and not any(holds(b, path) and b != path for b in _BUT):
+    if any(holds(place, path) for place in _SYSTEM) and not any(holds(b, path) and b != path for b in _EXCEPT):
         return "it belongs to the system"
     if any(holds(place, path) for place in _CELLS):
         return "cells have something of their own under that name"

@@ -1,8 +1,9 @@
-"""What a project was: a list of everything in it, and the contents of its files, in two files of the state directory.
+"""What a project was: a list of everything in it, and the contents of its files, in two files of the state directory;
+and what is different in the project since.
 
 The list has what the kernel tells of each path. A file whose size, times, inode and mode are the same later has not
 been written to: nobody can set a file's `ctime`, short of changing the clock. That is relied on only where it is true
-(see `Snapshot.is_telling`), and else contents are compared.
+(see `Snapshot.trusts_times`), and else contents are compared.
 
 The contents are one file, since making ten thousand is most of the cost of copying them. Each begins at a multiple of a
 block's size, at the offset that the list gives, holes and all; so a file system that can share blocks between files
@@ -14,45 +15,41 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import secrets
 import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, Self
+from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
 from ..backends import linux
 from ..lib.errors import BackendError
-from ..models import MiB
-from .atomic import attributes
-from .tree import BENEATH, Tree
+from ..lib.files import closing, reason
+from ..models import Change, Effect, MiB, Version
+from .copying import CHUNK, attributes, copy_range, digest_of
+from .tree import BENEATH, Kind, Tree, kind_of, odd_name, parents
 
 _BLOCK = 4096
 _FICLONERANGE = 0x4020940D
-_CHUNK = 1 << 20
 _RACY = 2 * 10**9  # ns: the coarsest times that file systems keep
 _CLOCK_REALTIME_COARSE = 5  # what the kernel dates files by; it goes on every 1 to 10 ms
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_KINDS: dict[int, Literal["file", "directory", "symlink"]] = {
-    stat.S_IFREG: "file",
-    stat.S_IFDIR: "directory",
-    stat.S_IFLNK: "symlink",
-}
-_ODD = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+_MAX_COMPARED = 4 * 1024 * MiB
+"""Bytes of the largest file whose content is compared. One that is larger, mostly of holes, may take hours to read: it
+counts as changed if the kernel says anything else of it."""
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """How much a checkpoint may keep. What a file system can share instead of copying it is free."""
 
-    files: int = 100_000
+    max_files: int = 100_000
     """Files, directories and links. A project with more is refused."""
-    copied: int = 1024 * MiB
+    max_copied: int = 1024 * MiB
     """Bytes of all contents. A project with more is refused."""
-    largest: int = 256 * MiB
+    max_file: int = 256 * MiB
     """Bytes of one file. A larger one is not kept, and the checkpoint says so."""
 
 
@@ -60,7 +57,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     """One path of a project, as it was."""
 
     path: str
-    kind: Literal["file", "directory", "symlink", "odd"]
+    kind: Kind
     mode: int
     user: int
     group: int
@@ -77,19 +74,18 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     unkept: str = ""
     """Why it can't be put back; of a directory, why nothing is known of what is in it."""
 
-    def is_as(self, about: os.stat_result) -> bool:
-        """Whether the kernel says the same of it now."""
-        return (self.mode, self.user, self.group, self.size, self.modified, self.changed, self.inode) == (
-            *(stat.S_IMODE(about.st_mode), about.st_uid, about.st_gid, about.st_size),
-            *(about.st_mtime_ns, about.st_ctime_ns, about.st_ino),
-        )
+    def matches(self, about: os.stat_result) -> bool:
+        """Whether size, times, mode, owner and inode are the same now."""
+        was = (self.mode, self.user, self.group, self.size, self.modified, self.changed, self.inode)
+        rights = (stat.S_IMODE(about.st_mode), about.st_uid, about.st_gid)
+        return was == (*rights, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
 
 
 def item_of(path: str, about: os.stat_result) -> Item:
-    form = stat.S_IFMT(about.st_mode)
+    """What the kernel tells of a path."""
     return Item(
         path=path,
-        kind=_KINDS.get(form, "odd"),
+        kind=kind_of(about),
         mode=stat.S_IMODE(about.st_mode),
         user=about.st_uid,
         group=about.st_gid,
@@ -98,12 +94,12 @@ def item_of(path: str, about: os.stat_result) -> Item:
         changed=about.st_ctime_ns,
         inode=about.st_ino,
         links=about.st_nlink,
-        unkept=f"it is {_ODD[form]}" if form in _ODD else "",
+        unkept=f"it is {odd}" if (odd := odd_name(about)) else "",
     )
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The list."""
+    """The list of everything in a project, and what it was made for."""
 
     id: str
     project: str
@@ -116,126 +112,90 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[str, ...]
     """Paths that it is not about: ours, in the project."""
     bounds: Bounds
-    telling: bool
+    reliable_times: bool
     """Whether the times of this file system say that a file was written to."""
     items: tuple[Item, ...]
 
-    def is_telling(self, item: Item) -> bool:
+    def trusts_times(self, item: Item) -> bool:
         """Whether an unchanged `ctime` means an unchanged file.
 
         Not on tmpfs, where writing through a mapping that was read first leaves no trace, and not on file systems that
         we don't know. And not if it was changed just before we looked: a change within the same tick has the same time.
         """
-        return self.telling and item.changed < self.begun - _RACY
+        return self.reliable_times and item.changed < self.begun - _RACY
 
     @property
     def by_path(self) -> dict[str, Item]:
         return {item.path: item for item in self.items}
 
 
-def encode(data: msgspec.Struct) -> bytes:
-    """For a file. By `json`, since that also writes names that are no UTF-8, and reads them as they were."""
-    return json.dumps(msgspec.to_builtins(data)).encode()
-
-
-class Ground(Tree):
+class ProjectTree(Tree):
     """A project, and nothing that is mounted in it: whose files those are, no checkpoint can know."""
+
+    resolve = BENEATH | linux.RESOLVE_NO_XDEV
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self.fd = path, descriptor
 
-    def __enter__(self) -> Self:
-        return self
 
-    def directory(self, path: str) -> int:
-        flags = os.O_RDONLY | os.O_DIRECTORY
-        return linux.openat2(self.fd, path or ".", flags, resolve=BENEATH | linux.RESOLVE_NO_XDEV)
-
-    def regular(self, path: str) -> int:
-        """A descriptor of a regular file, to read. `OSError` for everything else."""
-        with self.parent(path) as (directory, name):
-            return _open_regular(name, directory)
-
-
-def _open_regular(name: str, directory: int) -> int:
-    number = os.open(name, _READ, dir_fd=directory)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise OSError(errno.EINVAL, "it is no regular file any more", name)
-    return number
-
-
-class Seen(NamedTuple):
+class Found(NamedTuple):
     path: str
     about: os.stat_result
 
 
-Trouble = Callable[[str, OSError], None]
+OnError = Callable[[str, OSError], None]
 
 
-def walk(ground: Ground, scope: tuple[str, ...], skipped: tuple[str, ...], trouble: Trouble) -> Iterator[Seen]:
-    """Everything that is there, a directory before what is in it; `trouble` is told what can't be looked at.
-
-    Where the scope is a part, also the directories on the way there, without what else is in them.
-    """
-    device = os.fstat(ground.fd).st_dev
+def walk(tree: ProjectTree, scope: tuple[str, ...], skipped: tuple[str, ...], on_error: OnError) -> Iterator[Found]:
+    """Everything below the paths in `scope`, a directory before its contents, without the paths in `skipped`; also the
+    directories on the way to a scope. `on_error` is called with what can't be looked at."""
+    device = os.fstat(tree.fd).st_dev
     seen: set[str] = set()
     pending: list[str] = []
     for top in scope:
-        for path in (*above(top), top) if top else ():
-            about = None if path in seen else ground.stat(path)
+        for path in (*parents(top), top) if top else ():
+            about = None if path in seen else tree.stat(path)
             if about is not None:
                 seen.add(path)
-                yield Seen(path, about)
-        about = ground.stat(top) if top else os.fstat(ground.fd)
+                yield Found(path, about)
+        about = tree.stat(top) if top else os.fstat(tree.fd)
         if about is not None and stat.S_ISDIR(about.st_mode):
             pending.append(top)
     while pending:
         folder = pending.pop()
         try:
-            found = _list(ground, folder)
+            found = _list(tree, folder)
         except OSError as error:
-            trouble(folder, error)
+            on_error(folder, error)
             continue
         for path, about in found:
             if path in skipped:
                 continue
-            yield Seen(path, about)
+            yield Found(path, about)
             if about.st_dev != device:
-                trouble(path, OSError(errno.EXDEV, "another file system is mounted there", path))
+                on_error(path, OSError(errno.EXDEV, "another file system is mounted there", path))
             elif stat.S_ISDIR(about.st_mode):
                 pending.append(path)
 
 
-def above(path: str) -> list[str]:
-    """The directories on the way to a path, from the top."""
-    names = path.split("/")
-    return ["/".join(names[:count]) for count in range(1, len(names))]
-
-
-def _list(ground: Ground, folder: str) -> list[Seen]:
-    directory = ground.directory(folder)
-    try:
-        found = []
+def _list(tree: ProjectTree, folder: str) -> list[Found]:
+    found = []
+    with closing(tree.directory(folder)) as directory:
         for name in sorted(os.listdir(directory)):
-            try:
+            with suppress(FileNotFoundError):  # gone since it was listed
                 about = os.stat(name, dir_fd=directory, follow_symlinks=False)
-            except FileNotFoundError:
-                continue  # gone since it was listed
-            found.append(Seen(f"{folder}/{name}" if folder else name, about))
-        return found
-    finally:
-        os.close(directory)
+                found.append(Found(f"{folder}/{name}" if folder else name, about))
+    return found
 
 
 class Contents:
-    """The file that all contents are in."""
+    """The file that holds all contents, one after the other."""
 
     def __init__(self, descriptor: int) -> None:
         self.fd, self._end, self._shares = descriptor, 0, True
 
     def share(self, source: int, size: int) -> int | None:
-        """Have the file system use the blocks of an open file twice; where it begins, or None if it can't."""
+        """Take in an open file by sharing its blocks. Returns where it begins, or None if the file system can't."""
         if self._shares and size:
             try:
                 fcntl.ioctl(self.fd, _FICLONERANGE, struct.pack("qQQQ", source, 0, 0, self._end))
@@ -244,8 +204,8 @@ class Contents:
         return self._extend(size) if self._shares or not size else None
 
     def copy(self, source: int, size: int) -> int:
-        """Take in an open file; where it begins."""
-        transfer(source, 0, self.fd, self._end, size)
+        """Take in an open file by copying it. Returns where it begins."""
+        copy_range(source, 0, self.fd, self._end, size)
         return self._extend(size)
 
     def _extend(self, size: int) -> int:
@@ -258,7 +218,7 @@ class Contents:
         """SHA-256 of the content that was kept."""
         digest, done = hashlib.sha256(), 0
         while done < item.size:
-            data = os.pread(self.fd, min(_CHUNK, item.size - done), item.at + done)
+            data = os.pread(self.fd, min(CHUNK, item.size - done), item.at + done)
             if not data:
                 raise OSError(errno.EIO, "the checkpoint has been cut short")
             digest.update(data)
@@ -266,49 +226,22 @@ class Contents:
         return digest.hexdigest()
 
 
-def transfer(source: int, begin: int, target: int, at: int, size: int) -> None:
-    """Copy a part of a file into another; what is a hole stays one."""
-    done = 0
-    while done < size:
-        try:
-            data = os.lseek(source, begin + done, os.SEEK_DATA) - begin
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole is left
-                return
-            raise
-        end = min(os.lseek(source, begin + data, os.SEEK_HOLE) - begin, size)
-        done = data
-        while done < end:
-            count = _copy(source, begin + done, target, at + done, min(end - done, 64 * _CHUNK))
-            if not count:
-                return  # cut shorter meanwhile: its times tell
-            done += count
-
-
-def _copy(source: int, begin: int, target: int, at: int, count: int) -> int:
-    try:
-        return os.copy_file_range(source, target, count, begin, at)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-            raise
-    return os.pwrite(target, os.pread(source, min(count, _CHUNK), begin), at)
-
-
 def record(
-    ground: Ground, contents: Contents, bounds: Bounds, scope: tuple[str, ...], skipped: tuple[str, ...]
+    tree: ProjectTree, contents: Contents, bounds: Bounds, scope: tuple[str, ...], skipped: tuple[str, ...]
 ) -> Snapshot:
-    """Look at everything, then take in all contents."""
+    """Take a snapshot: look at everything, then take in all contents. Raises `TooLarge`, and `BackendError` if there is
+    no room."""
     begun = _tick()
     closed: dict[str, str] = {}
-    items = [item_of("", os.fstat(ground.fd))]
+    items = [item_of("", os.fstat(tree.fd))]
     weights: dict[int, int] = {}
-    for path, about in walk(ground, scope, skipped, lambda path, error: closed.update({path: why(error)})):
+    for path, about in walk(tree, scope, skipped, lambda path, error: closed.update({path: reason(error)})):
         items.append(item_of(path, about))
-        if items[-1].kind == "file" and (weight := _weight(about)) <= bounds.largest:
+        if items[-1].kind == "file" and (weight := _weight(about)) <= bounds.max_file:
             weights[about.st_ino] = weight
-        if len(items) > bounds.files:
-            raise _too_large(ground, f"more than {bounds.files} files")
-    taker = _Taker(ground, contents, bounds, sum(weights.values()))
+        if len(items) > bounds.max_files:
+            raise _too_large(tree, f"more than {bounds.max_files} files")
+    taker = _Recorder(tree, contents, bounds, sum(weights.values()))
     complete = tuple(
         msgspec.structs.replace(item, unkept=closed[item.path]) if item.path in closed else taker.complete(item)
         for item in items
@@ -318,13 +251,13 @@ def record(
         time.sleep(0.001)
     return Snapshot(
         id=secrets.token_hex(8),
-        project=ground.path,
+        project=tree.path,
         begun=begun,
         taken=taken,
         scope=scope,
         skipped=skipped,
         bounds=bounds,
-        telling=linux.file_system(ground.fd) in (linux.EXT, linux.XFS, linux.BTRFS),
+        reliable_times=linux.file_system(tree.fd) in (linux.EXT, linux.XFS, linux.BTRFS),
         items=complete,
     )
 
@@ -333,81 +266,195 @@ def _tick() -> int:
     return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
 
 
-def why(error: OSError) -> str:
-    return error.strerror or str(error)
-
-
 def _weight(about: os.stat_result) -> int:
     """The bytes that are more than holes."""
     return min(about.st_size, about.st_blocks * 512)
 
 
 class TooLarge(BackendError):
-    """It can't be kept within the bounds."""
+    """A project has more files or bytes than a checkpoint may keep."""
 
 
-def _too_large(ground: Ground, amount: str) -> TooLarge:
+def _too_large(tree: ProjectTree, amount: str) -> TooLarge:
     return TooLarge(
-        f"{ground.path} is too large to checkpoint: {amount}",
+        f"{tree.path} is too large to checkpoint: {amount}",
         why="a copy of all of it would have to be made before the run",
         next="run it in an overlay, name the paths that it may write, or raise the bounds of checkpoints",
     )
 
 
-class _Taker:
-    """Adds to an item what has to be read."""
+class _Recorder:
+    """Adds to an item what has to be read: content, link target, attributes."""
 
-    def __init__(self, ground: Ground, contents: Contents, bounds: Bounds, to_copy: int) -> None:
-        self._ground, self._contents, self._bounds, self._to_copy = ground, contents, bounds, to_copy
+    def __init__(self, tree: ProjectTree, contents: Contents, bounds: Bounds, to_copy: int) -> None:
+        self._tree, self._contents, self._bounds, self._to_copy = tree, contents, bounds, to_copy
         self._known: dict[int, Item] = {}
 
     def complete(self, item: Item) -> Item:
         try:
             match item.kind:
                 case "symlink":
-                    with self._ground.parent(item.path) as (directory, name):
-                        return msgspec.structs.replace(item, target=os.readlink(name, dir_fd=directory))
+                    return msgspec.structs.replace(item, target=self._tree.target(item.path))
                 case "directory":
-                    directory = self._ground.directory(item.path)
-                    try:
+                    with closing(self._tree.directory(item.path)) as directory:
                         return msgspec.structs.replace(item, attributes=attributes(directory))
-                    finally:
-                        os.close(directory)
                 case "file":
                     return self._file(item)
                 case _:
                     return item
         except OSError as error:
-            huge = error.errno == errno.EFBIG and item.size > self._bounds.largest  # mostly holes
+            huge = error.errno == errno.EFBIG and item.size > self._bounds.max_file  # mostly holes
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and not huge:
                 raise BackendError(
-                    f"there is no checkpoint of {self._ground.path}",
-                    why=f"its files can't be copied: {why(error)}",
+                    f"there is no checkpoint of {self._tree.path}",
+                    why=f"its files can't be copied: {reason(error)}",
                     next="free some space for the state directory, or name the paths that it may write",
                 ) from error
-            return msgspec.structs.replace(item, unkept=why(error))
+            return msgspec.structs.replace(item, unkept=reason(error))
 
     def _file(self, item: Item) -> Item:
         twin = self._known.get(item.inode) if item.links > 1 else None
         if twin is not None:
             return msgspec.structs.replace(item, at=twin.at, attributes=twin.attributes, unkept=twin.unkept)
-        number = self._ground.regular(item.path)
-        try:
+        with closing(self._tree.file(item.path)) as number:
             item = self._take(number, item)
-        finally:
-            os.close(number)
         self._known[item.inode] = item
         return item
 
     def _take(self, number: int, item: Item) -> Item:
         at = self._contents.share(number, item.size)
         if at is None:
-            if self._to_copy > self._bounds.copied:
-                raise _too_large(self._ground, f"{self._to_copy} bytes")
-            if _weight(os.fstat(number)) > self._bounds.largest:
-                return msgspec.structs.replace(item, unkept=f"it is larger than {self._bounds.largest} bytes")
+            if self._to_copy > self._bounds.max_copied:
+                raise _too_large(self._tree, f"{self._to_copy} bytes")
+            if _weight(os.fstat(number)) > self._bounds.max_file:
+                return msgspec.structs.replace(item, unkept=f"it is larger than {self._bounds.max_file} bytes")
             at = self._contents.copy(number, item.size)
         item = msgspec.structs.replace(item, at=at, attributes=attributes(number))
-        if not item.is_as(os.fstat(number)):
+        if not item.matches(os.fstat(number)):
             return msgspec.structs.replace(item, unkept="somebody wrote to it while the checkpoint was taken")
         return item
+
+
+# --- what is different now ---
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One path where the project is not what it was."""
+
+    path: str
+    before: Item | None = None
+    after: os.stat_result | None = None
+    shown: bool = True
+    """Whether that is more than its times or its inode."""
+
+
+class Differences(msgspec.Struct, frozen=True, kw_only=True):
+    found: tuple[Difference, ...]
+    """A directory before what is in it."""
+    closed: dict[str, OSError]
+    """Directories that could be looked into then and can't be now. Nothing is said of what is in them."""
+
+
+class Comparison:
+    """Compares a snapshot with the project it was made of. Only reads."""
+
+    def __init__(self, tree: ProjectTree, snapshot: Snapshot, contents: Contents) -> None:
+        self.tree, self.snapshot, self.contents = tree, snapshot, contents
+        self.then = snapshot.by_path
+
+    def differences(self) -> Differences:
+        closed: dict[str, OSError] = {}
+        now = {"": os.fstat(self.tree.fd)}
+        snapshot = self.snapshot
+        now.update(walk(self.tree, snapshot.scope, snapshot.skipped, closed.__setitem__))
+        ways = {way for path in snapshot.skipped for way in parents(path)}
+        found = []
+        for path in sorted({*now, *self.then} - (ways - set(self.then)), key=lambda path: path.split("/")):
+            if closed and any(way in closed for way in ("", *parents(path))):
+                continue
+            if (difference := self._difference(path, now.get(path))) is not None:
+                found.append(difference)
+        known = {path for path, item in self.then.items() if item.unkept}
+        return Differences(found=tuple(found), closed={path: closed[path] for path in closed if path not in known})
+
+    def _difference(self, path: str, after: os.stat_result | None) -> Difference | None:
+        before = self.then.get(path)
+        if before is None or after is None or item_of(path, after).kind != before.kind:
+            return Difference(path=path, before=before, after=after)
+        if before.matches(after) and (before.unkept or self.snapshot.trusts_times(before)):
+            return None
+        rights = (before.mode, before.user, before.group) == (stat.S_IMODE(after.st_mode), after.st_uid, after.st_gid)
+        if before.kind == "directory":
+            same = rights and (bool(before.unkept) or self._attributes_are_kept(before))
+            unchanged = same and (bool(before.unkept) or before.modified == after.st_mtime_ns)
+        else:
+            same = not before.unkept and self.has_content(before, after)
+            unchanged = same and before.matches(after)
+        return None if unchanged else Difference(path=path, before=before, after=after, shown=not (same and rights))
+
+    def _attributes_are_kept(self, directory: Item) -> bool:
+        try:
+            with closing(self.tree.directory(directory.path)) as number:
+                return attributes(number) == directory.attributes
+        except OSError:
+            return False
+
+    def has_content(self, item: Item, about: os.stat_result) -> bool:
+        """Whether what is at its path now has the content, or as a link the target, that it had."""
+        try:
+            if item.kind == "symlink":
+                return stat.S_ISLNK(about.st_mode) and self.tree.target(item.path) == item.target
+            if not stat.S_ISREG(about.st_mode) or about.st_size != item.size or item.size > _MAX_COMPARED:
+                return False
+            file = self.tree.file(item.path)
+        except OSError:
+            return False
+        with closing(file):
+            return digest_of(file) == self.contents.digest(item)
+
+    def effect(self) -> Effect:
+        """The differences as an `Effect`: with changes, and with what can't be compared as `refused`."""
+        different = self.differences()
+        refused = {path: reason(error) for path, error in different.closed.items()}
+        for difference in different.found:
+            if difference.after is not None and (odd := item_of(difference.path, difference.after).unkept):
+                refused[difference.path] = odd
+        changes = tuple(sorted(self._changes(different.found), key=lambda change: change.path))
+        return Effect(project=self.snapshot.project, changes=changes, refused=refused)
+
+    def _changes(self, found: tuple[Difference, ...]) -> Iterator[Change]:
+        for difference in found:
+            if difference.shown and difference.path:
+                change = Change(
+                    path=difference.path, before=self._before(difference.before), after=self._after(difference)
+                )
+                if change.before or change.after:  # else it is a pipe or the like
+                    yield change
+
+    def _before(self, item: Item | None) -> Version | None:
+        if item is None or item.kind == "odd":
+            return None
+        if item.kind == "symlink":
+            return Version(kind="symlink", target=item.target)
+        if item.kind == "directory":
+            return Version(kind="directory", mode=item.mode)
+        known = not item.unkept and item.size <= _MAX_COMPARED
+        return Version(kind="file", mode=item.mode, size=item.size, sha256=self.contents.digest(item) if known else "")
+
+    def _after(self, difference: Difference) -> Version | None:
+        about, path = difference.after, difference.path
+        if about is None or kind_of(about) == "odd":
+            return None
+        mode = stat.S_IMODE(about.st_mode)
+        try:
+            if stat.S_ISDIR(about.st_mode):
+                return Version(kind="directory", mode=mode)
+            if stat.S_ISLNK(about.st_mode):
+                return Version(kind="symlink", target=self.tree.target(path))
+            file = self.tree.file(path) if about.st_size <= _MAX_COMPARED else -1
+        except OSError:  # it can't be read, or is gone by now
+            file = -1
+        if file < 0:
+            return Version(kind="file", mode=mode, size=about.st_size)
+        with closing(file):
+            return Version(kind="file", mode=mode, size=about.st_size, sha256=digest_of(file))

@@ -7,27 +7,39 @@ on all of the way; so the last name is only ever used together with a descriptor
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal, Self
 
 from ..backends import linux
 from ..lib.errors import WorkspaceError
+from ..lib.files import NotRegular, closing, open_regular, reason
 from ..models import Version
+from .copying import digest_of
 
 BENEATH = linux.RESOLVE_BENEATH | linux.RESOLVE_NO_SYMLINKS | linux.RESOLVE_NO_MAGICLINKS
-_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+Kind = Literal["file", "directory", "symlink", "odd"]
+_KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
+_ODD = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
-class Odd(Exception):
-    """What is there is neither a regular file nor a directory nor a link: a device, a pipe, a socket."""
+def kind_of(about: os.stat_result) -> Kind:
+    """What something is; `odd` for what is never carried over: devices, pipes, sockets."""
+    return _KINDS.get(stat.S_IFMT(about.st_mode), "odd")
+
+
+def odd_name(about: os.stat_result | None) -> str:
+    """What to call something odd in a message; empty if it isn't."""
+    return _ODD.get(stat.S_IFMT(about.st_mode), "") if about else ""
 
 
 class Tree:
     """An open directory. Close it, or use it as a context manager."""
+
+    resolve = BENEATH
+    """How the kernel resolves paths."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """`path` itself may lead through links: whoever names a project means what it leads to."""
@@ -36,7 +48,7 @@ class Tree:
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise WorkspaceError(
-                f"the project {self.path} can't be opened", why=error.strerror or str(error), next="name a directory"
+                f"the project {self.path} can't be opened", why=reason(error), next="name a directory"
             ) from error
 
     def close(self) -> None:
@@ -44,7 +56,7 @@ class Tree:
             os.close(self.fd)
             self.fd = -1
 
-    def __enter__(self) -> Tree:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -52,28 +64,35 @@ class Tree:
 
     @contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
-        """A descriptor of the directory that holds `path`, and its last name. Raises `OSError` if the way there is no
-        way: `ENOENT`, `ENOTDIR`, `ELOOP` for a link on it, `EXDEV` for one that would leave."""
+        """A descriptor of the directory that holds `path`, and its last name.
+
+        Raises `OSError` if the way there is no way: `ENOENT`, `ENOTDIR`, `ELOOP` for a link on it, `EXDEV` for one that
+        would leave.
+        """
         above, _, name = path.rpartition("/")
         if name in ("", ".", ".."):
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
-        directory = self.directory(above or ".")
-        try:
+        with closing(self.directory(above)) as directory:
             yield directory, name
-        finally:
-            os.close(directory)
 
     def directory(self, path: str) -> int:
-        """A descriptor of a directory below; `.` for this one. The caller closes it."""
-        return linux.openat2(self.fd, path, os.O_RDONLY | os.O_DIRECTORY, resolve=BENEATH)
+        """A descriptor of a directory below; empty or `.` for this one. The caller closes it."""
+        return linux.openat2(self.fd, path or ".", os.O_RDONLY | os.O_DIRECTORY, resolve=self.resolve)
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory below."""
+        with closing(self.directory(path)) as directory:
+            return os.listdir(directory)
 
     def file(self, path: str) -> int:
-        """A descriptor of a regular file below, to read. The caller closes it."""
-        number = linux.openat2(self.fd, path, _LOOK, resolve=BENEATH)
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            os.close(number)
-            raise Odd(path)
-        return number
+        """A descriptor of a regular file below, to read; the caller closes it. `NotRegular` for anything else."""
+        with self.parent(path) as (directory, name):
+            return open_regular(name, dir_fd=directory)
+
+    def target(self, path: str) -> str:
+        """Where a symbolic link leads."""
+        with self.parent(path) as (directory, name):
+            return os.readlink(name, dir_fd=directory)
 
     def stat(self, path: str) -> os.stat_result | None:
         """Of the last name itself, links not followed. None where there is no such path."""
@@ -88,38 +107,37 @@ class Tree:
             raise
 
     def version(self, path: str) -> Version | None:
-        """What is there now, its content read as a whole. None where there is nothing; `Odd` for what is no file."""
+        """What is there now, its content read as a whole. None where there is nothing; `NotRegular` for what is odd."""
         about = self.stat(path)
         if about is None:
             return None
-        kind = _KINDS.get(stat.S_IFMT(about.st_mode))
         mode = stat.S_IMODE(about.st_mode)
-        if kind == "directory":
-            return Version(kind="directory", mode=mode)
-        if kind == "symlink":
-            with self.parent(path) as (directory, name):
-                return Version(kind="symlink", target=os.readlink(name, dir_fd=directory))
-        if kind != "file":
-            raise Odd(path)
-        number = self.file(path)
-        try:
-            about = os.fstat(number)
-            return Version(kind="file", mode=stat.S_IMODE(about.st_mode), size=about.st_size, sha256=digest_of(number))
-        finally:
-            os.close(number)
+        match kind_of(about):
+            case "directory":
+                return Version(kind="directory", mode=mode)
+            case "symlink":
+                return Version(kind="symlink", target=self.target(path))
+            case "odd":
+                raise NotRegular(path)
+        with closing(self.file(path)) as file:
+            about = os.fstat(file)
+            return Version(kind="file", mode=stat.S_IMODE(about.st_mode), size=about.st_size, sha256=digest_of(file))
 
 
-def above(path: str) -> Iterator[str]:
-    """The directories that a path goes through, from the top, and the path itself."""
+def parents(path: str) -> Iterator[str]:
+    """The directories that a path goes through, from the top."""
     end = path.find("/")
     while end >= 0:
         yield path[:end]
         end = path.find("/", end + 1)
+
+
+def with_parents(path: str) -> Iterator[str]:
+    """The directories that a path goes through, from the top, and the path itself."""
+    yield from parents(path)
     yield path
 
 
-def digest_of(number: int) -> str:
-    """SHA-256 of an open file, from its beginning."""
-    with open(number, "rb", closefd=False) as file:
-        file.seek(0)
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def depth(path: str) -> int:
+    """How many directories a path goes through; less for the project itself."""
+    return -1 if path in ("", ".") else path.count("/")

@@ -11,14 +11,14 @@ where it is, learns nothing from that.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
 import tempfile
 import time
 from pathlib import Path
 
-from ..scratch import remove_tree
+from ...lib import files
+from ...lib.files import remove_tree
 from .configuration import UNPRIVILEGED_ID
 
 PARENT = "/var/tmp"  # noqa: S108 - a private directory in it
@@ -49,7 +49,7 @@ class Layers:
         try:
             os.setxattr(path, "user.redoma", b"")
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            files.lock(lock, seconds=_NEW)
             if os.geteuid() == 0:
                 os.chown(path, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
         except OSError:
@@ -99,8 +99,7 @@ def _sweep() -> None:
             try:
                 about = os.fstat(lock)
                 ours = (about.st_uid, stat.S_IMODE(about.st_mode)) == (owner, 0o700)
-                if ours and time.time() - about.st_mtime > _NEW:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if ours and time.time() - about.st_mtime > _NEW and files.lock(lock):
                     remove_tree(Path(entry.path))
             finally:
                 os.close(lock)

@@ -48,7 +48,7 @@ def main() -> None:
         # Redoma is gone: there is nobody left to tell, or to clean up after the run.
         from pathlib import Path  # only now: these would cost every run their imports
 
-        from redoma.backends.scratch import remove_tree
+        from redoma.lib.files import remove_tree
 
         remove_tree(Path(order["scratch"]))
 

@@ -6,7 +6,7 @@ that nobody holds was left by a process that died, and whoever comes next remove
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import re
 import stat
@@ -15,13 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from ...lib import files
 from ...lib.errors import RedomaError
 
 MOST_FILES = 10_000
 _NAME = re.compile(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream>stdout|stderr)\Z")
 _PART = re.compile(r"\.[0-9a-f]{32}\.part\Z")
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Listed(NamedTuple):
@@ -43,33 +42,18 @@ def name_of(run: str, stream: str) -> str:
 @contextmanager
 def opened(path: Path, *, create: bool = False) -> Iterator[int]:
     """A descriptor of the directory. Raises `OSError`, or `RedomaError` if somebody else could write there."""
-    if create and not path.is_dir():
-        for missing in reversed([path, *path.parents]):
-            with suppress(FileExistsError):
-                os.mkdir(missing, 0o700)
-    directory = os.open(path, _DIRECTORY)
-    try:
-        about = os.fstat(directory)
-        if about.st_uid != os.geteuid() or about.st_mode & 0o022:
-            raise RedomaError(
-                f"{path} can't be trusted with output",
-                why="it belongs to somebody else" if about.st_uid != os.geteuid() else "others may write to it",
-                next=f"make it yours alone: chown {os.geteuid()} and chmod 700 {path}",
-            )
-        if about.st_mode & 0o077:
+    with files.closing(files.open_own_directory(path, holds="output", error=RedomaError, create=create)) as directory:
+        if os.fstat(directory).st_mode & 0o077:
             os.fchmod(directory, 0o700)
         yield directory
-    finally:
-        os.close(directory)
 
 
 def open_file(directory: int, name: str) -> int:
     """To read. A link is refused, and so is what is not a regular file."""
-    file = os.open(name, _LOOK, dir_fd=directory)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise RedomaError(f"{name} is no artifact", why="it is not a regular file", next="move it away")
-    return file
+    try:
+        return files.open_regular(name, dir_fd=directory)
+    except files.NotRegular as error:
+        raise RedomaError(f"{name} is no artifact", why="it is not a regular file", next="move it away") from error
 
 
 def listed(directory: int) -> list[Listed]:
@@ -102,23 +86,19 @@ def prune(directory: int, *, before: float, total: int) -> None:
 
 
 def _remove_dead(directory: int, name: str) -> None:
-    with suppress(FileNotFoundError, BlockingIOError):
-        part = open_file(directory, name)
-        try:
-            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with suppress(FileNotFoundError), files.closing(open_file(directory, name)) as part, files.locked(part) as dead:
+        if dead:
             os.unlink(name, dir_fd=directory)
-        finally:
-            os.close(part)
 
 
 def new_part(directory: int) -> tuple[int, str]:
     """A new file that is ours alone and locked, and its name."""
     name = f".{os.urandom(16).hex()}.part"
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    part = os.open(name, flags, 0o600, dir_fd=directory)
+    part = os.open(name, files.NEW_FILE, 0o600, dir_fd=directory)
     try:
         os.fchmod(part, 0o600)  # whatever the umask says
-        fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not files.lock(part):  # another process prunes: it takes this for a dead writer's
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), name)
     except OSError:
         os.close(part)
         os.unlink(name, dir_fd=directory)

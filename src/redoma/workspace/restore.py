@@ -1,9 +1,14 @@
 """Making a project what it was, as far as it is different; and finishing that after a crash.
 
-First everything is compared and a plan is written down: what is to be removed, what is to be made again, and what was
+First everything is compared and a journal is written: what is to be removed, what is to be made again, and what was
 seen at each of these paths. Then it is carried out, step by step. Each step looks again: if there is something else by
-now, somebody has been at work there, and it is left alone. So a plan can be carried out again after a crash, even if a
-person has gone on working meanwhile: what the first attempt did is seen to be done, and what is theirs is not touched.
+now, somebody has been at work there, and it is left alone. So a journal can be carried out again after a crash, even if
+a person has gone on working meanwhile: what the first attempt did is seen to be done, and what is theirs is not
+touched.
+
+This is no `transaction`, which is all or nothing, and stages everything first. A restore has to do what it can: where
+one path can't be put back, the others are; on a disk that the run has filled, where what is new must go before anything
+old finds room; in a project whose top directory isn't ours to write to; and on file systems that can't exchange files.
 
 What appeared since is removed, with one exception. A file or a directory that is older than the checkpoint was not made
 by the run but brought here from elsewhere, and this may be all there is of it. It stays, and is reported.
@@ -23,56 +28,35 @@ from typing import TypeVar
 import msgspec
 
 from ..backends import linux
-from ..backends.scratch import remove_tree
-from .atomic import attributes
-from .comparing import Comparison, Difference
-from .snapshot import Ground, Item, Snapshot, above, item_of, transfer, why
-from .tree import BENEATH
+from ..lib import files
+from ..lib.files import closing, reason
+from . import journal
+from .copying import attributes, copy_range
+from .journal import Identity, Step, identity
+from .snapshot import Comparison, Difference, Item, ProjectTree, Snapshot
+from .tree import depth, kind_of, parents
 
 T = TypeVar("T")
 
 _PATH_MAX = 4096
-MEANWHILE = "somebody has changed it since; it is left as it is"
-
-
-class Print(msgspec.Struct, frozen=True, array_like=True):
-    """Enough to know what is at a path again. Not `ctime`: removing another name of the same file changes it."""
-
-    kind: str
-    inode: int
-    modified: int = 0
-    size: int = 0
-
-
-def print_of(about: os.stat_result | None) -> Print | None:
-    if about is None:
-        return None
-    kind = item_of("", about).kind
-    if kind == "directory":  # working in it changes the rest
-        return Print(kind, about.st_ino)
-    return Print(kind, about.st_ino, about.st_mtime_ns, about.st_size)
-
-
-class Step(msgspec.Struct, frozen=True, array_like=True):
-    path: str
-    seen: Print | None = None
-    to: str = ""
-    """Where it is moved back to."""
+_CHANGED_SINCE = "somebody has changed it since; it is left as it is"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a restore is about to do: what is written to its journal."""
+
     root: int
     """The inode of the project itself."""
     removals: tuple[Step, ...] = ()
-    """What is in a directory before the directory."""
+    """What is new, or in the way. The contents of a directory before the directory."""
     repairs: tuple[Step, ...] = ()
-    """A directory before what is in it."""
+    """What is gone or changed. A directory before its contents."""
     returns: tuple[Step, ...] = ()
     """What was only moved, and of which there is no copy."""
     directories: tuple[str, ...] = ()
     """Those whose modes and times are set in the end."""
     different: tuple[str, ...] = ()
-    """All paths that are not what they were, but for those that stay so."""
+    """All paths that will be what they were, for the report."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +65,14 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     """What was different and is as it was."""
     failed: dict[str, str] = {}
-    """Path → why it could not be put back. Once that is mended, another restore does it."""
+    """Path → why it could not be put back. Once the cause is gone, another restore does it."""
     left: dict[str, str] = {}
     """Path → why it is different and stays so: nothing of it was kept, or the run brought it from elsewhere."""
 
 
-class Workshop(Ground):
-    """A project whose directories can be worked in: where the owner has no rights, they are given for the time.
+class WritableTree(ProjectTree):
+    """A project whose directories are opened up as they are used: where their owner, we, lacks rights, we take them.
+    They get their own modes again in the end: see `Plan.directories`.
 
     Those that were closed when the snapshot was made stay closed: nothing is known of what is in them.
     """
@@ -95,42 +80,46 @@ class Workshop(Ground):
     def __init__(self, path: str, descriptor: int, snapshot: Snapshot) -> None:
         super().__init__(path, descriptor)
         self.rights = 0o500
+        """What is needed: to look at first, and to write later."""
         self._closed = {item.path for item in snapshot.items if item.unkept and item.kind == "directory"}
 
     def directory(self, path: str) -> int:
         if os.geteuid() and path not in self._closed:
-            for way in ("", *above(path), path) if path not in ("", ".") else ("",):
+            for way in ("", *parents(path), path) if path not in ("", ".") else ("",):
                 self._open_up(way)
         return super().directory(path)
 
     def _open_up(self, path: str) -> None:
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
-        pin = linux.openat2(self.fd, path, flags, resolve=BENEATH | linux.RESOLVE_NO_XDEV) if path else self.fd
-        try:
+        pin = linux.openat2(self.fd, path, flags, resolve=self.resolve) if path else os.dup(self.fd)
+        with closing(pin):
             about = os.fstat(pin)
             if about.st_uid == os.geteuid() and about.st_mode & self.rights != self.rights:
                 # The pinned inode itself, not whatever has its name by now.
                 os.chmod(f"/proc/self/fd/{pin}", stat.S_IMODE(about.st_mode) | 0o700)
-        finally:
-            if path:
-                os.close(pin)
 
 
 def make_plan(comparison: Comparison) -> tuple[Plan, Restored]:
-    """What is to be done, and what can't be."""
+    """What is to be done, and as `Restored` what can't be."""
     different = comparison.differences()
     failed: dict[str, str] = {}
     left: dict[str, str] = {}
     for path, error in different.closed.items():
         if error.errno != errno.ENAMETOOLONG or path in comparison.then:  # a tree too deep to be known can be removed
-            failed[path] = why(error)
+            failed[path] = reason(error)
     planner = _Planner(comparison, left)
     for difference in different.found:
         planner.add(difference)
     return planner.plan(), Restored(failed=failed, left=left)
 
 
+def _seen(about: os.stat_result | None) -> Identity | None:
+    return identity(about) if about else None
+
+
 class _Planner:
+    """Sorts the differences into steps. What stays different goes to `left`, with the reason."""
+
     def __init__(self, comparison: Comparison, left: dict[str, str]) -> None:
         self._comparison, self._left = comparison, left
         self._removals: dict[str, Step] = {}
@@ -154,34 +143,34 @@ class _Planner:
         elif before.kind == "directory" and after is not None and stat.S_ISDIR(after.st_mode):
             self._directories.add(path)
         else:
-            if after is not None and item_of(path, after).kind != before.kind:
-                self._removals[path] = Step(path, print_of(after))
+            if after is not None and kind_of(after) != before.kind:
+                self._removals[path] = Step(path=path, seen=_seen(after))
                 after = None
-            self._repairs[path] = Step(path, print_of(after))
+            self._repairs[path] = Step(path=path, seen=_seen(after))
             for twin in self._names.get(before.inode, ()) if before.kind == "file" else ():
                 if twin.path not in self._repairs:
-                    self._repairs[twin.path] = Step(twin.path, print_of(self._comparison.ground.stat(twin.path)))
+                    self._repairs[twin.path] = Step(path=twin.path, seen=_seen(self._comparison.tree.stat(twin.path)))
 
     def _extra(self, path: str, after: os.stat_result | None) -> None:
-        if after is None or any(way in self._spared for way in above(path)):
+        if after is None or any(way in self._spared for way in parents(path)):
             return
         older = self._is_older(path)
         if older and after.st_ino in self._unkept:
             self._spared.add(path)
-            self._returns.append(Step(path, print_of(after), self._unkept[after.st_ino]))
+            self._returns.append(Step(path=path, seen=identity(after), to=self._unkept[after.st_ino]))
         elif older and after.st_ino not in self._inodes and (stat.S_ISDIR(after.st_mode) or after.st_nlink == 1):
             self._spared.add(path)
             self._left[path] = "it is older than the checkpoint: the run has brought it from elsewhere"
-            for way in above(path):  # what it is in has to stay as well
+            for way in parents(path):  # what it is in has to stay as well
                 if way in self._removals and way not in self._comparison.then:
                     del self._removals[way]
                     self._left[way] = f"{path} is in it"
         else:
-            self._removals[path] = Step(path, print_of(after))
+            self._removals[path] = Step(path=path, seen=_seen(after))
 
     def _is_older(self, path: str) -> bool:
         try:
-            with self._comparison.ground.parent(path) as (directory, name):
+            with self._comparison.tree.parent(path) as (directory, name):
                 born = linux.born(directory, name)
         except OSError:  # it is gone by now
             return False
@@ -190,17 +179,17 @@ class _Planner:
     def plan(self) -> Plan:
         then = self._comparison.then
         for moved in self._returns:
-            if moved.seen and moved.seen.kind == "file" and moved.seen.modified == then[moved.to].modified:
+            if moved.seen and moved.seen.kind == stat.S_IFREG and moved.seen.time == then[moved.to].modified:
                 self._left.pop(moved.to, None)  # it is all there, and only has to go back
         steps = [*self._removals.values(), *self._repairs.values(), *self._returns]
         touched = self._directories | {path for step in steps for path in (step.path, step.to) if path}
         # All of the way to them, since it may have to be opened up. In the plan, so that a crash doesn't leave it open.
-        touched |= {way for path in touched for way in ("", *above(path))}
+        touched |= {way for path in touched for way in ("", *parents(path))}
         items = [then[path] for path in touched if path in then]
         finished = [item.path for item in items if item.kind == "directory" and not item.unkept]
         return Plan(
-            root=os.fstat(self._comparison.ground.fd).st_ino,
-            removals=tuple(sorted(self._removals.values(), key=lambda step: step.path.count("/"), reverse=True)),
+            root=os.fstat(self._comparison.tree.fd).st_ino,
+            removals=tuple(sorted(self._removals.values(), key=lambda step: depth(step.path), reverse=True)),
             repairs=tuple(sorted(self._repairs.values(), key=lambda step: step.path.split("/"))),
             returns=tuple(self._returns),
             directories=tuple(sorted(finished, key=lambda path: path.split("/"), reverse=True)),
@@ -209,7 +198,7 @@ class _Planner:
 
 
 def names_of_files(snapshot: Snapshot) -> dict[int, list[Item]]:
-    """Of each file that has several names in the project: all of these, in the order of repairs."""
+    """The hard links in a project: inode → its names, in the order of repairs."""
     names: dict[int, list[Item]] = defaultdict(list)
     for item in sorted(snapshot.items, key=lambda item: item.path.split("/")):
         if item.kind == "file" and item.links > 1 and not item.unkept:
@@ -218,11 +207,12 @@ def names_of_files(snapshot: Snapshot) -> dict[int, list[Item]]:
 
 
 class Restorer:
-    """Carries out a plan."""
+    """Carries out a plan. A step that was done by an earlier attempt is seen to be done."""
 
     def __init__(self, comparison: Comparison, plan: Plan, so_far: Restored) -> None:
+        """`so_far`: what is known to fail, or to stay different, already."""
         self._comparison, self._plan = comparison, plan
-        self._ground, self._then = comparison.ground, comparison.then
+        self._tree, self._then = comparison.tree, comparison.then
         self._names = names_of_files(comparison.snapshot)
         self._temporary = f".redoma-{comparison.snapshot.id}"
         self._failed, self._left = dict(so_far.failed), dict(so_far.left)
@@ -249,24 +239,22 @@ class Restorer:
         try:
             work(what)
         except OSError as error:
-            self._failed[path] = why(error)
+            self._failed[path] = reason(error)
             return False
+        journal.at(f"restore {work.__name__.strip('_')}")
         return True
 
     def _sweep(self, folder: str) -> None:
-        directory = self._ground.directory(folder)
-        try:
+        with closing(self._tree.directory(folder)) as directory:
             os.unlink(self._temporary, dir_fd=directory)
-        finally:
-            os.close(directory)
 
     def _remove(self, step: Step) -> None:
-        now = self._ground.stat(step.path)
+        now = self._tree.stat(step.path)
         if now is None or self._is_done(step.path, now):
             return
-        if print_of(now) != step.seen:
-            raise _meanwhile(step.path)
-        with self._ground.parent(step.path) as (directory, name):
+        if identity(now) != step.seen:
+            raise _changed_since(step.path)
+        with self._tree.parent(step.path) as (directory, name):
             if not stat.S_ISDIR(now.st_mode):
                 os.unlink(name, dir_fd=directory)
                 return
@@ -275,28 +263,28 @@ class Restorer:
             except OSError as error:
                 if len(os.fsencode(step.path)) < _PATH_MAX or error.errno != errno.ENOTEMPTY:
                     raise
-                remove_tree(Path(f"/proc/self/fd/{directory}/{name}"))  # too deep for what is in it to be named
+                files.remove_tree(Path(f"/proc/self/fd/{directory}/{name}"))  # too deep for what is in it to be named
 
     def _is_done(self, path: str, now: os.stat_result) -> bool:
         """Whether an earlier attempt has put back already what was in the way here."""
         item = self._then.get(path)
-        if item is None or item.kind != item_of(path, now).kind:
+        if item is None or item.kind != kind_of(now):
             return False
-        return item.kind == "directory" or self._comparison.holds(item, now)
+        return item.kind == "directory" or self._comparison.has_content(item, now)
 
     def _repair(self, step: Step) -> None:
         item = self._then[step.path]
-        now = self._ground.stat(item.path)
+        now = self._tree.stat(item.path)
         if item.kind == "directory":
             if now is None:
-                with self._ground.parent(item.path) as (directory, name):
+                with self._tree.parent(item.path) as (directory, name):
                     os.mkdir(name, 0o700, dir_fd=directory)
             elif not stat.S_ISDIR(now.st_mode):
-                raise _meanwhile(item.path)
+                raise _changed_since(item.path)
             return
-        same = now is not None and self._comparison.holds(item, now)
-        if now is not None and not same and (print_of(now) != step.seen or stat.S_ISDIR(now.st_mode)):
-            raise _meanwhile(item.path)
+        same = now is not None and self._comparison.has_content(item, now)
+        if now is not None and not same and (identity(now) != step.seen or stat.S_ISDIR(now.st_mode)):
+            raise _changed_since(item.path)
         first = self._names[item.inode][0].path if item.inode in self._names else item.path
         if item.kind == "symlink":
             self._replace(item, lambda name, directory: os.symlink(item.target, name, dir_fd=directory))
@@ -304,12 +292,12 @@ class Restorer:
             self._link(item, first, now)
         # More names than it had: one is outside, and whoever has that could go on writing to it.
         elif same and now is not None and now.st_ino == item.inode and now.st_nlink <= item.links:
-            self._touch_up(item)
+            self._repair_metadata(item)
         else:
             self._replace(item, lambda name, directory: self._write(item, name, directory))
 
     def _replace(self, item: Item, make: Callable[[str, int], None]) -> None:
-        with self._ground.parent(item.path) as (directory, name):
+        with self._tree.parent(item.path) as (directory, name):
             with suppress(FileNotFoundError):
                 os.unlink(self._temporary, dir_fd=directory)
             try:
@@ -322,11 +310,11 @@ class Restorer:
                     os.unlink(self._temporary, dir_fd=directory)
 
     def _link(self, item: Item, first: str, now: os.stat_result | None) -> None:
-        there = self._ground.stat(first)
+        there = self._tree.stat(first)
         if there is None or first in self._failed:
             raise OSError(errno.ENOENT, f"it is the same file as {first}, which could not be put back")
         if now is None or now.st_ino != there.st_ino:
-            with self._ground.parent(first) as (source, source_name):
+            with self._tree.parent(first) as (source, source_name):
                 self._replace(
                     item,
                     lambda name, directory: os.link(
@@ -335,34 +323,24 @@ class Restorer:
                 )
 
     def _write(self, item: Item, name: str, directory: int) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        number = os.open(name, flags, 0o600, dir_fd=directory)
-        try:
-            transfer(self._comparison.contents.fd, item.at, number, 0, item.size)
+        with closing(os.open(name, files.NEW_FILE, 0o600, dir_fd=directory)) as number:
+            copy_range(self._comparison.contents.fd, item.at, number, 0, item.size)
             os.ftruncate(number, item.size)  # it may end in a hole
-            self._dress(number, item)
+            self._set_metadata(number, item)
             os.fsync(number)
-        finally:
-            os.close(number)
 
-    def _touch_up(self, item: Item) -> None:
-        number = self._ground.regular(item.path)
-        try:
+    def _repair_metadata(self, item: Item) -> None:
+        with closing(self._tree.file(item.path)) as number:
             if os.fstat(number).st_ino != item.inode:
-                raise _meanwhile(item.path)
-            self._dress(number, item)
-        finally:
-            os.close(number)
+                raise _changed_since(item.path)
+            self._set_metadata(number, item)
 
     def _finish(self, path: str) -> None:
-        number = self._ground.directory(path)
-        try:
-            self._dress(number, self._then[path])
+        with closing(self._tree.directory(path)) as number:
+            self._set_metadata(number, self._then[path])
             os.fsync(number)
-        finally:
-            os.close(number)
 
-    def _dress(self, number: int, item: Item) -> None:
+    def _set_metadata(self, number: int, item: Item) -> None:
         """Everything but the content. The owner first: that clears bits of the mode."""
         now = os.fstat(number)
         if (now.st_uid, now.st_gid) != (item.user, item.group):
@@ -384,13 +362,13 @@ class Restorer:
                 os.utime(number, ns=(now.st_atime_ns, item.modified))
 
     def _return(self, step: Step) -> None:
-        if self._ground.stat(step.to) is not None:
-            if self._ground.stat(step.path) is not None:
-                raise _meanwhile(step.to)
+        if self._tree.stat(step.to) is not None:
+            if self._tree.stat(step.path) is not None:
+                raise _changed_since(step.to)
             return
-        if print_of(self._ground.stat(step.path)) != step.seen:
-            raise _meanwhile(step.path)
-        with self._ground.parent(step.path) as (source, name), self._ground.parent(step.to) as (target, new):
+        if _seen(self._tree.stat(step.path)) != step.seen:
+            raise _changed_since(step.path)
+        with self._tree.parent(step.path) as (source, name), self._tree.parent(step.to) as (target, new):
             linux.renameat2(name, new, source, target, linux.RENAME_NOREPLACE)
 
 
@@ -400,5 +378,5 @@ def _finish_link(item: Item, name: str, directory: int) -> None:
     os.utime(name, ns=(item.modified, item.modified), dir_fd=directory, follow_symlinks=False)
 
 
-def _meanwhile(path: str) -> OSError:
-    return OSError(errno.EBUSY, MEANWHILE, path)
+def _changed_since(path: str) -> OSError:
+    return OSError(errno.EBUSY, _CHANGED_SINCE, path)

@@ -1,0 +1,646 @@
+"""Making changes happen to a project, or undoing them: all or nothing, whatever happens meanwhile.
+
+First everything is looked at, and nothing is touched if one path is not as it has to be. Then all that comes is written
+into a directory of ours inside the project, `.redoma-…`, and what goes is copied to where changes are kept; both are on
+the disk before the journal says `committed`. From there on there are only renames between that directory and the places
+of the files: what comes is moved out of it, what goes is moved into it, and one that replaces another changes places
+with it. So no file is ever half written or missing; whether a step was done can be seen from what lies in our
+directory; and the way back is the same renames the other way round, which puts back the very files that were there.
+
+    preparing ──▶ committed ──▶ done
+        │             └──▶ returning ──▶ returned
+        └──▶ (nothing was moved)
+
+Until it is committed nothing of the project has changed (but for directories and files of ours that were opened to look
+into them), so whoever finds the journal goes back. From then on everything that is needed lies next to the project's
+files, so whoever finds it goes on, or back, if somebody has got in the way. `returning` never becomes `committed`
+again; `done` and `returned` are written before our directory is cleared, since after that what lies in it tells nothing
+any more.
+
+What a rename has brought in is compared with what had been looked at: whoever changed a file at the last moment finds
+it again, and the application goes back. Paths are resolved by the kernel, beneath the project and without links, for
+every single step; so a directory that is exchanged for a link meanwhile makes the step fail, not write elsewhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, NoReturn, Self
+
+import msgspec
+
+from ..backends import linux
+from ..lib import files
+from ..lib.errors import Conflict, WorkspaceError
+from ..lib.files import closing
+from ..models import Version
+from . import copying, journal
+from .diffs import shown
+from .journal import Identity, Step, identity, is_directory
+from .tree import BENEATH, Tree, depth, with_parents
+
+RUN_AGAIN = "look at what is there now, and run it again"
+_NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What the kernel says where a directory on the way is gone, or is none."""
+_IN_THE_WAY = (*_NO_WAY, errno.EEXIST, errno.EXDEV)
+_DONE = {"apply": "applied", "undo": "undone"}
+
+Modes = dict[str, tuple[int, Identity | None]]
+"""Path → the mode to set, and what it is to be set on (None: whatever is there)."""
+
+
+class Journal(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes that are being applied or undone. The phases are explained above."""
+
+    phase: Literal["preparing", "committed", "returning", "returned", "done"] = "preparing"
+    action: Literal["apply", "undo"]
+    project: str
+    stage: str
+    """The name of our own directory in the project ..."""
+    stage_inode: int = 0
+    """... and the inode of it, once it is made."""
+    paths: tuple[str, ...]
+    """Of the changes that this is about."""
+    left: dict[str, str] = {}
+    """Path → why it is not among them."""
+    steps: tuple[Step, ...]
+    opened: dict[str, int] = {}
+    """What was shut to its owner, us, and has been opened for the time: path → its own mode."""
+    owners: dict[str, tuple[int, int]] = {}
+    """Of what the project had."""
+    staying: tuple[str, ...] = ()
+    """Names in our directory that could not be put back ..."""
+    problems: tuple[str, ...] = ()
+    """... and why."""
+
+
+def failure(what: str, error: OSError) -> WorkspaceError:
+    """An error of the operating system, with what to do about it."""
+    where = f" ({ascii(error.filename)[1:-1]})" if isinstance(error.filename, str) else ""
+    return WorkspaceError(what, why=files.reason(error) + where, next=files.advice(error))
+
+
+class Transaction:
+    """Changes on their way into a project, or out of it again. Use it as a context manager: `run`, or after a crash
+    `resume`. All that `resume` needs is on the disk."""
+
+    def __init__(self, directory: Path, plan: Journal, *, durable: bool) -> None:
+        """`directory` is where the changes are kept, and the journal."""
+        self.journal = plan
+        self.problems = list(plan.problems)
+        """What could not be left as it should be, because somebody else was there."""
+        self._directory, self._durable = directory, durable
+        self._by_path = {step.path: step for step in plan.steps}
+        self._there: dict[str, os.stat_result] = {}  # what the project has
+        self._made: dict[str, os.stat_result] = {}  # what it will have
+        self._stage = -1
+        self._tree = _open_project(plan.project)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._stage >= 0:
+            os.close(self._stage)
+        self._tree.close()
+
+    def run(self) -> None:
+        """Do it, or leave everything as it was and raise."""
+        try:
+            self._prepare()
+            self._carry_out()
+        except BaseException as error:
+            self._give_up(error)
+        self._clean()
+
+    def resume(self) -> None:
+        """Go on, or back, from where a crash has left it. Afterwards the phase says which."""
+        if "." in self.journal.opened:
+            self._chmod(".", self.journal.opened["."] | 0o700)
+        self._find_stage()
+        if self.journal.phase == "committed":
+            try:
+                self._reopen()
+                self._carry_out()
+            except (Conflict, OSError):  # somebody was there first: then it has not happened
+                self._take_back()
+                return
+        if self.journal.phase in ("done", "returned"):
+            self._clean()
+        else:
+            self._take_back()
+
+    def _give_up(self, error: BaseException) -> NoReturn:
+        done = _DONE[self.journal.action]
+        try:
+            self._take_back()
+        except OSError as second:
+            raise failure(
+                f"the changes are {done} in part, and could not be taken back yet; whatever uses them next tries again",
+                second,
+            ) from error
+        if self.problems:
+            raise WorkspaceError(
+                f"the changes could not be {done}, and not all is as it was",
+                why="; ".join(self.problems),
+                next=f"look there, and remove {self.journal.stage} when you have what you need of it",
+            ) from error
+        if isinstance(error, OSError):
+            raise failure(f"the changes could not be {done}, so nothing was changed", error) from error
+        raise error
+
+    def _write_down(self, **news: Any) -> None:
+        new = msgspec.structs.replace(self.journal, **news)
+        journal.save(self._directory / journal.NAME, new, durable=self._durable)
+        journal.at(f"journal {new.phase}")
+        self.journal = new
+
+    # --- before anything is touched ---
+
+    def _prepare(self) -> None:
+        self._write_down(phase="preparing")
+        self._open_what_is_shut()
+        steps = self._check()
+        self._require_room()
+        self._make_stage()
+        for number, step in enumerate(steps):
+            if step.backup:
+                self._back_up(step)
+            if step.after is not None and step.kind != "mode":
+                steps[number] = msgspec.structs.replace(step, staged=self._stage_one(str(number), step, step.after))
+        for file in (self._stage, self._tree.fd, self._directory / "old"):
+            files.sync(file, durable=self._durable)
+        self._write_down(
+            phase="committed",
+            steps=tuple(steps),
+            owners={path: (about.st_uid, about.st_gid) for path, about in self._there.items()},
+            stage_inode=os.fstat(self._stage).st_ino,
+        )
+
+    def _open_what_is_shut(self) -> None:
+        """A directory of our own that we may not enter, or a file that we may not read, would keep us from looking.
+
+        The run could do the same: it is the owner. Root needs none of it.
+        """
+        if os.geteuid() == 0:
+            return
+        paths = sorted({place for step in self.journal.steps for place in with_parents(step.path)}, key=depth)
+        while shut := self._shut([".", *paths]):  # one that is opened may show others
+            self._write_down(opened={**self.journal.opened, **shut})
+            for path, mode in shut.items():
+                self._chmod(path, mode | 0o700)
+            journal.at("opened")
+
+    def _shut(self, paths: Iterable[str]) -> dict[str, int]:
+        shut = {}
+        for path in paths:
+            about = os.fstat(self._tree.fd) if path == "." else self._stat(path)
+            if about is None or about.st_uid != os.geteuid() or path in self.journal.opened:
+                continue
+            needed = {stat.S_IFDIR: 0o700, stat.S_IFREG: 0o400}.get(stat.S_IFMT(about.st_mode), 0)
+            if about.st_mode & needed != needed:
+                shut[path] = stat.S_IMODE(about.st_mode)
+        return shut
+
+    def _check(self) -> list[Step]:
+        """The steps with what was seen at each path. Raises `Conflict` with all that is not as it has to be."""
+        conflicts: dict[str, str] = {}
+        steps = []
+        for step in self.journal.steps:
+            before = self._stat(step.path)
+            if why := self._differs(step, conflicts):
+                conflicts[step.path] = why
+            elif before and step.before:
+                after = self._stat(step.path)
+                if after is None or (before.st_ino, before.st_ctime_ns) != (after.st_ino, after.st_ctime_ns):
+                    conflicts[step.path] = "it is being changed"
+                self._there[step.path] = before
+            steps.append(msgspec.structs.replace(step, seen=identity(before) if before else None))
+        if conflicts:
+            raise Conflict("nothing was changed, as the project is not as it was", conflicts, next=RUN_AGAIN)
+        return steps
+
+    def _stat(self, path: str) -> os.stat_result | None:
+        try:
+            return self._tree.stat(path)
+        except OSError:  # what keeps us from it is found, and told, by `_differs`
+            return None
+
+    def _differs(self, step: Step, conflicts: dict[str, str]) -> str:
+        """Why a path is not what it was; also adds what is new in a directory that goes."""
+        try:
+            self._check_directory(step.path.rpartition("/")[0])
+            version = self._tree.version(step.path)
+            if version and step.path in self.journal.opened:
+                version = msgspec.structs.replace(version, mode=self.journal.opened[step.path])
+            if version == step.before and step.empties:
+                below = [f"{step.path}/{name}" for name in self._tree.list(step.path)]
+                new = [path for path in below if path not in self._by_path]
+                conflicts.update(dict.fromkeys(new, "it is new in a directory that goes"))
+        except files.NotRegular:
+            return "there is a device, a pipe or a socket now"
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                return "it is on another file system"
+            if error.errno in _NO_WAY:
+                return "its directory is gone, or is no directory any more"
+            return f"it can't be read: {error.strerror}"
+        return _difference(step.before, version)
+
+    def _check_directory(self, path: str) -> None:
+        """That it is a directory, without links on the way, and on the same mount: else a rename could not work."""
+        holder = self._by_path.get(path)
+        if holder is None or is_directory(holder.before):
+            resolve = BENEATH | linux.RESOLVE_NO_XDEV
+            os.close(linux.openat2(self._tree.fd, path or ".", os.O_PATH | os.O_DIRECTORY, resolve=resolve))
+
+    def _require_room(self) -> None:
+        here = there = 0
+        for step in self.journal.steps:
+            if step.source:
+                with closing(files.open_regular(self._directory / step.source)) as source:
+                    here += os.fstat(source).st_blocks * 512  # without its holes
+            if step.backup:
+                there += self._there[step.path].st_blocks * 512
+        for file, where, needed in (
+            (self._tree.fd, self._tree.path, here),
+            (self._directory, str(self._directory), there),
+        ):
+            disk = os.statvfs(file)
+            if needed > disk.f_bavail * disk.f_frsize:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), where)
+
+    # --- what comes, and copies of what goes ---
+
+    def _make_stage(self) -> None:
+        os.mkdir(self.journal.stage, 0o700, dir_fd=self._tree.fd)
+        self._find_stage()
+        os.fchmod(self._stage, 0o700)  # without a set-group-id that it has from the project
+        journal.at("stage made")
+        os.symlink("1", "1", dir_fd=self._stage)
+        os.symlink("2", "2", dir_fd=self._stage)
+        try:
+            linux.renameat2("1", "2", self._stage, self._stage, linux.RENAME_EXCHANGE)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):
+                raise
+            raise WorkspaceError(
+                f"changes can't be applied in {self._tree.path}",
+                why="its file system can't exchange two files, so a crash could leave a file missing",
+                next="keep the project on a local file system, such as ext4, xfs, btrfs or tmpfs",
+            ) from error
+        finally:
+            os.unlink("1", dir_fd=self._stage)
+            os.unlink("2", dir_fd=self._stage)
+
+    def _find_stage(self) -> None:
+        try:
+            resolve = BENEATH | linux.RESOLVE_NO_XDEV
+            stage = linux.openat2(self._tree.fd, self.journal.stage, os.O_RDONLY | os.O_DIRECTORY, resolve=resolve)
+        except OSError as error:
+            # Where we had not even let ourselves in, we have made nothing either.
+            outside = error.errno == errno.EACCES and self.journal.phase == "preparing" and not self.journal.opened
+            if (error.errno not in _NO_WAY and not outside) or self.journal.phase == "committed":
+                raise
+            return  # it was not made yet, or it is gone already
+        about = os.fstat(stage)
+        if about.st_uid != os.geteuid() or self.journal.stage_inode not in (0, about.st_ino):
+            os.close(stage)
+            raise WorkspaceError(
+                f"{self.journal.stage} in {self._tree.path} is not the directory that Redoma made",
+                why="somebody has put another one there",
+                next="find the first one and put it back",
+            )
+        self._stage = stage
+
+    def _back_up(self, step: Step) -> None:
+        with (
+            closing(self._tree.file(step.path)) as source,
+            closing(files.open_regular(self._directory / step.backup, os.O_RDWR | os.O_CREAT | os.O_TRUNC)) as target,
+        ):
+            digest = copying.copy(source, target)
+            if step.before is None or digest != step.before.sha256 or identity(os.fstat(source)) != step.seen:
+                raise Conflict("nothing was changed", {step.path: "it is being changed"}, next=RUN_AGAIN)
+            copying.copy_attributes(source, target)
+            copying.copy_times(source, target)
+            files.sync(target, durable=self._durable)
+        journal.at("backed up")
+
+    def _stage_one(self, name: str, step: Step, after: Version) -> Identity:
+        """Make what comes."""
+        if after.kind == "symlink":
+            os.symlink(after.target, name, dir_fd=self._stage)
+            self._give_owner(name, step)
+        elif after.kind == "directory":
+            os.mkdir(name, 0o700, dir_fd=self._stage)
+            with closing(os.open(name, files.OPEN_DIRECTORY, dir_fd=self._stage)) as made:
+                # Open to us until there is nothing more to put in.
+                self._finish(made, name, step, after.mode | 0o700)
+        else:
+            with closing(os.open(name, files.NEW_FILE, 0o600, dir_fd=self._stage)) as made:
+                self._fill(made, step, after)
+                self._finish(made, name, step, after.mode)
+        journal.at("staged")
+        about = self._made[step.path] = os.stat(name, dir_fd=self._stage, follow_symlinks=False)
+        return identity(about)
+
+    def _fill(self, made: int, step: Step, after: Version) -> None:
+        with closing(files.open_regular(self._directory / step.source)) as source:
+            if copying.copy(source, made) != after.sha256:
+                raise WorkspaceError(
+                    f"the content of {shown(step.path)} is damaged",
+                    why=f"{self._directory / step.source} is not what was kept",
+                    next="discard these changes and run it again",
+                )
+            if self.journal.action == "undo":
+                copying.copy_attributes(source, made)
+                copying.copy_times(source, made)
+        replaced = step.like or (step.path if step.before and step.before.kind == "file" else "")
+        if replaced and self.journal.action == "apply":
+            with closing(self._tree.file(replaced)) as model:
+                copying.copy_attributes(model, made)
+
+    def _finish(self, made: int, name: str, step: Step, mode: int) -> None:
+        self._give_owner(name, step)
+        os.fchmod(made, mode)  # after the owner: a new one takes bits away
+        files.sync(made, durable=self._durable)
+
+    def _give_owner(self, name: str, step: Step) -> None:
+        about = os.stat(name, dir_fd=self._stage, follow_symlinks=False)
+        user, group = about.st_uid, about.st_gid
+        if step.owner is not None:
+            user, group = step.owner
+        elif known := self._there.get(step.like or step.path):
+            user, group = known.st_uid, known.st_gid
+        else:
+            holder = self._holder(step.path)
+            if os.geteuid() == 0:
+                user, group = holder.st_uid, holder.st_gid
+            elif holder.st_mode & stat.S_ISGID:
+                group = holder.st_gid
+        if (user, group) == (about.st_uid, about.st_gid):
+            return
+        try:
+            os.chown(name, user, group, dir_fd=self._stage, follow_symlinks=False)
+        except PermissionError as error:
+            raise WorkspaceError(
+                f"{shown(step.path)} can't be replaced by this user",
+                why=f"it belongs to user {user} and group {group}, and the new file could not",
+                next="leave it out, or apply the changes as its owner",
+            ) from error
+
+    def _holder(self, path: str) -> os.stat_result:
+        """About the directory that a path is in, or will be."""
+        place = path.rpartition("/")[0]
+        if not place:
+            return os.fstat(self._tree.fd)
+        about = self._made.get(place) or self._tree.stat(place)
+        if about is None:
+            raise Conflict("nothing was changed", {path: "its directory is gone"}, next=RUN_AGAIN)
+        return about
+
+    # --- the renames ---
+
+    def _carry_out(self) -> None:
+        for number, step in enumerate(self.journal.steps):
+            if step.kind != "mode" and not self._is_done(number, step):
+                self._move(str(number), step)
+                journal.at(f"step {step.kind}")
+        self._sync_directories()
+        self._set_modes(self._modes())
+        self._write_down(phase="done")
+
+    def _is_done(self, number: int, step: Step) -> bool:
+        about = _stat(str(number), self._stage)
+        match step.kind:
+            case "add":
+                return about is None
+            case "remove":
+                return about is not None
+        return about is not None and identity(about) != step.staged
+
+    def _move(self, own: str, step: Step) -> None:
+        try:
+            with self._tree.parent(step.path) as (directory, name):
+                if step.before is not None:
+                    self._require(step, os.stat(name, dir_fd=directory, follow_symlinks=False))
+                if step.kind == "add":
+                    linux.renameat2(own, name, self._stage, directory, linux.RENAME_NOREPLACE)
+                elif step.kind == "remove":
+                    linux.renameat2(name, own, directory, self._stage, linux.RENAME_NOREPLACE)
+                else:
+                    linux.renameat2(own, name, self._stage, directory, linux.RENAME_EXCHANGE)
+        except OSError as error:
+            if error.errno in _IN_THE_WAY:
+                raise self._in_the_way(step.path) from error
+            raise
+        if step.before is not None:  # what we have brought in may be another one than a moment ago
+            about = os.stat(own, dir_fd=self._stage, follow_symlinks=False)
+            self._require(step, about)
+            if stat.S_ISDIR(about.st_mode) and not _is_empty(own, self._stage):
+                raise self._in_the_way(step.path)
+
+    def _require(self, step: Step, about: os.stat_result) -> None:
+        if identity(about) != step.seen:
+            raise self._in_the_way(step.path)
+
+    def _in_the_way(self, path: str) -> Conflict:
+        return Conflict("nothing was changed", {path: "somebody changed it at this moment"}, next=RUN_AGAIN)
+
+    def _sync_directories(self) -> None:
+        if not self._durable:
+            return
+        os.fsync(self._stage)
+        for path in {step.path.rpartition("/")[0] for step in self.journal.steps}:
+            try:
+                with closing(self._tree.directory(path)) as directory:
+                    os.fsync(directory)
+            except OSError as error:
+                if error.errno not in _NO_WAY:  # else it is gone as well
+                    raise
+
+    # --- modes: last, since they may shut a directory ---
+
+    def _modes(self) -> Modes:
+        """What is to be set in the end: modes that change, and those of what was opened, or made open, for the time."""
+        modes = {path: mode for path, mode in self._modes_of_opened().items() if path not in self._by_path}
+        for step in self.journal.steps:
+            if step.after is None or step.after.kind == "symlink":
+                continue
+            if step.kind == "mode":
+                modes[step.path] = (step.after.mode, step.seen)
+            elif is_directory(step.after) and step.after.mode & 0o700 != 0o700:
+                modes[step.path] = (step.after.mode, step.staged)
+        return modes
+
+    def _set_modes(self, modes: Modes) -> None:
+        for path in sorted(modes, key=depth, reverse=True):
+            mode, expected = modes[path]
+            self._chmod(path, mode, expected)
+            journal.at("mode set")
+
+    def _chmod(self, path: str, mode: int, expected: Identity | None = None) -> None:
+        """Of what is there, never of what a link leads to."""
+        if path == ".":  # which is open, and may be shut to everything but this
+            os.fchmod(self._tree.fd, mode)
+            return
+        try:
+            pin = linux.openat2(self._tree.fd, path, os.O_PATH | os.O_NOFOLLOW, resolve=BENEATH)
+        except OSError as error:
+            if error.errno not in _NO_WAY:
+                raise
+            if expected:
+                raise self._in_the_way(path) from error
+            return  # what isn't there any more needs none
+        with closing(pin):
+            about = os.fstat(pin)
+            if expected and identity(about) != expected:
+                raise self._in_the_way(path)
+            if not stat.S_ISLNK(about.st_mode) and stat.S_IMODE(about.st_mode) != mode:
+                os.chmod(f"/proc/self/fd/{pin}", mode)
+
+    def _modes_of_opened(self) -> Modes:
+        """But for the project itself: our own directory has yet to be removed from it."""
+        return {path: (mode, None) for path, mode in self.journal.opened.items() if path != "."}
+
+    def _reopen(self) -> None:
+        """What was open before the crash may be shut again, for those who aren't root."""
+        if os.geteuid() == 0:
+            return
+        modes = self._modes() if self.journal.phase != "preparing" else {}
+        for path in sorted({*self.journal.opened, *modes}, key=depth):
+            about = os.fstat(self._tree.fd) if path == "." else self._tree.stat(path)
+            if about and stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
+                self._chmod(path, stat.S_IMODE(about.st_mode) | 0o700)
+
+    # --- the way back ---
+
+    def _take_back(self) -> None:
+        """Put back exactly what was there, but for where somebody else is now."""
+        moved = self.journal.phase != "preparing"
+        if moved:
+            self._write_down(phase="returning")
+        self._reopen()
+        staying = []
+        if moved and self._stage >= 0:
+            for number, step in reversed(list(enumerate(self.journal.steps))):
+                if step.kind != "mode" and self._is_done(number, step) and (why := self._move_back(str(number), step)):
+                    self.problems.append(why)
+                    staying += [str(number)] if step.before else []
+                journal.at("step back")
+            self._sync_directories()
+        self._set_modes({**(self._modes_back() if moved else {}), **self._modes_of_opened()})
+        for step in self.journal.steps:
+            if step.backup:
+                (self._directory / step.backup).unlink(missing_ok=True)
+        if moved:
+            self._write_down(phase="returned", staying=tuple(staying), problems=tuple(self.problems))
+        self._clean()
+
+    def _modes_back(self) -> Modes:
+        modes: Modes = {}
+        for step in self.journal.steps:
+            if step.kind == "mode" and step.before and step.after:
+                about = self._tree.stat(step.path)
+                ours = (step.after.mode, step.after.mode | 0o700)
+                # Neither of another file that stands there now, nor what somebody has set since.
+                if about and identity(about) == step.seen and stat.S_IMODE(about.st_mode) in ours:
+                    modes[step.path] = (step.before.mode, None)
+        return modes
+
+    def _move_back(self, own: str, step: Step) -> str:
+        """Take one step back. Returns why that could not be done; empty if it was."""
+        try:
+            with self._tree.parent(step.path) as (directory, name):
+                about = _stat(name, directory)
+                if about is None and step.before is None:
+                    return ""  # somebody has removed what was new: that is where we are going
+                if about is not None and identity(about) != step.staged:
+                    return self._left(step, own, "something else is there now")
+                if step.before is None:
+                    if about and stat.S_ISDIR(about.st_mode) and not _is_empty(name, directory):
+                        return self._left(step, own, "somebody has put something in it")
+                    linux.renameat2(name, own, directory, self._stage, linux.RENAME_NOREPLACE)
+                elif about is None:
+                    linux.renameat2(own, name, self._stage, directory, linux.RENAME_NOREPLACE)
+                else:
+                    linux.renameat2(own, name, self._stage, directory, linux.RENAME_EXCHANGE)
+        except OSError as error:
+            if error.errno not in _IN_THE_WAY:
+                raise
+            return self._left(step, own, "its directory is gone, or somebody has changed it") if step.before else ""
+        return ""
+
+    def _left(self, step: Step, own: str, why: str) -> str:
+        place = f"; what it was is {self.journal.stage}/{own}" if step.before else ""
+        return f"{shown(step.path)} is not as it was: {why}{place}"
+
+    def _clean(self) -> None:
+        """Remove our directory, with what was moved into it. All in it is flat: directories came in empty."""
+        if self._stage >= 0:
+            self._clear_stage()
+        if "." in self.journal.opened:
+            self._chmod(".", self.journal.opened["."])
+
+    def _clear_stage(self) -> None:
+        staying = set(self.journal.staying)
+        for name in set(os.listdir(self._stage)) - staying:
+            try:
+                if stat.S_ISDIR(os.stat(name, dir_fd=self._stage, follow_symlinks=False).st_mode):
+                    os.rmdir(name, dir_fd=self._stage)
+                else:
+                    os.unlink(name, dir_fd=self._stage)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                staying.add(name)
+                self.problems.append(
+                    f"somebody has put something into the directory {self.journal.stage}/{name}, which goes"
+                )
+            journal.at("cleaned")
+        if not staying:
+            os.rmdir(self.journal.stage, dir_fd=self._tree.fd)
+            files.sync(self._tree.fd, durable=self._durable)
+            journal.at("stage removed")
+
+
+def _open_project(path: str) -> Tree:
+    """The directory itself under exactly this path: a link that stands in its place now leads elsewhere."""
+    tree = Tree(path)
+    if tree.path != path or os.readlink(f"/proc/self/fd/{tree.fd}") != path:
+        tree.close()
+        raise WorkspaceError(
+            f"the project {path} is not where it was", why="its path leads through a link now", next="put it back there"
+        )
+    return tree
+
+
+def _stat(name: str, directory: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _is_empty(name: str, directory: int) -> bool:
+    with closing(os.open(name, files.OPEN_DIRECTORY, dir_fd=directory)) as fd:
+        return not os.listdir(fd)
+
+
+def _difference(before: Version | None, now: Version | None) -> str:
+    """What has become of a path, in words; nothing if it is what it was."""
+    if before == now:
+        return ""
+    if before is None:
+        return "it is new"
+    if now is None:
+        return "it is gone"
+    if before.kind != now.kind:
+        return f"it is a {now.kind} now"
+    if msgspec.structs.replace(before, mode=now.mode) == now:
+        return f"its mode is {now.mode:04o} now"
+    return "it leads elsewhere now" if now.kind == "symlink" else "its content is another now"
