@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from ..models import Request
-from .evaluate import facts_of
 from .facts import (
     MAX_SOURCE,
     UNKNOWN,
@@ -24,6 +23,7 @@ from .facts import (
     Searched,
     Trait,
 )
+from .reading import Reading
 
 
 def _names(text: str) -> frozenset[str]:
@@ -101,24 +101,15 @@ class Executes(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(program.path for program in self.programs))
 
 
-def executes(request: Request, *, live_input: bool = False) -> Executes:
-    """`live_input`: it can be given input while it runs. Never raises: what can't be read can't be known."""
+def executes(request: Request, *, live_input: bool = False, reading: Reading | None = None) -> Executes:
+    """The files that a request would run. `live_input`: it can be given input while it runs. `reading`: that of the
+    same request, if there is one already. Never raises: what can't be read can't be known."""
     try:
-        facts = _facts_of_command(request, live_input) if request.language == "command" else facts_of(request)
+        facts = (reading or Reading(request)).with_input(live_input=live_input)
     except Exception as error:  # as in `evaluate`
         return Executes(unbound=(f"it could not be read ({type(error).__name__})",))
     own = (Assigned(name=name, value=value) for name, value in request.env.items() if name not in _OF_REQUEST)
     return _of([*facts, *own], bare=request.language == "bash")
-
-
-def _facts_of_command(request: Request, live_input: bool) -> Sequence[Fact]:
-    """With its input, which is a part of the request, unless nobody has read it."""
-    from .shell import facts_of_argv
-
-    text = None if live_input else request.stdin.decode("utf-8", "replace")
-    if text is not None and ("\0" in text or len(text) > MAX_SOURCE):
-        text = None
-    return facts_of_argv(request.argv, fed=True, stdin=text, environment=request.env)
 
 
 def executed_by(source: str, language: str) -> Executes:

@@ -20,6 +20,7 @@ import msgspec
 from ..models import Decision, Evaluation, Level, Request
 from ..models.reach import LATER
 from .facts import UNKNOWN, Assigned, Command, Executed, Fact, Function, Searched, Span, Trait
+from .reading import Reading
 
 MAX_REASONS = 5
 
@@ -31,8 +32,8 @@ class Leveled(msgspec.Struct, frozen=True, kw_only=True):
     why: tuple[str, ...]
 
 
-def level_of(request: Request, evaluation: Evaluation) -> Leveled:
-    """The level of a request that was evaluated so. Never raises, reads nothing but its arguments."""
+def level_of(request: Request, evaluation: Evaluation, *, reading: Reading | None = None) -> Leveled:
+    """The level of a request, given its evaluation and, if there is one already, its reading. Never raises."""
     # Also what is asked only when the changes are to be applied.
     against = [
         each for each in evaluation.findings if each.decision is not Decision.ALLOW or each.out_of_reach == LATER
@@ -41,10 +42,8 @@ def level_of(request: Request, evaluation: Evaluation) -> Leveled:
         return _leveled(Level.L4, (f"{finding.reason} [{finding.rule}]" for finding in against))
     if request.language not in ("bash", "command"):
         return _leveled(Level.L3, [f"it is {request.language.capitalize()} code that nobody has reviewed"])
-    from .evaluate import facts_of
-
     try:
-        found = [each for fact in facts_of(request) for each in _of_fact(fact, request)]
+        found = [each for fact in (reading or Reading(request)).facts() for each in _of_fact(fact, request)]
     except Exception as error:  # a hole in the reader must not make something harmless
         return _leveled(Level.L3, [f"it could not be read ({type(error).__name__})"])
     highest = max((level for level, _ in found), default=Level.L1)

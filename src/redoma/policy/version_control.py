@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..models import Request
-from .evaluate import facts_of
 from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait
+from .reading import Reading
 
 PROGRAMS = frozenset({"git", "hg"})
 
@@ -66,7 +66,7 @@ def version_control(request: Request) -> Found:
     if request.language not in ("command", "bash", "python"):
         return Found([], "")
     try:
-        facts = facts_of(request)
+        facts = Reading(request).facts()
     except Exception as error:
         raise Unreadable from error
     commands = [
