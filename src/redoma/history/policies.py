@@ -109,7 +109,7 @@ def unknown(run: Recorded) -> frozenset[str]:
 
 def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
     """Everything that rules look at has to be on record."""
-    from ..policy.shell.programs import may_be_hook
+    from ..policy.shell.variables import may_be_hook
 
     command = run.judged.language == "command"
     read = {"env", "argv", "stdin" if command else "code"}

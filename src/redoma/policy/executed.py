@@ -22,24 +22,20 @@ from .facts import (
     Import,
     Searched,
     Trait,
+    names,
 )
 from .reading import Reading
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_ELSEWHERE = _names("ssh docker podman nerdctl kubectl oc")
+_ELSEWHERE = names("ssh docker podman nerdctl kubectl oc")
 """What runs a command on another machine, or among other files than these."""
-_OTHER_ROOT = _names("chroot proot unshare nsenter")
-_BUILTINS = _names("""
+_OTHER_ROOT = names("chroot proot unshare nsenter")
+_BUILTINS = names("""
     : . [ alias bg bind break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
     exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile popd printf pushd pwd read
     readarray readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias
     unset wait
 """)
-_LOADERS = _names("""
+_LOADERS = names("""
     runpy.run_path runpy.run_module importlib.util.spec_from_file_location importlib.machinery.SourceFileLoader
     ctypes.CDLL ctypes.cdll.LoadLibrary ctypes.PyDLL sys.path.insert sys.path.append sys.path.extend site.addsitedir
     exec eval compile pickle.load pickle.loads pickle.Unpickler marshal.load marshal.loads shelve.open joblib.load
@@ -65,12 +61,12 @@ _UNBOUND = {
 _SETS_HOOK = "a variable makes programs run something else"
 _START_UP = ("BASH_ENV", "ENV")
 """Variables that name a script which shells run first."""
-_MOVES = _names("HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS")
+_MOVES = names("HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS")
 """Too ordinary to be asked about, but what programs run may depend on them."""
 _TAME_SHELL = re.compile(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
 _OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
 """Of a request's own variables, those that whoever looks for its files knows."""
-_KEEPS_CONTENT = _names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
+_KEEPS_CONTENT = names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
 _LONGEST = 120
 
 
@@ -202,7 +198,7 @@ def _of_command(
     """Put a command's programs and files where they belong; what can't be bound is yielded."""
     from .shell.interpreters import interpreter, start_ups
     from .shell.plain import is_plain
-    from .shell.runners import RUNNERS
+    from .shell.programs import RUNNERS
 
     name, args, via = fact.name, fact.args, fact.via
     if via and via[-1].endswith(" -m"):
@@ -220,7 +216,7 @@ def _of_command(
 
 
 def _of_variable(fact: Assigned, files: dict[Executed, None], mentioned: dict[Executed, None]) -> Iterator[str]:
-    from .shell.programs import SEARCHES, is_hook
+    from .shell.variables import SEARCHES, is_hook
 
     name, value = fact.name, fact.value
     file = Executed(path=value, directory=fact.directory, how="script")

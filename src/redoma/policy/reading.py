@@ -105,7 +105,7 @@ def _request_facts(request: Request) -> Iterator[Fact]:
     if request.language != "lua":  # its time is that of the commands it waits for, and each has a limit of its own
         yield Span(seconds=request.limits.time, text=f"{request.limits.time:g} s")
     if request.environment:
-        from .shell.programs import is_hook
+        from .shell.variables import is_hook
 
         for name, value in request.environment.items():
             if is_hook(name, value, value):

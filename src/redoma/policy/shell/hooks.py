@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..facts import UNKNOWN, Searched
 from .redirects import Redirects
-from .setting import expansion_sets_hook, sum_sets_hook
+from .variables import expansion_sets_hook, sum_sets_hook
 from .words import Value, merge
 
 if TYPE_CHECKING:

@@ -10,14 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from ..facts import UNKNOWN
+from ..facts import UNKNOWN, names
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_PLAIN = _names("""
+_PLAIN = names("""
     ls dir vdir cat tac head tail wc nl cut tr rev fold fmt paste join comm cmp diff stat du df pwd echo printf true
     false test [ : whoami id groups logname users who w uptime uname arch nproc free ps pgrep pidof lscpu lsblk lsmod
     lsof ss netstat ip ifconfig ping dig nslookup host hostname dmesg basename dirname realpath readlink seq expr factor
@@ -48,13 +43,13 @@ def _without(pattern: str) -> Callable[[Sequence[str]], bool]:
 
 
 _PLAIN_WITH: dict[str, Callable[[Sequence[str]], bool]] = {
-    **dict.fromkeys(_names("apt apt-get apk dnf yum"), _installs_by_name),
-    **dict.fromkeys(_names("awk gawk mawk nawk"), _without(r"\A-[ilED]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
+    **dict.fromkeys(names("apt apt-get apk dnf yum"), _installs_by_name),
+    **dict.fromkeys(names("awk gawk mawk nawk"), _without(r"\A-[ilED]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
     "gpg": _without(r"--(?:exec-path|photo-viewer|agent-program|dirmngr-program|options|homedir|keyserver)"),
     "command": lambda args: True,
 }
 
-PLAIN_MODULES = _names("json.tool base64 calendar gzip http.server platform sysconfig tarfile this uuid zipfile")
+PLAIN_MODULES = names("json.tool base64 calendar gzip http.server platform sysconfig tarfile this uuid zipfile")
 """Of the modules that `python -m` runs."""
 
 

@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING
 from ..facts import UNKNOWN, Fact, Function, Trait
 from .commands import CHDIR, MAX_DEPTH, Deferred, Feed, Place, Work
 from .hooks import Hooks
-from .programs import KNOWN_COMMANDS, SEARCHES, SUBSCRIPT, is_hook, may_be_hook
+from .programs import KNOWN_COMMANDS, SUBSCRIPT
 from .redirects import LIVE, redirections
-from .setting import EXPANSION, redirection_sets_hook, refers_to_hook, sum_sets_hook
 from .source import HEREDOC_PATH, Source, position, prepare
 from .text import MAX_FIELDS, expand_braces
+from .variables import (
+    EXPANSION,
+    SEARCHES,
+    is_hook,
+    may_be_hook,
+    redirection_sets_hook,
+    refers_to_hook,
+    sum_sets_hook,
+)
 from .words import LINE, UNSURE, Expander, Value, Variables, Word, combinations, command_names, handed, merge
 
 if TYPE_CHECKING:

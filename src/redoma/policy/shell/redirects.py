@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ..facts import UNKNOWN
 from .commands import Commands, Feed, Place, Work, normal
 from .programs import is_network_path
-from .setting import EXPANSION
 from .source import HEREDOC_PATH, Heredoc, Source, parseable
+from .variables import EXPANSION
 from .words import LINE, Expander, Word, command_names, echoed
 from .wrappers import search_roots
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ..facts import UNKNOWN
-from .programs import FETCHERS
+from ..facts import UNKNOWN, names
+from ..options import Given
 from .text import MAX_FIELDS, OWN_PATH, ansi_c, echoed_words, expand_braces, own_directory
 
 if TYPE_CHECKING:
@@ -32,6 +32,14 @@ MAX_NAMED = 16 * 1024
 """Characters looked through for the programs that made a text."""
 MAX_EXPANSION_DEPTH = 8
 """Expansions inside expansions that are computed; further in, they are unknown (what they run is read all the same)."""
+
+
+FETCHERS = names("""
+    curl wget fetch aria2c http https httpie lynx links w3m nc ncat netcat socat telnet ftp tftp scp sftp ssh base64
+    base32 basenc xxd openssl gunzip zcat bunzip2 bzcat unxz xzcat unzstd zstdcat uudecode gpg hexdump od dig nslookup
+    host GET lwp-request
+""")
+"""Programs that bring text from outside, or make readable text out of what a reviewer can't read."""
 
 
 class Word(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +74,12 @@ _ANY_ARGUMENT = re.compile(r"\$\{!?(?:[1-9@*#]|OPTARG)")
 def handed(name: str = "?") -> Value:
     """An argument that isn't known, by the name of its variable."""
     return (Word(UNKNOWN, handed="@" if name == "*" else name),)
+
+
+def value_of(words: Sequence[Word], found: Given) -> Word:
+    """The word that is, or holds, the value of an option."""
+    word = words[found.at]
+    return word if word.text == found.value else replace(word, text=found.value)
 
 
 class Variables:
