@@ -6,7 +6,7 @@ that a program reads may change every day. What the system's own directories hol
 bound by its content: an upgrade is no alarm.
 
 What can't be bound is told, and whatever has some of that can't be pinned. So a program of the system's has to be known
-to run nothing else (`policy/shell/plain.py`), and a script to be in a language that is read here.
+to run nothing else (`policy/executed.py`), and a script to be in a language that is read here.
 
 Nothing here opens anything but a regular file, and nothing waits: no pipe, no device. What isn't there is bound as
 missing, so that its appearing is a change.
@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 from ..models import Request
 from ..policy import Executes, Reading, candidates, executed_by, executed_by_words, executes, modules, placed
+from ..policy.executed import PLAIN_MODULES
 from ..policy.facts import UNKNOWN, Executed
 from ..policy.shell.interpreters import interpreter
-from ..policy.shell.plain import PLAIN_MODULES
 
 MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives")

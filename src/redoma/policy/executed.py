@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -67,7 +67,56 @@ _TAME_SHELL = re.compile(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
 _OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
 """Of a request's own variables, those that whoever looks for its files knows."""
 _KEEPS_CONTENT = names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
-_LONGEST = 120
+_MAX_SHOWN = 120
+
+# Programs that run nothing but themselves, or the command that stands after them. Whatever else a program may run
+# (tests, hooks, statements, what its directory configures), an approval can't be bound to it. So this lists what is
+# known to run nothing, and what is missing costs a question, never an alarm. Options that make one of these run
+# something are traits of the reader's ("shell.hidden-option").
+_PLAIN = names("""
+    ls dir vdir cat tac head tail wc nl cut tr rev fold fmt paste join comm cmp diff stat du df pwd echo printf true
+    false test [ : whoami id groups logname users who w uptime uname arch nproc free ps pgrep pidof lscpu lsblk lsmod
+    lsof ss netstat ip ifconfig ping dig nslookup host hostname dmesg basename dirname realpath readlink seq expr factor
+    md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum od xxd hexdump strings column expand unexpand
+    pr which whereis printenv locale tty cal date grep egrep fgrep zgrep rg zcat bzcat xzcat zstdcat jq base64 base32
+    uniq sort shuf sleep numfmt tsort iconv tree file getconf getent yes sync csplit split envsubst mktemp logger
+
+    mkdir rmdir touch rm unlink shred tee sponge truncate fallocate cp mv ln install dd chmod chown chgrp chattr setfacl
+    mkfifo mknod gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd lz4 pigz zip unzip tar gtar bsdtar cpio 7z kill killall
+    pkill curl wget rsync scp openssl ssh-keygen pg_dump pg_dumpall mysqldump mongodump
+
+    sed gsed find gfind fd fdfind xargs gxargs
+    time timeout gtimeout nice ionice chrt taskset nohup setsid stdbuf env sudo doas su flock watch busybox toybox
+    setpriv prlimit
+""")
+_SUBSCRIBED = re.compile(r"[\w.+:=~@-]+\Z")  # a package of an index, or an option: neither a path nor a file
+
+
+def _installs_by_name(args: Sequence[str]) -> bool:
+    """`apt-get install ./x.deb` runs what that file holds."""
+    files, settings = (".deb", ".rpm", ".apk"), ("-o", "-c", "--option", "--config", "--setopt")
+    return all(_SUBSCRIBED.match(arg) and not arg.endswith(files) and not arg.startswith(settings) for arg in args)
+
+
+def _without(pattern: str) -> Callable[[Sequence[str]], bool]:
+    found = re.compile(pattern)
+    return lambda args: not any(map(found.search, args))
+
+
+_PLAIN_WITH: dict[str, Callable[[Sequence[str]], bool]] = {
+    **dict.fromkeys(names("apt apt-get apk dnf yum"), _installs_by_name),
+    **dict.fromkeys(names("awk gawk mawk nawk"), _without(r"\A-[ilED]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
+    "gpg": _without(r"--(?:exec-path|photo-viewer|agent-program|dirmngr-program|options|homedir|keyserver)"),
+    "command": lambda args: True,
+}
+
+PLAIN_MODULES = names("json.tool base64 calendar gzip http.server platform sysconfig tarfile this uuid zipfile")
+"""Of the modules that `python -m` runs."""
+
+
+def is_plain(name: str, args: Sequence[str]) -> bool:
+    """Whether this program, found where the system's programs are, runs nothing that isn't reported beside it."""
+    return name in _PLAIN or (name in _PLAIN_WITH and UNKNOWN not in "".join(args) and _PLAIN_WITH[name](args))
 
 
 class Executes(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,7 +246,6 @@ def _of_command(
 ) -> Iterator[str]:
     """Put a command's programs and files where they belong; what can't be bound is yielded."""
     from .shell.interpreters import interpreter, start_ups
-    from .shell.plain import is_plain
     from .shell.programs import RUNNERS
 
     name, args, via = fact.name, fact.args, fact.via
@@ -285,7 +333,7 @@ def _unknowable(fact: Executed) -> str:
 
 def _shown(fact: Fact) -> str:
     text = " ".join(fact.text.replace(UNKNOWN, "…").split())
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
 
 
 def candidates(fact: Executed) -> list[str]:
