@@ -29,7 +29,7 @@ def evaluate(
     entry: str = "",
     reading: Reading | None = None,
 ) -> Evaluation:
-    """Everything the policy has to say of the request. Never raises, reads nothing but its arguments.
+    """The policy's verdict on a request, with every finding. Never raises; reads nothing but its arguments.
 
     `reach`: what the run could touch. `live_input`: it can be given input while it runs, beside that of the request,
     which nobody can read beforehand. `entry`: the address of the configured executor that runs it. `reading`: of the
@@ -41,7 +41,7 @@ def evaluate(
     try:
         facts = facts_for(policy, reading or Reading(request), live_input=live_input)
         findings = weighed(policy, policy.matcher.findings(facts, request.text, language), reach)
-        if not live_input:  # a permit is of all of a request: not of what else will be said to it
+        if not live_input:  # a permit covers a whole request, not input that comes later
             findings = permitted(policy, request, findings, entry)
     except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
         findings = [
@@ -59,7 +59,7 @@ def evaluate(
 
 
 def weighed(policy: Policy, findings: list[Finding], reach: Reach) -> list[Finding]:
-    """What was found, with what it comes to for a run that could touch this much. None is left out."""
+    """The findings, each with the decision that it comes to for a run with this reach. None is left out."""
     return [_weighed(each, policy.by_id[each.rule], reach, by_text=policy.by_text) for each in findings]
 
 
@@ -79,7 +79,7 @@ def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Fi
 
 
 def _of_effect(rule: Rule, reach: Reach, by_text: bool) -> tuple[Decision, str]:
-    """Of changes that are about to be applied. Whoever decides sees them, so they are asked rather than refused."""
+    """The decision on changes that are about to be applied. A person sees those, so they are asked, not refused."""
     if rule.time_over:
         return Decision.ALLOW, "it has run"
     if _is_later(rule):
@@ -92,13 +92,13 @@ def _is_later(rule: Rule) -> bool:
 
 
 def secrets_in(policy: Policy, request: Request) -> list[str]:
-    """The texts that rules took for secrets by where they stand, and that nobody would know by their looks. They are in
-    no evaluation, since those are put on record."""
+    """Secrets that only a rule's pattern can tell (`password=…`), for redaction. They are not in the evaluation, which
+    is put on record."""
     return policy.matcher.secrets(request.text, "bash" if request.language == "command" else request.language)
 
 
 def permitted(policy: Policy, request: Request, findings: list[Finding], entry: str) -> list[Finding]:
-    """What was found, without objecting to what the owner of the configuration permits in exactly this request."""
+    """The findings, with those allowed that a permit of the configuration covers for exactly this request."""
     if not policy.permits or not findings:
         return findings
     permits = policy.covering(request, entry)
@@ -117,7 +117,7 @@ def facts_for(policy: Policy, reading: Reading, *, live_input: bool = False) -> 
 
 
 def _secrets(policy: Policy, request: Request) -> Iterator[Fact]:
-    """Looked for only where a rule asks: it is the dearest of all questions."""
+    """Secrets in the text. Looked for only if a rule asks: it is the most expensive check."""
     if "source.secret" in policy.matcher.traits and len(request.text) <= MAX_SOURCE:
         from .. import redaction
 

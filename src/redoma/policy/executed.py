@@ -27,7 +27,7 @@ from .facts import (
 from .reading import Reading
 
 _ELSEWHERE = names("ssh docker podman nerdctl kubectl oc")
-"""What runs a command on another machine, or among other files than these."""
+"""Programs that run a command on another machine, or among other files than these."""
 _OTHER_ROOT = names("chroot proot unshare nsenter")
 _BUILTINS = names("""
     : . [ alias bg bind break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
@@ -65,7 +65,7 @@ _MOVES = names("HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS")
 """Too ordinary to be asked about, but what programs run may depend on them."""
 _TAME_SHELL = re.compile(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
 _OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
-"""Of a request's own variables, those that whoever looks for its files knows."""
+"""Variables of a request that the search for its files takes into account anyway."""
 _KEEPS_CONTENT = names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
 _MAX_SHOWN = 120
 
@@ -126,7 +126,7 @@ class Executes(msgspec.Struct, frozen=True, kw_only=True):
     programs: tuple[Executed, ...] = ()
     """Programs that are looked for: the path is a name."""
     opaque: frozenset[str] = frozenset()
-    """Names of programs that may run others than these, for all that is known of them."""
+    """Names of programs that may run others: nothing is known of them."""
     functions: frozenset[str] = frozenset()
     """Names that may be a function's instead."""
     mentioned: tuple[Executed, ...] = ()
@@ -158,12 +158,12 @@ def executes(request: Request, *, live_input: bool = False, reading: Reading | N
 
 
 def executed_by(source: str, language: str) -> Executes:
-    """The same of a script that one of these files holds."""
+    """The files that a script would run, given as the text that one of these files holds."""
     return executes(Request(code=source[: MAX_SOURCE + 1], language="python" if language == "python" else "bash"))
 
 
 def executed_by_words(words: Sequence[str]) -> Executes:
-    """The same of a command: that of a script's first line."""
+    """The files that a command would run, such as that of a script's first line."""
     return executes(Request(argv=tuple(words), language="command"))
 
 
@@ -244,7 +244,7 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
 def _of_command(
     fact: Command, files: dict[Executed, None], programs: dict[Executed, None], opaque: set[str], *, bare: bool
 ) -> Iterator[str]:
-    """Put a command's programs and files where they belong; what can't be bound is yielded."""
+    """Add what a command runs to `files`, `programs` and `opaque`; yield why something can't be bound."""
     from .shell.interpreters import interpreter, start_ups
     from .shell.programs import RUNNERS
 
@@ -291,7 +291,7 @@ def _moves(name: str, value: str) -> bool:
 
 
 def _made(facts: Sequence[Fact]) -> frozenset[str]:
-    """What is written on the way, and so may hold anything by the time that it is run."""
+    """Paths that the request writes: these may hold anything by the time that they are run."""
     commands = (fact for fact in facts if isinstance(fact, Command) and fact.name not in _KEEPS_CONTENT)
     return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
 
@@ -318,7 +318,7 @@ def _is_elsewhere(via: Sequence[str]) -> bool:
 
 
 def _unknowable(fact: Executed) -> str:
-    """Why nobody can say which file that is."""
+    """Why it can't be told which file that is; empty if it can."""
     from .shell.wrappers import LOGIN
 
     path = fact.path
@@ -337,21 +337,21 @@ def _shown(fact: Fact) -> str:
 
 
 def candidates(fact: Executed) -> list[str]:
-    """The paths that may be run, from its directory."""
+    """The paths that may be run, relative to the fact's directory."""
     if fact.how != "module":
         return [fact.path]
     return [*modules(fact.path), f"{fact.path.replace('.', '/')}/__main__.py"]
 
 
 def modules(name: str) -> list[str]:
-    """The files that a module may be, and the packages around it."""
+    """The files that a module and the packages around it may be in."""
     parts = name.split(".")
     paths = ["/".join(parts[: at + 1]) for at in range(len(parts))]
     return [f"{path}{end}" for path in paths for end in (".py", "/__init__.py")]
 
 
 def placed(fact: Executed, path: str) -> str:
-    """A path of its, from where the request begins."""
+    """A path of this fact, seen from the directory where the request begins."""
     if path[:1] in ("/", "~") or fact.directory in (None, "."):
         return path
     return posixpath.join(fact.directory or ".", path)

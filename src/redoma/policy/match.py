@@ -32,25 +32,7 @@ _HIDDEN = "(?P<secret>"
 _Fits = Callable[[str], object]
 
 _ROOT_DIRECTORIES = (
-    "bin",
-    "boot",
-    "dev",
-    "etc",
-    "home",
-    "lib",
-    "lib32",
-    "lib64",
-    "media",
-    "mnt",
-    "opt",
-    "proc",
-    "root",
-    "run",
-    "sbin",
-    "srv",
-    "sys",
-    "usr",
-    "var",
+    "bin boot dev etc home lib lib32 lib64 media mnt opt proc root run sbin srv sys usr var".split()  # noqa: SIM905
 )
 _PROC_ROOT = re.compile(r"/proc/[^/]+(?:/task/[^/]+)?/root(?=/|\Z)")
 
