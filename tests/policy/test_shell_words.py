@@ -7,8 +7,7 @@ import pytest
 from redoma.policy.facts import UNKNOWN, Command, Trait
 from redoma.policy.shell import facts_of_script
 from redoma.policy.shell.reader import parse
-from redoma.policy.shell.text import ansi_c, echoed_words, expand_braces
-from redoma.policy.shell.words import LINE, Expander, Variables, Word
+from redoma.policy.shell.words import LINE, Expander, Variables, Word, ansi_c, echoed_words, expand_braces
 
 
 def commands(source: str) -> list[tuple[str, ...]]:

@@ -17,9 +17,7 @@ from ..audit import Record
 from ..audit.inputs import Inputs
 from ..lib.errors import AuditError, PolicyError
 from ..models import Decision, Request
-from ..policy import Policy, evaluate, fingerprint
-from ..policy.evaluate import facts_of
-from ..policy.facts import Fact
+from ..policy import Policy, Reading, evaluate, fingerprint
 from .recorded import Recorded, rebuilt
 
 Group = Literal["forbidden", "prompt", "pass"]
@@ -51,15 +49,12 @@ class Last:
     """What was read of the last request: to parse it is most of what it costs, and two judges look at it in turn."""
 
     def __init__(self) -> None:
-        self._request, self._how = Request(), (False, False)
-        self._facts: list[Fact] | None = None
+        self._reading = Reading(Request())
 
-    def __call__(self, request: Request, *, live_input: bool, compiled: bool) -> list[Fact]:
-        how = (live_input, compiled)
-        if self._facts is None or request is not self._request or how != self._how:
-            self._facts = facts_of(request, live_input=live_input, compiled=compiled)
-            self._request, self._how = request, how
-        return self._facts
+    def of(self, request: Request) -> Reading:
+        if request is not self._reading.request:
+            self._reading = Reading(request)
+        return self._reading
 
 
 class Judge:
@@ -100,7 +95,7 @@ class Judge:
     def _evaluated(self, policy: Policy, run: Recorded) -> Judged:
         self.evaluated += 1
         about = {"reach": run.reach, "live_input": run.live_input, "entry": run.entry}
-        evaluation = evaluate(policy, run.judged, **about, read=self.last)  # type: ignore[arg-type]
+        evaluation = evaluate(policy, run.judged, **about, reading=self.last.of(run.judged))  # type: ignore[arg-type]
         deciding = tuple(dict.fromkeys(finding.rule for finding in evaluation.deciding))
         return Judged(evaluation.decision, deciding, frozenset(finding.rule for finding in evaluation.findings))
 
@@ -114,7 +109,7 @@ def unknown(run: Recorded) -> frozenset[str]:
 
 def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
     """Everything that rules look at has to be on record."""
-    from ..policy.shell.programs import may_be_hook
+    from ..policy.shell.variables import may_be_hook
 
     command = run.judged.language == "command"
     read = {"env", "argv", "stdin" if command else "code"}

@@ -6,7 +6,7 @@ that a program reads may change every day. What the system's own directories hol
 bound by its content: an upgrade is no alarm.
 
 What can't be bound is told, and whatever has some of that can't be pinned. So a program of the system's has to be known
-to run nothing else (`policy/shell/plain.py`), and a script to be in a language that is read here.
+to run nothing else (`policy/executed.py`), and a script to be in a language that is read here.
 
 Nothing here opens anything but a regular file, and nothing waits: no pipe, no device. What isn't there is bound as
 missing, so that its appearing is a change.
@@ -26,10 +26,10 @@ from io import FileIO
 from typing import NamedTuple
 
 from ..models import Request
-from ..policy import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
+from ..policy import Executes, Reading, candidates, executed_by, executed_by_words, executes, modules, placed
+from ..policy.executed import PLAIN_MODULES
 from ..policy.facts import UNKNOWN, Executed
 from ..policy.shell.interpreters import interpreter
-from ..policy.shell.plain import PLAIN_MODULES
 
 MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives")
@@ -95,12 +95,13 @@ def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
     return View(tuple(roots), request.cwd or request.project, search, home, libraries) if roots else None
 
 
-def bind(request: Request, view: View | None, *, live_input: bool = False) -> Bound:
-    """Everything that it would execute, as it is now. `live_input`: it can be given input while it runs."""
+def bind(request: Request, view: View | None, *, live_input: bool = False, reading: Reading | None = None) -> Bound:
+    """Everything that it would execute, as it is now. `live_input`: it can be given input while it runs. `reading`:
+    that of the same request, if there is one already."""
     if view is None or request.language == "lua":  # of which each command is asked for by itself
         return Bound({})
     binder = _Binder(view)
-    binder.all_of(executes(request, live_input=live_input), view.cwd, 0)
+    binder.all_of(executes(request, live_input=live_input, reading=reading), view.cwd, 0)
     return Bound(
         dict(sorted(binder.scripts.items())),
         tuple(dict.fromkeys(binder.unbound))[:_MOST_NOTES],

@@ -38,7 +38,7 @@ from ..output.artifacts import Store as Artifacts
 from ..output.capture import Capture, Spool
 from ..output.expect import Expectation, expectation
 from ..output.live import Live
-from ..policy import PACKS, Leveled, Policy, evaluate, level_of, secrets_in
+from ..policy import PACKS, Leveled, Policy, Reading, evaluate, level_of, secrets_in
 from ..redaction import Redactor
 from ..workspace.kept import Kept
 from . import denial, executed_files, foreign_repositories, intake, results
@@ -167,7 +167,14 @@ class AsyncExecutor:
     def judge(self, asked: Asked) -> Evaluation:
         """What speaks against it, in one list."""
         shown, reach = asked.judged or asked.request, self.reach(asked)
-        evaluation = self.check(shown, asked.policy, reach=reach, live_input=asked.live_input, entry=asked.entry)
+        evaluation = evaluate(
+            self._policy(asked.policy),
+            shown,
+            reach=reach,
+            live_input=asked.live_input,
+            entry=asked.entry,
+            reading=asked.reading,
+        )
         return msgspec.structs.replace(evaluation, findings=asked.objections + evaluation.findings)
 
     def reach(self, asked: Asked) -> Reach:
@@ -194,9 +201,10 @@ class AsyncExecutor:
         """The whole path of one request. Raises neither for what the code did nor for what we could not do.
 
         Whoever follows the run gets its output through `live`, too."""
+        asked = asked._replace(reading=Reading(asked.judged or asked.request))
         request, evaluation = asked.request, self.judge(asked)
         redactor = live.redactor if live else Redactor(request.secrets.values())
-        level = level_of(asked.judged or request, evaluation)
+        level = level_of(asked.judged or request, evaluation, reading=asked.reading)
         case = Case(request, evaluation, level.level, None, asked.policy, asked.entry, _env_of(asked.judged))
         case = case._replace(setting=setting(self.config, asked.entry), live_input=asked.unread_input)
         result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
@@ -240,7 +248,8 @@ class AsyncExecutor:
         here = isinstance(entry, DockerEntry) and (entry.host is None or entry.host.startswith("unix:"))
         volumes = entry.volumes if isinstance(entry, DockerEntry) and here else ()
         seen = executed_files.seen_by(asked.request, volumes)
-        return executed_files.bind(asked.request, seen, live_input=asked.unread_input)
+        reading = asked.reading if asked.judged is None else None  # of what runs, which may be more than was judged
+        return executed_files.bind(asked.request, seen, live_input=asked.unread_input, reading=reading)
 
     @telemetry.decided
     async def _decided(self, asked: Asked, case: Case) -> Verdict:

@@ -141,7 +141,7 @@ def _place(command: Command, directory: str, request: Request) -> tuple[str, ...
     """What finds the repository again: options of Git's. Without a `cwd` it begins in an empty directory among
     temporary ones."""
     home = request.environment.get("HOME", "")
-    words = ["-C", request.cwd or tempfile.gettempdir(), "-C", directory, *choosing(command.args)]
+    words = ["-C", request.cwd or tempfile.gettempdir(), "-C", directory, *choosing(command)]
     if not home and any(word.startswith("~") for word in words):
         raise _refused("it runs git below ~, and the request sets no HOME", "name the directory itself")
     return tuple(home + word[1:] if word == "~" or word.startswith("~/") else word for word in words)

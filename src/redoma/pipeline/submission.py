@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..backends.base import Backend, Control
     from ..models import Approval, Evaluation, Finding, Request
     from ..output.expect import Expectation
-    from ..policy import Leveled, Policy
+    from ..policy import Leveled, Policy, Reading
     from ..redaction import Redactor
 
 
@@ -56,6 +56,8 @@ class Asked(NamedTuple):
     """Whether it can be given input that nobody has read, also where there is such a list: an approval is of that."""
     keeps: bool = True
     """Whether what it is given beside its text is kept for a replay. It is not worth it where it never is the same."""
+    reading: Reading | None = None
+    """The facts of what policy looks at, read once for all stages."""
 
     @property
     def size(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from .evaluate import evaluate, secrets_in
 from .executed import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
 from .levels import Leveled, level_of
+from .reading import Reading
 from .rules import (
     BY_TEXT,
     PACKS,
@@ -33,6 +34,7 @@ __all__ = [
     "Leveled",
     "Permit",
     "Policy",
+    "Reading",
     "Rule",
     "candidates",
     "evaluate",

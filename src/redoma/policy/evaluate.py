@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from itertools import islice
-from typing import Protocol
 
 import msgspec
 
 from ..models import Decision, Evaluation, Finding, Request
 from ..models.reach import HOST, LATER, Reach
-from .facts import MAX_SOURCE, Command, Executed, Fact, Span, Trait
-from .outside import written_outside
+from .facts import MAX_SOURCE, Fact, Trait
+from .reading import Reading
 from .rules import Policy, Rule
 
 MAX_FINDINGS = 200
@@ -22,12 +20,6 @@ UNREADABLE = "policy.unreadable"
 """The rule id of a finding about the checker itself; it is not in any pack, so it can't be switched off."""
 
 
-class Reader(Protocol):
-    """How `facts_of` is called."""
-
-    def __call__(self, request: Request, *, live_input: bool, compiled: bool) -> list[Fact]: ...
-
-
 def evaluate(
     policy: Policy,
     request: Request,
@@ -35,21 +27,21 @@ def evaluate(
     reach: Reach = HOST,
     live_input: bool = False,
     entry: str = "",
-    read: Reader | None = None,
+    reading: Reading | None = None,
 ) -> Evaluation:
-    """Everything the policy has to say of the request. Never raises, reads nothing but its arguments.
+    """The policy's verdict on a request, with every finding. Never raises; reads nothing but its arguments.
 
     `reach`: what the run could touch. `live_input`: it can be given input while it runs, beside that of the request,
-    which nobody can read beforehand. `entry`: the address of the configured executor that runs it. `read`: `facts_of`,
-    or what remembers it.
+    which nobody can read beforehand. `entry`: the address of the configured executor that runs it. `reading`: of the
+    same request, if its facts are wanted elsewhere, too.
     """
     if not policy.rules:
         return Evaluation(policy=policy.name, digest=policy.digest, reach=reach)
     language = "bash" if request.language == "command" else request.language
     try:
-        facts = facts_for(policy, request, live_input=live_input, read=read)
+        facts = facts_for(policy, reading or Reading(request), live_input=live_input)
         findings = weighed(policy, policy.matcher.findings(facts, request.text, language), reach)
-        if not live_input:  # a permit is of all of a request: not of what else will be said to it
+        if not live_input:  # a permit covers a whole request, not input that comes later
             findings = permitted(policy, request, findings, entry)
     except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
         findings = [
@@ -67,7 +59,7 @@ def evaluate(
 
 
 def weighed(policy: Policy, findings: list[Finding], reach: Reach) -> list[Finding]:
-    """What was found, with what it comes to for a run that could touch this much. None is left out."""
+    """The findings, each with the decision that it comes to for a run with this reach. None is left out."""
     return [_weighed(each, policy.by_id[each.rule], reach, by_text=policy.by_text) for each in findings]
 
 
@@ -87,7 +79,7 @@ def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Fi
 
 
 def _of_effect(rule: Rule, reach: Reach, by_text: bool) -> tuple[Decision, str]:
-    """Of changes that are about to be applied. Whoever decides sees them, so they are asked rather than refused."""
+    """The decision on changes that are about to be applied. A person sees those, so they are asked, not refused."""
     if rule.time_over:
         return Decision.ALLOW, "it has run"
     if _is_later(rule):
@@ -100,13 +92,13 @@ def _is_later(rule: Rule) -> bool:
 
 
 def secrets_in(policy: Policy, request: Request) -> list[str]:
-    """The texts that rules took for secrets by where they stand, and that nobody would know by their looks. They are in
-    no evaluation, since those are put on record."""
+    """Secrets that only a rule's pattern can tell (`password=…`), for redaction. They are not in the evaluation, which
+    is put on record."""
     return policy.matcher.secrets(request.text, "bash" if request.language == "command" else request.language)
 
 
 def permitted(policy: Policy, request: Request, findings: list[Finding], entry: str) -> list[Finding]:
-    """What was found, without objecting to what the owner of the configuration permits in exactly this request."""
+    """The findings, with those allowed that a permit of the configuration covers for exactly this request."""
     if not policy.permits or not findings:
         return findings
     permits = policy.covering(request, entry)
@@ -118,84 +110,14 @@ def permitted(policy: Policy, request: Request, findings: list[Finding], entry: 
     ]
 
 
-def facts_for(policy: Policy, request: Request, *, live_input: bool = False, read: Reader | None = None) -> list[Fact]:
-    """What can be said of a request, as far as a rule of the policy asks."""
+def facts_for(policy: Policy, reading: Reading, *, live_input: bool = False) -> list[Fact]:
+    """The facts of a request, as far as a rule of the policy asks."""
     compiled = "python.syntax-error" in policy.matcher.traits
-    return [*(read or facts_of)(request, live_input=live_input, compiled=compiled), *_secrets(policy, request)]
-
-
-def facts_of(request: Request, *, live_input: bool = False, compiled: bool = False) -> list[Fact]:
-    """Everything that can be said of a request. `compiled`: also what only the compiler finds wrong with Python."""
-    facts = _source_facts(request, live_input, compiled)
-    return [*facts, *written_outside(request, facts), *_request_facts(request)]
-
-
-def _source_facts(request: Request, live_input: bool, compiled: bool) -> list[Fact]:
-    if request.language == "python":
-        from . import python
-
-        return python.facts(request.code, compiled=compiled, args=request.argv, environment=request.env)
-    if request.language == "lua":
-        return []  # it can only ask for commands, and each of those is judged when it does
-    from . import shell
-
-    if request.language == "bash":
-        return shell.facts_of_script(request.code, args=request.argv, environment=request.env)
-    facts = shell.facts_of_argv(request.argv, environment=request.env)
-    fed = shell.facts_of_argv(request.argv, fed=True, environment=request.env) if live_input else facts
-    if [*map(_without_input, fed)] != [*map(_without_input, facts)]:
-        # What it does depends on its input: `psql` does, `cat` doesn't. Interpreters are asked about anyway.
-        facts = [Trait(name="shell.live-input", text=request.text), *fed]
-    return [*facts, *_stdin_facts(request)]
-
-
-def _without_input(fact: Fact) -> Fact:
-    """Without where its input comes from, which alone makes it do nothing else."""
-    match fact:
-        case Command():
-            return msgspec.structs.replace(fact, given=())
-        case Executed():
-            return msgspec.structs.replace(fact, args=())
-    return fact
-
-
-def _stdin_facts(request: Request) -> Iterator[Fact]:
-    """The commands that the input makes the program run: `bash` fed a script, `psql` fed statements.
-
-    It is read as the here-document it amounts to, so the shell's reader decides who takes input for code. What isn't
-    text, or is too long, is data; an interpreter that takes its code from there is asked about anyway.
-    """
-    from . import shell
-
-    try:
-        text = request.stdin.decode()
-    except UnicodeDecodeError:
-        return
-    if not text or "\0" in text or len(text) > MAX_SOURCE // 2:
-        return
-    mark = "INPUT"
-    while mark in text:
-        mark += "_"
-    script = f"{shlex.join(request.argv)} <<'{mark}'\n{text}\n{mark}\n"
-    for fact in shell.facts_of_script(script, environment=request.env):
-        if isinstance(fact, (Command, Executed)):
-            yield msgspec.structs.replace(fact, line=0, column=0)
-
-
-def _request_facts(request: Request) -> Iterator[Fact]:
-    """What can be said of a request without reading its language."""
-    if request.language != "lua":  # its time is that of the commands it waits for, and each has a limit of its own
-        yield Span(seconds=request.limits.time, text=f"{request.limits.time:g} s")
-    if request.environment:
-        from .shell.programs import is_hook
-
-        for name, value in request.environment.items():
-            if is_hook(name, value, value):
-                yield Trait(name="shell.environment-hook", text=name)
+    return [*reading.facts(live_input=live_input, compiled=compiled), *_secrets(policy, reading.request)]
 
 
 def _secrets(policy: Policy, request: Request) -> Iterator[Fact]:
-    """Looked for only where a rule asks: it is the dearest of all questions."""
+    """Secrets in the text. Looked for only if a rule asks: it is the most expensive check."""
     if "source.secret" in policy.matcher.traits and len(request.text) <= MAX_SOURCE:
         from .. import redaction
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from ..models import Request
-from .evaluate import facts_of
 from .facts import (
     MAX_SOURCE,
     UNKNOWN,
@@ -23,23 +22,20 @@ from .facts import (
     Import,
     Searched,
     Trait,
+    names,
 )
+from .reading import Reading
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_ELSEWHERE = _names("ssh docker podman nerdctl kubectl oc")
-"""What runs a command on another machine, or among other files than these."""
-_OTHER_ROOT = _names("chroot proot unshare nsenter")
-_BUILTINS = _names("""
+_ELSEWHERE = names("ssh docker podman nerdctl kubectl oc")
+"""Programs that run a command on another machine, or among other files than these."""
+_OTHER_ROOT = names("chroot proot unshare nsenter")
+_BUILTINS = names("""
     : . [ alias bg bind break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
     exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile popd printf pushd pwd read
     readarray readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias
     unset wait
 """)
-_LOADERS = _names("""
+_LOADERS = names("""
     runpy.run_path runpy.run_module importlib.util.spec_from_file_location importlib.machinery.SourceFileLoader
     ctypes.CDLL ctypes.cdll.LoadLibrary ctypes.PyDLL sys.path.insert sys.path.append sys.path.extend site.addsitedir
     exec eval compile pickle.load pickle.loads pickle.Unpickler marshal.load marshal.loads shelve.open joblib.load
@@ -65,13 +61,62 @@ _UNBOUND = {
 _SETS_HOOK = "a variable makes programs run something else"
 _START_UP = ("BASH_ENV", "ENV")
 """Variables that name a script which shells run first."""
-_MOVES = _names("HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS")
+_MOVES = names("HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS")
 """Too ordinary to be asked about, but what programs run may depend on them."""
 _TAME_SHELL = re.compile(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
 _OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
-"""Of a request's own variables, those that whoever looks for its files knows."""
-_KEEPS_CONTENT = _names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
-_LONGEST = 120
+"""Variables of a request that the search for its files takes into account anyway."""
+_KEEPS_CONTENT = names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
+_MAX_SHOWN = 120
+
+# Programs that run nothing but themselves, or the command that stands after them. Whatever else a program may run
+# (tests, hooks, statements, what its directory configures), an approval can't be bound to it. So this lists what is
+# known to run nothing, and what is missing costs a question, never an alarm. Options that make one of these run
+# something are traits of the reader's ("shell.hidden-option").
+_PLAIN = names("""
+    ls dir vdir cat tac head tail wc nl cut tr rev fold fmt paste join comm cmp diff stat du df pwd echo printf true
+    false test [ : whoami id groups logname users who w uptime uname arch nproc free ps pgrep pidof lscpu lsblk lsmod
+    lsof ss netstat ip ifconfig ping dig nslookup host hostname dmesg basename dirname realpath readlink seq expr factor
+    md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum od xxd hexdump strings column expand unexpand
+    pr which whereis printenv locale tty cal date grep egrep fgrep zgrep rg zcat bzcat xzcat zstdcat jq base64 base32
+    uniq sort shuf sleep numfmt tsort iconv tree file getconf getent yes sync csplit split envsubst mktemp logger
+
+    mkdir rmdir touch rm unlink shred tee sponge truncate fallocate cp mv ln install dd chmod chown chgrp chattr setfacl
+    mkfifo mknod gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd lz4 pigz zip unzip tar gtar bsdtar cpio 7z kill killall
+    pkill curl wget rsync scp openssl ssh-keygen pg_dump pg_dumpall mysqldump mongodump
+
+    sed gsed find gfind fd fdfind xargs gxargs
+    time timeout gtimeout nice ionice chrt taskset nohup setsid stdbuf env sudo doas su flock watch busybox toybox
+    setpriv prlimit
+""")
+_SUBSCRIBED = re.compile(r"[\w.+:=~@-]+\Z")  # a package of an index, or an option: neither a path nor a file
+
+
+def _installs_by_name(args: Sequence[str]) -> bool:
+    """`apt-get install ./x.deb` runs what that file holds."""
+    files, settings = (".deb", ".rpm", ".apk"), ("-o", "-c", "--option", "--config", "--setopt")
+    return all(_SUBSCRIBED.match(arg) and not arg.endswith(files) and not arg.startswith(settings) for arg in args)
+
+
+def _without(pattern: str) -> Callable[[Sequence[str]], bool]:
+    found = re.compile(pattern)
+    return lambda args: not any(map(found.search, args))
+
+
+_PLAIN_WITH: dict[str, Callable[[Sequence[str]], bool]] = {
+    **dict.fromkeys(names("apt apt-get apk dnf yum"), _installs_by_name),
+    **dict.fromkeys(names("awk gawk mawk nawk"), _without(r"\A-[ilED]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
+    "gpg": _without(r"--(?:exec-path|photo-viewer|agent-program|dirmngr-program|options|homedir|keyserver)"),
+    "command": lambda args: True,
+}
+
+PLAIN_MODULES = names("json.tool base64 calendar gzip http.server platform sysconfig tarfile this uuid zipfile")
+"""Of the modules that `python -m` runs."""
+
+
+def is_plain(name: str, args: Sequence[str]) -> bool:
+    """Whether this program, found where the system's programs are, runs nothing that isn't reported beside it."""
+    return name in _PLAIN or (name in _PLAIN_WITH and UNKNOWN not in "".join(args) and _PLAIN_WITH[name](args))
 
 
 class Executes(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +126,7 @@ class Executes(msgspec.Struct, frozen=True, kw_only=True):
     programs: tuple[Executed, ...] = ()
     """Programs that are looked for: the path is a name."""
     opaque: frozenset[str] = frozenset()
-    """Names of programs that may run others than these, for all that is known of them."""
+    """Names of programs that may run others: nothing is known of them."""
     functions: frozenset[str] = frozenset()
     """Names that may be a function's instead."""
     mentioned: tuple[Executed, ...] = ()
@@ -101,33 +146,24 @@ class Executes(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(program.path for program in self.programs))
 
 
-def executes(request: Request, *, live_input: bool = False) -> Executes:
-    """`live_input`: it can be given input while it runs. Never raises: what can't be read can't be known."""
+def executes(request: Request, *, live_input: bool = False, reading: Reading | None = None) -> Executes:
+    """The files that a request would run. `live_input`: it can be given input while it runs. `reading`: that of the
+    same request, if there is one already. Never raises: what can't be read can't be known."""
     try:
-        facts = _facts_of_command(request, live_input) if request.language == "command" else facts_of(request)
+        facts = (reading or Reading(request)).with_input(live_input=live_input)
     except Exception as error:  # as in `evaluate`
         return Executes(unbound=(f"it could not be read ({type(error).__name__})",))
     own = (Assigned(name=name, value=value) for name, value in request.env.items() if name not in _OF_REQUEST)
     return _of([*facts, *own], bare=request.language == "bash")
 
 
-def _facts_of_command(request: Request, live_input: bool) -> Sequence[Fact]:
-    """With its input, which is a part of the request, unless nobody has read it."""
-    from .shell import facts_of_argv
-
-    text = None if live_input else request.stdin.decode("utf-8", "replace")
-    if text is not None and ("\0" in text or len(text) > MAX_SOURCE):
-        text = None
-    return facts_of_argv(request.argv, fed=True, stdin=text, environment=request.env)
-
-
 def executed_by(source: str, language: str) -> Executes:
-    """The same of a script that one of these files holds."""
+    """The files that a script would run, given as the text that one of these files holds."""
     return executes(Request(code=source[: MAX_SOURCE + 1], language="python" if language == "python" else "bash"))
 
 
 def executed_by_words(words: Sequence[str]) -> Executes:
-    """The same of a command: that of a script's first line."""
+    """The files that a command would run, such as that of a script's first line."""
     return executes(Request(argv=tuple(words), language="command"))
 
 
@@ -208,10 +244,9 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
 def _of_command(
     fact: Command, files: dict[Executed, None], programs: dict[Executed, None], opaque: set[str], *, bare: bool
 ) -> Iterator[str]:
-    """Put a command's programs and files where they belong; what can't be bound is yielded."""
+    """Add what a command runs to `files`, `programs` and `opaque`; yield why something can't be bound."""
     from .shell.interpreters import interpreter, start_ups
-    from .shell.plain import is_plain
-    from .shell.runners import RUNNERS
+    from .shell.programs import RUNNERS
 
     name, args, via = fact.name, fact.args, fact.via
     if via and via[-1].endswith(" -m"):
@@ -229,7 +264,7 @@ def _of_command(
 
 
 def _of_variable(fact: Assigned, files: dict[Executed, None], mentioned: dict[Executed, None]) -> Iterator[str]:
-    from .shell.programs import SEARCHES, is_hook
+    from .shell.variables import SEARCHES, is_hook
 
     name, value = fact.name, fact.value
     file = Executed(path=value, directory=fact.directory, how="script")
@@ -256,7 +291,7 @@ def _moves(name: str, value: str) -> bool:
 
 
 def _made(facts: Sequence[Fact]) -> frozenset[str]:
-    """What is written on the way, and so may hold anything by the time that it is run."""
+    """Paths that the request writes: these may hold anything by the time that they are run."""
     commands = (fact for fact in facts if isinstance(fact, Command) and fact.name not in _KEEPS_CONTENT)
     return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
 
@@ -283,7 +318,7 @@ def _is_elsewhere(via: Sequence[str]) -> bool:
 
 
 def _unknowable(fact: Executed) -> str:
-    """Why nobody can say which file that is."""
+    """Why it can't be told which file that is; empty if it can."""
     from .shell.wrappers import LOGIN
 
     path = fact.path
@@ -298,25 +333,25 @@ def _unknowable(fact: Executed) -> str:
 
 def _shown(fact: Fact) -> str:
     text = " ".join(fact.text.replace(UNKNOWN, "…").split())
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
 
 
 def candidates(fact: Executed) -> list[str]:
-    """The paths that may be run, from its directory."""
+    """The paths that may be run, relative to the fact's directory."""
     if fact.how != "module":
         return [fact.path]
     return [*modules(fact.path), f"{fact.path.replace('.', '/')}/__main__.py"]
 
 
 def modules(name: str) -> list[str]:
-    """The files that a module may be, and the packages around it."""
+    """The files that a module and the packages around it may be in."""
     parts = name.split(".")
     paths = ["/".join(parts[: at + 1]) for at in range(len(parts))]
     return [f"{path}{end}" for path in paths for end in (".py", "/__init__.py")]
 
 
 def placed(fact: Executed, path: str) -> str:
-    """A path of its, from where the request begins."""
+    """A path of this fact, seen from the directory where the request begins."""
     if path[:1] in ("/", "~") or fact.directory in (None, "."):
         return path
     return posixpath.join(fact.directory or ".", path)

@@ -15,6 +15,7 @@ from ..models.reach import HOST, Reach
 from .evaluate import evaluate, facts_for, permitted, weighed
 from .facts import Assigned, Attribute, Call, Command, Executed, Fact, Function, Import, Searched, Span, Trait
 from .levels import Leveled, level_of
+from .reading import Reading
 from .rules import Permit, Policy
 
 _KINDS: dict[type[Fact], str] = {
@@ -88,7 +89,8 @@ def explain(
     policy: Policy, request: Request, *, reach: Reach = HOST, live_input: bool = False, entry: str = ""
 ) -> Explanation:
     """As `evaluate`, with everything that it went by. Never raises, reads nothing but its arguments."""
-    evaluation = evaluate(policy, request, reach=reach, live_input=live_input, entry=entry)
+    reading = Reading(request)
+    evaluation = evaluate(policy, request, reach=reach, live_input=live_input, entry=entry, reading=reading)
     language = "bash" if request.language == "command" else request.language
     matcher = policy.matcher
 
@@ -103,7 +105,7 @@ def explain(
                 findings=said(list(dict.fromkeys(matcher.of_fact(fact, language)))),
                 silent=tuple(Silent(rule=rule.id, because=field) for rule, field in matcher.silent(fact, language)),
             )
-            for fact in facts_for(policy, request, live_input=live_input)
+            for fact in facts_for(policy, reading, live_input=live_input)
         )
         in_text = said(list(dict.fromkeys(matcher.of_text(request.text, language))))
     except Exception:  # the evaluation has met the same, and refuses the request for it
@@ -112,7 +114,7 @@ def explain(
     objecting = {finding.rule for finding in evaluation.findings}
     return Explanation(
         evaluation=evaluation,
-        leveled=level_of(request, evaluation),
+        leveled=level_of(request, evaluation, reading=reading),
         rules=len(policy.rules),
         seen=seen,
         in_text=in_text,

@@ -8,6 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
+
+def names(text: str) -> frozenset[str]:
+    """The words of a text, as a set: how tables of names are written."""
+    return frozenset(text.split())
+
+
 UNKNOWN = "\0"
 """Stands in a word for a part that can't be known before running: `"$dir"/x` reads as UNKNOWN + "/x".
 

@@ -19,7 +19,8 @@ import msgspec
 
 from ..models import Decision, Evaluation, Level, Request
 from ..models.reach import LATER
-from .facts import UNKNOWN, Assigned, Command, Executed, Fact, Function, Searched, Span, Trait
+from .facts import UNKNOWN, Assigned, Command, Executed, Fact, Function, Searched, Span, Trait, names
+from .reading import Reading
 
 MAX_REASONS = 5
 
@@ -31,8 +32,8 @@ class Leveled(msgspec.Struct, frozen=True, kw_only=True):
     why: tuple[str, ...]
 
 
-def level_of(request: Request, evaluation: Evaluation) -> Leveled:
-    """The level of a request that was evaluated so. Never raises, reads nothing but its arguments."""
+def level_of(request: Request, evaluation: Evaluation, *, reading: Reading | None = None) -> Leveled:
+    """The level of a request, given its evaluation and, if there is one already, its reading. Never raises."""
     # Also what is asked only when the changes are to be applied.
     against = [
         each for each in evaluation.findings if each.decision is not Decision.ALLOW or each.out_of_reach == LATER
@@ -41,10 +42,8 @@ def level_of(request: Request, evaluation: Evaluation) -> Leveled:
         return _leveled(Level.L4, (f"{finding.reason} [{finding.rule}]" for finding in against))
     if request.language not in ("bash", "command"):
         return _leveled(Level.L3, [f"it is {request.language.capitalize()} code that nobody has reviewed"])
-    from .evaluate import facts_of
-
     try:
-        found = [each for fact in facts_of(request) for each in _of_fact(fact, request)]
+        found = [each for fact in (reading or Reading(request)).facts() for each in _of_fact(fact, request)]
     except Exception as error:  # a hole in the reader must not make something harmless
         return _leveled(Level.L3, [f"it could not be read ({type(error).__name__})"])
     highest = max((level for level, _ in found), default=Level.L1)
@@ -58,11 +57,7 @@ def _leveled(level: Level, why: Iterable[str]) -> Leveled:
     return Leveled(level=level, why=tuple(dict.fromkeys(why))[:MAX_REASONS])
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_LOOKING = _names("""
+_LOOKING = names("""
     ls dir vdir cat tac head tail wc nl cut tr rev fold fmt paste join comm cmp diff stat du df pwd echo printf true
     false test [ : whoami id groups logname users who w uptime uname arch nproc free ps pgrep pidof lscpu lsblk
     lsmod basename dirname realpath readlink seq expr factor md5sum sha1sum sha224sum sha256sum sha384sum sha512sum
@@ -78,42 +73,42 @@ Not here, though they mostly look: `rg`, `diff3`, `mapfile`, `jobs`, `ldd`, `les
 """
 
 _LOOKING_WITHOUT: dict[str, frozenset[str]] = {
-    "sort": _names("-o --output --compress-program"),
-    "shuf": _names("-o --output"),
-    "tree": _names("-o -R"),
-    "iconv": _names("-o --output"),
-    "file": _names("-C --compile -m --magic-file -z --uncompress -Z --uncompress-noreport"),
-    "getconf": _names("-v"),
-    "zstdcat": _names("-o --output-dir-flat --output-dir-mirror --rm --trace --train"),
-    "find": _names("-delete -exec -execdir -ok -okdir -fprint -fprint0 -fprintf -fls"),
-    "date": _names("-s --set"),
+    "sort": names("-o --output --compress-program"),
+    "shuf": names("-o --output"),
+    "tree": names("-o -R"),
+    "iconv": names("-o --output"),
+    "file": names("-C --compile -m --magic-file -z --uncompress -Z --uncompress-noreport"),
+    "getconf": names("-v"),
+    "zstdcat": names("-o --output-dir-flat --output-dir-mirror --rm --trace --train"),
+    "find": names("-delete -exec -execdir -ok -okdir -fprint -fprint0 -fprintf -fls"),
+    "date": names("-s --set"),
 }
 """The same, as long as they don't have these options."""
 
-_DECLARING = _names("declare typeset local export readonly")
+_DECLARING = names("declare typeset local export readonly")
 
 _WRITING: dict[str, frozenset[str]] = {
-    **dict.fromkeys(_names("mkdir rmdir touch rm unlink tee truncate chmod dd gzip gunzip bzip2 bunzip2"), frozenset()),
-    **dict.fromkeys(("cp", "mv", "ln"), _names("-t --target-directory")),
-    "git": _names("--output --exec -x --extcmd --upload-pack --receive-pack"),
+    **dict.fromkeys(names("mkdir rmdir touch rm unlink tee truncate chmod dd gzip gunzip bzip2 bunzip2"), frozenset()),
+    **dict.fromkeys(("cp", "mv", "ln"), names("-t --target-directory")),
+    "git": names("--output --exec -x --extcmd --upload-pack --receive-pack"),
 }
 """Tools whose targets are known (they are in `writes`), as long as they don't have these options."""
 
-_GIT = _names("""
+_GIT = names("""
     add apply blame branch cat-file checkout cherry-pick clean commit describe diff for-each-ref format-patch grep
     init log ls-files ls-tree merge merge-base mv name-rev reflog reset restore rev-list rev-parse revert rm shortlog
     show show-ref stash status switch tag
 """)
 """Git's own work on a repository. Never L1: `git status` writes its index, and obeys what the repository configures."""
 
-_AROUND = _names("command builtin time timeout gtimeout nice env stdbuf")
+_AROUND = names("command builtin time timeout gtimeout nice env stdbuf")
 """They run the command that stands after them, which is reported as one of its own."""
 _AROUND_OPTION = re.compile(r"-[pviknsu0]|-n?\d+|-[ioe][0L]|--(?:preserve-status|foreground|ignore-environment)?\Z")
-_WITH_VALUE = _names("-n -k -s -u")
+_WITH_VALUE = names("-n -k -s -u")
 
-_SINKS = _names("/dev/null /dev/stdout /dev/stderr /dev/tty")
-_SYSTEM_PROGRAMS = _names("/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin")
-_HARMLESS_TRAITS = _names("shell.operator source.secret files.outside")
+_SINKS = names("/dev/null /dev/stdout /dev/stderr /dev/tty")
+_SYSTEM_PROGRAMS = names("/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin")
+_HARMLESS_TRAITS = names("shell.operator source.secret files.outside")
 
 _SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\\n]|\\.)*/)"
 _SED_SUBSTITUTION = r"[sy]([/|#,:@])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gIip\d]*"

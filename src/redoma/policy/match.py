@@ -16,6 +16,7 @@ from typing import Any
 
 from ..models import MIN_SECRET, Finding
 from .facts import MAX_NAME, UNKNOWN, Attribute, Call, Command, Fact, Import, Span, Trait
+from .options import grammar_of, read_option
 from .rules import Rule
 
 MAX_TEXT = 80
@@ -31,70 +32,12 @@ _HIDDEN = "(?P<secret>"
 _Fits = Callable[[str], object]
 
 _ROOT_DIRECTORIES = (
-    "bin",
-    "boot",
-    "dev",
-    "etc",
-    "home",
-    "lib",
-    "lib32",
-    "lib64",
-    "media",
-    "mnt",
-    "opt",
-    "proc",
-    "root",
-    "run",
-    "sbin",
-    "srv",
-    "sys",
-    "usr",
-    "var",
+    "bin boot dev etc home lib lib32 lib64 media mnt opt proc root run sbin srv sys usr var".split()  # noqa: SIM905
 )
 _PROC_ROOT = re.compile(r"/proc/[^/]+(?:/task/[^/]+)?/root(?=/|\Z)")
 
-# Options that take the next word as their value, so that `git -C dir push` is still `git push`.
-_VALUE_OPTIONS = {
-    "git": {"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--exec-path", "--super-prefix", "--config-env"},
-    "docker": {
-        "-H",
-        "--host",
-        "-c",
-        "--context",
-        "--config",
-        "-l",
-        "--log-level",
-        "--tlscacert",
-        "--tlscert",
-        "--tlskey",
-    },
-    "podman": {"--root", "--url", "--connection", "--log-level", "--config"},
-    "npm": {"--prefix", "--registry", "--userconfig", "--workspace", "-w", "-C"},
-    "pnpm": {"-C", "--dir", "--filter", "-F"},
-    "yarn": {"--cwd"},
-    "pip": {"--python", "--proxy", "--log", "--cache-dir", "--index-url", "-i"},
-    "uv": {"--directory", "--project", "--config-file", "--cache-dir", "--color"},
-    "cargo": {"--color", "--config", "-C", "-Z"},
-    "go": {"-C"},
-    "systemctl": {"-H", "--host", "-M", "--machine", "-t", "--type", "-n", "--lines", "-o", "--output"},
-    "kubectl": {"-n", "--namespace", "--context", "--kubeconfig", "-s", "--server", "--cluster", "--user"},
-    "conda": {"-n", "--name", "-p", "--prefix"},
-    "apt-get": {"-o", "-c", "-t"},
-    "apt": {"-o", "-c", "-t"},
-    "python": {"-W", "-X"},
-    "xargs": {"-n", "-P", "-I", "-L", "-d", "-E", "-s", "-a", "--max-args", "--max-procs", "--delimiter", "--arg-file"},
-    "parallel": {"-j", "--jobs", "-a", "--arg-file", "-n", "-I", "--delay", "--timeout"},
-}
-
-# Options that never take the next word, so that `git --no-pager stash push` is not `git push`.
 _PLAIN_OPTION = re.compile(r"--no-.*|--(?:verbose|quiet|silent|yes|debug)|-[vqy]+", re.DOTALL)
-_PLAIN_OPTIONS = {
-    "git": re.compile(r"--no-.*|--(?:bare|paginate|(?:literal|glob|icase)[a-z-]*)|-[pP]", re.DOTALL),
-    "chmod": re.compile(r"-.*", re.DOTALL),
-    "python": re.compile(r"-[bBdEiIOPqsSuvx]+"),
-    "xargs": re.compile(r"-[0rtpxo]*(?:[adEILnPs].+)?|--(?:null|no-run-if-empty|verbose|interactive|exit)"),
-    "parallel": re.compile(r"-[0kqutvX]*(?:[jnN]\d+)?|--(?:bar|eta|progress|dry-run|keep-order|line-buffer|null)"),
-}
+"""Options that never take the next word, of whatever program: `git --no-pager stash push` is not `git push`."""
 
 
 @functools.lru_cache(maxsize=512)
@@ -244,7 +187,7 @@ class _Words:
         with a value would hide every rule of more than one word.
         """
         program = command.name[:MAX_NAME].rstrip("0123456789.")
-        takes_value, is_plain = _VALUE_OPTIONS.get(program, ()), _PLAIN_OPTIONS.get(program, _PLAIN_OPTION).fullmatch
+        grammar = grammar_of(program)
         wanted, reached = self.fits_word, {0}  # how many of the words wanted may have been seen
         is_value = may_be_value = False
         for word in command.args:
@@ -258,8 +201,12 @@ class _Words:
             reached = reached | further if is_option or may_be_value else further
             if not reached:
                 return False
-            is_value = is_option and word in takes_value
-            may_be_value = is_option and word[0] == "-" and "=" not in word and not is_plain(word)
+            if is_option and word[0] == "-" and "=" not in word:
+                option = read_option(word, grammar)
+                is_value = option.listed and option.takes_next
+                may_be_value = not option.listed and not _PLAIN_OPTION.fullmatch(word)
+            else:
+                is_value = may_be_value = False
         return False
 
 

@@ -130,8 +130,11 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
 
     def covers(self, request: Request, entry: str = "") -> bool:
-        """A request with secrets is covered by none: what a file says of them, others could guess them from. One that
-        runs on an `entry` only by a permit for that one: elsewhere the same words do something else."""
+        """Whether this permit is for this request, run on the configured executor `entry`.
+
+        No permit covers a request with secrets: a digest in a file would let others guess them. A permit counts only
+        on its own entry: elsewhere the same words do something else.
+        """
         if self.language != request.language or request.secrets or self.entry != entry:
             return False
         if self.sha256:
@@ -140,13 +143,13 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return fits and is_plain(request)
 
 
-LONGEST_TEXT = 500
+MAX_PERMIT_TEXT = 500
 """Characters of a text that is written out in a permit; a longer one goes by its digest."""
 
 
 def permit_of(rule: str, request: Request, entry: str = "", *, by_digest: bool = False, **more: Any) -> Permit:
-    """What permits exactly this request: by its text, where that is all of it and fit to be read."""
-    if by_digest or not is_plain(request) or len(request.text) > LONGEST_TEXT or not request.text.isprintable():
+    """A permit for exactly this request: by its text if that says everything and is printable, else by its digest."""
+    if by_digest or not is_plain(request) or len(request.text) > MAX_PERMIT_TEXT or not request.text.isprintable():
         what: dict[str, Any] = {"sha256": fingerprint(request, entry)}
     else:
         what = {"text": request.text}
@@ -158,7 +161,7 @@ def permit_of(rule: str, request: Request, entry: str = "", *, by_digest: bool =
 
 
 def permit_lines(permit: Permit, indent: str = "    ") -> str:
-    """It as an item under `permits` in a redoma.yaml."""
+    """A permit as an item under `permits` in a redoma.yaml."""
     import json
 
     # JSON is YAML, where all characters stand for themselves.
@@ -169,22 +172,33 @@ def permit_lines(permit: Permit, indent: str = "    ") -> str:
 
 
 def is_plain(request: Request) -> bool:
-    """Whether its text is all that it consists of: nothing beside it, and no place that it works on."""
+    """Whether the text is the whole request: no input, variables, files, arguments or directory beside it."""
     beside = request.stdin, request.env, request.files, request.cwd, request.project
     return not any(beside) and not (request.language != "command" and request.argv)
 
 
 def fingerprint(request: Request, entry: str = "") -> str:
-    """SHA-256 of what makes a request what it is: not its id, its reason or who asks, and no secret."""
+    """SHA-256 of everything that changes what a request does: not its id, reason or caller, and no secret."""
     import hashlib
 
     # As `repr` in ASCII: names and arguments that are no UTF-8 have no other text.
-    parts = (
-        *(request.language, request.code, request.argv, request.backend, request.cwd, request.workspace),
-        *(request.project, request.stdin, sorted(request.env.items()), sorted(request.files.items())),
-        *(request.outputs, sorted(request.require), float(request.limits.time)),
-        *([entry] if entry else []),
+    parts: tuple[object, ...] = (
+        request.language,
+        request.code,
+        request.argv,
+        request.backend,
+        request.cwd,
+        request.workspace,
+        request.project,
+        request.stdin,
+        sorted(request.env.items()),
+        sorted(request.files.items()),
+        request.outputs,
+        sorted(request.require),
+        float(request.limits.time),
     )
+    if entry:
+        parts = (*parts, entry)
     return hashlib.sha256(ascii(parts).encode()).hexdigest()
 
 
@@ -204,12 +218,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def encoded(self) -> bytes:
-        """All of it: what `decode` makes the same policy of."""
+        """The whole policy as JSON, for `decode`."""
         return msgspec.json.encode((self.name, self.rules, self.permits), order="deterministic")
 
     @classmethod
     def decode(cls, data: bytes) -> Policy:
-        """A policy as it was. Raises `PolicyError` for what is none, or none that this version understands."""
+        """The policy that `encoded` gave. Raises `PolicyError` for data that this version can't read."""
         try:
             name, rules, permits = msgspec.json.decode(data, type=tuple[str, tuple[Rule, ...], tuple[Permit, ...]])
         except msgspec.DecodeError as error:
@@ -235,7 +249,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def _by_text(self) -> dict[str, list[Permit]]:
-        """There may be hundreds of permits, and one request needs a few of them."""
+        """Permits by text: there may be hundreds, and one request needs a few of them."""
         return _grouped((permit.text, permit) for permit in self.permits if not permit.sha256)
 
     @functools.cached_property
@@ -267,8 +281,7 @@ def load(
 ) -> Policy:
     """The rules of a built-in pack plus `rules`, with the decisions of some of them changed by id.
 
-    `time` is how many seconds a run may have by the word of whoever owns the configuration: up to there the built-in
-    rules don't mind.
+    `time`: the seconds that the configuration allows a run; the built-in rules object only above that.
 
     Raises `PolicyError` for an unknown pack or id, and for a rule that can't work or contradicts its examples. The
     built-in rules' own examples are checked by the test suite, not on every start.
@@ -293,7 +306,7 @@ def load(
                 why=f"the pack {pack!r} and your own rules don't have it",
                 next=_nearest(rule_id, chosen),
             )
-        # Somebody has said so of this rule: then it is so wherever the request runs.
+        # A decision by the owner holds wherever the request runs.
         chosen[rule_id] = msgspec.structs.replace(chosen[rule_id], decision=decision, touches=())
     return Policy(name=pack, rules=tuple(chosen.values()), permits=tuple(permits))
 

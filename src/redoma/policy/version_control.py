@@ -6,29 +6,25 @@ import ast
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from ..models import Request
-from .evaluate import facts_of
-from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait
+from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait, names
+from .options import Item, grammar_of, walk
+from .reading import Reading
 
 PROGRAMS = frozenset({"git", "hg"})
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_LOOKING = _names("""
+_LOOKING = names("""
     annotate archive blame branch cat cat-file check-attr check-ignore check-mailmap cherry config count-objects
     describe diff diff-files diff-index diff-tree files for-each-ref format-patch fsck grep help id identify log
     ls-files ls-remote ls-tree manifest merge-base name-rev patch-id range-diff reflog remote rev-list rev-parse root
     shortlog show show-branch show-ref status summary var verify-commit verify-tag version whatchanged
 """)
-_VALUED = _names("-C -c --git-dir --work-tree --namespace --exec-path --config-env --attr-source -R --cwd")
-"""Options before the command's own name that take the next word."""
 _CHOOSING = ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--bare")
-"""Those of them that say which repository it is, and how it is set."""
+"""The options before the command's own name that say which repository it is, and how it is set."""
 _STAYING = re.compile(
     r"(?:!|\{|then|do|else|time|builtin|command|exec|nohup|nice|ionice|chrt|taskset|setsid|stdbuf|unbuffer|g?timeout|env"
     r"|env -S|flock|chronic|prlimit|watch|xargs|find -(?:exec|ok)|eval|(?:ba|da|z|k|a)?sh(?: -c)?)\Z"
@@ -66,7 +62,7 @@ def version_control(request: Request) -> Found:
     if request.language not in ("command", "bash", "python"):
         return Found([], "")
     try:
-        facts = facts_of(request)
+        facts = Reading(request).facts()
     except Exception as error:
         raise Unreadable from error
     commands = [
@@ -84,34 +80,32 @@ def version_control(request: Request) -> Found:
 def only_looks(command: Command) -> bool:
     """Whether it leaves the repository as it is, but for what Git remembers of the files. True where nobody can tell:
     what only looks is kept to itself."""
-    name = next(iter(command.args[len(leading(command.args)) :]), UNKNOWN)
+    name = next(iter(_after_options(command)), UNKNOWN)
     return name in _LOOKING or UNKNOWN in name
 
 
 def may_enter_submodules(command: Command) -> bool:
     """Whether it has options, or words that may be one, by which Git looks into repositories that the index lacks."""
-    words = command.args[len(leading(command.args)) + 1 :]
+    words = _after_options(command)[1:]
     options = words[: words.index("--")] if "--" in words else words
     return any(word.startswith(("--sub", "--recu", UNKNOWN)) or _GLOB.match(word) for word in options)
 
 
-def leading(args: Sequence[str]) -> Sequence[str]:
-    """The options before the command's own name, with their values."""
-    at = 0
-    while at < len(args) and args[at].startswith("-"):
-        at += 2 if args[at] in _VALUED else 1
-    return args[:at]
+def _leading(command: Command) -> list[Item]:
+    """The options before the command's own name."""
+    items, args = walk(command.args, grammar_of(command.name)), command.args
+    return list(takewhile(lambda item: item.option is not None or args[item.at] == "-", items))
 
 
-def choosing(args: Sequence[str]) -> list[str]:
+def _after_options(command: Command) -> Sequence[str]:
+    items = _leading(command)
+    return command.args[items[-1].after if items else 0 :]
+
+
+def choosing(command: Command) -> list[str]:
     """Those of the leading options that choose the repository and its settings, with their values."""
-    chosen: list[str] = []
-    words = iter(leading(args))
-    for word in words:
-        value = [next(words, "")] if word in _VALUED else []
-        if word.partition("=")[0] in _CHOOSING:
-            chosen += [word, *value]
-    return chosen
+    chosen = [item for item in _leading(command) if command.args[item.at].partition("=")[0] in _CHOOSING]
+    return [word for item in chosen for word in command.args[item.at : item.after]]
 
 
 def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]) -> Iterator[str]:
@@ -121,15 +115,16 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
     for command in commands:
         if command.name != "git":  # what keeps the others to themselves does so anywhere
             continue
-        places = [command.directory or UNKNOWN, *leading(command.args)]
+        named = _after_options(command)
+        places = [command.directory or UNKNOWN, *command.args[: len(command.args) - len(named)]]
         if any(UNKNOWN in place or _GLOB.search(place) for place in places):
             yield "in which directory git runs is only known when it runs"
-        if UNKNOWN in next(iter(command.args[len(leading(command.args)) :]), ""):
+        if UNKNOWN in next(iter(named), ""):
             yield "which of git's commands it runs is only known when it runs"
         if command.directory and command.directory[0] not in "./~" and _LOOP.search(request.text):
             yield "in which directory git runs is not known where a loop may change it again"
         for wrapper in command.via:
-            found = wrapper.startswith("find ") and (wrapper != command.via[-1] or choosing(command.args))
+            found = wrapper.startswith("find ") and (wrapper != command.via[-1] or choosing(command))
             if found or not _STAYING.match(wrapper):
                 yield f"in which directory {wrapper!a} runs git, or with which variables, can't be told"
     if request.language == "python" and _starts_with_other_variables(request.code):
@@ -178,7 +173,7 @@ def _drops_variables(command: Command) -> bool:
     if command.name not in ("env", "exec"):
         return False
     letters = "iu" if command.name == "env" else "c"
-    options = leading(command.args)
+    options = [command.args[item.at] for item in _leading(command)]
     return any(
         arg == "-" or arg.startswith(("--i", "--u")) or (arg[:2] != "--" and set(arg) & set(letters)) for arg in options
     )

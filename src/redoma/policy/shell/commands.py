@@ -14,28 +14,27 @@ import msgspec
 from msgspec.structs import replace
 
 from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Searched, Trait
-from .clients import DATABASES, takes_statements
 from .interpreters import Code, Run, Script, interpreter
 from .programs import (
     COPIERS,
-    FETCHERS,
+    DATABASES,
     KNOWN_COMMANDS,
     PARTICULAR,
-    SEARCHES,
+    RUNNERS,
     WRITERS,
     copied,
     evaluates_subscript,
     hides_a_command,
-    is_hook,
     is_network_path,
+    plans,
     runs_from_awk,
     spelled_out,
     takes_escapes,
+    takes_statements,
     targets,
 )
-from .runners import RUNNERS, plans
-from .setting import sets_hook
-from .words import Value, Variables, Word, base, handed
+from .variables import SEARCHES, is_hook, sets_hook
+from .words import FETCHERS, Value, Variables, Word, base, handed
 from .wrappers import WRAPPERS, climbs, is_loader, unwrap
 
 MAX_DEPTH = 5

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ..facts import MAX_NAME
-from .prefixes import Prefix, strip
+from ..facts import MAX_NAME, names
+from ..options import Grammar, grammar_of, read_option
 from .words import Word
 
 
@@ -50,58 +50,53 @@ class Script(NamedTuple):
 
 Step = Run | Code | Script
 
+_NUMBER = re.compile(r"-\d+\Z")
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+
+
+def strip(grammar: Grammar, rest: Sequence[Word]) -> list[tuple[Word, ...]]:
+    """The command after a program's own options and operands: all readings, if an option is not in its grammar."""
+    readings: list[tuple[Word, ...]] = []
+    skip, at = grammar.operands, 0
+    while at < len(rest):
+        text = rest[at].text
+        if text == "--":
+            at += 1 + skip
+            break
+        if text.startswith("-") and len(text) > 1:
+            option = read_option(text, grammar)
+            if option.listed or (text.startswith("--") and option.value is not None) or _NUMBER.match(text):
+                at += 2 if option.takes_next else 1
+            else:
+                readings.append(tuple(rest[at + 2 :]))
+                at += 1
+        elif grammar.assignments and ASSIGNMENT.match(text):
+            at += 1
+        elif skip:
+            skip, at = skip - 1, at + 1
+        else:
+            break
+    return [tuple(rest[at:]), *readings]
+
 
 # The `sh` family reads options in the same way; what comes after `-c` is its first operand.
 _SHELLS = re.compile(r"(?:r?bash|sh|dash|ash|zsh|[mpo]?ksh(?:93)?|fish|yash|posh|lksh)(?:-?\d[\d.]*)?\Z")
 _PYTHONS = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)*)?w?t?\Z")
 
-# Interpreters whose code we don't read: the options that carry code, and those that take some other value.
-_OTHERS: dict[str, tuple[str, str]] = {
-    "perl": ("e E", "I"),
-    "ruby": ("e", "I r C E F K"),
-    "node": ("e p eval print", "r require import loader C conditions"),
-    "nodejs": ("e p eval print", "r require"),
-    "bun": ("e p eval print", "r preload"),
-    "php": ("r B R E", "d c f z S t"),
-    "lua": ("e", "l"),
-    "luajit": ("e", "l j"),
-    "tclsh": ("", ""),
-    "wish": ("", ""),
-    "expect": ("c", "f"),
-    "Rscript": ("e", ""),
-    "R": ("e", "f"),
-    "julia": ("e E eval print", "L load"),
-    "osascript": ("e", "l"),
-    "pwsh": ("c Command EncodedCommand", "f File"),
-    "powershell": ("c Command EncodedCommand", "f File"),
-    "elixir": ("e eval", "r"),
-    "erl": ("eval", "s"),
-    "ghc": ("e", ""),
-    "groovy": ("e", ""),
-    "scala": ("e", ""),
-    "guile": ("c", "l s"),
-    "sbcl": ("eval", "load"),
-    "emacs": ("eval", "l f load"),
-    "m4": ("", ""),
-    "csh": ("c", ""),
-    "tcsh": ("c", ""),
-    "tsx": ("e p eval print", "r require import"),
-    "ts-node": ("e p eval print", "r require P project"),
-    # Those below are mostly talked to, and do what they are told.
-    "ipython": ("c", "m profile"),
-    "irb": ("", "r I"),
-    "pry": ("e", "r I"),
-    "iex": ("e eval", "S r"),
-    "ghci": ("e", ""),
-    "jshell": ("", ""),
-    "octave": ("eval", "p path"),
-    "gnuplot": ("e", ""),
-    "ocaml": ("e", "I"),
-    "swipl": ("g t", "s f"),
-    "deno": ("", ""),
+_CODE: dict[str, str] = {
+    **dict.fromkeys(names("ruby lua luajit Rscript R osascript ghc groovy scala pry ghci gnuplot ocaml"), "e"),
+    **dict.fromkeys(names("tclsh wish m4 irb jshell deno"), ""),
+    **dict.fromkeys(names("node nodejs bun tsx ts-node"), "e p eval print"),
+    **dict.fromkeys(names("expect guile csh tcsh ipython"), "c"),
+    **dict.fromkeys(names("pwsh powershell"), "c Command EncodedCommand"),
+    **dict.fromkeys(names("erl sbcl emacs octave"), "eval"),
+    **dict.fromkeys(names("elixir iex"), "e eval"),
+    "perl": "e E",
+    "php": "r B R E",
+    "julia": "e E eval print",
+    "swipl": "g t",
 }
-
-
+"""Interpreters whose code we don't read, with the options that carry it."""
 _LOADS = frozenset({"r", "require", "import", "loader", "preload", "l", "L", "load", "s", "f", "File"})
 """Of these options, those whose value is a file that is run first, or is the program."""
 _START_UPS = {
@@ -133,7 +128,7 @@ def _language(name: str) -> str | None:
         return "shell"
     if _PYTHONS.match(name):
         return "python"
-    return "other" if name in _OTHERS else None
+    return "other" if name in _CODE else None
 
 
 _remembered_language = functools.lru_cache(maxsize=1024)(_language)
@@ -212,7 +207,7 @@ def _python_module(module: str, rest: list[Word]) -> Iterator[Step]:
     elif module in ("code", "pdb", "asyncio"):
         yield Script("other", None, via)
     elif module in ("cProfile", "profile", "trace"):
-        for command in strip(Prefix("m t T l g count trace", "o s f C outfile sort file coverdir"), rest):
+        for command in strip(grammar_of(via), rest):
             if any(word.text == "-m" for word in rest[: len(rest) - len(command)]):
                 yield Run(command, via)
             elif command:
@@ -220,7 +215,7 @@ def _python_module(module: str, rest: list[Word]) -> Iterator[Step]:
 
 
 def _other(name: str, rest: list[Word]) -> Iterator[Step]:
-    code, values = (options.split() for options in _OTHERS[name])
+    code, values = _CODE[name].split(), grammar_of(name).values
     if name == "deno" and rest and rest[0].text in ("run", "serve", "test", "bench"):
         rest = rest[1:]
     at, found = 0, False

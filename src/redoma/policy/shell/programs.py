@@ -5,87 +5,26 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from ..facts import UNKNOWN
+from ..facts import UNKNOWN, names
+from ..options import given, grammar_of, operands, values_of, walk
+from .variables import TAME_PROGRAMS
+from .words import Word, value_of
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-FETCHERS = _names(
-    "curl wget fetch aria2c http https httpie lynx links w3m nc ncat netcat socat telnet ftp tftp scp sftp ssh "
-    "base64 base32 basenc xxd openssl gunzip zcat bunzip2 bzcat unxz xzcat unzstd zstdcat uudecode gpg hexdump od "
-    "dig nslookup host GET lwp-request"
-)
-"""Programs that bring text from outside, or make readable text out of what a reviewer can't read."""
+_Targets = Callable[[Sequence[str]], list[str]]
 
 # Redefining one of these makes a script do other than what it says. Names that projects like to give their own
 # steps (test, install, help …) are not in it: such a function is judged by its body.
-KNOWN_COMMANDS = _names(
+KNOWN_COMMANDS = names(
     "alias awk bash break builtin cat cd chmod chown command cp curl cut date dd declare docker echo egrep env "
     "eval exec exit export false fgrep find git grep head id kill local ln ls make mkdir mktemp mv node npm perl "
     "pip pip3 popd printf ps pushd pwd python python3 read readonly return rm rmdir sed set sh shift sleep sort "
     "source ssh su sudo tail tar tee touch tr trap true type umask uname unalias unset wget which xargs"
 )
 
-_HOOKS = re.compile(
-    r"(?:LD_(?:PRELOAD|AUDIT|LIBRARY_PATH)|DYLD_\w+|BASH_ENV|BASH_CMDS|BASH_ALIASES|BASH_FUNC_.*|PROMPT_COMMAND|PS[0-4]"
-    r"|SHELLOPTS|BASHOPTS|PATH|IFS|ENV|GIT_(?:SSH|SSH_COMMAND|PAGER|EDITOR|SEQUENCE_EDITOR|EXTERNAL_DIFF|ASKPASS"
-    r"|PROXY_COMMAND|EXEC_PATH|TEMPLATE_DIR|CONFIG.*)|PAGER|MANPAGER|SYSTEMD_PAGER|EDITOR|VISUAL|BROWSER|LESSOPEN"
-    r"|LESSCLOSE|SSH_ASKPASS|SUDO_ASKPASS|PYTHON(?:STARTUP|HOME|INSPECT|BREAKPOINT)|PERL5(?:OPT|LIB|DB)|RUBY(?:OPT|LIB)"
-    r"|NODE_OPTIONS|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|MAKEFILES|MAKEFLAGS|GCONV_PATH|HOSTALIASES|RSYNC_RSH|CVS_RSH"
-    r"|TAR_OPTIONS|GREP_OPTIONS|FPATH|ZDOTDIR|CDPATH|PYTHON(?:USERBASE|PLATLIBDIR|EXECUTABLE|PYCACHEPREFIX)|PERLLIB"
-    r"|NODE_PATH|LUA_(?:INIT|C?PATH)\w*|R_(?:PROFILE|ENVIRON)(?:_USER)?|PHPRC|PHP_INI_SCAN_DIR|RIPGREP_CONFIG_PATH|WGETRC"
-    r"|LESSKEY\w*|LESSEDIT|VIMINIT|EXINIT|PSQLRC|PSQL_(?:EDITOR|PAGER)|SVN_(?:SSH|EDITOR)|HGRCPATH|HG(?:EDITOR|MERGE)"
-    r"|JDK_JAVA_OPTIONS|RUSTC(?:_WORKSPACE)?_WRAPPER|OPENSSL_(?:CONF|ENGINES|MODULES)|BASH_LOADABLES_PATH|FCEDIT"
-    r"|(?:SUDO|SYSTEMD|KUBE)_EDITOR|KUBECTL_EXTERNAL_DIFF|RSYNC_CONNECT_PROG|SSH_(?:SK_HELPER|PKCS11_HELPER))\Z"
-)
-SEARCHES = ("PATH", "PYTHONPATH")
-"""Variables that say where programs and modules are looked for."""
-_TAME_PROGRAMS = frozenset(
-    {"", "cat", "less", "more", "true", ":", "vi", "vim", "nvim", "nano", "emacs", "code --wait"}
-)
-_TAME_PATH = re.compile(
-    r"(?:/(?:usr|bin|sbin|opt|snap)(?:/[\w.+-]+)*"
-    r"|~/(?:\.local/bin|bin|\.cargo/bin|go/bin|\.npm-global/bin|\.pyenv/(?:bin|shims)))/?\Z"
-)
-
-
-def may_be_hook(name: str) -> bool:
-    """Whether some value of this variable makes innocent commands run something else."""
-    return _HOOKS.match(name) is not None
-
-
-def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
-    """Whether setting this variable makes later, innocent commands run something else.
-
-    `raw` is the value as written, to see that `$PATH` itself comes first; `reader` is the command it is set for.
-    """
-    if not may_be_hook(name):
-        return False
-    if name == "IFS":
-        # White space only splits in fewer places than we assume, and `IFS= read` is how lines are read.
-        return bool(value.strip(" \t\n")) and reader not in ("read", "mapfile", "readarray")
-    if name == "PATH":
-        parts = re.sub(r"\$\{?PATH\}?", "/usr", raw.strip("\"'")).split(":")
-        own = raw.strip("\"'").startswith(("$PATH:", "${PATH}:"))
-        return not own and not all(_TAME_PATH.match(re.sub(r"\A\$\{?HOME\}?", "~", part)) for part in parts)
-    if name == "ENV":
-        return "/" in value or "$(" in value or "`" in value
-    if name == "NODE_OPTIONS":
-        return re.search(r"-r\b|--require|--import|-loader|--inspect|--env-file|--openssl|\0", value) is not None
-    if name == "MAKEFLAGS":
-        return re.fullmatch(r"-j ?\S*", value) is None
-    if name == "PS4" or name.startswith("PS"):
-        return "$(" in value or "`" in value or UNKNOWN in value
-    if name.endswith(("PAGER", "EDITOR")) or name in ("VISUAL", "BROWSER"):
-        return value not in _TAME_PROGRAMS
-    return name != "GREP_OPTIONS" or "-f" in value
-
-
-_SYSTEM = tuple(sorted(_names("bin boot dev etc home lib lib64 opt proc root run sbin srv sys usr var")))
+_SYSTEM = tuple(sorted(names("bin boot dev etc home lib lib64 opt proc root run sbin srv sys usr var")))
 
 
 def spelled_out(path: str) -> list[str]:
@@ -102,70 +41,32 @@ def is_network_path(path: str) -> bool:
     return path.startswith(("/dev/tcp/", "/dev/udp/"))
 
 
-def _operands(args: Sequence[str], values: str = "") -> list[str]:
-    """Arguments that are not options; `values` lists the single-letter options that take the next one."""
-    out: list[str] = []
-    skip = plain = False
-    for arg in args:
-        if skip:
-            skip = False
-        elif plain or not arg.startswith("-") or arg == "-":
-            out.append(arg)
-        elif arg == "--":
-            plain = True
-        elif not arg.startswith("--") and len(arg) > 1 and arg[-1] in values:
-            skip = True
-    return out
-
-
-_BUNDLE = re.compile(r"-[A-Za-z]+\Z")
-
-
-def _option(args: Sequence[str], *names: str) -> list[str]:
-    """Values of an option, in the forms `-o x`, `-ox`, `--output x` and `--output=x`."""
-    out: list[str] = []
-    for at, arg in enumerate(args):
-        if not arg.startswith("-"):
-            continue
-        for name in names:
-            if arg == name and at + 1 < len(args):
-                out.append(args[at + 1])
-            elif name.startswith("--") and arg.startswith(name + "="):
-                out.append(arg[len(name) + 1 :])
-            elif not name.startswith("--") and arg != name and not arg.startswith("--"):
-                if arg.startswith(name):
-                    out.append(arg[2:])
-                elif arg.endswith(name[1]) and at + 1 < len(args) and _BUNDLE.match(arg):
-                    out.append(args[at + 1])
-    return out
-
-
 def _destination(args: Sequence[str]) -> list[str]:
     """cp, install, ln: the last operand, or the value of -t; and what is made in it if that is a directory."""
-    operands, given = _operands(args, "mogSt"), _option(args, "-t", "--target-directory")
-    sources, places = (operands, given) if given else (operands[:-1], operands[-1:])
+    named, given = operands(args, grammar_of("cp")), values_of(args, "-t", "--target-directory")
+    sources, places = (named, given) if given else (named[:-1], named[-1:])
     directories = [place.rstrip("/") for place in places if given or place.endswith("/")]
     return places + [f"{place}/{posixpath.basename(source)}" for place in directories for source in sources]
 
 
-COPIERS = _names("cp ln install mv")
+COPIERS = names("cp ln install mv")
 
 
 def copied(args: Sequence[str]) -> tuple[str, str] | None:
     """The source and the new path, where a copier has one of each."""
-    operands = _operands(args, "mogSt")
-    return (operands[0], operands[1]) if len(operands) == 2 else None
+    named = operands(args, grammar_of("cp"))
+    return (named[0], named[1]) if len(named) == 2 else None
 
 
 def _moved(args: Sequence[str]) -> list[str]:
     """mv: where to, and what is no longer there."""
-    return list(dict.fromkeys([*_operands(args, "St"), *_destination(args)]))
+    return list(dict.fromkeys([*operands(args, grammar_of("mv")), *_destination(args)]))
 
 
 def _in_place(args: Sequence[str]) -> list[str]:
     """`sed -i`: every operand, the script included when it wasn't given with -e (a script is no path, so harmless)."""
     if any(re.match(r"-[A-Za-z]*i|--in-place", arg) for arg in args):
-        return _operands(args, "ef")
+        return operands(args, grammar_of("sed"))
     return []
 
 
@@ -176,89 +77,75 @@ def _tar_targets(args: Sequence[str]) -> list[str]:
     """Extracting writes where -C says, creating writes the archive."""
     letters = "".join([arg for arg in args[:2] if _TAR_LETTERS.match(arg)])
     if "x" in letters or any(re.match(r"-[A-Za-z]*x|--(?:extract|get)\Z", arg) for arg in args):
-        return _option(args, "-C", "--directory", "--one-top-level")
+        return values_of(args, "-C", "--directory", "--one-top-level")
     bundled = args[1:2] if args and _TAR_BUNDLE.match(args[0]) else []
-    return [*bundled, *_option(args, "-f", "--file")]
+    return [*bundled, *values_of(args, "-f", "--file")]
 
 
 def _git_targets(args: Sequence[str]) -> list[str]:
     if args[:1] == ("clone",):
-        return _operands(args[1:], "bocjun")[1:2]
+        return operands(args[1:], grammar_of("git clone"))[1:2]
     if args[:1] == ("init",) or args[:2] == ("worktree", "add"):
-        return _operands(args[1 if args[0] == "init" else 2 :], "bB")[:1]
+        return operands(args[1 if args[0] == "init" else 2 :], grammar_of("git init"))[:1]
     short = ("-o", "--output-directory") if {"archive", "format-patch"} & set(args) else ()
-    return _option(args, "--output", *short)
+    return values_of(args, "--output", *short)
 
 
 def _compressed(args: Sequence[str]) -> list[str]:
     """`gzip f` puts f.gz in the place of f, unless it only prints, tests or lists."""
     if any(re.match(r"-[A-Za-z0-9]*[ctl]|--(?:stdout|to-stdout|test|list)\Z", arg) for arg in args):
         return []
-    return _operands(args, "So")
+    return operands(args, grammar_of("gzip"))
 
 
-_TARGETS: dict[str, Callable[[Sequence[str]], list[str]]] = {
-    "tee": _operands,
-    "sponge": _operands,
-    "cp": _destination,
-    "install": _destination,
-    "ln": _destination,
+def _all(program: str = "") -> _Targets:
+    """Every operand."""
+    grammar = grammar_of(program)
+    return lambda args: operands(args, grammar)
+
+
+def _from(start: int, end: int | None = None, program: str = "") -> _Targets:
+    """Some of the operands."""
+    grammar = grammar_of(program)
+    return lambda args: operands(args, grammar)[start:end]
+
+
+def _values(*options: str) -> _Targets:
+    """The values of these options."""
+    return lambda args: values_of(args, *options)
+
+
+_TARGETS: dict[str, _Targets] = {
+    **dict.fromkeys(names("tee sponge rmdir rm unlink srm ed ex"), _all()),
+    **{name: _all(name) for name in names("truncate fallocate touch mkdir shred mkfifo setfacl")},
+    **dict.fromkeys(names("cp install ln"), _destination),
     "mv": _moved,
-    "rsync": lambda args: _operands(args, "efBMT")[-1:],
-    "scp": lambda args: _operands(args, "cFiJloPSX")[-1:],
+    **dict.fromkeys(names("sed gsed perl ruby"), _in_place),
+    "rsync": _from(-1, program="rsync"),
+    "scp": _from(-1, program="scp"),
     "dd": lambda args: [arg[3:] for arg in args if arg.startswith("of=")],
-    "sed": _in_place,
-    "gsed": _in_place,
-    "perl": _in_place,
-    "ruby": _in_place,
-    "truncate": lambda args: _operands(args, "srIo"),
-    "fallocate": lambda args: _operands(args, "lo"),
-    "touch": lambda args: _operands(args, "drt"),
-    "mkdir": lambda args: _operands(args, "m"),
-    "rmdir": _operands,
-    "rm": _operands,
-    "unlink": _operands,
-    "shred": lambda args: _operands(args, "ns"),
-    "srm": _operands,
-    "mkfifo": lambda args: _operands(args, "m"),
-    "mknod": lambda args: _operands(args, "m")[:1],
-    "chmod": lambda args: _operands(_without_mode(args))[1:] or _operands(args)[1:],
-    "chown": lambda args: _operands(args)[1:],
-    "chgrp": lambda args: _operands(args)[1:],
-    "chattr": lambda args: _operands(args)[1:],
-    "setfacl": lambda args: _operands(args, "mxMXb"),
-    "patch": lambda args: _operands(args, "pidDo")[:1] + _option(args, "-o", "--output", "-d", "--directory"),
-    **dict.fromkeys(("tar", "gtar", "bsdtar"), _tar_targets),
-    "cpio": lambda args: _option(args, "-D", "--directory"),
-    "mktemp": lambda args: _option(args, "-p", "--tmpdir"),
-    "unzip": lambda args: _option(args, "-d"),
-    "zip": lambda args: _operands(args, "bnPtxi")[:1],
-    "7z": lambda args: _option(args, "-o"),
-    "curl": lambda args: _option(args, "-o", "--output", "--output-dir", "-D", "--dump-header", "-c", "--cookie-jar"),
-    "wget": lambda args: _option(args, "-O", "--output-document", "-P", "--directory-prefix", "-o", "--output-file"),
-    "sort": lambda args: _option(args, "-o", "--output"),
-    "gcc": lambda args: _option(args, "-o"),
-    "cc": lambda args: _option(args, "-o"),
-    "g++": lambda args: _option(args, "-o"),
-    "clang": lambda args: _option(args, "-o"),
-    "go": lambda args: _option(args, "-o"),
-    "gpg": lambda args: _option(args, "-o", "--output"),
-    "openssl": lambda args: _option(args, "-out"),
-    "ssh-keygen": lambda args: _option(args, "-f"),
-    "find": lambda args: [
-        args[at + 1] for at in range(len(args) - 1) if args[at] in ("-fprint", "-fprint0", "-fprintf", "-fls")
-    ],
-    "ed": _operands,
-    "ex": _operands,
-    "xxd": lambda args: _operands(args, "lcgos")[1:2],
-    "split": lambda args: _operands(args, "abClnt")[1:],
+    "mknod": _from(0, 1, "mknod"),
+    "chmod": lambda args: _from(1)(_without_mode(args)) or _from(1)(args),
+    **dict.fromkeys(names("chown chgrp chattr"), _from(1)),
+    "patch": lambda args: _from(0, 1, "patch")(args) + values_of(args, "-o", "--output", "-d", "--directory"),
+    **dict.fromkeys(names("tar gtar bsdtar"), _tar_targets),
+    "cpio": _values("-D", "--directory"),
+    "mktemp": _values("-p", "--tmpdir"),
+    "zip": _from(0, 1, "zip"),
+    "xxd": _from(1, 2, "xxd"),
+    "uniq": _from(1, 2, "uniq"),
+    "split": _from(1, program="split"),
+    "unzip": _values("-d"),
+    "7z": _values("-o"),
+    "curl": _values("-o", "--output", "--output-dir", "-D", "--dump-header", "-c", "--cookie-jar"),
+    "wget": _values("-O", "--output-document", "-P", "--directory-prefix", "-o", "--output-file"),
+    **dict.fromkeys(names("sort gpg shuf iconv strace time"), _values("-o", "--output")),
+    **dict.fromkeys(names("gcc cc g++ clang go"), _values("-o")),
+    "openssl": _values("-out"),
+    "ssh-keygen": _values("-f"),
+    "find": _values("-fprint", "-fprint0", "-fprintf", "-fls"),
     "git": _git_targets,
-    "shuf": lambda args: _option(args, "-o", "--output"),
-    "iconv": lambda args: _option(args, "-o", "--output"),
-    "strace": lambda args: _option(args, "-o", "--output"),
-    "time": lambda args: _option(args, "-o", "--output"),
-    "uniq": lambda args: _operands(args, "fsw")[1:2],
-    **dict.fromkeys(("gzip", "gunzip", "bzip2", "bunzip2", "xz", "unxz", "zstd", "unzstd", "lzma"), _compressed),
+    **dict.fromkeys(names("gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd lzma"), _compressed),
 }
 
 
@@ -290,11 +177,11 @@ def _git_hides(args: Sequence[str]) -> bool:
         after = args[at + 1] if at + 1 < len(args) else ""
         if arg in ("-c", "--config", "--config-env") or arg.startswith("--config="):
             key, _, value = (arg.partition("=")[2] if "=" in arg else after).partition("=")
-            if (_GIT_KEYS.match(key) and value not in _TAME_PROGRAMS) or UNKNOWN in key:
+            if (_GIT_KEYS.match(key) and value not in TAME_PROGRAMS) or UNKNOWN in key:
                 return True
         if arg == "config" and not {"--get", "--get-all", "--list", "-l", "--unset", "get", "list"} & set(args):
             keys = [each for each in args[at + 1 :] if not each.startswith("-") and each != "set"]
-            if len(keys) > 1 and _GIT_KEYS.match(keys[0]) and keys[1] not in _TAME_PROGRAMS and not _is_store(keys):
+            if len(keys) > 1 and _GIT_KEYS.match(keys[0]) and keys[1] not in TAME_PROGRAMS and not _is_store(keys):
                 return True
         # Git takes any prefix of a long option that is unique.
         if re.match(r"--upl|--rece|--exec-p|--exec=|--open-f|--ext-d", arg) and "rebase" not in args:
@@ -329,12 +216,12 @@ def _any(pattern: str) -> Callable[[Sequence[str]], bool]:
 
 
 def _editor(args: Sequence[str]) -> bool:
-    given = [*_option(args, "-c", "--cmd", "-s", "-S"), *(arg for arg in args if arg.startswith("+"))]
+    given = [*values_of(args, "-c", "--cmd", "-s", "-S"), *(arg for arg in args if arg.startswith("+"))]
     return any(_SHELL_OUT.search(each) or UNKNOWN in each for each in given)
 
 
 def _sed(args: Sequence[str]) -> bool:
-    scripts = _option(args, "-e", "--expression") or _operands(args, "f")[:1]
+    scripts = values_of(args, "-e", "--expression") or operands(args, grammar_of("sed"))[:1]
     return "--sandbox" not in args and any(_SED_RUNS.search(script) for script in scripts)
 
 
@@ -348,17 +235,17 @@ _TAME_COMPRESSORS = r"(?:gzip|pigz|bzip2|pbzip2|xz|pixz|zstd|zstdmt|lz4|lzma|lzi
 
 
 def _tar(args: Sequence[str]) -> bool:
-    programs = _option(args, "--use-compress-program", "--use-compress-prog", "-I")
+    programs = values_of(args, "--use-compress-program", "--use-compress-prog", "-I")
     return _tar_runs(args) or any(not re.match(_TAME_COMPRESSORS, program) for program in programs)
 
 
 def _rsync(args: Sequence[str]) -> bool:
-    shells = _option(args, "-e", "--rsh")
+    shells = values_of(args, "-e", "--rsh")
     return _any(r"--rsync-path")(args) or any(not re.match(r"ssh\b", s) or "ProxyCommand" in s for s in shells)
 
 
 def _make(args: Sequence[str]) -> bool:
-    given = _option(args, "-f", "--file", "--makefile")
+    given = values_of(args, "-f", "--file", "--makefile")
     return _any(r"SHELL=|\.SHELLFLAGS=|--eval")(args) or any(path == "-" or path.startswith("/dev/") for path in given)
 
 
@@ -425,8 +312,8 @@ def hides_a_command(name: str, args: Sequence[str]) -> bool:
     return name in _HIDING and _HIDING[name](args)
 
 
-_ESCAPING = _names("ed ex vi vim dc ftp mail gdb")
-_AWKS = _names("awk gawk mawk nawk")
+_ESCAPING = names("ed ex vi vim dc ftp mail gdb")
+_AWKS = names("awk gawk mawk nawk")
 
 
 def takes_escapes(name: str) -> bool:
@@ -442,12 +329,12 @@ def runs_from_awk(name: str, args: Sequence[str]) -> bool:
     if any(map(_AWK_RUNS.search, args)):
         return True
     from_file = any(arg.startswith(("-f", "--file")) for arg in args)
-    return not from_file and next(iter(_operands(args, "Fvi")), "") == UNKNOWN
+    return not from_file and next(iter(operands(args, grammar_of("awk"))), "") == UNKNOWN
 
 
 SUBSCRIPT = re.compile(r"\w\[[^\]]*(?:\$\(|`)")
 """A subscript that runs something, wherever the name it belongs to is evaluated."""
-_EVALUATORS = _names("test [ let declare typeset local export readonly read printf unset mapfile readarray wait")
+_EVALUATORS = names("test [ let declare typeset local export readonly read printf unset mapfile readarray wait")
 
 
 def evaluates_subscript(name: str, args: Sequence[str]) -> bool:
@@ -457,3 +344,115 @@ def evaluates_subscript(name: str, args: Sequence[str]) -> bool:
 
 PARTICULAR = _EVALUATORS | _AWKS | _ESCAPING | frozenset(_HIDING)
 """Every name that one of the questions above may answer yes for."""
+
+
+# Database clients
+
+DATABASES = names("""
+    psql mysql mariadb sqlite3 sqlite mongosh mongo redis-cli valkey-cli sqlcmd sqlplus clickhouse clickhouse-client
+    cqlsh duckdb influx pgcli mycli usql bq
+""")
+"""Clients that take statements on standard input as well as in an option."""
+_STATEMENTS = {
+    "psql": ("-c", "--command"),
+    "mysql": ("-e", "--execute"),
+    "mariadb": ("-e", "--execute"),
+    "sqlite3": 1,
+    "redis-cli": 0,
+}
+"""Where the statements are: in these options, or in the operands after so many others."""
+_FROM_ELSEWHERE = re.compile(r"(?i)\\|\bsource\b")
+"""A statement that reads others: `\\i -`, `source /dev/stdin`."""
+
+
+def takes_statements(name: str, args: Sequence[str]) -> bool:
+    """Whether a client obeys its input: not where everything it is to do stands on its command line.
+
+    An option that isn't known here may take the next word, whatever that looks like, so then nothing is sure.
+    """
+    if name not in DATABASES:
+        return False
+    if name not in _STATEMENTS or UNKNOWN in "".join(args):
+        return True
+    if args[:1] in (("--version",), ("--help",)):
+        return False
+    places, stated, others = _STATEMENTS[name], False, 0
+    for item in walk(args, grammar_of(name)):
+        if item.option is None:
+            others += 1
+        elif not item.option.listed:
+            return True
+        elif isinstance(places, tuple) and item.option.name in places:
+            stated = True
+            if _FROM_ELSEWHERE.search(item.value or ""):
+                return True
+        elif (item.value or "").startswith("-"):
+            return True
+    return not (stated or (isinstance(places, int) and others > places))
+
+
+# Programs that run what a file of the project says
+
+
+class Runner(NamedTuple):
+    plans: tuple[str, ...] = ()
+    """The files it looks for, where none is named."""
+    named_by: tuple[str, ...] = ()
+    """The options that name one."""
+    enters: tuple[str, ...] = ()
+    """The options that name a directory to begin in."""
+    operands: bool = False
+    """Whether its operands are such files."""
+
+
+_MAKE = Runner(("GNUmakefile", "makefile", "Makefile"), ("-f", "--file", "--makefile"), ("-C", "--directory"))
+_NODE = Runner(("package.json",), (), ("-C", "--prefix", "--cwd", "--dir"))
+_GRADLE = Runner(("build.gradle", "build.gradle.kts", "settings.gradle"), ("-b", "--build-file"), ("-p",))
+_COMPOSE = Runner(
+    ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"),
+    ("-f", "--file"),
+    ("--project-directory",),
+)
+
+RUNNERS: dict[str, Runner] = {
+    **dict.fromkeys(("make", "gmake", "bmake", "remake"), _MAKE),
+    **dict.fromkeys(("npm", "npx", "yarn", "pnpm", "bun", "bunx"), _NODE),
+    "ninja": Runner(("build.ninja",), ("-f",), ("-C",)),
+    "just": Runner(("justfile", "Justfile", ".justfile"), ("-f", "--justfile"), ("-d", "--working-directory")),
+    "task": Runner(("Taskfile.yml", "Taskfile.yaml"), ("-t", "--taskfile"), ("-d", "--dir")),
+    "rake": Runner(("rakefile", "Rakefile", "Rakefile.rb"), ("-f", "--rakefile"), ("-C",)),
+    "invoke": Runner(("tasks.py",), (), ("-r", "--search-root")),
+    "fab": Runner(("fabfile.py",), (), ("-r", "--search-root")),
+    "nox": Runner(("noxfile.py",), ("-f", "--noxfile")),
+    "tox": Runner(("tox.ini", "tox.toml", "pyproject.toml", "setup.cfg"), ("-c", "--conf")),
+    "cargo": Runner(("Cargo.toml", "build.rs"), ("--manifest-path",), ("-C",)),
+    "mvn": Runner(("pom.xml",), ("-f", "--file")),
+    "gradle": _GRADLE,
+    "composer": Runner(("composer.json",), (), ("-d", "--working-dir")),
+    "docker-compose": _COMPOSE,
+    "ansible-playbook": Runner(operands=True),
+    "snakemake": Runner(("Snakefile", "workflow/Snakefile"), ("-s", "--snakefile"), ("-d", "--directory")),
+    "ant": Runner(("build.xml",), ("-f", "-file", "-buildfile")),
+    "cmake": Runner(("CMakeLists.txt",), ("-P",)),
+    "java": Runner((), ("-jar",)),
+    "bats": Runner(operands=True),
+    # What these run is neither one file nor named: hooks, tests, modules of the project.
+    **dict.fromkeys(
+        ("run-parts", "git", "go", "uv", "pytest", "pre-commit", "gunicorn", "uvicorn", "flask", "celery", "alembic"),
+        Runner(),
+    ),
+}
+
+
+def plans(name: str, args: Sequence[Word]) -> Iterator[tuple[Word, str]]:
+    """The files that say what `make`, `npm` and their like will run, each with the directory where it is looked for."""
+    runner = RUNNERS.get(name)
+    if runner is None:
+        return
+    texts = [word.text for word in args]
+    named = [value_of(args, each) for each in given(texts, *runner.named_by)]
+    if runner.operands:
+        named += [word for word in args if not word.text.startswith("-")]
+    place = "/".join(values_of(texts, *runner.enters)) or "."
+    for word in named or map(Word, runner.plans):
+        yield word, place

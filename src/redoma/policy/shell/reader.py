@@ -5,18 +5,39 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..facts import UNKNOWN, Fact, Function, Trait
-from .commands import CHDIR, MAX_DEPTH, Deferred, Feed, Place, Work
-from .hooks import Hooks
-from .programs import KNOWN_COMMANDS, SEARCHES, SUBSCRIPT, is_hook, may_be_hook
-from .redirects import LIVE, redirections
-from .setting import EXPANSION, redirection_sets_hook, refers_to_hook, sum_sets_hook
-from .source import HEREDOC_PATH, Source, position, prepare
-from .text import MAX_FIELDS, expand_braces
-from .words import LINE, UNSURE, Expander, Value, Variables, Word, combinations, command_names, handed, merge
+from ..facts import UNKNOWN, Fact, Function, Searched, Trait
+from .commands import CHDIR, MAX_DEPTH, Commands, Deferred, Feed, Place, Work, normal
+from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_network_path
+from .source import HEREDOC_PATH, Heredoc, Source, parseable, position, prepare
+from .variables import (
+    EXPANSION,
+    SEARCHES,
+    expansion_sets_hook,
+    is_hook,
+    may_be_hook,
+    redirection_sets_hook,
+    refers_to_hook,
+    sum_sets_hook,
+)
+from .words import (
+    LINE,
+    MAX_FIELDS,
+    UNSURE,
+    Expander,
+    Value,
+    Variables,
+    Word,
+    combinations,
+    command_names,
+    echoed,
+    expand_braces,
+    handed,
+    merge,
+)
+from .wrappers import search_roots
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -88,6 +109,11 @@ def parse(data: bytes) -> Node:
 # A name that is not being expanded may be one that is being set: `x=1`, `read x`, `for x in`, `((x++))`.
 _MENTION = re.compile(r"(?<![\w$])(?<!\$\{)([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*):?=")
 _DESCRIPTOR = re.compile(r"(?:\d+|\{\w+\})\Z")
+_DUPLICATED = re.compile(r"(?:\d+-?|-)\Z")
+"""What stands after `>&` to name a descriptor."""
+_PRINTS = re.compile(r"[\\'\"]*(?:echo|printf|cat|tee|find)\b")
+_LIVE = re.compile(r"(?<!\\)(?:\\\\)*(?:\$\(|`|[<>]\()")
+"""The beginning of a substitution."""
 _REDIRECTS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
 _NOT_CODE = frozenset({"raw_string", "comment", "ansi_c_string", "string_content", "heredoc_body"})
 _WORDS = frozenset({"string", "simple_expansion", "concatenation", "command_name"})
@@ -98,7 +124,11 @@ _REFERENCE = re.compile(r"-[A-Za-z]*n")
 _QUOTED_SUBSTITUTION = re.compile(r"'[^']*(?:\$\(|`)|\$'")
 
 
-class _Reader(Hooks):
+def redirections(node: Node) -> list[Node]:
+    return [child for child in node.named_children if child.type.endswith("_redirect")]
+
+
+class _Reader(Commands):
     """One walk over one script."""
 
     def __init__(
@@ -111,7 +141,17 @@ class _Reader(Hooks):
         constants: bool,
         work: Work | None = None,
     ) -> None:
-        super().__init__(source, depth, place, feed, constants=constants, work=work)
+        super().__init__(depth, feed, constants=constants, work=work)
+        self.source = source
+        self.place = place
+        """Where all facts stand, when the script is itself a piece of another one."""
+        self.data = parseable(source.text)
+        self.ascii = source.text.isascii()
+        self.verbatim = self.ascii and len(source.starts) == 1
+        """Whether positions in the text that was parsed are those in the original."""
+        self.functions: set[str] = set()
+        self.summed = 0
+        """Where the last arithmetic that was looked at ends."""
         self.attached: dict[int, list[Node]] = {}
         """Redirections of commands that come further on, by node."""
         self.saved: list[Variables] = []
@@ -133,6 +173,24 @@ class _Reader(Hooks):
             self.trait("shell.environment-hook", self.place or (1, 1, self.source.original[:40]))
         self.walk(parse(self.data))
         self.settle()
+
+    def text(self, node: Node) -> str:
+        if self.ascii:  # offsets in bytes are offsets in characters
+            return self.source.text[node.start_byte : node.end_byte]
+        return self.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
+
+    def at(self, node: Node) -> Place:
+        if self.place is not None:
+            return self.place
+        if self.verbatim:
+            row, column = node.start_point
+            return row + 1, column + 1, self.text(node)[:200]
+        offset = node.start_byte if self.ascii else len(self.data[: node.start_byte].decode("utf-8", "replace"))
+        line, column = self.source.position(offset)
+        return line, column, self.text(node)[:200]
+
+    def expand(self, node: Node) -> Word:
+        return Expander(self.variables).text(node)
 
     def walk(self, root: Node) -> None:
         stack: list[Node | Callable[[], None]] = [root]
@@ -170,7 +228,7 @@ class _Reader(Hooks):
             return children
         if node.is_missing:
             self.trait("shell.parse-error", self.at(node))
-        elif LIVE.search(text := self.text(node)):
+        elif _LIVE.search(text := self.text(node)):
             # A word the parser sees no structure in, which holds a substitution all the same: that is read.
             self.trait("shell.parse-error", self.at(node))
             self.nested("shell", f": {text}", self.at(node), "$(")
@@ -350,6 +408,114 @@ class _Reader(Hooks):
 
         return [enter, *([body] if body is not None else []), leave, *redirects, *rest]
 
+    # Input and output
+
+    def output(self, segment: Node) -> str | None:
+        """What a segment of a pipeline prints, for the few where that is plain to see."""
+        text = self.text(segment)
+        if not _PRINTS.match(text):
+            return None
+        body = segment.child_by_field_name("body") if segment.type == "redirected_statement" else segment
+        if body is None or body.type != "command" or not body.named_children:
+            return None
+        redirects = [*redirections(body), *(redirections(segment) if segment is not body else [])]
+        parts = [child for child in body.named_children if child not in redirects]
+        name = self.text(parts[0]) if parts else ""
+        if name in self.functions:
+            return None
+        if name == "tee" or (name == "cat" and len(parts) == 1):
+            feed = self.redirected(redirects) or self.feed
+            return feed.text if feed else None
+        if redirects and any(self.written(redirects, quiet=True)):
+            return None
+        expander = Expander(self.variables)
+        if name != "find":
+            return echoed(body, expander)
+        words = expander.line(text) if LINE.match(text) else [word for part in parts for word in expander.words(part)]
+        # Not what it prints, but where all of it lies: enough to judge `find / | xargs rm`.
+        return " ".join(search_roots([word.text for word in words[1:]]))
+
+    def redirected(self, redirects: Iterable[Node]) -> Feed | None:
+        """Standard input as redirected here; None when it is not."""
+        feed = None
+        for redirect in redirects:
+            if redirect.type == "herestring_redirect" and redirect.named_children:
+                word = self.expand(redirect.named_children[-1])
+                feed = Feed(word.text + "\n", word.makers)
+            elif redirect.type == "file_redirect" and any(child.type == "<" for child in redirect.children):
+                feed = self.read_from(redirect) or feed
+        return feed
+
+    def read_from(self, redirect: Node) -> Feed | None:
+        destination = redirect.child_by_field_name("destination")
+        if destination is None:
+            return None
+        word = self.expand(destination)
+        if word.text.startswith(HEREDOC_PATH):
+            return self.heredoc(word.text)
+        if word.makers:
+            return Feed(word.content, word.makers)
+        # Like the same file as an operand: only what this script itself wrote there is known, or suspect.
+        path = normal(word.text, self.cwd())
+        text = self.files.get(path, "" if UNKNOWN not in path else None)
+        return Feed(text, file=self.file(word, "script", (), self.at(redirect)))
+
+    def heredoc(self, path: str) -> Feed:
+        """The text of a here-document, with UNKNOWN for what it expands."""
+        document = self.document(path)
+        if document is None:
+            return Feed(None)
+        if not document.expands or not re.search(r"[$`\\]", document.body):
+            return Feed(document.body)
+        if simple := Expander(self.variables).simple(document.body):
+            return Feed(simple.text, simple.makers - {""})
+        root = parse(parseable(document.as_string()))
+        strings = [part for child in root.named_children for part in child.named_children if part.type == "string"]
+        if len(strings) != 1:
+            return Feed(UNKNOWN, command_names(document.body))
+        word = self.expand(strings[0])
+        return Feed(word.text, word.makers - {""})
+
+    def written(self, redirects: Iterable[Node], writer: Node | None = None, *, quiet: bool = False) -> list[str]:
+        """The paths that redirections write to; what is known of their new content is remembered."""
+        paths: dict[str, bool] = {}
+        for redirect in redirects:
+            destination = redirect.child_by_field_name("destination")
+            if redirect.type != "file_redirect" or destination is None:
+                continue
+            operator = next((child.type for child in redirect.children if not child.is_named), "")
+            word = self.expand(destination)
+            if is_network_path(word.text) and not quiet:
+                self.trait("shell.network-redirect", self.at(redirect))
+            if "&" in operator and _DUPLICATED.match(word.text):
+                continue
+            if not quiet:
+                self.defer((Word(":"), word), self.at(redirect), writes=not operator.startswith("<"))
+            if operator.startswith("<"):
+                if not quiet and not word.makers and not word.text.startswith(HEREDOC_PATH):
+                    self.emit(":", (normal(word.text, self.cwd()),), (), (), self.at(redirect))
+                continue
+            paths[normal(word.text, self.cwd())] = operator.endswith(">>")
+        if paths and not quiet:
+            content = self.output(writer) if writer is not None else None
+            self.files.update((path, None if appended else content) for path, appended in paths.items())
+        return list(paths)
+
+    def redirect(self, node: Node) -> Sequence[Node]:
+        """What a here-document runs on the way is read where its redirection stands."""
+        destination = node.child_by_field_name("destination")
+        path = self.text(destination) if destination is not None else ""
+        document = self.document(path) if path.startswith(HEREDOC_PATH) else None
+        if document and document.expands and (_LIVE.search(document.body) or EXPANSION.search(document.body)):
+            self.nested("shell", document.as_string(), self.at(node), "<<")
+        return node.children
+
+    def document(self, path: str) -> Heredoc | None:
+        number = path[len(HEREDOC_PATH) :]
+        if number.isdecimal() and len(number) < 9 and int(number) < len(self.source.heredocs):
+            return self.source.heredocs[int(number)]
+        return None
+
     # Variables
 
     def assignment(self, node: Node) -> Items:
@@ -509,6 +675,34 @@ class _Reader(Hooks):
             if plain and re.match(r"[\w./~-]+\Z", plain[0].text):
                 self.run(plain, at)
         return node.children
+
+    # Arithmetic and expansions that set a variable on the way
+
+    def sum(self, node: Node) -> Sequence[Node]:
+        """Arithmetic. Its parts are parts of the text that was looked at already: a long sum is a deep tree."""
+        if node.end_byte > self.summed:
+            self.summed = node.end_byte
+            self.hook(sum_sets_hook(self.text(node)), node)
+        return node.children
+
+    def compound(self, node: Node) -> Sequence[Node]:
+        return self.sum(node) if self.data.startswith(b"((", node.start_byte) else node.children
+
+    def expansion(self, node: Node) -> Sequence[Node]:
+        self.hook(expansion_sets_hook(self.text(node)), node)
+        return node.children
+
+    def hook(self, found: bool, node: Node) -> None:
+        if found:
+            self.trait("shell.environment-hook", self.at(node))
+
+    def searched(self, name: str, values: Sequence[Value], raw: str, node: Node) -> None:
+        """Programs are looked for elsewhere: beside where they are anyway, if `$PATH` is all that isn't known of it."""
+        own = not re.search(r"[$`]", re.sub(r"\$\{?(?:(?:PYTHON)?PATH|HOME|PWD)\b\}?", "", raw))
+        for value in values:
+            parts = merge(value).text.split(":")
+            path = ":".join(part for part in parts if not own or part != UNKNOWN)
+            self.facts.append(Searched(path=path, modules=name != "PATH", text=self.at(node)[2]))
 
 
 _HANDLERS: Mapping[str, Callable[[_Reader, Node], Items]] = {

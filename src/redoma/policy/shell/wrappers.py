@@ -15,11 +15,11 @@ from itertools import islice, pairwise
 from msgspec.structs import replace
 
 from ..facts import UNKNOWN
-from .interpreters import Code, Run, Script, Step, interpret, interpreter
-from .prefixes import ASSIGNMENT, PAIRS, PREFIXES, Prefix, strip
-from .words import Word, merge
+from ..options import PREFIXES, Grammar, given, grammar_of, walk
+from .interpreters import ASSIGNMENT, Code, Run, Script, Step, interpret, interpreter, strip
+from .words import Word, merge, value_of
 
-_PAIR_HEADS = frozenset(first for first, _ in PAIRS)
+_PAIR_HEADS = frozenset(first for first, space, _ in (name.partition(" ") for name in PREFIXES) if space)
 _LOGIN = re.compile(r"-[AbEeHKknPSsvBfmp]*[il]|--lo")
 LOGIN = "su -l -c"
 """What is inside begins in somebody's home."""
@@ -38,16 +38,16 @@ def unwrap(name: str, args: Sequence[Word], fed: str | None) -> list[Step]:
         return list(interpret(name, language, rest))
     steps: list[Step] = []
     if is_loader(name):
-        steps += [Run(each, "ld.so") for each in strip(Prefix("list verify", "library-path preload audit argv0"), rest)]
+        steps += [Run(each, "ld.so") for each in strip(grammar_of("ld.so"), rest)]
     if special := _SPECIAL.get(name):
         steps += special(rest, fed)
     if name in PREFIXES:
         steps += [Run(each, name, _directory(name, rest, each)) for each in strip(PREFIXES[name], rest) if each]
     if name == "git" or name in _PAIR_HEADS:
         texts = [name, *(word.text for word in rest[:8])]
-        for at, pair in enumerate(pairwise(texts)):
-            if pair in PAIRS and (at == 0 or name == "git"):
-                steps += [Run(each, " ".join(pair)) for each in strip(PAIRS[pair], rest[at + 1 :]) if each]
+        for at, pair in enumerate(map(" ".join, pairwise(texts))):
+            if pair in PREFIXES and (at == 0 or name == "git"):
+                steps += [Run(each, pair) for each in strip(PREFIXES[pair], rest[at + 1 :]) if each]
     return steps
 
 
@@ -73,38 +73,28 @@ def climbs(path: str) -> bool:
     return re.search(r"[^/.]/+\.\.(?:/|\Z)|\.{3,}/+\.\.(?:/|\Z)", path) is not None
 
 
+def _texts(words: Sequence[Word]) -> list[str]:
+    return [word.text for word in words]
+
+
 def _script_file(rest: list[Word], fed: str | None) -> Iterator[Step]:
     """awk and sed: a program from a file, which may be standard input or one that the script wrote."""
-    for at, word in enumerate(rest):
-        if word.text == "--file" or re.match(r"-[A-Za-z]*f\Z", word.text):
-            if at + 1 < len(rest):
-                yield Script("other", rest[at + 1], word.text)
-        elif found := re.match(r"-f|--file=", word.text):
-            yield Script("other", replace(word, text=word.text[found.end() :]), found.group())
+    for each in given(_texts(rest), "-f", "--file"):
+        yield Script("other", value_of(rest, each), each.option)
 
 
 def _su(rest: list[Word], fed: str | None) -> Iterator[Step]:
     via = LOGIN if any(word.text == "-" or _LOGIN.match(word.text) for word in rest) else "su -c"
-    for at, word in enumerate(rest[:-1]):
-        if word.text in ("-c", "--command", "--session-command"):
-            yield Code("shell", rest[at + 1], via)
-    for word in rest:
-        if word.text.startswith("--command="):
-            yield Code("shell", replace(word, text=word.text.partition("=")[2]), via)
+    for each in given(_texts(rest), "-c", "--command", "--session-command"):
+        yield Code("shell", value_of(rest, each), via)
 
 
 def _option_code(*options: str) -> Callable[[list[Word], str | None], Iterator[Step]]:
     """A program that hands the value of an option to a shell."""
 
     def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
-        for at, word in enumerate(rest):
-            option, equals, value = word.text.partition("=")
-            short = re.match(r"-[A-Za-z]+\Z", word.text)
-            if word.text in options or (short and f"-{word.text[-1]}" in options):
-                if at + 1 < len(rest):
-                    yield Code("shell", rest[at + 1], word.text)
-            elif equals and option in options:
-                yield Code("shell", replace(word, text=value), option)
+        for each in given(_texts(rest), *options):
+            yield Code("shell", value_of(rest, each), each.option)
 
     return steps
 
@@ -142,46 +132,32 @@ def _split(text: str) -> list[Word]:
         return [Word(part) for part in text.split()]
 
 
-_XARGS_VALUES = "adEILnPs"
-
-
 def _xargs(rest: list[Word], fed: str | None) -> Iterator[Step]:
     at, marker = 0, ""
-    while at < len(rest) and rest[at].text.startswith("-"):
-        text = rest[at].text
-        if text == "--":
-            at += 1
+    for item in walk(_texts(rest), grammar_of("xargs")):
+        if item.option is None:
             break
-        if text.startswith("--"):
-            option, _, value = text.partition("=")
-            if option == "--replace":
-                marker = value or "{}"
-            at += 2 if not value and option in _XARGS_LONG else 1
-            continue
-        letter = next((letter for letter in text[1:] if letter in _XARGS_VALUES or letter == "i"), "")
-        value = text.partition(letter)[2] if letter else ""
-        if letter == "i":
-            marker = value or "{}"
-        elif letter == "I":
-            marker = value or (rest[at + 1].text if at + 1 < len(rest) else "{}")
-        at += 2 if letter and letter != "i" and not value else 1
+        at = item.after
+        if item.option.name == "-I" or item.option.name in ("-i", "--replace"):
+            marker = item.value or "{}"
+        if item.option.name == "--":
+            break
     command = rest[at:]
     if not command:
         return
-    given = _split(fed) if fed else [Word(UNKNOWN, loose=True)]
+    inputs = _split(fed) if fed else [Word(UNKNOWN, loose=True)]
     if marker:
         joined = fed.strip() if fed is not None and "\n" not in fed.strip() else UNKNOWN
         yield Run(tuple(replace(word, text=word.text.replace(marker, joined)) for word in command), "xargs")
     else:
-        yield Run((*command, *given), "xargs")
+        yield Run((*command, *inputs), "xargs")
 
 
 _MAX_ACTIONS = 250  # more than are followed, so that it shows
-_XARGS_LONG = ("--arg-file", "--delimiter", "--max-args", "--max-procs", "--max-chars", "--max-lines")
 
 
 def _find(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    texts = [word.text for word in rest]
+    texts = _texts(rest)
     ends = [at for at, text in enumerate(texts) if text in (";", "+")]
     actions = (at for at, text in enumerate(texts) if text in ("-exec", "-execdir", "-ok", "-okdir"))
     for at in islice(actions, _MAX_ACTIONS):
@@ -222,30 +198,21 @@ def _fd(rest: list[Word], fed: str | None) -> Iterator[Step]:
             return
 
 
-_SSH_VALUES = "bcDEeFIiJLlmOopQRSWw"
-
-
 def _ssh(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    at, host = 0, False
-    while at < len(rest):
-        text = rest[at].text
-        if text.startswith("-") and len(text) > 1:
-            at += 2 if text[-1] in _SSH_VALUES and not any(letter in _SSH_VALUES for letter in text[1:-1]) else 1
-        elif host:
-            break
-        else:
-            host, at = True, at + 1
-    if command := rest[at:]:
-        yield Code("shell", merge(command), "ssh")
-    elif host and fed is not None:
+    """The command is what comes after the host; options may stand on both sides of that."""
+    host = False
+    for item in walk(_texts(rest), grammar_of("ssh")):
+        if item.option is None and host:
+            yield Code("shell", merge(rest[item.at :]), "ssh")
+            return
+        host = host or item.option is None
+    if host and fed is not None:
         yield Script("shell", None, "ssh")
 
 
 def _parallel(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    at = 0
-    while at < len(rest) and rest[at].text.startswith("-"):
-        at += 2 if rest[at].text in ("-j", "--jobs", "-a", "-S", "-I", "-n", "-N", "--joblog", "-d", "-P") else 1
-    texts = [word.text for word in rest]
+    texts = _texts(rest)
+    at = next((item.at for item in walk(texts, grammar_of("parallel")) if item.option is None), len(rest))
     marks = [i for i in range(at, len(rest)) if re.match(r":::+\+?\Z", texts[i])]
     command = rest[at : marks[0]] if marks else rest[at:]
     inputs = rest[marks[0] + 1 :] if marks else []
@@ -307,46 +274,38 @@ def _command(rest: list[Word], fed: str | None) -> Iterator[Step]:
         yield Run(tuple(rest[at:]), "command")
 
 
-def _joined(via: str, skip: Sequence[str] = (), values: str = "") -> Callable[[list[Word], str | None], Iterator[Step]]:
+def _joined(name: str) -> Callable[[list[Word], str | None], Iterator[Step]]:
     """A program that joins its operands and hands them to a shell."""
 
     def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
-        for command in strip(Prefix(values=values), rest):
+        for command in strip(grammar_of(name), rest):
             if command:
-                yield Code("shell", merge(command), via)
+                yield Code("shell", merge(command), name)
 
     return steps
 
 
 def _docker(rest: list[Word], fed: str | None) -> Iterator[Step]:
     """What runs in the container: for `run` and `exec`, the words after the image or container."""
-    texts = [word.text for word in rest]
+    texts = _texts(rest)
     at = next((i for i, text in enumerate(texts) if text in ("run", "exec")), None)
     if at is None or any(not text.startswith("-") and text not in ("container", "compose") for text in texts[:at]):
         return
     if "--entrypoint" in texts and texts.index("--entrypoint") + 1 < len(texts):
         yield Run((rest[texts.index("--entrypoint") + 1],), "docker --entrypoint")
-    for command in strip(_DOCKER, rest[at + 1 :]):
+    for command in strip(grammar_of("docker run"), rest[at + 1 :]):
         if command:
             yield Run(command, f"docker {texts[at]}")
 
 
-_DOCKER = Prefix(
-    "d i t P rm init privileged detach interactive tty",
-    "a c e h l m p u v w name network net volume mount env env-file user workdir publish memory cpus platform "
-    "entrypoint label hostname add-host cap-add cap-drop security-opt device tmpfs ulimit gpus shm-size restart",
-    1,
-)
-
-
 def _kubectl(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    texts = [word.text for word in rest]
+    texts = _texts(rest)
     if {"exec", "run", "debug"} & set(texts) and "--" in texts and rest[texts.index("--") + 1 :]:
         yield Run(tuple(rest[texts.index("--") + 1 :]), "kubectl exec")
 
 
 def _git(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    texts = [word.text for word in rest]
+    texts = _texts(rest)
     for at, text in enumerate(texts):
         if text == "foreach":
             if command := [word for word in rest[at + 1 :] if word.text not in ("--recursive", "--quiet", "-q")]:
@@ -384,7 +343,7 @@ def _after_dashes(
     """What comes after a mark, as arguments of a program where it is always the same one."""
 
     def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
-        texts = [word.text for word in rest]
+        texts = _texts(rest)
         if mark in texts and rest[texts.index(mark) + 1 :]:
             yield Run((*first, *rest[texts.index(mark) + 1 :]), via)
 
@@ -393,7 +352,7 @@ def _after_dashes(
 
 def _start_stop_daemon(rest: list[Word], fed: str | None) -> Iterator[Step]:
     """The program is the value of an option, its arguments come after `--`."""
-    texts = [word.text for word in rest]
+    texts = _texts(rest)
     arguments = rest[texts.index("--") + 1 :] if "--" in texts else []
     for at, text in enumerate(texts):
         option, equals, value = text.partition("=")
@@ -435,7 +394,7 @@ _SPECIAL: dict[str, Callable[[list[Word], str | None], Iterator[Step]]] = {
     "trap": _trap,
     "alias": _alias,
     "command": _command,
-    "watch": _joined("watch", values="n q interval"),
+    "watch": _joined("watch"),
     "script": _script,
     "flock": _option_code("-c", "--command"),
     "nix-shell": _option_code("--run", "--command"),
@@ -450,9 +409,6 @@ _SPECIAL: dict[str, Callable[[list[Word], str | None], Iterator[Step]]] = {
     "batch": _stdin_script,
     "crontab": _crontab,
     "tmux": _tmux,
-    "screen": lambda rest, fed: (
-        Run(each, "screen") for each in strip(Prefix("d m D R dm dmS", "S c t"), rest) if each
-    ),
     "gdb": _after_dashes("gdb", mark="--args"),
     "capsh": _after_dashes("capsh", first=(Word("bash"),)),
     "mise": _after_dashes("mise"),
@@ -464,8 +420,8 @@ _SPECIAL: dict[str, Callable[[list[Word], str | None], Iterator[Step]]] = {
     "compgen": _compgen,
     "start-stop-daemon": _start_stop_daemon,
     "hyperfine": _hyperfine,
-    "watchexec": _joined("watchexec", values="e w i f s d exts watch ignore filter signal debounce shell"),
-    "runcon": lambda rest, fed: (Run(each, "runcon") for each in strip(Prefix(skip=1), rest) if each),
+    "watchexec": _joined("watchexec"),
+    "runcon": lambda rest, fed: (Run(each, "runcon") for each in strip(Grammar(operands=1), rest) if each),
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk", "sed", "gsed"), _script_file),
     "fzf": _option_code("--preview"),
     "split": _option_code("--filter"),

@@ -1,0 +1,155 @@
+"""Variables that make innocent programs run something else, and every way to set one: however PATH is changed, `ls` may
+be any program then."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+
+from ..facts import UNKNOWN
+from ..options import grammar_of, walk
+
+_HOOKS = re.compile(
+    r"(?:LD_(?:PRELOAD|AUDIT|LIBRARY_PATH)|DYLD_\w+|BASH_ENV|BASH_CMDS|BASH_ALIASES|BASH_FUNC_.*|PROMPT_COMMAND|PS[0-4]"
+    r"|SHELLOPTS|BASHOPTS|PATH|IFS|ENV|GIT_(?:SSH|SSH_COMMAND|PAGER|EDITOR|SEQUENCE_EDITOR|EXTERNAL_DIFF|ASKPASS"
+    r"|PROXY_COMMAND|EXEC_PATH|TEMPLATE_DIR|CONFIG.*)|PAGER|MANPAGER|SYSTEMD_PAGER|EDITOR|VISUAL|BROWSER|LESSOPEN"
+    r"|LESSCLOSE|SSH_ASKPASS|SUDO_ASKPASS|PYTHON(?:STARTUP|HOME|INSPECT|BREAKPOINT)|PERL5(?:OPT|LIB|DB)|RUBY(?:OPT|LIB)"
+    r"|NODE_OPTIONS|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|MAKEFILES|MAKEFLAGS|GCONV_PATH|HOSTALIASES|RSYNC_RSH|CVS_RSH"
+    r"|TAR_OPTIONS|GREP_OPTIONS|FPATH|ZDOTDIR|CDPATH|PYTHON(?:USERBASE|PLATLIBDIR|EXECUTABLE|PYCACHEPREFIX)|PERLLIB"
+    r"|NODE_PATH|LUA_(?:INIT|C?PATH)\w*|R_(?:PROFILE|ENVIRON)(?:_USER)?|PHPRC|PHP_INI_SCAN_DIR|RIPGREP_CONFIG_PATH|WGETRC"
+    r"|LESSKEY\w*|LESSEDIT|VIMINIT|EXINIT|PSQLRC|PSQL_(?:EDITOR|PAGER)|SVN_(?:SSH|EDITOR)|HGRCPATH|HG(?:EDITOR|MERGE)"
+    r"|JDK_JAVA_OPTIONS|RUSTC(?:_WORKSPACE)?_WRAPPER|OPENSSL_(?:CONF|ENGINES|MODULES)|BASH_LOADABLES_PATH|FCEDIT"
+    r"|(?:SUDO|SYSTEMD|KUBE)_EDITOR|KUBECTL_EXTERNAL_DIFF|RSYNC_CONNECT_PROG|SSH_(?:SK_HELPER|PKCS11_HELPER))\Z"
+)
+SEARCHES = ("PATH", "PYTHONPATH")
+"""Variables that say where programs and modules are looked for."""
+TAME_PROGRAMS = frozenset({"", "cat", "less", "more", "true", ":", "vi", "vim", "nvim", "nano", "emacs", "code --wait"})
+_TAME_PATH = re.compile(
+    r"(?:/(?:usr|bin|sbin|opt|snap)(?:/[\w.+-]+)*"
+    r"|~/(?:\.local/bin|bin|\.cargo/bin|go/bin|\.npm-global/bin|\.pyenv/(?:bin|shims)))/?\Z"
+)
+
+
+def may_be_hook(name: str) -> bool:
+    """Whether some value of this variable makes innocent commands run something else."""
+    return _HOOKS.match(name) is not None
+
+
+def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
+    """Whether setting this variable makes later, innocent commands run something else.
+
+    `raw` is the value as written, to see that `$PATH` itself comes first; `reader` is the command it is set for.
+    """
+    if not may_be_hook(name):
+        return False
+    if name == "IFS":
+        # White space only splits in fewer places than we assume, and `IFS= read` is how lines are read.
+        return bool(value.strip(" \t\n")) and reader not in ("read", "mapfile", "readarray")
+    if name == "PATH":
+        parts = re.sub(r"\$\{?PATH\}?", "/usr", raw.strip("\"'")).split(":")
+        own = raw.strip("\"'").startswith(("$PATH:", "${PATH}:"))
+        return not own and not all(_TAME_PATH.match(re.sub(r"\A\$\{?HOME\}?", "~", part)) for part in parts)
+    if name == "ENV":
+        return "/" in value or "$(" in value or "`" in value
+    if name == "NODE_OPTIONS":
+        return re.search(r"-r\b|--require|--import|-loader|--inspect|--env-file|--openssl|\0", value) is not None
+    if name == "MAKEFLAGS":
+        return re.fullmatch(r"-j ?\S*", value) is None
+    if name == "PS4" or name.startswith("PS"):
+        return "$(" in value or "`" in value or UNKNOWN in value
+    if name.endswith(("PAGER", "EDITOR")) or name in ("VISUAL", "BROWSER"):
+        return value not in TAME_PROGRAMS
+    return name != "GREP_OPTIONS" or "-f" in value
+
+
+# Ways to set a variable other than `name=value`
+
+EXPANSION = re.compile(r"\$\{(!?)([A-Za-z_]\w*)(?:\[[^\]]*\])?:?=([^}]*)")
+"""`${name:=value}`, also of the variable that another one names (`!`)."""
+_DESCRIPTOR = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}[<>]")
+_SUM = re.compile(
+    r"(?<![\w${])(?:(?:\+\+|--)\s*([A-Za-z_]\w*)"
+    r"|([A-Za-z_]\w*)(?:\[|\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?![=~])\s*(?=[\w(+$-]))))"
+)
+_NAMING = {"read": "-a", "wait": "-p", "printf": "-v"}
+"""Options of builtins whose value is a variable's name."""
+_SEARCHED = ("PATH", "BASH_ENV", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "IFS")
+
+
+def named(builtin: str, args: Sequence[str]) -> list[str]:
+    """The variables that a builtin sets or unsets, as they are given to it."""
+    words, names, letters = [*args], [], ""
+    if builtin not in ("let", "getopts"):
+        for item in walk(args, grammar_of(builtin)):
+            if item.option is None:
+                break
+            words = [*args[item.after :]]
+            if item.option.name == "--":
+                break
+            letters += item.option.letters
+            if item.option.name == _NAMING.get(builtin):
+                names.append(item.value or "")
+    if UNKNOWN in letters:
+        names.append(UNKNOWN)
+    match builtin:
+        case "read":
+            return names + words
+        case "unset":
+            return [] if "f" in letters else names + words
+        case "mapfile" | "readarray":
+            return names + words[:1]
+        case "getopts":
+            return [word for word in words if word != "--"][1:2]
+        case "let":
+            return [name for word in words for name in _summed(word)]
+    return names
+
+
+def sets_hook(builtin: str, args: Sequence[str]) -> bool:
+    """Whether it gives a hook a value that can't be known, or may do so. What is unset hooks nothing, except that
+    without PATH programs are looked for in the current directory."""
+    targets = named(builtin, args)
+    if builtin == "unset":
+        return any(name == "PATH" or not re.match(r"[\w-]+(?:\[|\Z)", name) for name in targets)
+    return any(map(_may_be_hook, targets))
+
+
+def refers_to_hook(value: str) -> bool:
+    """Of `declare -n name=value`."""
+    return is_hook(value.strip("\"'").partition("[")[0], UNKNOWN, UNKNOWN)
+
+
+def expansion_sets_hook(text: str) -> bool:
+    """`${PATH:=/x}`; of several in one text, whether one does."""
+    for indirect, name, value in EXPANSION.findall(text):
+        plain = UNKNOWN if "$" in value or "`" in value else value.strip("\"'")
+        if indirect or is_hook(name, plain, value):
+            return True
+    return False
+
+
+def sum_sets_hook(text: str) -> bool:
+    """`((PATH=5))` has programs looked for in the directory 5."""
+    return _are_hooks(_summed(text))
+
+
+def redirection_sets_hook(text: str) -> bool:
+    """`{PATH}>file` puts the number of a descriptor there."""
+    return _are_hooks(_DESCRIPTOR.findall(text))
+
+
+def _summed(text: str) -> list[str]:
+    return [before or after for before, after in _SUM.findall(text)]
+
+
+def _are_hooks(names: Iterable[str]) -> bool:
+    return any(is_hook(name, UNKNOWN, UNKNOWN) for name in names)
+
+
+def _may_be_hook(name: str) -> bool:
+    # A glob is a name if a file is called so. `a[1]` looks like one, too: that only fits where it can mean a hook.
+    target = name.partition("[")[0]
+    if UNKNOWN in target or "*" in target or "?" in target:
+        return True
+    return is_hook(target, UNKNOWN, UNKNOWN) or any(fnmatch.fnmatchcase(hook, name) for hook in _SEARCHED)
