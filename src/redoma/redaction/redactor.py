@@ -14,18 +14,21 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from ..models import MIN_SECRET
+from ..lib.sanitise import is_clean, without_invisible, without_sequences
+from ..models import MIN_SECRET, KiB
 from .scanner import KNOWN, PLACEHOLDER, Found, find, merge, options
 
-_SHORTEST_LINE = 16
-_SHORTEST_BASE64 = 5
+_MIN_LINE = 16
+_MIN_BASE64 = 5
 _PATTERN_ROOM = 4 * 1024
 """Bytes of values that go into one automaton, the shortest first. RE2 gives up on a pattern of some hundred thousand
 parts; what has no room is searched for letter by letter, in the usual encodings but not in mixtures of them."""
 _ROUNDS, _NEAR = 3, 1024
 
-DEEPEST, MOST = 64, 100_000
+MAX_DEPTH, MAX_ITEMS = 64, 100_000
 """Bounds on nested data: what lies deeper, or comes after so many items, is replaced by a note."""
+_MAX_SECRET = 16 * KiB
+"""Bytes of a secret that is found by its looks."""
 
 # Never changed by URL-encoding or by JSON.
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
@@ -53,8 +56,9 @@ class Redactor:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         known = {form for value in values for form in _with_lines(value) if len(_visible(form)) >= MIN_SECRET}
-        self.longest = max((8 * len(form.encode("utf-8", "surrogatepass")) for form in known), default=0)
-        """Bytes that the longest form of a value can take: whoever cuts a text must look that far beyond the cut."""
+        self.margin = max([_MAX_SECRET, *(8 * len(form.encode("utf-8", "surrogatepass")) for form in known)])
+        """Bytes that a secret can take, in its longest encoding: whoever cuts text must look that far beyond the
+        cut."""
         self.flexible: list[str] = []
         self.literals: set[bytes] = set()
         room = _PATTERN_ROOM
@@ -118,6 +122,18 @@ class Redactor:
         # The longest first: a value that begins another must not leave the other's rest behind.
         return re2.compile(b"|".join(reversed(forms)), options()), which
 
+    def sanitise(self, raw: bytes | bytearray) -> bytes:
+        """Return output as plain lines of UTF-8 text, with its secrets still in it and in one piece.
+
+        What a line becomes depends on that line alone. Invalid bytes become U+FFFD: one character that no program
+        prints by accident, where \\xNN could be its own text.
+        """
+        text = raw.decode("utf-8", "replace")
+        data = text.encode()
+        if is_clean(data):
+            return data
+        return without_sequences(self.mend(without_invisible(text).encode()).decode()).encode()
+
     def redact(self, text: str) -> tuple[str, dict[str, int]]:
         """The text without what is sensitive, and how many of each kind were taken out."""
         data, counts = self.redact_bytes(text.encode("utf-8", "surrogatepass"))
@@ -130,7 +146,17 @@ class Redactor:
     def redact_data(self, value: Any) -> tuple[Any, dict[str, int]]:
         """The same for nested plain data: keys and values, numbers that spell a secret, bytes."""
         walk = _Walk(self)
-        return walk.clean(value, DEEPEST), dict(walk.counts)
+        return walk.clean(value, MAX_DEPTH), dict(walk.counts)
+
+
+def clean(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
+    """Sanitise and redact a message. Return it with how many secrets of each kind were taken out.
+
+    The order matters: to sanitise without the redactor could leave half a secret, which redaction doesn't find.
+    """
+    data = redactor.sanitise(text.encode("utf-8", "replace"))
+    redacted, counts = redactor.redact_bytes(data)
+    return redacted.decode(), counts
 
 
 def replace(data: bytes, found: list[Found]) -> tuple[bytes, list[Found]]:
@@ -178,7 +204,7 @@ class _Walk:
     """One pass over nested data, counting what it took out and how much it has seen."""
 
     def __init__(self, redactor: Redactor) -> None:
-        self.redactor, self.counts, self.left = redactor, Counter[str](), MOST
+        self.redactor, self.counts, self.left = redactor, Counter[str](), MAX_ITEMS
 
     def clean(self, value: Any, depth: int, name: str = "") -> Any:
         self.left -= 1
@@ -265,7 +291,7 @@ def _with_lines(value: str) -> list[str]:
     """A value as printed: without the newline a file ends with; and each long line of it, since a log shows lines."""
     value = value.replace("\r\n", "\n").strip()
     lines = [line.strip() for line in value.split("\n")]
-    return [value] if len(lines) == 1 else [value, *(x for x in lines if len(x) >= _SHORTEST_LINE and "-----" not in x)]
+    return [value] if len(lines) == 1 else [value, *(x for x in lines if len(x) >= _MIN_LINE and "-----" not in x)]
 
 
 def _unseen(char: str) -> bool:
@@ -348,5 +374,5 @@ def base64_cores(value: bytes) -> Iterator[bytes]:
     """The characters that depend on the value alone, for each of the three places it can have in a group of three."""
     for shift in range(3):
         core = base64.b64encode(bytes(shift) + value)[(8 * shift + 5) // 6 : 8 * (shift + len(value)) // 6]
-        if len(core) >= _SHORTEST_BASE64:
+        if len(core) >= _MIN_BASE64:
             yield core

@@ -8,7 +8,7 @@ what makes it run at hundreds of MB/s instead of the 2 MB/s of `re`. Only where 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,11 +43,23 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """The same, in bytes."""
+    """One piece of sensitive data in UTF-8 text; the positions count bytes."""
 
     start: int
     end: int
     kind: str
+
+
+def found_after(found: Iterable[Found], position: int) -> list[Found]:
+    """Return what ends after a position, counted from there. What begins before it begins at 0."""
+    return [
+        Found(max(0, item.start - position), item.end - position, item.kind) for item in found if item.end > position
+    ]
+
+
+def cut_outside(found: Iterable[Found], stop: int) -> int:
+    """Return the last position up to `stop` where a cut splits nothing that was found."""
+    return min([stop, *(item.start for item in found if item.start < stop < item.end)])
 
 
 def options(**changes: Any) -> Any:

@@ -112,7 +112,7 @@ def columns(rows: Iterable[Sequence[str]]) -> None:
 
 def shown(text: str, most: int = 80) -> str:
     """On one line, bounded, and harmless for a terminal, whatever it holds."""
-    from redoma.output.capture import visible
+    from redoma.lib.sanitise import visible
 
     line = visible(text[: 4 * most]).replace("\n", "\\n").replace("\t", "\\t")
     return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"

@@ -1,7 +1,7 @@
-"""The directory that artifacts are in: ours alone, never reached through a link, and never growing without end.
+"""The directory of artifacts: private to this user, never reached through a link, bounded in size.
 
-An artifact is `RUN.stdout` or `RUN.stderr`. While it is written it is a `.part` file that its writer holds locked; one
-that nobody holds was left by a process that died, and whoever comes next removes it.
+An artifact is a file `RUN.stdout` or `RUN.stderr`. While it is written it is a `.part` file that its writer holds
+locked; one that nobody holds was left by a process that died, and the next writer removes it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ...lib.errors import RedomaError
+from ..lib.errors import RedomaError
 
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 _NAME = re.compile(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream>stdout|stderr)\Z")
 _PART = re.compile(r"\.[0-9a-f]{32}\.part\Z")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -25,6 +25,8 @@ _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Listed(NamedTuple):
+    """An artifact in the directory; `time` is when it was written, `name` its file."""
+
     time: float
     run: str
     stream: str
@@ -33,7 +35,7 @@ class Listed(NamedTuple):
 
 
 def name_of(run: str, stream: str) -> str:
-    """Of the file; raises `ValueError` for an id that can't be one."""
+    """Return the file name of an artifact. Raises `ValueError` for a run id that can't be part of one."""
     name = f"{run}.{stream}"
     if not _NAME.match(name):
         raise ValueError(f"a run with the id {run[:80]!r} can't have an artifact")
@@ -42,7 +44,7 @@ def name_of(run: str, stream: str) -> str:
 
 @contextmanager
 def opened(path: Path, *, create: bool = False) -> Iterator[int]:
-    """A descriptor of the directory. Raises `OSError`, or `RedomaError` if somebody else could write there."""
+    """Open the directory and yield its descriptor. Raises `OSError`, or `RedomaError` if others can write there."""
     if create and not path.is_dir():
         for missing in reversed([path, *path.parents]):
             with suppress(FileExistsError):
@@ -64,7 +66,7 @@ def opened(path: Path, *, create: bool = False) -> Iterator[int]:
 
 
 def open_file(directory: int, name: str) -> int:
-    """To read. A link is refused, and so is what is not a regular file."""
+    """Open an artifact for reading. Raises `OSError` for a link, `RedomaError` for what is not a regular file."""
     file = os.open(name, _LOOK, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -73,7 +75,7 @@ def open_file(directory: int, name: str) -> int:
 
 
 def listed(directory: int) -> list[Listed]:
-    """The artifacts, the oldest first."""
+    """Return the artifacts, the oldest first."""
     found: list[Listed] = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -87,14 +89,15 @@ def listed(directory: int) -> list[Listed]:
 
 
 def prune(directory: int, *, before: float, total: int) -> None:
-    """Remove what is older, then the oldest until the rest is within its bounds, and parts of dead writers."""
+    """Remove parts of dead writers, artifacts written before a time, then the oldest until the rest is within
+    bounds."""
     for name in os.listdir(directory):
         if _PART.match(name):
             _remove_dead(directory, name)
     kept = listed(directory)
     size, count = sum(one.size for one in kept), len(kept)
     for one in kept:
-        if one.time >= before and size <= total and count <= MOST_FILES:
+        if one.time >= before and size <= total and count <= MAX_FILES:
             break
         with suppress(FileNotFoundError):
             os.unlink(one.name, dir_fd=directory)
@@ -112,7 +115,7 @@ def _remove_dead(directory: int, name: str) -> None:
 
 
 def new_part(directory: int) -> tuple[int, str]:
-    """A new file that is ours alone and locked, and its name."""
+    """Create a private, locked file. Return its descriptor and name."""
     name = f".{os.urandom(16).hex()}.part"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     part = os.open(name, flags, 0o600, dir_fd=directory)
