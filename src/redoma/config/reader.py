@@ -6,26 +6,23 @@ So a field added to a struct is accepted, checked and suggested in messages with
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import UNSET, inspect
 
-from ..lib.units import parse_size
+from ..lib.text import suggest
+from ..lib.units import parse_duration, parse_size
 from . import document
 from .document import Node, Scalar
 from .model import Problem
 
 _BYTES = frozenset({"memory", "memory_limit", "output_bytes", "output_total", "file_size", "disk", "tail"})
 """The keys that count bytes, and so may be written with a unit."""
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([smhd])\Z")
-_SHOWN = 24
-"""Choices a hint lists: enough for the fields of any section, not for every rule there is."""
 
 
 class Reader:
@@ -125,7 +122,7 @@ class Reader:
             below = f"{path}.{key.text}" if path else key.text
             kind = other if fields is None else fields.get(key.text)
             if kind is None:
-                self.report(key, below, f"unknown key {key.text!r}", nearest(key.text, fields or ()))
+                self.report(key, below, f"unknown key {key.text!r}", suggest(key.text, fields or ()))
                 continue
             self.marks[below] = (key.line, key.column)
             value = self.value(child, kind, below)
@@ -169,7 +166,7 @@ class Reader:
             return node.text
         if len(valid) == 1:
             return self.wrong(node, path, repr(valid[0]))
-        hint = nearest(node.text, valid) if isinstance(node, Scalar) else ""
+        hint = suggest(node.text, valid) if isinstance(node, Scalar) else ""
         return self.wrong(node, path, f"one of {', '.join(valid)}", hint)
 
     def whole(self, node: Node, kind: inspect.IntType, path: str) -> Any:
@@ -233,13 +230,6 @@ class Reader:
         return Path(os.path.normpath(self.file.parent / written))
 
 
-def parse_duration(text: str) -> float | None:
-    """Seconds of a time as people write it: `90s`, `5m`, `1.5h`, `2d`. None if it is none."""
-    if not (duration := _DURATION.match(text)):
-        return None
-    return float(duration[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[duration[2]]
-
-
 def is_url(text: str) -> bool:
     """Whether it is the URL of something to speak HTTP with, and names no account there."""
     try:
@@ -248,14 +238,6 @@ def is_url(text: str) -> bool:
     except ValueError:
         return False
     return bool(usable) and text.isprintable() and " " not in text
-
-
-def nearest(word: str, valid: Iterable[str]) -> str:
-    """A hint: the valid word that was probably meant, or some to choose from."""
-    ordered = sorted(valid)
-    close = difflib.get_close_matches(word, ordered, 1)
-    shown = ", ".join(ordered[:_SHOWN]) + (", ..." if len(ordered) > _SHOWN else "")
-    return f"did you mean {close[0]!r}?" if close else f"use one of: {shown}"
 
 
 def _number(node: Node) -> int | float | None:

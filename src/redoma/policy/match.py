@@ -7,13 +7,13 @@ globs are made without backtracking, and what users write is RE2.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ..lib.text import compile_re2
 from ..models import MIN_SECRET, Finding
 from .facts import MAX_NAME, UNKNOWN, Attribute, Call, Command, Fact, Import, Span, Trait
 from .rules import Rule
@@ -95,21 +95,6 @@ _PLAIN_OPTIONS = {
     "xargs": re.compile(r"-[0rtpxo]*(?:[adEILnPs].+)?|--(?:null|no-run-if-empty|verbose|interactive|exit)"),
     "parallel": re.compile(r"-[0kqutvX]*(?:[jnN]\d+)?|--(?:bar|eta|progress|dry-run|keep-order|line-buffer|null)"),
 }
-
-
-@functools.lru_cache(maxsize=512)
-def compile_re2(pattern: str) -> Any:
-    """An RE2 expression. Raises ValueError when it isn't one."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False  # it would print to the user's terminal
-    options.max_mem = 8 << 20
-    try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else "it can't be compiled"
-        raise ValueError(reason.decode() if isinstance(reason, bytes) else str(reason)) from None
 
 
 def glob_expression(glob: str) -> str:
