@@ -16,43 +16,22 @@ from msgspec.structs import replace
 from ...models import Decision
 from ..rules import Rule
 from . import files, outside, python, script, shell, system
+from .base import listed
 
 _SCRIPT_FORBIDS = frozenset(
-    {
-        "python.dynamic-code",
-        "python.dynamic-command",
-        "shell.dynamic-code",
-        "shell.syntax",
-        "privilege.raise",
-        "privilege.namespaces",
-        "source.too-large",
-        "source.too-deep",
-        "source.bad-utf8",
-        "source.invisible",
-    }
+    listed("""
+        python.dynamic-code, python.dynamic-command, shell.dynamic-code, shell.syntax, privilege.raise,
+        privilege.namespaces, source.too-large, source.too-deep, source.bad-utf8, source.invisible
+    """)
 )
 
 _STRICT_FORBIDS = frozenset(
-    {
-        "python.dynamic-attribute",
-        "python.dynamic-import",
-        "shell.dynamic-command",
-        "shell.obscured-command",
-        "shell.inline-code",
-        "shell.hidden-option",
-        "shell.environment-hook",
-        "shell.shadowed-command",
-        "network.redirect",
-        "remove.unknown",
-        "remove.home",
-        "remove.repository",
-        "permissions.others-write",
-        "permissions.set-id",
-        "permissions.unknown",
-        "git.force-push",
-        "read.credentials",
-        "write.startup",
-    }
+    listed("""
+        python.dynamic-attribute, python.dynamic-import, shell.dynamic-command, shell.obscured-command,
+        shell.inline-code, shell.hidden-option, shell.environment-hook, shell.shadowed-command, network.redirect,
+        remove.unknown, remove.home, remove.repository, permissions.others-write, permissions.set-id,
+        permissions.unknown, git.force-push, read.credentials, write.startup
+    """)
 )
 
 
