@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from redoma.lib.sanitise import sanitise
 from redoma.models import Limits, MiB
-from redoma.output.capture import Capture, sanitise
+from redoma.output.capture import Capture
 from redoma.redaction import Redactor
 from redoma.redaction.patterns import PATTERNS
 

@@ -13,7 +13,7 @@ from redoma.approval import Ask, describe
 from redoma.approval.ask import stored
 from redoma.approval.webhook import summary
 from redoma.frontends.cli.common import shown
-from redoma.output.capture import visible
+from redoma.lib.sanitise import visible
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

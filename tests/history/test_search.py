@@ -23,8 +23,8 @@ from redoma.frontends.cli import plots
 from redoma.history.export import cell, write
 from redoma.history.search import Run, runs
 from redoma.history.stats import overview
+from redoma.lib.sanitise import visible
 from redoma.models import Request
-from redoma.output.capture import visible
 from redoma.pipeline.submission import Asked
 
 Called = Callable[..., tuple[int, str, str]]

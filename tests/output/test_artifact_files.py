@@ -16,7 +16,8 @@ from artifact_run import LINES, Run, left, whole
 
 from redoma.lib.errors import RedomaError
 from redoma.models.result_parts import Artifact
-from redoma.output.artifacts import Kept, Store, files
+from redoma.output import artifact_files as files
+from redoma.output.artifacts import Kept, Store
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_one_alone_is_never_too_much(tmp_path: Path) -> None:
 
 
 def test_too_many_are_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_FILES", 3)
+    monkeypatch.setattr(files, "MAX_FILES", 3)
     store = Store(tmp_path / "artifacts")
     for number in range(5):
         Run(store, name=f"r{number}").prints(LINES[:20_000]).ends()

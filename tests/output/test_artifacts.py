@@ -17,7 +17,8 @@ from artifact_run import LINES, SHORT, Run, left, whole
 
 from redoma.lib.errors import InvalidRequest, RedomaError
 from redoma.models import KiB, MiB
-from redoma.output.artifacts import Store, flow
+from redoma.output import cleaning
+from redoma.output.artifacts import Store
 from redoma.output.capture import Capture, Ends
 from redoma.redaction import Redactor
 
@@ -91,7 +92,7 @@ def test_it_is_sanitised_as_a_result_is(store: Store) -> None:
 
 
 def secret_places() -> Iterator[tuple[str, bytes]]:
-    block = flow._BLOCK
+    block = cleaning.BLOCK
     for shift in (-30, -10, -1, 0, 1, 10):
         yield (
             f"block{shift:+}",
@@ -130,7 +131,7 @@ def test_secrets_are_never_on_the_disk_not_even_on_the_way(store: Store) -> None
 
 
 def test_a_secret_of_several_lines_is_taken_out_at_block_borders(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "_BLOCK", 512)
+    monkeypatch.setattr(cleaning, "BLOCK", 512)
     secret = "first-part-of-it\nsecond-part\nthird-part-is-longer-than-that"
     pem = "-----BEGIN RSA PRIVATE KEY-----\n" + "MIIEpAIBAAKCAQEA7bq83vEjRWeJCrze8SNFZ4kKvN7xI0VniQ\n" * 30
     pem += "-----END RSA PRIVATE KEY-----\n"
@@ -147,7 +148,7 @@ def test_a_secret_of_several_lines_is_taken_out_at_block_borders(store: Store, m
 def test_wherever_a_long_line_is_cut_it_is_in_no_secret_and_not_after_the_name_of_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flow, "_MOST_WAITING", 128 * KiB)
+    monkeypatch.setattr(cleaning, "_MAX_WAITING", 128 * KiB)
     named = "hunter2hunter2"
     data = f"{VALUE} {KEY} ".encode() * 8000 + f"password={named} ".encode() * 20_000
     artifact = Run(store, secrets=(VALUE,)).prints(data, chunk=9973).ends().artifacts["stdout"]
@@ -179,15 +180,15 @@ def material(rng: random.Random) -> bytes:
 
 def test_in_pieces_it_is_what_it_would_be_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cleaning of a result, which sees everything at once, is the measure."""
-    monkeypatch.setattr(flow, "_BLOCK", 256)
+    monkeypatch.setattr(cleaning, "BLOCK", 256)
     rng = random.Random(7)
     redactor = Redactor([VALUE])
     for _ in range(40):
         data = material(rng)
         ends = Ends(len(data) + 1)
         ends.add(data)
-        measure = ends.clean(redactor, 16 * KiB).data
-        pieces, at = flow.Flow(redactor), 0
+        measure = ends.clean(redactor).data
+        pieces, at = cleaning.StreamCleaner(redactor), 0
         text = b""
         while at < len(data):
             size = rng.randrange(1, 300)
@@ -221,7 +222,7 @@ def test_a_cut_is_not_in_the_middle_of_a_character(tmp_path: Path) -> None:
 def test_a_line_without_an_end_that_is_no_plain_text_is_given_up_in_bounded_memory(store: Store) -> None:
     run = Run(store).prints(LINES[:400_000]).prints(b"10%\r" * 1_000_000)
     spool = run.capture._spools["stdout"]
-    assert len(spool._flow._pending) < 4 * MiB  # type: ignore[attr-defined]
+    assert len(spool._cleaner._pending) < 4 * MiB  # type: ignore[attr-defined]
     captured = run.ends()
     artifact = captured.artifacts["stdout"]
     assert "is longer than" in artifact.missing
@@ -230,7 +231,7 @@ def test_a_line_without_an_end_that_is_no_plain_text_is_given_up_in_bounded_memo
 
 
 def test_text_made_to_wear_us_out_is_given_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "_SECONDS", 0.0)
+    monkeypatch.setattr(cleaning, "_MAX_SECONDS", 0.0)
     artifact = Run(store).prints(LINES).ends().artifacts["stdout"]
     assert "took more than" in artifact.missing
     assert 0 < artifact.size < len(LINES)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from redoma.models import Status
 from redoma.models.result_parts import Diagnosis
-from redoma.output.diagnose import MOST, diagnose
-from redoma.output.diagnose.lines import LINES, automata
+from redoma.output.diagnoses import MAX_DIAGNOSES, diagnose
+from redoma.output.failure_lines import LINES, automata
 
 
 def found(text: str, exit_code: int | None = 1, status: Status = Status.ERROR) -> tuple[Diagnosis, ...]:
@@ -128,7 +128,7 @@ def test_silence_is_no_failure_of_its_own(exit_code: int | None, status: Status)
 def test_there_are_never_more_than_so_many_and_none_is_long() -> None:
     text = "".join(f"x{n}.c:{n}:1: error: {'m' * 5000}\n" for n in range(5000))
     diagnoses = found(text)
-    assert len(diagnoses) == MOST
+    assert len(diagnoses) == MAX_DIAGNOSES
     assert all(len(one.message) <= 300 for one in diagnoses)
 
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Evaluation, Result, Status
-from redoma.output.expect import applied, expectation
-from redoma.output.expect import schema as schemas
-from redoma.output.expect.text import DEEPEST, MOST_BYTES
+from redoma.output import strict_json
+from redoma.output.expectations import applied, expectation
+from redoma.output.strict_json import MAX_BYTES, MAX_DEPTH
 from redoma.redaction import Redactor
 
 TOKEN = "ghp_Abcdefghijklmnopqrstuvwxyz0123456789"
@@ -116,7 +116,7 @@ def test_what_fits_is_given_as_data(expect: Any, printed: str, data: Any) -> Non
         ("json", f"[{'9' * 5000}]", "$[0]: an integer of 5,000 digits"),
         ("json", '"\\ud800"', "$: it has text that is no Unicode"),
         ("json", "[" * 100_000, "$: nested deeper"),
-        ("json", "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "$[0][0][0]…: nested deeper"),
+        ("json", "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "$[0][0][0]…: nested deeper"),
         (SCHEMA, '{"items": [{}, {}, {}, {"price": "x"}]}', "$.items[3].price: expected number, got str"),
         (SCHEMA, "{}", "$: 'items' is missing"),
         ({"additionalProperties": False}, '{"b": 1}', "$: there may be no 'b'"),
@@ -181,7 +181,7 @@ def test_output_that_was_cut_is_not_taken_for_the_whole() -> None:
 
 
 def test_too_much_is_not_looked_at() -> None:
-    assert "at most" in (looked_at("json", "[" + " " * MOST_BYTES + "]").mismatch or "")
+    assert "at most" in (looked_at("json", "[" + " " * MAX_BYTES + "]").mismatch or "")
 
 
 # --- secrets -------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_hostile_schemas_and_data_come_to_an_end(
     schema: dict[str, Any], printed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of these would take hours, or for ever, if it were looked at naively: the test ends, or it fails."""
-    monkeypatch.setattr(schemas, "MOST_STEPS", 20_000)
+    monkeypatch.setattr(strict_json, "MAX_STEPS", 20_000)
     done: list[Result] = []
     worker = threading.Thread(target=lambda: done.append(looked_at(schema, printed)), daemon=True)
     worker.start()
@@ -383,7 +383,7 @@ def test_without_the_library_the_message_names_the_extra_and_the_rest_works() ->
     script = """
 import sys
 sys.modules["jsonschema"] = None
-from redoma.output.expect import expectation
+from redoma.output.expectations import expectation
 for fine in ("json", "regex:x", list[int]):
     expectation(fine)
 try:
@@ -397,7 +397,7 @@ except ValueError as error:
 
 def test_nothing_is_loaded_before_it_is_used() -> None:
     script = (
-        "import sys; from redoma.output.expect import expectation; expectation('json'); expectation(list[int]); "
+        "import sys; from redoma.output.expectations import expectation; expectation('json'); expectation(list[int]); "
         "print({'jsonschema', 'referencing', 'pydantic', 're2'} & set(sys.modules))"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

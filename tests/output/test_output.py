@@ -10,8 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from redoma.lib.sanitise import sanitise
 from redoma.models import Limits
-from redoma.output.capture import Capture, Captured, sanitise
+from redoma.output.capture import Capture, Captured
 from redoma.redaction import Redactor
 
 KEY = "AKIAIOSFODNN7EXAMPLE"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from redoma.redaction import MIN_SECRET, PERSONAL_KINDS, SECRET_KINDS, Redactor, scan
 from redoma.redaction.patterns import PATTERNS, Pattern
-from redoma.redaction.redactor import DEEPEST, MOST
+from redoma.redaction.redactor import MAX_DEPTH, MAX_ITEMS
 from redoma.redaction.services import DISTINCT, PLAUSIBLE, Service
 
 RANDOM = "q7RtY2uI9oP4aS6dF8gH1jK3lZ5xC0vB7nM2wE4r"
@@ -416,11 +416,11 @@ def test_ordinary_data_comes_back_as_it_was() -> None:
 
 def test_hostile_nesting_and_size_are_bounded() -> None:
     deep: list[object] = []
-    for _ in range(10 * DEEPEST):
+    for _ in range(10 * MAX_DEPTH):
         deep = [deep]
     assert "too deep" in repr(Redactor().redact_data(deep)[0])
-    many, _ = Redactor().redact_data([None] * (2 * MOST))
-    assert len(many) == MOST
+    many, _ = Redactor().redact_data([None] * (2 * MAX_ITEMS))
+    assert len(many) == MAX_ITEMS
     assert "too many" in many[-1]
     keys = {f"user{n}@host.io": n for n in range(20_000)}
     assert sorted(Redactor().redact_data(keys)[0].values()) == list(range(20_000))

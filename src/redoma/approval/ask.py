@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ..lib.errors import ApprovalError, StoreError
+from ..lib.sanitise import sanitise
 from ..models import Approval, Effect, Evaluation, Level, Request
-from ..output.capture import sanitise
 
 _NOT_BOUND = frozenset({"id", "reason", "secrets"})
 """Of a request, what decides nothing of what happens: each run has its own id, and a reason is words. The values of

@@ -12,8 +12,8 @@ import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ..lib.sanitise import visible
 from ..models import Change, Effect, Finding, Version
-from ..output.capture import visible
 from .ask import Ask
 
 _LONGEST = 100_000  # characters of a request that somebody can be expected to read

@@ -13,8 +13,8 @@ import msgspec
 from .. import telemetry
 from ..lib import posting
 from ..lib.errors import ApprovalError
-from ..output.capture import clean, visible
-from ..redaction import Redactor
+from ..lib.sanitise import visible
+from ..redaction import Redactor, clean
 from .ask import Ask
 
 _SECONDS = 5.0

@@ -1,6 +1,8 @@
 """Configuration: the only reader of files and environment, down to one frozen `Config`.
 
-    redoma.yaml ─▶ places (read once) ─▶ document (tree with lines) ─▶ reader, schema (typed layer) ─▶ layers ─▶ Config
+    redoma.yaml ─▶ places ─▶ document ─▶ reader ─▶ schema ─▶ layers ─▶ model.Config
+                   bytes     tree with   typed     one file's  merged
+                             lines       values    `Layer`
 
 `layers` puts the files on top of each other and decides what a file that was only found may do; `trusted` remembers
 what the user has allowed. Without a file only `places` has work to do.

@@ -1,4 +1,4 @@
-"""YAML text to a tree that remembers where everything was written.
+"""Parse YAML text into a tree that remembers where everything was written.
 
 Only the part of YAML that configuration needs: mappings, lists and scalars. Tags, anchors and aliases are refused
 (they construct objects and grow exponentially), and scalars are read by a few plain rules of our own, because
@@ -24,17 +24,19 @@ _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})\Z")
 _FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][-+]?[0-9]{1,3})?\Z")
 # Control characters can't be seen. Bidirectional ones make a file look like something else to whoever reviews it
 # before trusting it.
-_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """Something in the file. A bare `Node` is only its place."""
+    """A node of the file, with its place. A bare `Node` is only a place."""
 
     line: int
     column: int
 
 
 class Scalar(Node, frozen=True, kw_only=True):
+    """A single value, or a key."""
+
     text: str
     """As written, after quote removal."""
     plain: bool
@@ -42,6 +44,7 @@ class Scalar(Node, frozen=True, kw_only=True):
 
     @property
     def value(self) -> str | int | float | bool | None:
+        """The value by our own rules, see above."""
         if not self.plain:
             return self.text
         if self.text in ("", "~", "null"):
@@ -54,19 +57,23 @@ class Scalar(Node, frozen=True, kw_only=True):
 
 
 class Sequence(Node, frozen=True, kw_only=True):
+    """A list."""
+
     items: tuple[Node, ...]
 
 
 class Mapping(Node, frozen=True, kw_only=True):
+    """Keys and values, in the order of the file."""
+
     pairs: tuple[tuple[Scalar, Node], ...]
 
 
 def parse(source: Source) -> Node:
-    """The tree. Raises `InvalidFile` with everything in the text that has no place in one."""
+    """Parse a file. Raises `InvalidFile` with everything in it that is not accepted."""
     composer = _Composer(source)
     root = composer.document()
     if composer.problems:
-        # What was refused has left a hole, and nobody who reads the tree should have to know about holes.
+        # What was refused is missing from the tree, so the tree must not be used.
         raise InvalidFile(tuple(composer.problems))
     return root
 
@@ -131,31 +138,31 @@ class _Composer:
 
 
 def _events(source: Source) -> Iterator[Any]:
-    """Parser events, with every way in which text can fail to be YAML turned into a problem with its place."""
+    """Yield parser events. Raises `InvalidFile`, with the place, for text that is no YAML."""
     try:
         text = source.data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = source.data.count(b"\n", 0, error.start) + 1
         column = error.start - source.data.rfind(b"\n", 0, error.start)
-        raise _broken(source.path, line, column, "it is not UTF-8 text", "save it as UTF-8") from None
-    if unseen := _UNSEEN.search(text):
-        start = unseen.start()
+        raise _invalid(source.path, line, column, "it is not UTF-8 text", "save it as UTF-8") from None
+    if invisible := _INVISIBLE.search(text):
+        start = invisible.start()
         line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
-        what = f"it holds the invisible character {unseen.group()!a}"
-        raise _broken(source.path, line, column, what, "remove it, or write it as an escape in double quotes")
+        what = f"it holds the invisible character {invisible.group()!a}"
+        raise _invalid(source.path, line, column, what, "remove it, or write it as an escape in double quotes")
     try:
         yield from yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
         line, column = _position(error.problem_mark or error.context_mark)
         what = ", ".join(filter(None, (error.context, error.problem)))
-        raise _broken(source.path, line, column, f"it is not valid YAML ({what})", "correct this place") from None
+        raise _invalid(source.path, line, column, f"it is not valid YAML ({what})", "correct this place") from None
     except yaml.YAMLError as error:
-        raise _broken(source.path, 0, 0, f"it is not valid YAML ({error})", "correct it") from None
+        raise _invalid(source.path, 0, 0, f"it is not valid YAML ({error})", "correct it") from None
 
 
 def _position(mark: Any) -> tuple[int, int]:
     return (mark.line + 1, mark.column + 1) if mark else (0, 0)
 
 
-def _broken(file: Path, line: int, column: int, message: str, hint: str) -> InvalidFile:
+def _invalid(file: Path, line: int, column: int, message: str, hint: str) -> InvalidFile:
     return InvalidFile((Problem(file=file, line=line, column=column, message=message, hint=hint),))

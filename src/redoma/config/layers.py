@@ -1,8 +1,8 @@
-"""Files on top of each other: defaults, the user's file, the project's, the one named with `--config`.
+"""Merge the layers into one `Config`: defaults, the user's file, the project's file, the one named with `--config`.
 
 A cloned repository must not be able to switch the protection off. So a project file that was only *found* may
-tighten; if anything in it loosens what is in force below it, the whole file is without effect until the user has
-trusted exactly that content. So is one that another user has written, or could have: it says nothing at all.
+tighten; if anything in it loosens what is in force below it, the whole file has no effect until the user has trusted
+exactly that content. The same holds for a file that another user has written, or could have.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..lib.text import suggest
 from ..models import Decision
 from . import places, trusted
 from .model import (
+    SECTIONS,
     AuditConfig,
     Config,
     DockerEntry,
@@ -45,7 +47,7 @@ _REACH = {
 
 
 def load(explicit: Path | None = None, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Config:
-    """The configuration in force in a directory. `explicit` is a file the user named, and so is trusted.
+    """Return the configuration in force in a directory. `explicit` is a file the user named, and so is trusted.
 
     Raises `ConfigError` for a file that can't be used. Where there is no file, no YAML library is loaded.
     """
@@ -72,7 +74,8 @@ def load(explicit: Path | None = None, *, cwd: Path | None = None, env: Mapping[
 
 
 def with_log(config: Config, said: Mapping[str, Any], origin: str) -> Config:
-    """With what somebody has said of the log beside the files. Whoever names a file or a format wants one written."""
+    """Return the configuration with log settings from an option or a variable. A file or format alone turns the log
+    on."""
     if not said:
         return config
     log = msgspec.structs.replace(config.log, **said)
@@ -83,7 +86,7 @@ def with_log(config: Config, said: Mapping[str, Any], origin: str) -> Config:
 
 
 def check(path: Path, *, env: Mapping[str, str] | None = None) -> list[Problem]:
-    """Everything that is wrong with a file on top of the user's own; empty if it can be used."""
+    """Return everything that is wrong with a file on top of the user's own; empty if it can be used."""
     env = os.environ if env is None else env
     try:
         source = places.read(path)
@@ -95,8 +98,8 @@ def check(path: Path, *, env: Mapping[str, str] | None = None) -> list[Problem]:
 
 
 def proposed(path: Path, on: Config | None = None, *, env: Mapping[str, str] | None = None) -> Config:
-    """What would be in force if a file were the project's, and trusted; or, with `on`, on top of that configuration.
-    It may also be what stands under `policy` alone. Nothing of it has any effect."""
+    """Return what would be in force if a file were the project's and trusted, or, with `on`, on top of that
+    configuration. The file may also be what stands under `policy` alone. Raises `ConfigError`."""
     env = os.environ if env is None else env
     source = places.read(path)
     layer = _layer(source, "file", env, bare=True)
@@ -104,7 +107,8 @@ def proposed(path: Path, on: Config | None = None, *, env: Mapping[str, str] | N
 
 
 def trust(path: Path, *, digest: str | None = None, env: Mapping[str, str] | None = None) -> Source:
-    """Trust what a project file says now. `digest`: what the user was shown, which must still be its content."""
+    """Trust what a project file says now. `digest`: of what the user was shown, which must still be its content. Raises
+    `ConfigError` if it isn't, or if the file can't be used."""
     env = os.environ if env is None else env
     source = places.read(path)
     if digest not in (None, source.digest):
@@ -115,7 +119,7 @@ def trust(path: Path, *, digest: str | None = None, env: Mapping[str, str] | Non
 
 
 def loosenings(path: Path, *, env: Mapping[str, str] | None = None) -> tuple[Source, list[str]]:
-    """A project file as it is now, and what it would loosen: "line 3 raises limits.time from 30.0 to 60.0".
+    """Return a project file as it is now, and what it would loosen: "line 3 raises limits.time from 30.0 to 60.0".
 
     Both from one read. Give the digest to `trust` after showing them, or something else may be trusted than was shown.
     """
@@ -126,21 +130,19 @@ def loosenings(path: Path, *, env: Mapping[str, str] | None = None) -> tuple[Sou
 
 
 def describe(config: Config) -> list[tuple[str, Any, str]]:
-    """Every key in force, its value as plain data, and where it came from."""
+    """Return every key in force, its value as plain data, and where it came from."""
     return [(key, msgspec.to_builtins(value, enc_hook=str), config.origins[key]) for key, value in _values(config)]
 
 
 def _values(config: Config) -> Iterator[tuple[str, Any]]:
+    """Yield every dotted key and its value."""
     yield "policy.pack", config.policy.pack
     yield from ((f"policy.rules.{rule.id}", rule) for rule in config.policy.rules)
     yield from ((f"policy.decisions.{name}", decision) for name, decision in config.policy.decisions.items())
     yield from ((f"policy.permits.{permit.key}", permit) for permit in config.policy.permits)
-    yield from ((f"limits.{name}", value) for name, value in msgspec.structs.asdict(config.limits).items())
-    yield from ((f"audit.{name}", value) for name, value in msgspec.structs.asdict(config.audit).items())
-    yield from ((f"approval.{name}", value) for name, value in msgspec.structs.asdict(config.approval).items())
-    yield from ((f"jail.{name}", value) for name, value in msgspec.structs.asdict(config.jail).items())
-    yield from ((f"docker.{name}", value) for name, value in msgspec.structs.asdict(config.docker).items())
-    yield from ((f"log.{name}", value) for name, value in msgspec.structs.asdict(config.log).items())
+    for section in SECTIONS:
+        for name, value in msgspec.structs.asdict(getattr(config, section)).items():
+            yield f"{section}.{name}", value
     yield from ((f"entries.{address}", entry) for address, entry in config.entries.items())
 
 
@@ -186,17 +188,12 @@ def _noticed(config: Config, notice: str) -> Config:
 
 
 def _merge(config: Config, layer: Layer) -> Config:
-    """The layer on top. Raises `InvalidFile` for what makes no sense together with what is below."""
+    """Put a layer on top. Raises `InvalidFile` for what makes no sense together with what is below."""
     merged = msgspec.structs.replace(
         config,
         policy=_merged_policy(config, layer),
-        limits=msgspec.structs.replace(config.limits, **layer.limits),
-        audit=msgspec.structs.replace(config.audit, **layer.audit),
-        approval=msgspec.structs.replace(config.approval, **layer.approval),
-        jail=msgspec.structs.replace(config.jail, **layer.jail),
-        docker=msgspec.structs.replace(config.docker, **layer.docker),
-        log=msgspec.structs.replace(config.log, **layer.log),
         entries={**config.entries, **layer.entries},
+        **{name: msgspec.structs.replace(getattr(config, name), **given) for name, given in layer.sections.items()},
     )
     place = f"{layer.label} {printable(layer.path)}"
     changed = {key: f"{place}:{layer.marks[key][0]}" for key, _ in _values(merged) if key in layer.marks}
@@ -212,14 +209,12 @@ def _merged_policy(config: Config, layer: Layer) -> PolicyConfig:
             message = f"the rule {rule.id!r} is defined differently in the {config.origins[key]}"
             problems.append(layer.problem(key, message, "give it an id of its own, or use `policy.decisions`"))
     if layer.decisions or layer.permits:
-        from .reader import nearest
-
         known = {*_built_in_decisions(), *rules}
         named = {f"policy.decisions.{name}": name for name in layer.decisions}
         named |= {f"policy.permits.{permit.key}": permit.rule for permit in layer.permits}
         for key, name in named.items():
             if name not in known:
-                problems.append(layer.problem(key, f"there is no rule {name!r}", nearest(name, known)))
+                problems.append(layer.problem(key, f"there is no rule {name!r}", suggest(name, known)))
     if problems:
         raise InvalidFile(tuple(problems))
     return PolicyConfig(
@@ -231,7 +226,7 @@ def _merged_policy(config: Config, layer: Layer) -> PolicyConfig:
 
 
 def _built_in_decisions() -> dict[str, Decision]:
-    """Every built-in rule, with the strictest decision that any pack takes by it."""
+    """Return every built-in rule's id with its strictest decision in any pack."""
     from ..policy import PACKS
     from ..policy import load as load_policy
 
@@ -243,43 +238,38 @@ def _built_in_decisions() -> dict[str, Decision]:
 
 
 def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
-    """What in the layer is weaker than what is in force without it."""
+    """Yield what in the layer is weaker than what is in force without it."""
 
     def at(key: str, change: str) -> str:
         return f"line {layer.marks[key][0]} {change}"
 
     for address, entry in layer.entries.items():
         yield at(f"entries.{address}", f"defines the executor {address!r}, which {_REACH[type(entry)]}")
-    for name, value in layer.limits.items():
-        if value > (before := getattr(config.limits, name)):
-            yield at(f"limits.{name}", f"raises limits.{name} from {before} to {value}")
-    for name, value in layer.audit.items():
-        before = getattr(config.audit, name)
-        # A longer retention, or syncing each record, asks for more. Everything else is another place or less of it.
-        if value != before and (name == "directory" or value < before):
-            change = f"changes audit.{name} from {printable(str(before))} to {printable(str(value))}"
-            yield at(f"audit.{name}", change)
-    for name, value in layer.approval.items():
-        before = getattr(config.approval, name)
-        # To ask nobody, to ask two, or for a shorter time asks for more. Anything else is another one to decide, or to
-        # be told.
-        tighter = value == "deny" or value is True or (name in ("timeout", "expires") and value < before)
-        if value != before and not tighter:
-            change = f"changes approval.{name} from {before} to {printable(str(value))}"
-            yield at(f"approval.{name}", change)
-    for name, value in layer.jail.items():
-        if value != (before := getattr(config.jail, name)):
-            # More of this machine is used; and what is preloaded is imported outside of any cell.
-            yield at(f"jail.{name}", f"changes jail.{name} from {before} to {printable(str(value))}")
-    for name, value in layer.docker.items():
-        if value != (before := getattr(config.docker, name)):
-            # Another engine, image or runtime is somebody else's word for what isolates and for what `python` is.
-            yield at(f"docker.{name}", f"changes docker.{name} from {before} to {printable(str(value))}")
-    for name, value in layer.log.items():
-        if value != (before := getattr(config.log, name)):
-            # A file of yours is written to, or no longer.
-            yield at(f"log.{name}", f"changes log.{name} from {before} to {printable(str(value))}")
+    for section, given in layer.sections.items():
+        for name, value in given.items():
+            before = getattr(getattr(config, section), name)
+            if value == before or _is_tighter(section, name, before, value):
+                continue
+            verb = "raises" if section == "limits" else "changes"
+            change = f"{verb} {section}.{name} from {printable(str(before))} to {printable(str(value))}"
+            yield at(f"{section}.{name}", change)
     yield from (at(key, change) for key, change in _policy_loosenings(config.policy, layer))
+
+
+def _is_tighter(section: str, name: str, before: Any, value: Any) -> bool:
+    """Whether a changed value of a section asks for more protection. If in doubt it doesn't.
+
+    No change of the jail, the containers or the log counts as tighter: more of this machine may be used, what is
+    preloaded is imported outside of any cell, another engine, image or runtime decides what isolates, and a file of the
+    user's may be written to, or no longer.
+    """
+    if section == "limits":
+        return bool(value < before)
+    if section == "audit":  # longer retention, or syncing each record; another directory is another place
+        return name != "directory" and bool(value > before)
+    if section == "approval":  # asking nobody, asking two people, or waiting for less time
+        return value == "deny" or value is True or (name in ("timeout", "expires") and value < before)
+    return False
 
 
 def _policy_loosenings(policy: PolicyConfig, layer: Layer) -> Iterator[tuple[str, str]]:

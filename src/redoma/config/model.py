@@ -1,4 +1,4 @@
-"""What configuration comes down to: one frozen `Config`, and what can be wrong with a file."""
+"""The frozen `Config` with its sections, and the errors for what is wrong with a file."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
 """Half of an address such as `app:shell`, so it holds no colon."""
+SECTIONS = ("limits", "audit", "approval", "jail", "docker", "log")
+"""The sections whose keys are the fields of one struct of `Config`."""
 Inside = Annotated[str, msgspec.Meta(min_length=1)]
 """A path in a cell or a container."""
 
@@ -26,12 +28,12 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
     pack: str = "standard"
     rules: tuple[Rule, ...] = ()
     decisions: dict[str, Decision] = {}
-    """By rule id, of any pack: those that the pack in use doesn't have are without effect."""
+    """By rule id, of any pack; one that the pack in use doesn't have has no effect."""
     permits: tuple[Permit, ...] = ()
     """Exact requests that may run although a rule finds something in them."""
 
     def load(self, pack: str | None = None, *, time: float = 0.0) -> Policy:
-        """The policy of the configured pack, or of another one with the same rules and decisions.
+        """Return the policy of the configured pack, or of another one with the same rules and decisions.
 
         Asking for `none` switches the static checks off, the configured rules among them.
         """
@@ -60,8 +62,8 @@ class ApprovalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Who is asked where a person has to say yes, and for how long."""
 
     approver: Literal["auto", "deny", "console", "queue"] = "auto"
-    """`auto`: on the command line, whoever sits at the terminal; nobody elsewhere."""
-    """Nobody; whoever sits at the terminal; whoever uses `redoma approvals`."""
+    """Nobody (`deny`), whoever sits at the terminal, or whoever uses `redoma approvals` (`queue`). `auto` is the
+    terminal on the command line, and nobody elsewhere."""
     timeout: Annotated[int, msgspec.Meta(ge=1, le=86400)] = 300
     """Seconds that a run waits for an answer. Then it is no."""
     expires: Annotated[int, msgspec.Meta(ge=1, le=31_536_000)] = 86400
@@ -119,15 +121,14 @@ LogFormat = Literal["text", "json"]
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line tells of its work, and where. An application that uses Redoma has its own logging."""
+    """What the command line logs of its work, and where. An application that uses Redoma has its own logging."""
 
     level: LogLevel = "off"
     format: LogFormat = "text"
     file: Path | None = None
     """Appended to; standard error if there is none."""
     core: Path | None = None
-    """Where each run of the Python core is recorded, such as `logs/core.log`, also by an application; nowhere if there
-    is none."""
+    """Where each run of the Python core is recorded, such as `logs/core.log`, also by an application. None: nowhere."""
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -204,8 +205,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     audit: AuditConfig
     state: Path | None = None
-    """Where is kept what outlives a run: changes to decide on, approvals, output that is too long for a result.
-    None: nowhere, so there are none of those."""
+    """Directory for what outlives a run: changes to decide on, approvals, output that is too long for a result. None:
+    nothing of that is kept."""
     policy: PolicyConfig = PolicyConfig()
     limits: Limits = Limits()
     approval: ApprovalConfig = ApprovalConfig()
@@ -220,7 +221,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Sentences the user should see, such as that a project file has no effect and why."""
 
     def load_policy(self, pack: str | None = None) -> Policy:
-        """The rules in force. Who sets `limits.time` to more than a minute has said that runs may take that long."""
+        """Return the rules in force. A configured `limits.time` of more than a minute allows runs to take that long."""
         return self.policy.load(pack, time=self.limits.time)
 
 
@@ -242,7 +243,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvalidFile(ConfigError):
-    """A file can't be used; `problems` has everything that is wrong with it, in the order of its lines."""
+    """A file can't be used; `problems` lists everything that is wrong with it, in the order of its lines."""
 
     def __init__(self, problems: tuple[Problem, ...], lists: str = ": `redoma config check` lists all") -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.column)))
@@ -252,11 +253,12 @@ class InvalidFile(ConfigError):
 
 
 def refuse(file: Path, message: str, hint: str) -> NoReturn:
-    """Raise for what is wrong with a file as a whole."""
+    """Raise `InvalidFile` for what is wrong with a file as a whole."""
     raise InvalidFile((Problem(file=file, message=message, hint=hint),))
 
 
 def printable(name: Path | str) -> str:
-    """A path or key as a message can show it: a hostile project's names must not reach a terminal as control codes."""
+    """Return a path or key as a message can show it: a hostile project's names must not reach a terminal as control
+    codes."""
     text = str(name)
     return text if text.isprintable() else ascii(text)

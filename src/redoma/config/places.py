@@ -1,4 +1,4 @@
-"""Where Redoma's files are, and how one is read: the only place that looks at the environment and opens them."""
+"""Where Redoma's files are, and reading one: the only module that reads the environment and opens the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG_VARIABLE = "REDOMA_LOG"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """A file as it was read, once: what is checked, hashed and used are the same bytes."""
+    """A file as it was read, once, so that the same bytes are checked, hashed and used."""
 
     path: Path
     """The real path, symlinks resolved."""
@@ -36,7 +36,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def home(env: Mapping[str, str] | None = None) -> Path | None:
-    """The user's home directory, or None where there is none that can be relied on."""
+    """Return the user's home directory; None if there is none that can be relied on."""
     env = os.environ if env is None else env
     # A relative HOME would let the current directory, that is the project, say where the user's own files are.
     named = env.get("HOME", "")
@@ -58,7 +58,7 @@ def _base(env: Mapping[str, str], variable: str, under_home: str) -> Path | None
 
 
 def log_variable(env: Mapping[str, str]) -> dict[str, Any]:
-    """What `REDOMA_LOG` says: `LEVEL`, `LEVEL:FORMAT` or `LEVEL:FORMAT:FILE`."""
+    """Parse `REDOMA_LOG`: `LEVEL`, `LEVEL:FORMAT` or `LEVEL:FORMAT:FILE`. Return those given; raise `ConfigError`."""
     words = dict(zip(("level", "format", "file"), env.get(LOG_VARIABLE, "").split(":", 2), strict=False))
     said: dict[str, Any] = {name: word for name, word in words.items() if word}
     if file := said.pop("file", None):
@@ -74,7 +74,7 @@ def log_variable(env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def state_directory(env: Mapping[str, str] | None = None) -> Path:
-    """Where Redoma keeps what it remembers: the audit log, and which files are trusted."""
+    """Return the directory of what Redoma remembers, such as the audit log. Raises `ConfigError` if there is none."""
     env = os.environ if env is None else env
     chosen = env.get("REDOMA_STATE_DIR", "")
     if chosen:
@@ -96,18 +96,19 @@ def state_directory(env: Mapping[str, str] | None = None) -> Path:
 
 
 def user_file(env: Mapping[str, str], name: str = NAME) -> Path | None:
-    """The user's own file, if there is one."""
+    """Return the user's own file; None if there is none."""
     base = _base(env, "XDG_CONFIG_HOME", ".config")
     return base / name if base and os.path.lexists(base / name) else None
 
 
 def project_file(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Path | None:
-    """The nearest `redoma.yaml` from the current directory upwards that is not the user's own file."""
+    """Return the nearest `redoma.yaml` from a directory upwards that is not the user's own file; None if there is
+    none."""
     return next(project_files(cwd, env), None)
 
 
 def project_files(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Iterator[Path]:
-    """Every `redoma.yaml` from the current directory upwards that is not the user's own file, the nearest first.
+    """Yield every `redoma.yaml` from a directory upwards that is not the user's own file, the nearest first.
 
     The search ends at the home directory, and where another file system begins: what lies above them was not
     put there by the project's owner.
@@ -159,7 +160,7 @@ def read(path: Path) -> Source:
 
 
 def require_own(source: Source) -> None:
-    """Refuse a user file that somebody else can write: it may loosen anything, so they could too."""
+    """Raise `InvalidFile` for a user file that others can write: it may loosen anything, so they could too."""
     if source.owner not in (os.geteuid(), 0) or source.mode & stat.S_IWOTH:
         refuse(
             source.path,
@@ -169,8 +170,8 @@ def require_own(source: Source) -> None:
 
 
 def not_ours(found: Path, env: Mapping[str, str] | None = None) -> str:
-    """Why a file that was found may hold somebody else's words: another user owns it, or can put another in its place.
-    Empty if only this user and the administrator can. Under sudo, who called it is this user, too."""
+    """Return why another user may have written a file: they own it, or can put another in its place. Empty if only this
+    user and the administrator can. Under sudo, the user who called it counts as this user, too."""
     env = os.environ if env is None else env
     ours = {os.geteuid(), 0}
     if os.geteuid() == 0 and env.get("SUDO_UID", "").isdecimal():
@@ -193,7 +194,7 @@ def not_ours(found: Path, env: Mapping[str, str] | None = None) -> str:
 
 
 def _is_open(directory: Path) -> bool:
-    """Whether anybody can rename what others have there. In /tmp the sticky bit keeps them from that."""
+    """Whether anybody can rename others' files there. In /tmp the sticky bit prevents that."""
     try:
         mode = directory.stat().st_mode
     except OSError:

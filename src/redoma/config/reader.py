@@ -1,35 +1,33 @@
-"""Reads a tree as types, naming everything that is wrong by line, column and key.
+"""Convert a parsed file to typed values, reporting everything that is wrong by line, column and key.
 
-The types themselves are the schema: a tree and `msgspec.inspect`'s description of a type are walked side by side.
+The types themselves are the schema: the tree and `msgspec.inspect`'s description of a type are walked side by side.
 So a field added to a struct is accepted, checked and suggested in messages without a change here.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import UNSET, inspect
 
-from ..lib.units import parse_size
+from ..lib.text import suggest
+from ..lib.units import parse_duration, parse_size
 from . import document
 from .document import Node, Scalar
 from .model import Problem
 
 _BYTES = frozenset({"memory", "memory_limit", "output_bytes", "output_total", "file_size", "disk", "tail"})
-"""The keys that count bytes, and so may be written with a unit."""
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([smhd])\Z")
-_SHOWN = 24
-"""Choices a hint lists: enough for the fields of any section, not for every rule there is."""
+"""Keys that count bytes, and so may be written with a unit."""
 
 
 class Reader:
-    """What is wrong is collected in `problems`, and its value is UNSET in a list and left out of a mapping."""
+    """Reads the values of one file. What is wrong is added to `problems`; its value is UNSET in a list and left out
+    of a mapping. `home` is what `~` stands for."""
 
     def __init__(self, file: Path, home: Path | None) -> None:
         self.file, self.home = file, home
@@ -38,19 +36,23 @@ class Reader:
         """Dotted key → where it is written."""
 
     def report(self, node: Node, path: str, message: str, hint: str) -> None:
+        """Add a problem at a node; `path` is its dotted key."""
         place = {"line": node.line, "column": node.column}
         self.problems.append(Problem(file=self.file, key=path, message=message, hint=hint, **place))
 
     def report_at(self, path: str, message: str, hint: str) -> None:
+        """Add a problem at the place where a dotted key was written."""
         line, column = self.marks[path]
         self.report(Node(line=line, column=column), path, message, hint)
 
     def wrong(self, node: Node, path: str, expected: str, hint: str = "") -> Any:
+        """Report that something else was expected, and return UNSET."""
         self.report(node, path, f"expected {expected}, found {_found(node)}", hint or f"write {expected}")
         return UNSET
 
     def value(self, node: Node, kind: inspect.Type, path: str, *, complete: bool = False) -> Any:
-        """The node's value as that type. A section may leave any key to another file; an item is `complete`."""
+        """Return a node's value as that type. A section may leave any key to another file; an item must be
+        `complete`."""
         self.marks.setdefault(path, (node.line, node.column))
         match kind:
             case inspect.StructType(tag=str()):
@@ -80,7 +82,7 @@ class Reader:
                 return self.scalar(node, kind, path)
 
     def tagged(self, node: Node, kinds: Sequence[inspect.StructType], path: str) -> Any:
-        """One struct of several, chosen by its tag, built if nothing is wrong with it."""
+        """Return one struct of several, chosen by its tag; UNSET if something is wrong with it."""
         if not isinstance(node, document.Mapping):
             return self.wrong(node, path, "a mapping of keys to values")
         before = len(self.problems)
@@ -99,6 +101,7 @@ class Reader:
         return kind.cls(**values)
 
     def struct(self, node: Node, kind: inspect.StructType, path: str, *, complete: bool) -> Any:
+        """Return the given fields of a struct; if `complete`, report those that are required and missing."""
         fields: dict[str, inspect.Type] = {field.encode_name: field.type for field in kind.fields}
         if kind.tag_field:
             fields[kind.tag_field] = inspect.LiteralType((kind.tag,))
@@ -115,7 +118,7 @@ class Reader:
     def mapping(
         self, node: Node, fields: dict[str, inspect.Type] | None, path: str, other: inspect.Type | None = None
     ) -> Any:
-        """Keys and values: each field with its own type, or any key with the type `other`."""
+        """Return keys and values: each field with its own type, or any key with the type `other`."""
         if isinstance(node, Scalar) and node.value is None:
             return {}  # a section whose lines are all commented out
         if not isinstance(node, document.Mapping):
@@ -125,7 +128,7 @@ class Reader:
             below = f"{path}.{key.text}" if path else key.text
             kind = other if fields is None else fields.get(key.text)
             if kind is None:
-                self.report(key, below, f"unknown key {key.text!r}", nearest(key.text, fields or ()))
+                self.report(key, below, f"unknown key {key.text!r}", suggest(key.text, fields or ()))
                 continue
             self.marks[below] = (key.line, key.column)
             value = self.value(child, kind, below)
@@ -134,6 +137,7 @@ class Reader:
         return values
 
     def sequence(self, node: Node, kind: inspect.VarTupleType, path: str) -> Any:
+        """Return a list as a tuple of one type."""
         if isinstance(node, Scalar) and node.value is None:
             return ()
         if not isinstance(node, document.Sequence):
@@ -143,6 +147,7 @@ class Reader:
         )
 
     def scalar(self, node: Node, kind: inspect.Type, path: str) -> Any:
+        """Return a single value of a plain type. Raises `TypeError` for a type that no configuration has."""
         match kind:
             case inspect.BoolType():
                 if isinstance(node, Scalar) and isinstance(node.value, bool):
@@ -164,15 +169,17 @@ class Reader:
         raise TypeError(f"{path} is of a type that configuration can't be read as: {kind}")
 
     def choice(self, node: Node, path: str, valid: Sequence[str]) -> Any:
+        """Return one of the valid words."""
         # As written: `version: 1.0` is the version "1.0" whether or not it is in quotes.
         if isinstance(node, Scalar) and node.text in valid:
             return node.text
         if len(valid) == 1:
             return self.wrong(node, path, repr(valid[0]))
-        hint = nearest(node.text, valid) if isinstance(node, Scalar) else ""
+        hint = suggest(node.text, valid) if isinstance(node, Scalar) else ""
         return self.wrong(node, path, f"one of {', '.join(valid)}", hint)
 
     def whole(self, node: Node, kind: inspect.IntType, path: str) -> Any:
+        """Return an integer within its bounds, or a size in bytes."""
         number = _number(node)
         if isinstance(number, int):
             low, high = kind.ge, kind.le
@@ -186,6 +193,7 @@ class Reader:
         return self.wrong(node, path, 'a number of bytes, or a size such as "256MiB"') if size is None else size
 
     def number(self, node: Node, kind: inspect.FloatType, path: str, expected: str) -> Any:
+        """Return a number within its bounds; a duration if `expected` names a time."""
         number: float | None = _number(node)
         if number is None and "time" in expected and isinstance(node, Scalar):
             number = parse_duration(node.text)
@@ -203,6 +211,7 @@ class Reader:
         path: str,
         name: str = "a name of letters, digits, `_`, `.` and `-`",
     ) -> Any:
+        """Return text; `name` is what to expect where it doesn't match the pattern."""
         if not isinstance(node, Scalar):
             return self.wrong(node, path, "text")
         if not isinstance(node.value, str):
@@ -216,6 +225,7 @@ class Reader:
         return node.text
 
     def path(self, node: Node, path: str) -> Any:
+        """Return an absolute path of the host."""
         written = self.text(node, inspect.StrType(min_length=1), path)
         if written is UNSET:
             return UNSET
@@ -223,7 +233,7 @@ class Reader:
         return self.wrong(node, path, "an absolute path, or one below your own `~`") if resolved is None else resolved
 
     def resolved(self, written: str) -> Path | None:
-        """A path of the host; None for one below somebody else's `~`."""
+        """Return a written path as an absolute one of the host; None for one below somebody else's `~`."""
         first, _, rest = written.partition("/")
         if first == "~" and self.home:
             return self.home / os.path.normpath(rest)
@@ -233,29 +243,14 @@ class Reader:
         return Path(os.path.normpath(self.file.parent / written))
 
 
-def parse_duration(text: str) -> float | None:
-    """Seconds of a time as people write it: `90s`, `5m`, `1.5h`, `2d`. None if it is none."""
-    if not (duration := _DURATION.match(text)):
-        return None
-    return float(duration[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[duration[2]]
-
-
 def is_url(text: str) -> bool:
-    """Whether it is the URL of something to speak HTTP with, and names no account there."""
+    """Whether it is an HTTP or HTTPS URL without a user name in it."""
     try:
         parts = urlsplit(text)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
     except ValueError:
         return False
     return bool(usable) and text.isprintable() and " " not in text
-
-
-def nearest(word: str, valid: Iterable[str]) -> str:
-    """A hint: the valid word that was probably meant, or some to choose from."""
-    ordered = sorted(valid)
-    close = difflib.get_close_matches(word, ordered, 1)
-    shown = ", ".join(ordered[:_SHOWN]) + (", ..." if len(ordered) > _SHOWN else "")
-    return f"did you mean {close[0]!r}?" if close else f"use one of: {shown}"
 
 
 def _number(node: Node) -> int | float | None:

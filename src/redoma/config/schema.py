@@ -1,7 +1,10 @@
-"""What may be in a `redoma.yaml`, and what one file says."""
+"""What may be in a `redoma.yaml`: reads one file into a `Layer`, checking all that types can't say."""
 
 from __future__ import annotations
 
+import os
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,19 +12,42 @@ import msgspec
 from msgspec import UNSET, UnsetType, inspect
 
 from ..lib.errors import InvalidRequest, PolicyError
-from ..models import Decision, Limits
+from ..lib.text import suggest
+from ..lib.units import ENGINES, engine_problem, format_size
+from ..models import Decision, Limits, MiB, Request
 from .document import Mapping, Node, Scalar, Sequence, parse
-from .executors import check_engine, checked
-from .model import ApprovalConfig, AuditConfig, DockerConfig, Entry, InvalidFile, JailConfig, LogConfig, Name, Problem
+from .model import (
+    SECTIONS,
+    ApprovalConfig,
+    AuditConfig,
+    DockerConfig,
+    DockerEntry,
+    Entry,
+    InvalidFile,
+    JailConfig,
+    JailEntry,
+    LogConfig,
+    MontyEntry,
+    Name,
+    Problem,
+)
 from .places import Source
-from .reader import Reader, is_url, nearest
+from .reader import Reader, is_url
 
 if TYPE_CHECKING:
     from ..policy import Permit, Rule
 
 
 _NAMESPACE = "app"
-"""Of the entries in a file that is a list of them."""
+"""Of the entries in a file that is only a list of them."""
+_CAPABILITIES = """
+ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND BPF CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE
+DAC_READ_SEARCH FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE
+MKNOD NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG
+SYS_ADMIN SYS_BOOT SYS_CHROOT SYS_MODULE SYS_NICE SYS_PACCT SYS_PTRACE SYS_RAWIO SYS_RESOURCE
+SYS_TIME SYS_TTY_CONFIG WAKE_ALARM"""
+_MIN_QUOTA = 1000  # of 100000: the kernel takes no less than a millisecond
+_MIN_MEMORY = 6 * MiB  # Docker takes no less
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,17 +60,14 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
     decisions: dict[str, Decision] = {}
     permits: tuple[Permit, ...] = ()
-    limits: dict[str, int | float] = {}
-    audit: dict[str, Any] = {}
-    approval: dict[str, Any] = {}
-    jail: dict[str, Any] = {}
-    docker: dict[str, Any] = {}
-    log: dict[str, Any] = {}
+    sections: dict[str, dict[str, Any]]
+    """Each of `SECTIONS` → the keys that are written there and their values."""
     entries: dict[str, Entry] = {}
     marks: dict[str, tuple[int, int]] = {}
     """Dotted key → line and column."""
 
     def problem(self, key: str, message: str, hint: str) -> Problem:
+        """Return a problem at the place where a key is written."""
         line, column = self.marks[key]
         return Problem(file=self.path, line=line, column=column, key=key, message=message, hint=hint)
 
@@ -70,8 +93,10 @@ class _File(msgspec.Struct):
 
 
 def read_layer(source: Source, label: str, home: Path | None, *, bare: bool = False) -> Layer:
-    """What the file says. Raises `InvalidFile` with all that is wrong in it. A file that is a list holds entries.
-    `bare`: it may also be what stands under `policy` alone."""
+    """Read what a file says. A file that is a list holds entries. Raises `InvalidFile` with all that is wrong in it.
+
+    `label`: what the file is to us; `home`: what `~` stands for; `bare`: accept also what stands under `policy` alone.
+    """
     reader = Reader(source.path, home)
     root = parse(source)
     if isinstance(root, Sequence):
@@ -90,15 +115,11 @@ def read_layer(source: Source, label: str, home: Path | None, *, bare: bool = Fa
         rules=_rules(reader, policy.get("rules", ())),
         decisions=policy.get("decisions", {}),
         permits=_permits(reader, policy.get("permits", ())),
-        limits=_limits(reader, values.get("limits", {})),
-        audit=values.get("audit", {}),
-        approval=_approval(reader, values.get("approval", {})),
-        jail=values.get("jail", {}),
-        docker=_docker(reader, values.get("docker", {})),
-        log=values.get("log", {}),
+        sections={name: values.get(name, {}) for name in SECTIONS},
         entries=_entries(reader, values),
         marks=reader.marks,
     )
+    _check_sections(reader, layer.sections)
     if reader.problems:
         raise InvalidFile(tuple(reader.problems))
     return layer
@@ -111,7 +132,7 @@ def _pack(reader: Reader, policy: dict[str, Any]) -> str | None:
     from ..policy import PACKS
 
     if pack not in PACKS:
-        reader.report_at("policy.pack", f"there is no pack {pack!r}", nearest(pack, PACKS))
+        reader.report_at("policy.pack", f"there is no pack {pack!r}", suggest(pack, PACKS))
     return pack
 
 
@@ -174,26 +195,21 @@ def _permits(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Permit, ...]:
     return tuple(permits)
 
 
-def _limits(reader: Reader, values: dict[str, Any]) -> dict[str, int | float]:
-    for name, value in values.items():
-        try:
-            Limits(**{name: value})
-        except InvalidRequest as error:
-            reader.report_at(f"limits.{name}", error.what + ": " + error.why, error.next)
-    return values
-
-
-def _approval(reader: Reader, values: dict[str, Any]) -> dict[str, Any]:
-    url = values.get("webhook")
+def _check_sections(reader: Reader, sections: dict[str, dict[str, Any]]) -> None:
+    _check_limits(reader, "limits", sections["limits"])
+    url = sections["approval"].get("webhook")
     if url is not None and not is_url(url):
         hint = "write an http or https URL, without a name or password in it"
         reader.report_at("approval.webhook", "nothing can be posted there", hint)
-    return values
+    _check_engine(reader, "docker.host", sections["docker"].get("host"))
 
 
-def _docker(reader: Reader, values: dict[str, Any]) -> dict[str, Any]:
-    check_engine(reader, "docker.host", values.get("host"))
-    return values
+def _check_limits(reader: Reader, path: str, limits: dict[str, Any]) -> None:
+    for name, value in limits.items():
+        try:
+            Limits(**{name: value})
+        except InvalidRequest as error:
+            reader.report_at(f"{path}.{name}", f"{error.what}: {error.why}", error.next)
 
 
 def _entries(reader: Reader, values: dict[str, Any]) -> dict[str, Entry]:
@@ -207,6 +223,88 @@ def _entries(reader: Reader, values: dict[str, Any]) -> dict[str, Entry]:
         path, address = f"entries[{number}]", f"{values.get('namespace')}:{entry.name}"
         if address in entries:
             reader.report_at(path, f"there is already an entry {address!r}", "give it a name of its own")
-        entries[address] = checked(reader, path, entry)
+        entries[address] = _checked_entry(reader, path, entry)
         reader.marks[f"entries.{address}"] = reader.marks[path]
     return entries
+
+
+def _checked_entry(reader: Reader, path: str, entry: Entry) -> Entry:
+    """Check what types can't say, so that it is found now and not when the executor is used. Return the entry with
+    every path on the host written out."""
+    _check_variables(reader, path, entry)
+    _check_commands(reader, path, entry)
+    _check_limits(reader, f"{path}.limits", entry.limits)
+    if isinstance(entry, (DockerEntry, JailEntry)) and entry.default_work_dir is not None:
+        _check_inside(reader, f"{path}.default_work_dir", entry.default_work_dir)
+    return _checked_container(reader, path, entry) if isinstance(entry, DockerEntry) else entry
+
+
+def _check_engine(reader: Reader, place: str, host: str | None) -> None:
+    if host is not None and (problem := engine_problem(host)) is not None:
+        reader.report_at(place, f"{host!r} is no engine: {problem}", f"write it with one of {', '.join(ENGINES)}")
+
+
+def _check_variables(reader: Reader, path: str, entry: Entry) -> None:
+    named = [(f"default_env.{name}", name, value) for name, value in entry.default_env.items()]
+    named += [(f"caller_env[{number}]", name, "") for number, name in enumerate(entry.caller_env)]
+    for place, name, value in named:
+        try:
+            Request(env={name: value})
+        except InvalidRequest as error:
+            reader.report_at(f"{path}.{place}", f"{error.what}: {error.why}", error.next)
+
+
+def _check_commands(reader: Reader, path: str, entry: Entry) -> None:
+    for number, command in enumerate(entry.command_whitelist or ()):
+        place = f"{path}.command_whitelist[{number}]"
+        try:
+            if not (command.split() if isinstance(entry, MontyEntry) else shlex.split(command)):
+                reader.report_at(place, "it holds no command", "write a command, or remove it")
+        except ValueError as error:
+            message = f"it can't be split into words ({error})"
+            reader.report_at(place, message, "close every quote, and put a character after every backslash")
+
+
+def _check_inside(reader: Reader, place: str, path: str) -> bool:
+    """Whether it is a path inside a cell or container; reported if not."""
+    if path.startswith("/") and ".." not in path.split("/"):
+        return True
+    reader.report_at(place, f"{path!r} is no path inside", "write an absolute path, such as /workspace")
+    return False
+
+
+def _checked_container(reader: Reader, path: str, entry: DockerEntry) -> DockerEntry:
+    _check_engine(reader, f"{path}.host", entry.host)
+    if 0 < entry.cpu_quota < _MIN_QUOTA:
+        reader.report_at(f"{path}.cpu_quota", "it is too little for anything to run", "100000 is one processor")
+    for field, size in (("memory_limit", entry.memory_limit), ("limits.memory", entry.limits.get("memory", 0))):
+        if 0 < size < _MIN_MEMORY:
+            least = format_size(_MIN_MEMORY)
+            message = f"{size} bytes are too little memory: Docker takes no less than {least}"
+            reader.report_at(f"{path}.{field}", message, f"write {least} or more, such as 256MiB, or leave it out")
+    for inside in entry.tmpfs:
+        _check_inside(reader, f"{path}.tmpfs.{inside}", inside)
+    capabilities = _CAPABILITIES.split()
+    for field in ("cap_drop", "cap_add"):
+        for number, name in enumerate(getattr(entry, field)):
+            known = name.upper().removeprefix("CAP_")
+            if known not in capabilities:
+                message = f"there is no capability {name!r}"
+                reader.report_at(f"{path}.{field}[{number}]", message, suggest(known, capabilities))
+    return msgspec.structs.replace(entry, volumes=tuple(_volumes(reader, path, entry)))
+
+
+def _volumes(reader: Reader, path: str, entry: DockerEntry) -> Iterator[str]:
+    """Yield the valid volumes with absolute host paths; report the others."""
+    for number, volume in enumerate(entry.volumes):
+        place = f"{path}.volumes[{number}]"
+        host, inside, *mode = [*volume.split(":"), ""][: max(3, volume.count(":") + 1)]
+        if not host or mode not in ([""], ["ro"]):
+            reader.report_at(place, f"{volume!r} is no volume", "write it as host:container or host:container:ro")
+        elif _check_inside(reader, place, inside):
+            resolved = reader.resolved(host)
+            if resolved is None or os.sep not in host:
+                hint = "write an absolute path, one below `~/`, or one that begins with `./`"
+                reader.report_at(place, f"{host!r} is no path on the host", hint)
+            else:
+                yield ":".join([str(resolved), inside, *filter(None, mode)])

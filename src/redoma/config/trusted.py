@@ -24,18 +24,20 @@ Trusted = dict[Path, str]
 
 
 def trusted_files(env: Mapping[str, str] | None = None) -> Trusted:
-    """Every trusted file and the hash of the content that is trusted."""
+    """Return every trusted file with the hash of its trusted content. Raises `ConfigError` if the list is unusable."""
     return _load(state_directory(env) / _FILE)
 
 
 def is_trusted(source: Source, env: Mapping[str, str] | None = None) -> bool:
+    """Whether the user has trusted exactly these bytes at this path."""
     return trusted_files(env).get(source.path) == source.digest
 
 
 def read_found(path: Path, env: Mapping[str, str] | None = None) -> Source | str:
-    """Read a file that the user has not named. A text says why it has no effect: another user has written it, or could
-    have, and this user has not trusted its content. In a directory such as /tmp anybody can leave a file, a broken one
-    too, and that must not stop anybody's work. Raises `InvalidFile` for one of this user's that can't be read."""
+    """Read a file that was found, not named by the user. Return a text instead if it has no effect, because another
+    user may have written it and this user has not trusted its content: anybody can leave a file, also a broken one,
+    in a directory such as /tmp, and that must not stop anybody's work. Raises `InvalidFile` for one of this user's
+    own that can't be read."""
     why = not_ours(path, env)
     try:
         source = read(path)
@@ -47,12 +49,12 @@ def read_found(path: Path, env: Mapping[str, str] | None = None) -> Source | str
 
 
 def record(source: Source, env: Mapping[str, str] | None = None) -> None:
-    """Trust these bytes at this path, instead of what was trusted there before."""
+    """Trust these bytes at this path, instead of what was trusted there before. Raises `ConfigError`."""
     _change(env, lambda files: {**files, source.path: source.digest})
 
 
 def untrust(path: Path, env: Mapping[str, str] | None = None) -> bool:
-    """Trust nothing at this path any more. False if nothing was. The file itself need not exist."""
+    """Stop trusting a path. Return False if it wasn't trusted. The file itself need not exist."""
     real = Path(os.path.realpath(path))
     if real not in trusted_files(env):
         return False

@@ -20,12 +20,11 @@ import msgspec
 
 from ..lib.errors import InvalidRequest
 from ..models import Decision, Limits, MiB, Result, Status
-from ..output.capture import clean
 from ..pipeline import intake
 from ..pipeline.executor import Asked
 from ..pipeline.sync import Executor, default
 from ..policy.python.tree import parse
-from ..redaction import Redactor
+from ..redaction import Redactor, clean
 from .core_log import CoreLog
 from .core_messages import MESSAGES, Locale, kind_of, refusal
 

@@ -9,7 +9,7 @@ from typing import Literal, TextIO
 
 import msgspec
 
-from ..output.capture import visible
+from ..lib.sanitise import visible
 from .search import Run
 
 Format = Literal["csv", "json", "jsonl"]

@@ -19,8 +19,8 @@ import msgspec
 from ..audit import Record
 from ..audit.inputs import Inputs
 from ..lib.errors import AuditError
+from ..lib.sanitise import visible
 from ..models import Decision, Request
-from ..output.capture import visible
 from ..pipeline.executed_files import bind, seen_by
 from ..policy import Permit, Policy, executes, fingerprint, permit_lines, permit_of
 from .policies import Judge, Judged, Unjudged, unknown

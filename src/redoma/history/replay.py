@@ -24,7 +24,7 @@ from ..config import ApprovalConfig, Config, PolicyConfig, home
 from ..lib.errors import BackendUnavailable, InvalidRequest, PolicyError, RedomaError
 from ..models import Decision, Evaluation, KiB, Request, Result, Seed, Status
 from ..output.artifacts import Store as Artifacts
-from ..output.expect import Expectation, expectation
+from ..output.expectations import Expectation, expectation
 from ..pipeline.executor import AsyncExecutor
 from ..pipeline.projects import staged
 from ..pipeline.results import outcome

@@ -94,7 +94,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 def expression(pattern: str) -> Any:
     """An RE2 expression: it takes linear time, whatever it is and whatever it looks at."""
-    from ..policy.match import compile_re2
+    from ..lib.text import compile_re2
 
     try:
         return compile_re2(pattern)

@@ -1,18 +1,26 @@
-"""How people write sizes, and the addresses of engines. Pure: nothing is asked or opened."""
+"""How people write sizes, durations and the addresses of engines. Pure: nothing is asked or opened."""
 
 from __future__ import annotations
 
 import re
 
 _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]?)(i?)B?\Z")
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([smhd])\Z")
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of a size as people write it: `1048576`, `512KB`, `256MiB`, `1.5 GB`. None if it is none."""
+    """Bytes of a size as people write it: `1048576`, `512KB`, `256MiB`, `1.5 GB`. None if unparsable."""
     if not (size := _SIZE.match(text)):
         return None
     amount, unit, binary = size.groups()
     return int(float(amount) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of a time as people write it: `90s`, `5m`, `1.5h`, `2d`. None if unparsable."""
+    if not (duration := _DURATION.match(text)):
+        return None
+    return float(duration[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[duration[2]]
 
 
 def format_size(size: int) -> str:

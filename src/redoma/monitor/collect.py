@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..output.capture import sanitise
+from ..lib.sanitise import sanitise
 from ..pipeline.executor import AsyncExecutor
 from . import machine
 from .aside import Aside, Late

@@ -23,7 +23,8 @@ from ..config import Config, InvalidFile, home, printable
 from ..config import trusted as trust_list
 from ..config.document import parse
 from ..config.places import Source, read, require_own, user_file
-from ..config.reader import Reader, is_url, nearest
+from ..config.reader import Reader, is_url
+from ..lib.text import suggest
 from .defaults import CHECKS
 from .machine import ALWAYS
 from .model import (
@@ -214,7 +215,7 @@ def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifie
                 reader.report_at(f"{path}.{field}", f"it has more than {LONGEST_RULE} characters", "make it shorter")
         for each in check.notify or ():
             if each not in notify:
-                reader.report_at(f"{path}.notify", f"nobody is called {each!r}", nearest(each, notify))
+                reader.report_at(f"{path}.notify", f"nobody is called {each!r}", suggest(each, notify))
         if check.remedy is not None:
             # Listed or not: policy and a person decide on it.
             _check_executor(reader, f"{path}.remedy.run", check.remedy.run, config, listed=False)
@@ -250,7 +251,7 @@ def _check_url(reader: Reader, place: str, url: str) -> None:
 def _check_executor(reader: Reader, place: str, address: str, config: Config, *, listed: bool) -> None:
     entry = config.entries.get(address)
     if entry is None:
-        hint = nearest(address, config.entries) if config.entries else "write it under `entries` in redoma.yaml"
+        hint = suggest(address, config.entries) if config.entries else "write it under `entries` in redoma.yaml"
         reader.report_at(place, f"there is no executor {address!r}", hint)
     elif listed and entry.command_whitelist is None:
         hint = f"give {address} a `command_whitelist` with the command on it, in redoma.yaml"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..lib.errors import RedomaError
 from ..lib.extras import pip_install
 from ..lib.mounts import parse_mounts, read_mounts
-from ..output.capture import sanitise
+from ..lib.sanitise import sanitise
 
 _MOST = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around
 _SAMPLE = 0.2  # seconds over which the processors are watched

@@ -17,9 +17,8 @@ import msgspec
 from ..lib import posting
 from ..lib.errors import RedomaError
 from ..models import Decision, Status
-from ..output.capture import clean
 from ..pipeline.executor import AsyncExecutor
-from ..redaction import Redactor
+from ..redaction import Redactor, clean
 from .aside import Aside, Late
 from .model import Check, Deed, Notifier, Round, State, Verdict, WebhookNotifier
 

@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 
 from ..lib.errors import RedomaError
 from ..models import KiB
-from ..output.capture import clean
 from ..pipeline.executor import AsyncExecutor
-from ..redaction import Redactor
+from ..redaction import Redactor, clean
 from .aside import Aside, Late
 from .model import CommandProbe, FileProbe, HttpProbe, Probe, TcpProbe
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..lib.sanitise import sanitise
 from ..models import Decision, Finding, KiB, Limits, MiB, Result, Status
-from ..output.capture import sanitise
 from ..pipeline import intake
 from ..pipeline.executor import Asked, AsyncExecutor
 from ..policy import PACKS

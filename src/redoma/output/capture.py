@@ -1,4 +1,4 @@
-"""What a run printed, made fit to be read: bounded, harmless to a terminal, and without secrets.
+"""Capture what a run prints: bounded in memory, harmless to a terminal, and without secrets.
 
 The order matters. Secrets are first set apart from the escape sequences around them, or one that was cut short would
 take a letter along; then escape sequences go, or one in the middle of a key would hide it; then secrets, while the text
@@ -7,12 +7,9 @@ is still whole; only then is it cut to size, so that a cut never leaves half a s
 
 from __future__ import annotations
 
-import functools
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -20,113 +17,15 @@ from ..models import KiB, Limits, MiB, Stream
 from ..models.result_parts import Artifact
 from ..redaction import Redactor
 from ..redaction.redactor import replace
-from ..redaction.scanner import Found
+from ..redaction.scanner import Found, cut_outside, found_after
+from .cleaning import character_start
 
-# --- sanitising ----------------------------------------------------------------------------------------------
-
-# After the escape: strings to the terminal (OSC: titles, links, the clipboard; DCS, SOS, PM, APC), CSI (colours, the
-# cursor), then the short ones. A string ends at any control character, so that an unfinished one hides nothing and
-# costs no second look. To start with one literal makes the search ten times as fast.
-_SEQUENCE = re.compile(r"\x1b(?:[\]PX^_][^\x00-\x1f\x7f]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[\]PX^_]|[ -/]*[0-~])")
-# The same introducers as one character each; what `ESC [` is in seven bits, U+009B is in eight.
-_C1 = re.compile(r"[\x80-\x9f]")
-# Bold and underline as `man` prints them: a character over itself, or over an underscore.
-_OVERSTRUCK = re.compile(r"_\x08|(.)\x08(?=\1)")
-_CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n"})
-# Beyond ASCII: what reverses the order of text, and what has no width and so can hide in a word.
-_INVISIBLE = (
-    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e"
-    "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-)
-_REMOVED = re.compile(f"[{_INVISIBLE}]+")
-# Joiners and variation selectors make emoji and Persian or Indic words, but between ASCII letters they only hide.
-_JOINERS = "\u200c\u200d\ufe00-\ufe0f"
-_STRAY_JOINERS = re.compile(rf"(?<![^\x00-\x7f])[{_JOINERS}]+")
-_SHAPELESS = re.compile(f"[{_INVISIBLE}{_JOINERS}\u2800\ufffc\U0001d159\U000e0100-\U000e01ef]")
-_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-
-
-def is_clean(data: bytes) -> bool:
-    """Whether there is nothing to do, as for most text; so this is what decides how fast sanitising is."""
-    if data.isascii():
-        return len(data.translate(None, _CONTROLS)) == len(data)
-    return _odd().search(data) is None
-
-
-@functools.cache
-def _odd() -> Any:
-    import re2  # four times as fast as `re` on text that is not ASCII
-
-    return re2.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}{_JOINERS}\u2028\u2029]")
-
-
-def sanitise(text: str) -> str:
-    """The text as plain lines: no control characters but tab and newline, nothing invisible, valid as UTF-8.
-
-    Everything unwanted is removed, not shown as an escape: what remains is what a reader of the text would see, and a
-    key with an invisible character inside becomes a whole key again, which redaction then finds. Of a line redrawn
-    with carriage returns (a progress bar) the last state is kept, as on a terminal.
-    """
-    text = _SURROGATE.sub("\ufffd", text)
-    return text if is_clean(text.encode()) else _without_sequences(_without_invisible(text))
-
-
-def visible(text: str) -> str:
-    """The text for somebody who decides by it: what could not be seen, or would move other text, is an escape.
-
-    Unlike `sanitise` it removes nothing, since what is shown has to be what runs: a right-to-left override in a comment
-    can make code look like another program, and so can letters that are written from right to left, since the signs
-    between two of them change places. A mark stays on a letter that it belongs to (é, ã, ç), and one at most. Line ends
-    and tabs stay.
-    """
-    if text.isascii() and is_clean(text.encode()):
-        return text
-    shown: list[str] = []
-    before = ""
-    for char in text:
-        shown.append(char if char in "\n\t" or _is_plain(char, before) else ascii(char)[1:-1])
-        before = char
-    return "".join(shown)
-
-
-def _is_plain(char: str, before: str) -> bool:
-    """Whether it has a shape and a place of its own, after the one before it."""
-    if " " <= char <= "~":
-        return True
-    if not char.isprintable() or _SHAPELESS.match(char) or unicodedata.bidirectional(char) in _RIGHT_TO_LEFT:
-        return False
-    return not unicodedata.category(char).startswith("M") or len(unicodedata.normalize("NFC", before + char)) == 1
-
-
-def _without_invisible(text: str) -> str:
-    """Nothing invisible beyond ASCII, and sequences in their seven-bit form only."""
-    if is_clean(text.encode().translate(None, _CONTROLS)):
-        return text
-    text = _C1.sub(lambda c1: "\x1b" + chr(ord(c1[0]) - 0x40), text)
-    text = _STRAY_JOINERS.sub("", _REMOVED.sub("", text))
-    return text.replace("\u2028", "\n").replace("\u2029", "\n")
-
-
-def _without_sequences(text: str) -> str:
-    text = _SEQUENCE.sub("", text)
-    if "\x08" in text:
-        text = _OVERSTRUCK.sub("", text)
-    if "\r" in text:
-        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return text.encode().translate(None, _CONTROLS).decode()
-
-
-# --- capturing -----------------------------------------------------------------------------------------------
-
-LONGEST_SECRET = 16 * KiB
-"""As far as a secret is expected to reach beyond a place where the text is cut."""
 _MARKER_ROOM = 96
 """Bytes of the marker and its newlines, at most."""
 
 
 class Captured(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run printed, fit to be shown and stored."""
+    """What a run printed, safe to show and store."""
 
     stdout: str = ""
     stderr: str = ""
@@ -139,13 +38,13 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spool(Protocol):
-    """Keeps all of a stream that is too long to be kept here; see `artifacts`. It never fails."""
+    """Keeps all of a stream that is too long for the result; see `artifacts`. Its methods don't raise."""
 
     def add(self, raw: bytes) -> None:
-        """The next piece, as it was printed."""
+        """Take the next piece, as it was printed."""
 
     def put(self, text: bytes, redacted: dict[str, int]) -> None:
-        """All of it, sanitised and redacted."""
+        """Take all of the stream at once, sanitised and redacted already."""
 
     def finish(self) -> Artifact: ...
 
@@ -155,7 +54,9 @@ class Spool(Protocol):
 class Capture:
     """Takes the output of one run as it comes, in bounded memory, whatever the run prints.
 
-    `keep` is asked for a place for all of a stream once some of it has to be left out. Then `close` it at the end."""
+    `pass_on` gets each piece as it comes. `keep` is called for a spool that takes a whole stream, once some of the
+    stream has to be left out here; `close` discards spools that were not finished.
+    """
 
     def __init__(
         self,
@@ -167,14 +68,13 @@ class Capture:
         self._limits, self._redactor, self._pass_on, self._keep = limits, redactor, pass_on, keep
         self._spools: dict[Stream, Spool] = {}
         self._left = limits.output_total
-        # Next to a gap `margin` bytes are looked at but not shown. Raw text is kept for more than that, because
-        # escape sequences make it shrink.
-        self._margin = max(LONGEST_SECRET, redactor.longest)
-        room = limits.output_bytes // 2 + 4 * self._margin
+        # Next to a gap `margin` bytes are looked at but not shown. More raw text than that is kept, because escape
+        # sequences make it shrink.
+        room = limits.output_bytes // 2 + 4 * redactor.margin
         self._streams: dict[Stream, Ends] = {"stdout": Ends(room), "stderr": Ends(room)}
 
     def feed(self, stream: Stream, data: bytes) -> bool:
-        """Take some output. False once both streams together have printed more than the run may."""
+        """Take some output. Return False once both streams together have printed more than the run may."""
         self._left -= len(data)
         if self._keep is not None:
             self._spill(self._keep, stream, data)
@@ -184,7 +84,7 @@ class Capture:
         return self._left >= 0
 
     def _spill(self, keep: Callable[[Stream], Spool], stream: Stream, data: bytes | None) -> None:
-        """Before the middle is dropped, all that there is goes to the spool; and from then on everything else."""
+        """Before the middle is dropped, give the spool all that there is; from then on, everything that comes."""
         ends = self._streams[stream]
         if stream in self._spools:
             self._spools[stream].add(data or b"")
@@ -194,6 +94,7 @@ class Capture:
                 self._spools[stream].add(piece)
 
     def finish(self) -> Captured:
+        """The run has ended: return its output, cleaned and cut to the limits."""
         texts: dict[Stream, str] = {}
         redacted: Counter[str] = Counter()
         omitted: dict[Stream, int] = {}
@@ -201,7 +102,7 @@ class Capture:
         for stream, ends in self._streams.items():
             if self._keep is not None:
                 self._spill(self._keep, stream, None)
-            whole = ends.clean(self._redactor, self._margin)
+            whole = ends.clean(self._redactor)
             text, marks, missing = bounded(whole, self._limits)
             texts[stream] = text.decode()
             redacted.update(mark.kind for mark in marks)
@@ -224,13 +125,13 @@ class Capture:
         return self._spools[stream].finish()
 
     def close(self) -> None:
-        """Leave nothing of an artifact that was not finished. Safe to call twice."""
+        """Discard artifacts that were not finished. Safe to call twice."""
         for spool in self._spools.values():
             spool.close()
 
 
 class Ends:
-    """The first and the last bytes of a stream, and how much lay between."""
+    """The first and the last `keep` bytes of a stream, and how much lay between."""
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
@@ -248,14 +149,14 @@ class Ends:
             self._trim()
 
     def loses(self, data: bytes | None) -> bool:
-        """Whether to take this, or if it is None to come to the end, drops something for the first time."""
+        """Whether adding `data`, or ending the stream if it is None, drops something for the first time."""
         if self._gap:
             return False
         size = len(self._head) + len(self._tail)
         return size > 2 * self._keep if data is None else size + len(data) > 3 * self._keep
 
     def whole(self) -> tuple[bytes, bytes]:
-        """All of it, before anything was dropped."""
+        """Return all of the stream, as long as nothing was dropped."""
         return bytes(self._head), bytes(self._tail)
 
     def _trim(self) -> None:
@@ -264,24 +165,26 @@ class Ends:
         self._gap_lines += self._tail.count(b"\n", 0, surplus)
         del self._tail[:surplus]
 
-    def clean(self, redactor: Redactor, margin: int) -> Text:
-        """What was kept, sanitised and redacted. `margin` bytes on either side of the gap were for looking only."""
+    def clean(self, redactor: Redactor) -> Text:
+        """Return what was kept, sanitised and redacted. Next to the gap `redactor.margin` bytes are left out: a secret
+        may begin there and go on in the gap, or the reverse."""
         self._trim()
+        margin = redactor.margin
         if not self._gap:
-            data, found = _scanned(self._head + self._tail, redactor)
-            return Text(*replace(data, found))
-        head, found = _scanned(self._head, redactor)
-        # A match across the edge is of a secret that may go on in the gap: the edge moves until it is outside.
+            whole = redactor.sanitise(self._head + self._tail)
+            return Text(*replace(whole, redactor.find(whole)))
+        head = redactor.sanitise(self._head)
+        found = redactor.find(head)
         before = self._head.rfind(b"\n", 0, max(0, len(self._head) - margin)) + 1
         stop = max(0, len(head) - margin, _length_within(head, self._head[:before], redactor))
-        stop = min([stop, *(item.start for item in found if item.end > stop)])
+        stop = cut_outside(found, stop)
         first, marks = replace(head[:stop], [item for item in found if item.end <= stop])
-        tail, found = _scanned(self._tail, redactor)
+        tail = redactor.sanitise(self._tail)
+        found = redactor.find(tail)
         after = self._tail.find(b"\n", margin) + 1
         start = min(margin, len(tail), _length_within(tail, self._tail[:after], redactor) or len(tail))
         start = max([start, *(item.end for item in found if item.start < start)])
-        kept = [Found(f.start - start, f.end - start, f.kind) for f in found if f.start >= start]
-        last, more = replace(tail[start:], kept)
+        last, more = replace(tail[start:], found_after(found, start))
         seam = len(first)
         return Text(
             data=first + last,
@@ -293,17 +196,17 @@ class Ends:
 
 
 def _length_within(data: bytes, raw: bytearray, redactor: Redactor) -> int:
-    """How much of sanitised `data` these raw lines, its first, became; 0 if that can't be told.
+    """Return the size in sanitised `data` of its first lines, given raw; 0 if that can't be told.
 
     Sanitising shrinks text: of a progress bar only the last state stays. A margin counted in what is left could be
     all there is.
     """
-    lines = _scanned(raw, redactor)[0] if raw else b""
+    lines = redactor.sanitise(raw) if raw else b""
     return len(lines) if data.startswith(lines) else 0
 
 
 class Text(NamedTuple):
-    """Sanitised and redacted text, where the replacements are, and what is missing of it at the seam."""
+    """Sanitised and redacted text, where its replacements are, and how much is missing at the seam."""
 
     data: bytes
     marks: list[Found]
@@ -312,32 +215,12 @@ class Text(NamedTuple):
     gap_lines: int = 0
 
 
-def clean(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
-    """A message as output would show it, and what was redacted: sanitising first alone could hide half a secret."""
-    data, found = _scanned(text.encode("utf-8", "replace"), redactor)
-    return replace(data, found)[0].decode(), dict(Counter(item.kind for item in found))
-
-
-def _scanned(raw: bytes | bytearray, redactor: Redactor) -> tuple[bytes, list[Found]]:
-    data = sanitised(raw, redactor)
-    return data, redactor.find(data)
-
-
-def sanitised(raw: bytes | bytearray, redactor: Redactor) -> bytes:
-    """Output as plain lines, with its secrets still in it and in one piece. What a line becomes is its own matter."""
-    # Invalid bytes become U+FFFD: one sign that no program prints by accident, where \xNN could be its own text.
-    text = raw.decode("utf-8", "replace")
-    data = text.encode()
-    if is_clean(data):
-        return data
-    return _without_sequences(redactor.mend(_without_invisible(text).encode()).decode()).encode()
-
-
 # --- bounding ------------------------------------------------------------------------------------------------
 
 
 def bounded(text: Text, limits: Limits) -> tuple[bytes, list[Found], int]:
-    """The beginning and the end, marker included within the limits; the replacements in them; the bytes left out."""
+    """Cut text to the limits. Return its beginning and end with a marker between, their replacements, and how many
+    bytes were left out."""
     data, size = text.data, len(text.data)
     lines = data.count(b"\n") + (not data.endswith(b"\n") and size > 0)
     if not text.gap and size <= limits.output_bytes and lines <= limits.output_lines:
@@ -370,10 +253,7 @@ def _head_stop(text: Text, size: int, lines: int) -> int:
         return line_end + 1
     if (line_end := data.rfind(b"\n", stop // 2, stop)) >= 0:
         return line_end + 1
-    stop = min([stop, *(mark.start for mark in text.marks if mark.start < stop < mark.end)])
-    while _inside_character(data, stop):
-        stop -= 1
-    return stop
+    return character_start(data, cut_outside(text.marks, stop))
 
 
 def _tail_start(text: Text, size: int, lines: int) -> int:
@@ -392,13 +272,9 @@ def _tail_start(text: Text, size: int, lines: int) -> int:
     if (line_end := data.find(b"\n", start, (start + len(data)) // 2)) >= 0:
         return line_end + 1
     start = max([start, *(mark.end for mark in text.marks if mark.start < start < mark.end)])
-    while _inside_character(data, start):
+    while 0 < start < len(data) and data[start] & 0xC0 == 0x80:  # not in the middle of a character
         start += 1
     return start
-
-
-def _inside_character(data: bytes, at: int) -> bool:
-    return 0 < at < len(data) and data[at] & 0xC0 == 0x80
 
 
 def _size(count: int) -> str:

@@ -1,25 +1,24 @@
-"""Output while the run still goes on: as harmless, as free of secrets and as bounded as the result's.
+"""Show output while the run goes on: as harmless, as free of secrets and as bounded as the result's.
 
-What is shown can't be taken back, so nothing is shown that what comes next could turn into something else. The rule:
+What was shown can't be taken back, so nothing is shown that later output could turn into something else. The rules:
 
 1. Whole lines are shown at once. An escape sequence, a redrawn line and nearly every secret end with their line.
 2. What can go on in the next line waits for it: a private key from its first line on, lines that look like the middle
-   of one, and whatever could be the beginning of a secret of the request, in any spelling the redactor knows.
+   of one, and whatever could be the beginning of a secret of the request, in any encoding the redactor knows.
 3. An unfinished line, such as a prompt, is shown 0.1 s later, up to where it could be the beginning of a secret of the
-   request or looks like the beginning of some other; that rest waits for the end of the line. A line with control
-   characters waits as a whole. If what comes later changes what was shown (a redrawn line), the line is shown anew.
+   request or looks like the beginning of some other; the rest waits for the end of the line. A line with control
+   characters waits as a whole. If later output changes what was shown (a redrawn line), the line is shown again.
 4. Everything that waits is shown when the run ends.
 
-A secret that is only known by its looks, and that a program prints in two parts with a pause between, can so be shown
-in part if its first part looks like nothing; secrets of the request can't. Within the limits, and apart from lines
-shown anew, the whole stream is the text of the result. Beyond them it stops: what follows is kept as the result keeps
-it, its beginning and its end in half the room, and shown when the run ends.
+One leak remains: a secret that is only known by its looks, printed in two parts with a pause between, is shown in part
+if its first part looks like nothing. Secrets of the request are never shown in part.
 
-With `whole` nothing is left out: what the result keeps is no bound, only what the run may print in all is. A line that
-is too long to wait for is then shown up to where no secret of the expected length can begin, if it is plain text; other
-long lines wait for their end.
+Within the limits, and apart from lines shown again, the whole stream is the text of the result. Beyond them it stops:
+what follows is kept as the result keeps it, beginning and end in half the room, and shown when the run ends. With
+`whole` only what the run may print in all is a bound; a line too long to wait for is then shown up to where no secret
+of the expected length can begin, if it is plain text. Other long lines wait for their end.
 
-Memory is bounded whoever listens, and however slowly: by the limits on output, and by what may have to wait.
+Memory is bounded however slowly somebody listens: by the limits on output, and by what may have to wait.
 """
 
 from __future__ import annotations
@@ -31,27 +30,25 @@ from threading import Lock
 
 import msgspec
 
+from ..lib.sanitise import is_clean
 from ..models import Chunk, Limits, Stream
 from ..redaction import Redactor
 from ..redaction.redactor import replace
-from ..redaction.scanner import Found
+from ..redaction.scanner import Found, cut_outside, found_after
 from ..redaction.unfinished import Unfinished
-from .capture import LONGEST_SECRET, Ends, Text, bounded, is_clean, sanitised
+from .capture import Ends, Text, bounded
+from .cleaning import CONTEXT, character_start, is_plain
 
 DELAY = 0.1
 """Seconds after which an unfinished line is shown as far as it can be."""
-_CONTEXT = 2048
-"""Bytes of what was shown before: in them may be the name that gives a value in the next line away."""
-
-
 _INSIDE_CHARACTER = bytes(range(0x80, 0xC0))
 
 
 class Live:
-    """Takes output as it comes, from any thread, and gives back what may be shown of it by now."""
+    """Takes output as it comes, from any thread, and returns what may be shown of it by now."""
 
     def __init__(self, limits: Limits, redactor: Redactor, *, whole: bool = False) -> None:
-        """`whole`: all that is printed, not only as much as the result keeps."""
+        """`whole`: show all that is printed, not only as much as the result keeps."""
         self.redactor = redactor
         unfinished = Unfinished(redactor)
         self._streams: dict[Stream, _Shown] = {
@@ -63,12 +60,13 @@ class Live:
         """Called after output has come."""
 
     def feed(self, stream: Stream, data: bytes) -> None:
+        """Take some output, and wake whoever listens."""
         with self._lock:
             self._append(stream, self._streams[stream].add(data, time.monotonic()))
         self.wake()
 
     def take(self) -> tuple[list[Chunk], float | None]:
-        """What may be shown now, and after how many seconds to ask again even if nothing new comes."""
+        """Return what may be shown now, and after how many seconds to ask again even if nothing new comes."""
         now, waits = time.monotonic(), []
         with self._lock:
             for name, shown in self._by_arrival():
@@ -77,18 +75,18 @@ class Live:
                     self._append(name, shown.paused())
                 if shown.since is not None:
                     waits.append(shown.since + DELAY - now)
-            return self._given(), min(waits, default=None)
+            return self._take_ready(), min(waits, default=None)
 
     def finish(self) -> list[Chunk]:
-        """The run has ended: everything that is left."""
+        """The run has ended: return everything that is left."""
         with self._lock:
             for name, shown in self._by_arrival():
                 self._append(name, shown.ended())
-            return self._given()
+            return self._take_ready()
 
     @property
     def altered(self) -> frozenset[Stream]:
-        """The streams of which not everything was plain text: some of it was replaced, or left out."""
+        """The streams that were not all plain text: some of it was replaced, or left out."""
         with self._lock:
             return frozenset(name for name, shown in self._streams.items() if shown.altered)
 
@@ -102,8 +100,8 @@ class Live:
             self._ready.append((stream, []))
         self._ready[-1][1].append(text)
 
-    def _given(self) -> list[Chunk]:
-        """What is ready; a slow listener gets one large piece, not a million."""
+    def _take_ready(self) -> list[Chunk]:
+        """Return what is ready, joined: a slow listener gets one large piece, not a million."""
         ready, self._ready = self._ready, []
         return [Chunk(stream, b"".join(pieces).decode()) for stream, pieces in ready]
 
@@ -115,20 +113,19 @@ class _Shown:
         self._limits, self._redactor, self._unfinished, self._whole = limits, redactor, unfinished, whole
         # What may still be shown.
         self._bytes, self._lines = (sys.maxsize, sys.maxsize) if whole else (limits.output_bytes, limits.output_lines)
-        self._margin = max(LONGEST_SECRET, redactor.longest)
         self._context = b""  # sanitised, and shown
         self._pending = bytearray()  # raw, from the beginning of a line on
         self._shown = b""  # what of it, sanitised, was shown already
         self._line_open = self._anew = False  # whether a line end was not shown yet; was shown, and has changed
         self._rest: Ends | None = None  # what comes after too much has been shown
-        self._due = 4 * self._margin  # bytes that may wait before they are looked at for that reason
+        self._due = 4 * self._redactor.margin  # bytes that may wait before they are looked at for that reason
         self.since: float | None = None
         """Since when something waits that a pause might release."""
         self.altered = False
         """Whether some of it was not plain text."""
 
     def add(self, data: bytes, now: float) -> bytes:
-        """Take it. There is something to show at once only when more waits than should."""
+        """Take some output. Return what to show at once: nothing, unless more waits than should."""
         if self._rest is not None:
             self._rest.add(data)
             return b""
@@ -138,18 +135,19 @@ class _Shown:
         if len(self._pending) <= self._due:
             return b""
         text = self._advance(self._whole_lines())
-        if len(self._pending) > 4 * self._margin:  # a line, or a key, without an end
+        if len(self._pending) > 4 * self._redactor.margin:  # a line, or a key, without an end
             if self._whole:
                 text += self._part_of_long_line()
             else:
                 self._stop()
         # What has to wait even so is not looked at again for each small piece.
-        most = 4 * self._margin
-        self._due = most if len(self._pending) <= most else 2 * len(self._pending)
+        max_waiting = 4 * self._redactor.margin
+        self._due = max_waiting if len(self._pending) <= max_waiting else 2 * len(self._pending)
         return text
 
     def lines(self) -> bytes:
-        if len(self._pending) > 4 * self._margin:
+        """Return the whole lines that may be shown."""
+        if len(self._pending) > 4 * self._redactor.margin:
             return b""  # `add` has looked at it
         text = self._advance(self._whole_lines())
         if not self._pending:
@@ -157,33 +155,27 @@ class _Shown:
         return text
 
     def paused(self) -> bytes:
+        """Nothing has come for a while: return what may be shown of an unfinished line."""
         self.since = None
         return self._advance(self._plain(), inside=True)
 
     def _part_of_long_line(self) -> bytes:
-        """Some of a line without an end. It has to be plain text: then a cut changes nothing."""
-        size = len(self._pending) - 1
-        while size > 0 and self._pending[size] & 0xC0 == 0x80:  # not in the middle of a character
-            size -= 1
-        line = bytes(self._pending[:size])
-        if b"\n" in line or not _is_plain(line) or not line.startswith(self._shown):
+        """Return some of a line without an end. It has to be plain text: then a cut changes nothing."""
+        line = bytes(self._pending[: character_start(self._pending, len(self._pending) - 1)])
+        if b"\n" in line or not is_plain(line) or not line.startswith(self._shown):
             return b""  # lines that wait, or nothing that could be cut
-        before, start = len(self._context), len(self._shown)
-        found = [
-            Found(max(0, item.start - before), item.end - before, item.kind)
-            for item in self._redactor.find(self._context + line)
-            if item.end > before + start
-        ]
-        stop = _outside(found, start, max(start, len(line) - self._margin))
-        while stop > start and line[stop] & 0xC0 == 0x80:
-            stop -= 1
+        start = len(self._shown)
+        found = found_after(self._redactor.find(self._context + line), len(self._context))
+        stop = _outside(found, start, max(start, len(line) - self._redactor.margin))
+        stop = max(start, character_start(line, stop))
         text = (b"\n" if self._anew else b"") + _redacted(line, found, start, stop) if stop > start else b""
-        self._context = (self._context + line[:stop])[-_CONTEXT:].lstrip(_INSIDE_CHARACTER)
+        self._context = (self._context + line[:stop])[-CONTEXT:].lstrip(_INSIDE_CHARACTER)
         self._shown, self._line_open, self._anew = b"", self._line_open or text != b"", self._anew and not text
         del self._pending[:stop]
         return text
 
     def ended(self) -> bytes:
+        """The run has ended: return the rest."""
         text = self._advance(bytes(self._pending), ended=True)
         return text if self._rest is None else text + self._end_of(self._rest)
 
@@ -203,8 +195,8 @@ class _Shown:
         return lines + last if is_clean(last) else lines
 
     def _advance(self, raw: bytes, *, inside: bool = False, ended: bool = False) -> bytes:
-        """Show of `raw`, which `pending` begins with, what is safe to show and wasn't shown yet."""
-        clean = sanitised(raw, self._redactor)
+        """Return what is safe to show of `raw`, which `pending` begins with, and wasn't shown yet."""
+        clean = self._redactor.sanitise(raw)
         self.altered = self.altered or clean != raw
         if self._shown.startswith(clean):
             return b""
@@ -212,11 +204,7 @@ class _Shown:
             self._shown, self._anew = b"", self._line_open
         before, start = len(self._context), len(self._shown)
         data = self._context + clean
-        found = [
-            Found(max(0, item.start - before), item.end - before, item.kind)
-            for item in self._redactor.find(data)
-            if item.end > before + start
-        ]
+        found = found_after(self._redactor.find(data), before)
         if ended:
             stop = len(clean)
         elif inside:
@@ -230,7 +218,7 @@ class _Shown:
         return text
 
     def _within_limits(self, clean: bytes, found: list[Found], stop: int) -> tuple[int, bytes, bool]:
-        """Where to stop, the text to show up to there, and whether that is all that may be shown."""
+        """Return where to stop, the text to show up to there, and whether that is all that may be shown."""
         start, before, enough = len(self._shown), b"\n" if self._anew else b"", False
         while True:
             text = before + _redacted(clean, found, start, stop) if stop > start else b""
@@ -256,21 +244,21 @@ class _Shown:
             done, lines = raw, clean
         else:
             done = raw[: _after_lines(raw, 0, self._shown.count(b"\n"))]
-            lines = sanitised(done, self._redactor)
+            lines = self._redactor.sanitise(done)
         if self._shown.startswith(lines):  # or else a line of the raw text has become two: kept, and looked at again
-            self._context = (self._context + lines)[-_CONTEXT:].lstrip(_INSIDE_CHARACTER)
+            self._context = (self._context + lines)[-CONTEXT:].lstrip(_INSIDE_CHARACTER)
             self._shown = self._shown[len(lines) :]
             del self._pending[: len(done)]
 
     def _stop(self) -> None:
         """Enough was shown, or too much waits: keep what comes now as a result does."""
-        self._rest = Ends(self._limits.output_bytes // 4 + 4 * self._margin)
+        self._rest = Ends(self._limits.output_bytes // 4 + 4 * self._redactor.margin)
         self._rest.add(self._context + bytes(self._pending))
         self._pending.clear()
         self.since = None
 
     def _end_of(self, rest: Ends) -> bytes:
-        text = rest.clean(self._redactor, self._margin)
+        text = rest.clean(self._redactor)
         already = self._context + self._shown
         label = replace(already, self._redactor.find(already))[0]
         if text.data.startswith(label):
@@ -284,24 +272,14 @@ class _Shown:
 
 
 def _outside(found: list[Found], start: int, stop: int) -> int:
-    """A place to stop that is inside nothing that was found, and not before what was shown."""
-    return max(start, min([stop, *(item.start for item in found if item.start < stop < item.end)]))
+    """Return a place to stop that is inside nothing that was found, and not before what was shown."""
+    return max(start, cut_outside(found, stop))
 
 
 def _redacted(clean: bytes, found: list[Found], start: int, stop: int) -> bytes:
-    """A part of the text; of what was found and begins before it, the rest is replaced."""
-    inside = [
-        Found(max(0, item.start - start), item.end - start, item.kind) for item in found if start < item.end <= stop
-    ]
+    """Return a part of the text, redacted. Of what was found and begins before it, the rest is replaced."""
+    inside = found_after((item for item in found if item.end <= stop), start)
     return replace(clean[start:stop], inside)[0]
-
-
-def _is_plain(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return is_clean(data)
 
 
 def _after_lines(data: bytes, start: int, lines: int) -> int:
@@ -312,5 +290,5 @@ def _after_lines(data: bytes, start: int, lines: int) -> int:
 
 
 def _without_beginning(text: Text, size: int) -> Text:
-    marks = [Found(mark.start - size, mark.end - size, mark.kind) for mark in text.marks if mark.start >= size]
+    marks = found_after((mark for mark in text.marks if mark.start >= size), size)
     return text._replace(data=text.data[size:], marks=marks, seam=max(0, text.seam - size))

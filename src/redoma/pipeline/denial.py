@@ -16,9 +16,8 @@ from ..backends.base import Outcome, exceeded
 from ..lib.errors import BackendError, BackendUnavailable, Unsupported
 from ..lib.units import format_size
 from ..models import Decision, Denial, Evaluation, Finding, Limits, Request, Status
-from ..output.capture import clean
 from ..policy import Policy, permit_lines, permit_of
-from ..redaction import Redactor
+from ..redaction import Redactor, clean
 
 _SHOWN = 200
 

@@ -36,7 +36,7 @@ from ..models import Decision, Evaluation, Language, Limits, MiB, Request, Resul
 from ..models.reach import NOTHING, Reach
 from ..output.artifacts import Store as Artifacts
 from ..output.capture import Capture, Spool
-from ..output.expect import Expectation, expectation
+from ..output.expectations import Expectation, expectation
 from ..output.live import Live
 from ..policy import PACKS, Leveled, Policy, Reading, evaluate, level_of, secrets_in
 from ..redaction import Redactor
@@ -353,7 +353,9 @@ class AsyncExecutor:
         """Where all of an output goes that is too long for the result."""
         if self._artifacts is None:
             return None
-        return functools.partial(self._artifacts.spool, request.id, redactor=redactor, most=request.limits.output_total)
+        return functools.partial(
+            self._artifacts.spool, request.id, redactor=redactor, max_bytes=request.limits.output_total
+        )
 
     def _candidates(self, asked: Asked) -> list[Backend]:
         if asked.on is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import pwd
 import shlex
@@ -14,6 +13,7 @@ import msgspec
 
 from ..config import Config
 from ..lib.errors import InvalidRequest
+from ..lib.text import did_you_mean
 from ..models import LANGUAGES, Limits, Request, Stream, WorkspaceKind
 
 _LONGEST_COMMAND = 6 << 20  # the kernel's own bound; what no system runs need not be written to the log
@@ -179,23 +179,21 @@ def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None
     valid = list(valid)
     for name in given:
         if name not in valid:
-            near = difflib.get_close_matches(str(name), valid, 1)
             raise InvalidRequest(
                 f"unknown {kind} {name!r}",
                 why=f"known: {', '.join(valid) or 'none'}",
-                next=f"did you mean {near[0]!r}?" if near else f"use a known {kind}",
+                next=did_you_mean(str(name), valid, f"use a known {kind}"),
             )
 
 
 def must_be_one_of(kind: str, given: Any, choices: Iterable[str]) -> None:
     choices = list(choices)
     if given not in choices:
-        near = difflib.get_close_matches(str(given), choices, 1)
         *first, last = choices
         raise InvalidRequest(
             f"{kind} {given!r}",
             why=f"choose {', '.join(first)} or {last}",
-            next=f"did you mean {near[0]!r}?" if near else f"use one of these for {kind}",
+            next=did_you_mean(str(given), choices, f"use one of these for {kind}"),
         )
 
 

@@ -11,10 +11,10 @@ import msgspec
 from ..backends.base import Outcome, Repr, exceeded
 from ..lib.errors import RedomaError
 from ..models import Change, Denial, Limits, Result, Status, Version
-from ..output.capture import Captured, clean
-from ..output.diagnose import diagnose
-from ..output.expect import Expectation, applied
-from ..redaction import PERSONAL_KINDS, Redactor
+from ..output.capture import Captured
+from ..output.diagnoses import diagnose
+from ..output.expectations import Expectation, applied
+from ..redaction import PERSONAL_KINDS, Redactor, clean
 from ..redaction.redactor import replace
 from ..redaction.scanner import Found
 from ..workspace.effects import unexpected

@@ -17,7 +17,7 @@ from .results import encodable
 if TYPE_CHECKING:
     from ..backends.base import Backend, Control
     from ..models import Approval, Evaluation, Finding, Request
-    from ..output.expect import Expectation
+    from ..output.expectations import Expectation
     from ..policy import Leveled, Policy, Reading
     from ..redaction import Redactor
 

@@ -7,13 +7,13 @@ globs are made without backtracking, and what users write is RE2.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ..lib.text import compile_re2
 from ..models import MIN_SECRET, Finding
 from .facts import MAX_NAME, UNKNOWN, Attribute, Call, Command, Fact, Import, Span, Trait
 from .options import grammar_of, read_option
@@ -38,21 +38,6 @@ _PROC_ROOT = re.compile(r"/proc/[^/]+(?:/task/[^/]+)?/root(?=/|\Z)")
 
 _PLAIN_OPTION = re.compile(r"--no-.*|--(?:verbose|quiet|silent|yes|debug)|-[vqy]+", re.DOTALL)
 """Options that never take the next word, of whatever program: `git --no-pager stash push` is not `git push`."""
-
-
-@functools.lru_cache(maxsize=512)
-def compile_re2(pattern: str) -> Any:
-    """An RE2 expression. Raises ValueError when it isn't one."""
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False  # it would print to the user's terminal
-    options.max_mem = 8 << 20
-    try:
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        reason = error.args[0] if error.args else "it can't be compiled"
-        raise ValueError(reason.decode() if isinstance(reason, bytes) else str(reason)) from None
 
 
 def glob_expression(glob: str) -> str:

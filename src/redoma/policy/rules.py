@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ..lib.errors import PolicyError
+from ..lib.text import suggest
 from ..models import Decision, Language, Limits, Request
 from ..models.reach import Resource
 
@@ -288,7 +289,7 @@ def load(
     """
     if pack not in PACKS:
         raise PolicyError(
-            f"unknown policy pack {pack!r}", why=f"the packs are {', '.join(PACKS)}", next=_nearest(pack, PACKS)
+            f"unknown policy pack {pack!r}", why=f"the packs are {', '.join(PACKS)}", next=suggest(pack, PACKS)
         )
     built_in = _built_in(pack)
     patient = any(0 < rule.time_over < time for rule in built_in.rules)
@@ -304,7 +305,7 @@ def load(
             raise PolicyError(
                 f"there is no rule {rule_id!r} to decide about",
                 why=f"the pack {pack!r} and your own rules don't have it",
-                next=_nearest(rule_id, chosen),
+                next=suggest(rule_id, chosen),
             )
         # A decision by the owner holds wherever the request runs.
         chosen[rule_id] = msgspec.structs.replace(chosen[rule_id], decision=decision, touches=())
@@ -382,7 +383,7 @@ def _check_fields(rule: Rule) -> None:
             raise PolicyError(
                 f"rule {rule.id!r} names the unknown trait {trait!r}",
                 why="nothing reports it",
-                next=_nearest(trait, known),
+                next=suggest(trait, known),
             )
     _check_expression(rule, "unless", rule.unless)
     _check_expression(rule, "pattern", rule.pattern)
@@ -424,7 +425,7 @@ def _check_sense(rule: Rule) -> None:
 
 
 def _check_expression(rule: Rule, field: str, expression: str) -> None:
-    from .match import compile_re2
+    from ..lib.text import compile_re2
 
     try:
         compile_re2(expression)
@@ -468,10 +469,3 @@ def _known_traits(wanted: Iterable[str]) -> dict[str, str]:
 
         known.update(shell.TRAITS)
     return known
-
-
-def _nearest(name: str, valid: Iterable[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else "use one of the names that exist"

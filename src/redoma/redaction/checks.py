@@ -1,8 +1,8 @@
-"""Second looks at what a pattern found: is it really a card number, a password, an e-mail address?
+"""Check what a pattern found: is it really a card number, a password, an e-mail address?
 
-A pattern only has to be cheap and to miss nothing; a check then reads the few bytes around one candidate
-and returns the span to take out, or None for a false alarm. Every check looks at a bounded number of bytes,
-so that a text made of nothing but near-misses still takes time linear in its length.
+A pattern only has to be cheap and to miss nothing. A check gets the text and where the candidate is, reads the few
+bytes around it, and returns the span to take out, or None for a false alarm. Every check reads a bounded number of
+bytes, so that text made of nothing but near-misses still takes time linear in its length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
 
 
-class _Lazily:
+class _LazyPattern:
     """A pattern that is compiled when it is first used: few texts need all, and each takes up to a millisecond."""
 
     def __init__(self, pattern: bytes) -> None:
@@ -34,32 +34,32 @@ class _Lazily:
         return getattr(compiled, name)
 
 
-def _lazily(pattern: bytes) -> re.Pattern[bytes]:
-    return cast("re.Pattern[bytes]", _Lazily(pattern))
+def _lazy(pattern: bytes) -> re.Pattern[bytes]:
+    return cast("re.Pattern[bytes]", _LazyPattern(pattern))
 
 
-_LONGEST_VALUE = 200
-_LONGEST_JWT_HEADER = 1024
-_LONGEST_KEY = 16 * 1024
+_MAX_VALUE = 200
+_MAX_JWT_HEADER = 1024
+_MAX_KEY = 16 * 1024
 
 
 # --- passwords, tokens and other values that only their name gives away --------------------------------------
 
 # Quoted (also as quotes are written inside a JSON string, HTML or a URL), or bare. A bare value ends where a query
 # string, a connection string, a list or a call would end it. A quote that is never closed still opens a value.
-_VALUE = _lazily(
+_VALUE = _lazy(
     rb"""(?:[bBrRuU]{1,2}(?=["']))?(?:\\{1,7}["'](?P<escaped>[^"'\\\n]+)|\\{1,3}u002[27](?P<unicode>[^"'\\\n]+)"""
     rb"""|"(?P<double>[^"\\\n]*(?:\\.[^"\\\n]*)*)|'(?P<single>[^'\\\n]*(?:\\.[^'\\\n]*)*)"""
     rb"""|(?i:&(?:quot|apos|\#0{0,2}3[49]|\#x0{0,2}2[27]);)(?P<html>[^&<>\n]+(?:&(?:amp|lt|gt|\#\d{2});[^&<>\n]*)*)"""
     rb"""|%2[27](?P<encoded>[^%\s&"'<>]+(?:%(?!2[27])[0-9A-Fa-f]{2}[^%\s&"'<>]*)*)|(?P<bare>[^\s"'`,;&<>(){}\[\]|\\]+))"""
 )
-_ENCODED_END = _lazily(rb"(?i)%(?:2[267]|7d|20|0[ad])")
-_REST_OF_WORD = _lazily(rb"[^\s\"'`]*")
+_ENCODED_END = _lazy(rb"(?i)%(?:2[267]|7d|20|0[ad])")
+_REST_OF_WORD = _lazy(rb"[^\s\"'`]*")
 # `NAME=` of an .env file, at the beginning of its line.
-_ENV_LINE = _lazily(rb"(?:^|\n)[ \t]*(?:export )?[A-Z0-9_]*$")
+_ENV_LINE = _lazy(rb"(?:^|\n)[ \t]*(?:export )?[A-Z0-9_]*$")
 
-# What stands where a secret would, without being one: a variable, a template, a mask, our own replacement.
-_STAND_IN = _lazily(
+# What stands in the place of a secret without being one: a variable, a template, a mask, our own replacement.
+_STAND_IN = _lazy(
     rb"""(?i)\$\w|\$[({]|%[(sv{]|\[redacted:|<[^<>]*>$|[^{]{0,99}(?:\$\{|\{\{|\{[a-z_][\w.]*\})"""
     rb"""|(?:[*x.\-_#?]|\xe2\x80\xa2|\xe2\x80\xa6)+$|your[-_ ]|(?:os|process|env|self|settings|config|secrets)\."""
 )
@@ -70,18 +70,19 @@ _WORDS = frozenset(
     b" invalid expired missing incorrect wrong valid disabled enabled default password passwd pass secret token bearer"
     b" basic input prompt stdin file number integer boolean object field type name value example".split()
 )
-_DOTTED = _lazily(rb"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+$")
-_IDENTIFIER = _lazily(rb"[A-Za-z_]\w*$")
-_MOMENT = _lazily(rb"[0-9TZ:.+-]+$")
+_DOTTED = _lazy(rb"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+$")
+_IDENTIFIER = _lazy(rb"[A-Za-z_]\w*$")
+_MOMENT = _lazy(rb"[0-9TZ:.+-]+$")
 _DIGITS, _LETTERS = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def _count(value: bytes, of: bytes) -> int:
+    """Return how many of the bytes are among `of`."""
     return len(value) - len(value.translate(None, of))
 
 
 def _is_strong(value: bytes) -> bool:
-    """Whether it looks made by a machine: long enough, of mixed classes, and of many different characters."""
+    """Whether it looks generated: long enough, of mixed classes, and of many different characters."""
     digits, different = _count(value, _DIGITS), len(set(value))
     if len(value) < 8 or different < 6 or not _count(value, _LETTERS) or _MOMENT.match(value):
         return False
@@ -89,7 +90,7 @@ def _is_strong(value: bytes) -> bool:
 
 
 class _Value(NamedTuple):
-    """What a name is given, as far as it takes to decide about it."""
+    """The value that a name is given; of a long one, the beginning."""
 
     text: bytes
     quoted: bool
@@ -97,7 +98,8 @@ class _Value(NamedTuple):
 
 
 def _value_at(text: bytes, at: int) -> _Value | None:
-    found = _VALUE.match(text, at, at + _LONGEST_VALUE)
+    """Return the value that begins at a position; None if it is code, a path, a placeholder or an ordinary word."""
+    found = _VALUE.match(text, at, at + _MAX_VALUE)
     if not found or not found.lastgroup:
         return None
     value, quoted = found[found.lastgroup], found.lastgroup != "bare"
@@ -108,12 +110,12 @@ def _value_at(text: bytes, at: int) -> _Value | None:
     # `get_token()`, `tokens[0]` and `config.token` are code, not literals.
     if not quoted and (_is_code_after(text, found.end()) or (_DOTTED.match(value) and not _is_token(value))):
         return None
-    if not quoted and len(value) < _LONGEST_VALUE:
+    if not quoted and len(value) < _MAX_VALUE:
         value = value.rstrip(b".:")  # the end of a sentence
         if text[found.end() : found.end() + 1] == b"&" and text[at - 1 : at] == b"=":
             # Of a query string the rest would be other fields; of a line in an .env file it belongs to the value.
             name = text[max(0, at - 65) : at - 1]
-            if _ENV_LINE.search(name) and (rest := _REST_OF_WORD.match(text, found.end(), at + _LONGEST_VALUE)):
+            if _ENV_LINE.search(name) and (rest := _REST_OF_WORD.match(text, found.end(), at + _MAX_VALUE)):
                 value += rest[0]
     return _Value(value, quoted, found.start(found.lastgroup))
 
@@ -129,24 +131,24 @@ def _is_token(value: bytes) -> bool:
 
 
 def _all_of(value: _Value, text: bytes, at: int) -> Span:
-    """Once it is decided, the whole value goes, however long."""
+    """Return the span of the whole value, however long."""
     end = value.start + len(value.text)
-    if end - at >= _LONGEST_VALUE and (found := _VALUE.match(text, at)) and found.lastgroup:
+    if end - at >= _MAX_VALUE and (found := _VALUE.match(text, at)) and found.lastgroup:
         end = found.end(found.lastgroup)
     return value.start, end
 
 
 # Where a whole line is one setting, even an ordinary word is its value.
-_LINE_BEFORE = _lazily(rb"(?:^|[\n\r])(?P<margin>[ \t]*(?:- |export )?)(?P<name>[\w.-]*)$")
-_LINE_AFTER = _lazily(rb"[ \t]*(?:[\r\n]|\Z)")
-_SETTING_BEFORE = _lazily(
+_LINE_BEFORE = _lazy(rb"(?:^|[\n\r])(?P<margin>[ \t]*(?:- |export )?)(?P<name>[\w.-]*)$")
+_LINE_AFTER = _lazy(rb"[ \t]*(?:[\r\n]|\Z)")
+_SETTING_BEFORE = _lazy(
     rb"(?i)(?:^|\n)[ \t]*(?:\[[^\]\n]+\]|(?:user(?:name)?|login|host|port|server|email|database|dbname|repository|url)"
     rb"[ \t]*[=:][^\n()]*)[ \t]*\r?\n$"
 )
-_DOTTED_NAME = _lazily(rb"[a-z][\w-]*(?:\.[\w-]+)+$")
-_ENV_NAME = _lazily(rb"[A-Z][A-Z0-9_]*$")
-_NAME_OF_SECRET = _lazily(rb"(?i)pass|pwd|secret|token|key|hash|hidden|change|example|dummy|test|user")
-_IN_EXPANSION = _lazily(rb"\$\{\w*$")
+_DOTTED_NAME = _lazy(rb"[a-z][\w-]*(?:\.[\w-]+)+$")
+_ENV_NAME = _lazy(rb"[A-Z][A-Z0-9_]*$")
+_NAME_OF_SECRET = _lazy(rb"(?i)pass|pwd|secret|token|key|hash|hidden|change|example|dummy|test|user")
+_IN_EXPANSION = _lazy(rb"\$\{\w*$")
 
 
 def password(text: bytes, start: int, end: int) -> Span | None:
@@ -195,6 +197,7 @@ def _is_scrambled(value: bytes) -> bool:
 
 
 def netrc(text: bytes, start: int, end: int) -> Span | None:
+    """The password of a `~/.netrc`."""
     found = _value_at(text, end)
     if not found or len(found.text) < 4:
         return None
@@ -203,10 +206,10 @@ def netrc(text: bytes, start: int, end: int) -> Span | None:
     return _all_of(found, text, end) if likely else None
 
 
-_OPTION_VALUE = _lazily(rb"""\s-(?P<option>[a-z-]+?)(?P<space>[ =]{0,2})(?P<quote>['"]?)(?P<value>[^\s'"]{1,200})""")
-_QUOTED_REST = _lazily(rb"""[^'"\n]{0,200}""")
-_GLUED = _lazily(rb"\b(?:mysql\w*|mariadb(?:-\w+)?)\s[^\n|;&]*$")
-_APART = _lazily(rb"\b(?:sshpass|(?:docker|podman|oc|az|helm registry|skopeo) login)\b[^\n|;&]*$")
+_OPTION_VALUE = _lazy(rb"""\s-(?P<option>[a-z-]+?)(?P<space>[ =]{0,2})(?P<quote>['"]?)(?P<value>[^\s'"]{1,200})""")
+_QUOTED_REST = _lazy(rb"""[^'"\n]{0,200}""")
+_GLUED = _lazy(rb"\b(?:mysql\w*|mariadb(?:-\w+)?)\s[^\n|;&]*$")
+_APART = _lazy(rb"\b(?:sshpass|(?:docker|podman|oc|az|helm registry|skopeo) login)\b[^\n|;&]*$")
 
 
 def short_option(text: bytes, start: int, end: int) -> Span | None:
@@ -230,7 +233,7 @@ def short_option(text: bytes, start: int, end: int) -> Span | None:
         return None
     at = end - 1  # the first letter of the value
     quoted = text[at - 1 : at] in (b"'", b'"')
-    value = (_QUOTED_REST if quoted else _REST_OF_WORD).match(text, at, at + _LONGEST_VALUE)
+    value = (_QUOTED_REST if quoted else _REST_OF_WORD).match(text, at, at + _MAX_VALUE)
     if value is None:
         return None
     first, last = value.span()
@@ -245,7 +248,7 @@ def short_option(text: bytes, start: int, end: int) -> Span | None:
 
 
 def credential(text: bytes, start: int, end: int) -> Span | None:
-    """Tokens and keys are made by machines: anything that doesn't look it (`token: next`) is a name or a word."""
+    """Tokens and keys are generated: a value that doesn't look it (`token: next`) is a name or a word."""
     found = _value_at(text, end)
     if not found or b" " in found.text or not _is_strong(found.text):
         return None
@@ -264,7 +267,7 @@ _HARMLESS_KEYS = frozenset(
     b" issue record parent child candidate natural composite surrogate image blob asset bundle chunk module lock state"
     b" registry value entity host known ssh gpg verify verification storage data list dict json field column".split()
 )
-_UUID = _lazily(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
+_UUID = _lazy(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
 
 
 def named_key(text: bytes, start: int, end: int) -> Span | None:
@@ -290,6 +293,7 @@ def key_value(text: bytes, start: int, end: int) -> Span | None:
 
 
 def aws_secret(text: bytes, start: int, end: int) -> Span | None:
+    """A secret key of AWS has exactly 40 characters."""
     found = _value_at(text, end)
     return _all_of(found, text, end) if found and re.fullmatch(rb"[A-Za-z0-9/+]{40}", found.text) else None
 
@@ -310,7 +314,7 @@ def url_token(text: bytes, start: int, end: int) -> Span | None:
 
 
 def signature(text: bytes, start: int, end: int) -> Span | None:
-    """What proves that a URL or a request was signed: the value only."""
+    """The value of a signature of a URL or a request."""
     found = re.match(rb"""[^=%]*(?:=|%3[dD])"?""", text[start:end])
     return None if not found else (start + found.end(), end - text[start:end].endswith(b'"'))
 
@@ -332,13 +336,13 @@ def authorization_header(text: bytes, start: int, end: int) -> Span | None:
     named = re.search(rb"(?i)\b(?:bearer|basic) {1,4}$", text[max(start, at - 12) : at])
     if text.startswith(b"token=", at):
         at += len(b"token=")
-    return (at, end) if end - at >= 8 and (named or _is_strong(text[at : min(end, at + _LONGEST_VALUE)])) else None
+    return (at, end) if end - at >= 8 and (named or _is_strong(text[at : min(end, at + _MAX_VALUE)])) else None
 
 
-_COOKIES = _lazily(rb"[^\n\r\"']{1,1024}")
-_COOKIE = _lazily(rb"=([^;\s]{8,})")
+_COOKIES = _lazy(rb"[^\n\r\"']{1,1024}")
+_COOKIE = _lazy(rb"=([^;\s]{8,})")
 _ATTRIBUTES = (b"path", b"expires", b"domain", b"max-age", b"samesite", b"priority", b"version")
-_MOST_COOKIES = 20
+_MAX_COOKIES = 20
 
 
 def cookie(text: bytes, start: int, end: int) -> Span | None:
@@ -349,9 +353,9 @@ def cookie(text: bytes, start: int, end: int) -> Span | None:
         return None
     strong = [
         one
-        for one in itertools.islice(_COOKIE.finditer(text, at, header.end()), _MOST_COOKIES)
+        for one in itertools.islice(_COOKIE.finditer(text, at, header.end()), _MAX_COOKIES)
         if not text[max(at, one.start() - 12) : one.start()].lower().endswith(_ATTRIBUTES)
-        and _is_strong(one[1][:_LONGEST_VALUE])
+        and _is_strong(one[1][:_MAX_VALUE])
         and b"(" not in one[1]
     ]
     if not strong:
@@ -369,24 +373,25 @@ def _is_basic(value: bytes) -> bool:
 
 def random_token(text: bytes, start: int, end: int) -> Span | None:
     """A prefix short enough to occur in ordinary names (`sk-fading-circle`) needs a random rest."""
-    return (start, end) if _is_strong(text[start : min(end, start + _LONGEST_VALUE)]) else None
+    return (start, end) if _is_strong(text[start : min(end, start + _MAX_VALUE)]) else None
 
 
 # --- things with a shape of their own ------------------------------------------------------------------------
 
-_JWT = _lazily(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _LONGEST_JWT_HEADER)
+_JWT = _lazy(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _MAX_JWT_HEADER)
 # Headers (`DEK-Info: AES-128-CBC,0A1B`) and a literal \\n, as in JSON, belong to the body. Without a last line there
 # is only the shape of the lines to say where the key ends and other output begins.
 KEY_BODY = re.compile(rb"[\w+/=\s\\:,.()-]*")
-_KEY_LINES = _lazily(
+_KEY_LINES = _lazy(
     rb"(?:\s|\\n)*(?:[A-Z][A-Za-z-]+: [^\n]*\n\s*)*(?:[A-Za-z0-9+/=]+(?:\s*\n\s*|\\n|\Z))*(?:[A-Za-z0-9+/=]{16,})?"
 )
-_KEY_END = _lazily(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = _lazy(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 BASE64 = _LETTERS + _DIGITS + b"+/=-_"
 BASE64_LINES = _LETTERS + _DIGITS + b"+/=\r\n"
 
 
 def jwt(text: bytes, start: int, end: int) -> Span | None:
+    """A JSON Web Token: at least header and payload."""
     # Not part of the one pattern: a run of `eyJ` without a dot would be read again from each of them.
     found = _JWT.match(text, start)
     return found.span() if found else None
@@ -408,14 +413,15 @@ def encoded_key(text: bytes, start: int, end: int) -> Span | None:
 
 
 def putty_key(text: bytes, start: int, end: int) -> Span | None:
+    """The private lines of a key of PuTTY."""
     lines = int(text[start:end].split(b":")[1])
-    body = re.compile(rb"(?:[A-Za-z0-9+/=]{1,80}\r?\n?){1,%d}" % max(lines, 1)).match(text, end, end + _LONGEST_KEY)
+    body = re.compile(rb"(?:[A-Za-z0-9+/=]{1,80}\r?\n?){1,%d}" % max(lines, 1)).match(text, end, end + _MAX_KEY)
     return (end, end + len(body[0].rstrip())) if body and len(body[0]) >= 16 else None
 
 
 def key_end(text: bytes, start: int, end: int) -> Span | None:
     """The end of a private key whose beginning was cut off: everything before it that can be its body goes too."""
-    window = text[max(0, start - _LONGEST_KEY) : start]
+    window = text[max(0, start - _MAX_KEY) : start]
     body = window[len(window.rstrip(BASE64_LINES)) :]
     return start - len(body.lstrip()), end
 
@@ -429,6 +435,7 @@ _NO_DOMAIN = re.compile(
 
 
 def email(text: bytes, start: int, end: int) -> Span | None:
+    """An address; not a package version, a file name, a git remote or the user of a URL."""
     # The pattern starts at the last character before the @; reading on backwards here keeps it from trying
     # every word of the text as the beginning of an address.
     begin = start
@@ -458,7 +465,7 @@ def _stdnum(name: str) -> ModuleType:
 
 
 def _stands_alone(text: bytes, start: int, end: int) -> bool:
-    """Not a part of a longer number, a decimal fraction, a version or an identifier."""
+    """Whether it is no part of a longer number, a decimal fraction, a version or an identifier."""
     before, after = text[max(0, start - 2) : start], text[end : end + 2]
     if before[-1:].isalnum() or before[-1:] in (b"_", b".") or after[:1].isalnum() or after[:1] == b"_":
         return False
@@ -468,7 +475,7 @@ def _stands_alone(text: bytes, start: int, end: int) -> bool:
 
 
 def _numbered(name: str) -> Check:
-    """A check by the validator of that name; the number is what stands after any words (`CPF: 123…`)."""
+    """Return a check by the stdnum validator of that name; a word before the number (`CPF: 123…`) is not part of it."""
 
     def check(text: bytes, start: int, end: int) -> Span | None:
         hint = re.match(rb"(?i)(?:cpf|cnpj)[^0-9a-z]*", text[start:end])
@@ -484,6 +491,7 @@ cnpj = _numbered("br.cnpj")
 
 
 def card(text: bytes, start: int, end: int) -> Span | None:
+    """A card number, by its Luhn digit."""
     digits = text[start:end].translate(None, b" -").decode()
     return (start, end) if _stands_alone(text, start, end) and _stdnum("luhn").is_valid(digits) else None
 
@@ -504,15 +512,17 @@ def iban(text: bytes, start: int, end: int) -> Span | None:
 
 
 def ssn(text: bytes, start: int, end: int) -> Span | None:
+    """A US social security number in a range that is issued."""
     area, group, serial = text[start:end].split(b"-")
     issued = area not in (b"000", b"666") and area < b"900" and group != b"00" and serial != b"0000"
     return (start, end) if issued and _stands_alone(text, start, end) else None
 
 
-_PHONE_START = _lazily(rb"[+(]*[0-9]")
+_PHONE_START = _lazy(rb"[+(]*[0-9]")
 
 
 def phone(text: bytes, start: int, end: int) -> Span | None:
+    """A telephone number of 10 to 15 digits."""
     if number := _PHONE_START.search(text, start, end):  # after a name
         start = number.start()
     digits = _count(text[start:end], _DIGITS)
@@ -543,12 +553,12 @@ _BY_NUMBER = {
     b"bsn": ("nl.bsn",),
     b"pesel": ("pl.pesel",),
 }
-_HINT = _lazily(rb"([A-Za-z]+)(?i:[ -](?:security|insurance|fiscale|id|no\.?|number|nr\.?))*")
-_ID = _lazily(rb"(?:[0-9]|[A-Z]{1,6} ?[0-9])[0-9A-Z .-]*")
+_HINT = _lazy(rb"([A-Za-z]+)(?i:[ -](?:security|insurance|fiscale|id|no\.?|number|nr\.?))*")
+_ID = _lazy(rb"(?:[0-9]|[A-Z]{1,6} ?[0-9])[0-9A-Z .-]*")
 
 
 def national_id(text: bytes, start: int, end: int) -> Span | None:
-    """A number that is somebody's, after its name: `SSN: …`, `NIF …`."""
+    """A person's number after its name: `SSN: …`, `NIF …`."""
     hint = _HINT.match(text, start, end)
     found = _ID.search(text, hint.end(), end) if hint else None
     if not hint or not found or text[end : end + 1].isalnum():
@@ -560,14 +570,10 @@ def national_id(text: bytes, start: int, end: int) -> Span | None:
             return None
         return at, end
     number = value.decode()
-    return (at, end) if any(_has_stdnum(module, number) for module in _BY_NUMBER.get(name, ())) else None
-
-
-def _has_stdnum(module: str, number: str) -> bool:
-    return bool(_stdnum(module).is_valid(number))
+    return (at, end) if any(_stdnum(module).is_valid(number) for module in _BY_NUMBER.get(name, ())) else None
 
 
 def last_word(text: bytes, start: int, end: int) -> Span | None:
-    """What a name is given, in a pattern that ends with it."""
+    """The number at the end of what the pattern matched."""
     found = re.search(rb"[0-9][0-9./-]*$", text[start:end])
     return (start + found.start(), end) if found else None

@@ -1,5 +1,5 @@
-"""What sensitive data looks like, as data: a kind, an RE2 pattern, a check where the shape alone is not proof,
-and examples of both, which a test holds every pattern to.
+"""What sensitive data looks like, as data: a kind, an RE2 pattern, a check where the shape alone is not proof, and
+examples that match and don't, which a test verifies.
 
 The patterns are joined into one alternation, so three rules keep one hostile text from costing quadratic time:
 a pattern that can run on without end must match once it has begun (`{20,}`, never `+\\.`), or must not be able to
@@ -14,6 +14,8 @@ from . import checks, services
 
 
 class Pattern(msgspec.Struct, frozen=True):
+    """One shape of one kind of sensitive data."""
+
     kind: str
     regex: bytes
     check: checks.Check | None = None

@@ -1,4 +1,4 @@
-"""Taking sensitive data out: by its looks, and by value for what we were told is secret."""
+"""Take sensitive data out of text and data: what looks sensitive, and values that were given as secrets."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from ..models import MIN_SECRET
+from ..lib.sanitise import is_clean, without_invisible, without_sequences
+from ..models import MIN_SECRET, KiB
 from .scanner import KNOWN, PLACEHOLDER, Found, find, merge, options
 
-_SHORTEST_LINE = 16
-_SHORTEST_BASE64 = 5
+_MIN_LINE = 16
+_MIN_BASE64 = 5
 _PATTERN_ROOM = 4 * 1024
 """Bytes of values that go into one automaton, the shortest first. RE2 gives up on a pattern of some hundred thousand
 parts; what has no room is searched for letter by letter, in the usual encodings but not in mixtures of them."""
 _ROUNDS, _NEAR = 3, 1024
 
-DEEPEST, MOST = 64, 100_000
+MAX_DEPTH, MAX_ITEMS = 64, 100_000
 """Bounds on nested data: what lies deeper, or comes after so many items, is replaced by a note."""
+_MAX_SECRET = 16 * KiB
+"""Bytes of a secret that is found by its looks."""
 
 # Never changed by URL-encoding or by JSON.
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
@@ -53,8 +56,9 @@ class Redactor:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         known = {form for value in values for form in _with_lines(value) if len(_visible(form)) >= MIN_SECRET}
-        self.longest = max((8 * len(form.encode("utf-8", "surrogatepass")) for form in known), default=0)
-        """Bytes that the longest form of a value can take: whoever cuts a text must look that far beyond the cut."""
+        self.margin = max([_MAX_SECRET, *(8 * len(form.encode("utf-8", "surrogatepass")) for form in known)])
+        """Bytes that a secret can take, in its longest encoding: whoever cuts text must look that far beyond the
+        cut."""
         self.flexible: list[str] = []
         self.literals: set[bytes] = set()
         room = _PATTERN_ROOM
@@ -67,7 +71,7 @@ class Redactor:
         self._values = _compile(self.flexible) if self.flexible else None
 
     def find(self, data: bytes) -> list[Found]:
-        """Where there is something to take out of UTF-8 text: sorted, none overlapping another."""
+        """Return what to take out of UTF-8 text, sorted and without overlaps."""
         fresh = found = merge([*self._known(data), *find(data)])
         for _ in range(_ROUNDS):
             if not fresh:
@@ -87,7 +91,7 @@ class Redactor:
                 start = data.find(literal, start + len(literal))
 
     def mend(self, data: bytes) -> bytes:
-        """The text with sensitive data in one piece, to be used before control sequences are removed from it.
+        """Return the text with each secret in one piece. Use it before removing control sequences.
 
         A sequence ends with a letter, so one that was cut short takes the first letter of what follows: of `ESC [ 3 1`
         and `Tr0ub4dor` there would remain `r0ub4dor`, which is not the secret any more and would be shown.
@@ -106,7 +110,8 @@ class Redactor:
 
     @functools.cached_property
     def _broken(self) -> tuple[Any, Any]:
-        """Where a value is, with any sequences between its characters, and which of them it is."""
+        """Return an automaton that finds values with any sequences between their characters, and one that says
+        which."""
         import re2
 
         # A backspace after it goes too, for it would erase an underscore at the end.
@@ -118,23 +123,46 @@ class Redactor:
         # The longest first: a value that begins another must not leave the other's rest behind.
         return re2.compile(b"|".join(reversed(forms)), options()), which
 
+    def sanitise(self, raw: bytes | bytearray) -> bytes:
+        """Return output as plain lines of UTF-8 text, with its secrets still in it and in one piece.
+
+        What a line becomes depends on that line alone. Invalid bytes become U+FFFD: one character that no program
+        prints by accident, where \\xNN could be its own text.
+        """
+        text = raw.decode("utf-8", "replace")
+        data = text.encode()
+        if is_clean(data):
+            return data
+        return without_sequences(self.mend(without_invisible(text).encode()).decode()).encode()
+
     def redact(self, text: str) -> tuple[str, dict[str, int]]:
-        """The text without what is sensitive, and how many of each kind were taken out."""
+        """Return the text without what is sensitive, and how many of each kind were taken out."""
         data, counts = self.redact_bytes(text.encode("utf-8", "surrogatepass"))
         return data.decode("utf-8", "surrogatepass"), counts
 
     def redact_bytes(self, data: bytes) -> tuple[bytes, dict[str, int]]:
+        """Do the same for UTF-8 text as bytes."""
         found = self.find(data)
         return replace(data, found)[0], dict(Counter(item.kind for item in found))
 
     def redact_data(self, value: Any) -> tuple[Any, dict[str, int]]:
-        """The same for nested plain data: keys and values, numbers that spell a secret, bytes."""
+        """Do the same for nested plain data: keys and values, numbers that spell a secret, bytes."""
         walk = _Walk(self)
-        return walk.clean(value, DEEPEST), dict(walk.counts)
+        return walk.clean(value, MAX_DEPTH), dict(walk.counts)
+
+
+def clean(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
+    """Sanitise and redact a message. Return it with how many secrets of each kind were taken out.
+
+    The order matters: to sanitise without the redactor could leave half a secret, which redaction doesn't find.
+    """
+    data = redactor.sanitise(text.encode("utf-8", "replace"))
+    redacted, counts = redactor.redact_bytes(data)
+    return redacted.decode(), counts
 
 
 def replace(data: bytes, found: list[Found]) -> tuple[bytes, list[Found]]:
-    """The data with a label for each thing found, and where in it the labels are."""
+    """Return the data with a label in the place of each thing found, and where in it the labels are."""
     pieces: list[bytes] = []
     labels: list[Found] = []
     end = size = 0
@@ -149,7 +177,7 @@ def replace(data: bytes, found: list[Found]) -> tuple[bytes, list[Found]]:
 
 
 def _set_apart(data: bytes, pieces: Iterable[tuple[int, int, bytes]]) -> bytes:
-    """The data with each piece in its place, and, instead of a sequence that would run on into it, a NUL."""
+    """Return the data with each piece put in its place. A sequence that would run on into it becomes a NUL."""
     parts: list[bytes] = []
     end = 0
     for start, stop, piece in pieces:
@@ -161,7 +189,7 @@ def _set_apart(data: bytes, pieces: Iterable[tuple[int, int, bytes]]) -> bytes:
 
 
 def _uncovered(data: bytes, found: list[Found], fresh: list[Found]) -> Iterator[Found]:
-    """What was glued to something that goes (`AKIA…password=…`), and stands alone once that is gone."""
+    """Yield what is found only once its neighbour is taken out (`AKIA…password=…`)."""
     masked = bytearray(data)
     for item in found:
         masked[item.start : item.end] = b"*" * (item.end - item.start)
@@ -175,12 +203,13 @@ def _uncovered(data: bytes, found: list[Found], fresh: list[Found]) -> Iterator[
 
 
 class _Walk:
-    """One pass over nested data, counting what it took out and how much it has seen."""
+    """One pass over nested data, counting what was taken out and how many items were seen."""
 
     def __init__(self, redactor: Redactor) -> None:
-        self.redactor, self.counts, self.left = redactor, Counter[str](), MOST
+        self.redactor, self.counts, self.left = redactor, Counter[str](), MAX_ITEMS
 
     def clean(self, value: Any, depth: int, name: str = "") -> Any:
+        """Return a redacted copy of a value, at most `depth` levels deep; `name` is the key that it has."""
         self.left -= 1
         if depth < 0 or self.left < 0:
             return "[left out: nested too deep]" if depth < 0 else "[left out: too many items]"
@@ -228,7 +257,7 @@ class _Walk:
         return value if cleaned == text else cleaned
 
     def _named(self, name: str, text: str) -> str:
-        """A text that its name may give away, as where both are printed. If it does, all of the text goes."""
+        """Redact a text that its name may show to be a secret (`"password": "x"`). If it does, all of the text goes."""
         before = f"{json.dumps(name, ensure_ascii=False)}: ".encode("utf-8", "surrogatepass")
         spelt, at = json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"), len(before)
         pair = [Found(f.start - at, f.end - at, f.kind) for f in self.redactor.find(before + spelt) if f.end > at]
@@ -262,19 +291,19 @@ class _Walk:
 
 
 def _with_lines(value: str) -> list[str]:
-    """A value as printed: without the newline a file ends with; and each long line of it, since a log shows lines."""
+    """Return a value as printed, without surrounding white space, and each long line of it, since logs show lines."""
     value = value.replace("\r\n", "\n").strip()
     lines = [line.strip() for line in value.split("\n")]
-    return [value] if len(lines) == 1 else [value, *(x for x in lines if len(x) >= _SHORTEST_LINE and "-----" not in x)]
+    return [value] if len(lines) == 1 else [value, *(x for x in lines if len(x) >= _MIN_LINE and "-----" not in x)]
 
 
-def _unseen(char: str) -> bool:
-    """Whether sanitising may drop the character before we get to look."""
+def _is_invisible(char: str) -> bool:
+    """Whether sanitising may remove the character before redaction."""
     return unicodedata.category(char) in ("Cc", "Cf")
 
 
 def _visible(value: str) -> str:
-    return "".join(char for char in value if not _unseen(char))
+    return "".join(char for char in value if not _is_invisible(char))
 
 
 def _compile(values: list[str]) -> Any:
@@ -292,7 +321,7 @@ def _compile(values: list[str]) -> Any:
 
 
 def _encodings(value: str) -> Iterator[bytes]:
-    """The usual spellings of a value, letter by letter."""
+    """Yield the usual encodings of a value, each in one spelling."""
     data = value.encode("utf-8", "surrogatepass")
     yield from (data, data.hex().encode(), data.hex().upper().encode())
     yield from (quote(data).encode(), quote(data, safe="").encode(), quote_plus(data).encode())
@@ -309,14 +338,14 @@ def _encodings(value: str) -> Iterator[bytes]:
 
 
 def _spelt(char: str) -> bytes:
-    """A character as it is, as %XX, or as JSON, Python or HTML would escape it. Encoders differ in what they leave."""
+    """Return a pattern for a character in all its spellings: encoders differ in what they leave unescaped."""
     plain, *others = map(re.escape, spellings(char))
     # Only the hexadecimal digits may be of either case.
     return b"(?:%s|(?i:%s))" % (plain, b"|".join(others)) if others else plain
 
 
 def spellings(char: str) -> list[bytes]:
-    """The character as it is, and then, to be read in either case, as encoders write it."""
+    """Return a character as it is, then as encoders write it (%XX, JSON, Python, HTML); those are case-insensitive."""
     data, units = char.encode("utf-8", "surrogatepass"), char.encode("utf-16-be", "surrogatepass").hex()
     if char in _PLAIN:
         return [data]
@@ -334,19 +363,19 @@ def spellings(char: str) -> list[bytes]:
         choices.append(json.dumps("\\" + _ESCAPES[char])[1:-1])  # of a JSON text inside another
     if char == " ":
         choices.append("+")
-    if _unseen(char):
+    if _is_invisible(char):
         choices.append("")
     return [data, *(choice.encode() for choice in choices)]
 
 
 def _as_it_is(char: str) -> bytes:
     data = re.escape(char.encode("utf-8", "surrogatepass"))
-    return b"(?:%s)?" % data if _unseen(char) else data
+    return b"(?:%s)?" % data if _is_invisible(char) else data
 
 
 def base64_cores(value: bytes) -> Iterator[bytes]:
-    """The characters that depend on the value alone, for each of the three places it can have in a group of three."""
+    """Yield the base64 characters that depend on the value alone, for each of its three places in a group of bytes."""
     for shift in range(3):
         core = base64.b64encode(bytes(shift) + value)[(8 * shift + 5) // 6 : 8 * (shift + len(value)) // 6]
-        if len(core) >= _SHORTEST_BASE64:
+        if len(core) >= _MIN_BASE64:
             yield core

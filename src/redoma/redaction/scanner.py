@@ -1,4 +1,4 @@
-"""Finding sensitive data by its looks.
+"""Find sensitive data by its looks.
 
 One RE2 automaton holds every pattern and passes over the text once, on bytes and without capture groups: that is
 what makes it run at hundreds of MB/s instead of the 2 MB/s of `re`. Only where it stops is a candidate named
@@ -8,7 +8,7 @@ what makes it run at hundreds of MB/s instead of the 2 MB/s of `re`. Only where 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,13 +16,13 @@ import msgspec
 from .patterns import PATTERNS
 
 UNCHECKED = "unchecked"
-"""The kind of what follows too many near-misses: written to wear us out, so it is taken out unread."""
+"""The kind of what follows too many near-misses: text made to exhaust us, so it is taken out unread."""
 SECRET_KINDS = frozenset({UNCHECKED, *(pattern.kind for pattern in PATTERNS if not pattern.personal)})
-"""Keys to something: what must not be embedded in a script."""
+"""Kinds of credentials, which must not be embedded in a script."""
 PERSONAL_KINDS = frozenset(pattern.kind for pattern in PATTERNS if pattern.personal)
-"""About somebody: taken out of what is shown, but no reason to refuse a script."""
+"""Kinds of personal data: taken out of what is shown, but no reason to refuse a script."""
 KNOWN = "known-secret"
-"""The kind of a value that was handed over as a secret."""
+"""The kind of a value that was given as a secret."""
 
 PLACEHOLDER = (
     rb"\[redacted:(?:" + b"|".join(sorted(k.encode() for k in SECRET_KINDS | PERSONAL_KINDS | {KNOWN})) + rb")\]"
@@ -43,15 +43,27 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """The same, in bytes."""
+    """One piece of sensitive data in UTF-8 text; the positions count bytes."""
 
     start: int
     end: int
     kind: str
 
 
+def found_after(found: Iterable[Found], position: int) -> list[Found]:
+    """Return what ends after a position, counted from there. What begins before it begins at 0."""
+    return [
+        Found(max(0, item.start - position), item.end - position, item.kind) for item in found if item.end > position
+    ]
+
+
+def cut_outside(found: Iterable[Found], stop: int) -> int:
+    """Return the last position up to `stop` where a cut splits nothing that was found."""
+    return min([stop, *(item.start for item in found if item.start < stop < item.end)])
+
+
 def options(**changes: Any) -> Any:
-    """Bytes as they are, no captures, and room for the automaton's states: thrown away, they'd be built anew."""
+    """Return RE2 options: raw bytes, no captures, and enough memory that the automaton's states are never rebuilt."""
     import re2
 
     chosen = re2.Options()
@@ -66,7 +78,7 @@ def options(**changes: Any) -> Any:
 
 @functools.cache
 def _automata() -> tuple[Any, Any]:
-    """Where something is, and (for what was found there) which patterns it fits."""
+    """Return one automaton that finds candidates, and one that says which patterns a candidate matches."""
     import re2
 
     where = re2.compile(b"|".join([PLACEHOLDER, *(b"(?:" + p.regex + b")" for p in PATTERNS)]), options())
@@ -78,9 +90,9 @@ def _automata() -> tuple[Any, Any]:
 
 
 def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool = False) -> Iterator[Found]:
-    """Sensitive data by its looks, in UTF-8 text; with the name that gave it away, if asked for.
+    """Yield sensitive data in UTF-8 text, found by its looks, in the order of its candidates; it may overlap.
 
-    In order of where the patterns met it; may overlap."""
+    `named`: include the name that shows a value to be a secret."""
     where, which = _automata()
     rejected = 0
     while candidate := where.search(text, position, stop):
@@ -105,9 +117,9 @@ def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool
 
 
 def merge(found: Iterator[Found] | list[Found]) -> list[Found]:
-    """Sorted and without overlaps: what two matches share is taken out once, under the first one's kind.
+    """Return what was found sorted and without overlaps: overlapping items become one, of the first one's kind.
 
-    Where both begin in one place, to be known counts for more than to look like something."""
+    Where both begin in one place, a given value counts for more than a pattern."""
     merged: list[Found] = []
     for item in sorted(found, key=lambda item: (item.start, item.kind != KNOWN)):
         if merged and item.start < merged[-1].end:
@@ -119,7 +131,7 @@ def merge(found: Iterator[Found] | list[Found]) -> list[Found]:
 
 
 def scan(text: str) -> list[Match]:
-    """Every secret and every piece of personal data in the text, sorted, none overlapping another."""
+    """Return every secret and all personal data in the text, sorted and without overlaps."""
     data = text.encode("utf-8", "surrogatepass")
     found = merge(find(data))
     if len(data) == len(text):

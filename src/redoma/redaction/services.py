@@ -1,4 +1,4 @@
-"""Tokens that their makers gave a prefix or a shape of its own: who makes it, what it looks like, an example.
+"""Tokens with a prefix or shape of their own, as data: the service, the pattern, an example.
 
 `DISTINCT` ones occur nowhere else by chance, so 40 letters of a longer one are enough: each that is counted makes the
 automaton larger, and slower to build. `PLAUSIBLE` ones begin like ordinary names (`re_`, `pat`), so what follows

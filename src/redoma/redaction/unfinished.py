@@ -1,7 +1,7 @@
-"""What at the end of a text may be the beginning of something sensitive: for whoever shows text before all of it came.
+"""Find where the end of a text may be the beginning of a secret: for whoever shows text before all of it has come.
 
-For the values that were handed over as secrets the answer is exact, in every spelling that the redactor knows. For
-what is only known by its looks a complete line is enough, private keys aside; inside a line there are signs to go by.
+For values that were given as secrets the answer is exact, in every encoding that the redactor knows. Secrets that are
+only known by their looks end with their line, private keys aside; inside a line there are signs to go by.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .scanner import options
 
 _KEY_BEGIN = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_LINE = 32
-"""Characters of a line that can be one of a key's; an ordinary word is none."""
-_LONGEST_KEY = 16 * 1024
-_SHORTEST_WRAPPED = 16
+"""Characters of the shortest line that may be part of a key; ordinary words are shorter."""
+_MAX_KEY = 16 * 1024
+_MIN_WRAPPED = 16
 """Characters of the shortest line that base64 is broken into."""
 
 _NEAR_END, _ROUNDS = 4096, 5
@@ -45,7 +45,7 @@ def _signs() -> Any:
 
 
 class Unfinished:
-    """Bound to a redactor, whose values it looks for."""
+    """Finds unfinished secrets: the values of a redactor, and what looks like the beginning of a secret."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -53,13 +53,13 @@ class Unfinished:
         self._forms += [_Form([(bytes([byte]),) for byte in literal]) for literal in redactor.literals]
 
     def after_lines(self, data: bytes, start: int = 0) -> int:
-        """From where, at `start` or later, whole lines may belong to something that the next lines go on with; if
-        they don't, the length of the text."""
+        """Return from where, at `start` or later, whole lines may be part of a secret that goes on in the next lines;
+        the length of the text if none are."""
         return max(start, min(self._value(data, start, patient=True), _key(data), _key_body(data)))
 
     def inside_line(self, data: bytes, start: int = 0) -> int:
-        """The same for text that ends anywhere, after a pause: a program that writes base64 doesn't rest at a line end
-        unless the line is full, so a short line is none of a secret's, though its last letter might be."""
+        """Return the same for text that ends anywhere, after a pause. A program that writes base64 doesn't pause at a
+        line end unless the line is full, so a short line is no part of a wrapped secret."""
         stop = len(data)
         for _ in range(_ROUNDS):  # what stands before something held back may be a secret once that is taken out
             text = data[:stop]
@@ -70,7 +70,7 @@ class Unfinished:
         return max(start, stop)
 
     def _begun(self, data: bytes) -> int:
-        """From where the text looks like the beginning of a secret."""
+        """Return from where the end of the text looks like the beginning of a secret."""
         start = max(0, len(data) - _NEAR_END)
         near = data[start:]
         found = [*self._redactor.find(near + _PROBE), *self._redactor.find(near)]
@@ -80,20 +80,20 @@ class Unfinished:
         return start + min(held, default=len(near))
 
     def _value(self, data: bytes, start: int, *, patient: bool) -> int:
-        short = data.endswith(b"\n") and _last_run(data) < _SHORTEST_WRAPPED
+        short = data.endswith(b"\n") and _last_run(data) < _MIN_WRAPPED
         forms = (form for form in self._forms if patient or not short or not form.wraps)
         return min((form.begun(data, start) for form in forms), default=len(data))
 
 
 def _last_run(data: bytes) -> int:
-    """Characters of base64 before the last line end."""
-    line = data[-_SHORTEST_WRAPPED - 1 : -1]
+    """Return how many characters of base64 stand before the last line end."""
+    line = data[-_MIN_WRAPPED - 1 : -1]
     return len(line) - len(line.rstrip(checks.BASE64))
 
 
 class _Form:
-    """One way to write a value: piece after piece, each in one of several spellings, the first of which is exact in
-    its case."""
+    """One way to write a value: piece after piece, each in one of several spellings. The first spelling of a piece is
+    case-sensitive."""
 
     def __init__(self, pieces: list[tuple[bytes, ...]], *, wraps: bool = False) -> None:
         self._pieces, self.wraps = pieces, wraps
@@ -107,7 +107,8 @@ class _Form:
         self._first = re.compile(b"(?i:%s)" % b"|".join(map(re.escape, sorted(firsts))))
 
     def begun(self, data: bytes, start: int) -> int:
-        """Where a beginning of it starts that reaches the end of the text; if none does, the text's length."""
+        """Return where a beginning of the value starts that reaches the end of the text; if none does, the text's
+        length."""
         for first in self._first.finditer(data, max(start, len(data) - self._longest)):
             if self._reaches_end(data, first.start()):
                 return first.start()
@@ -150,7 +151,7 @@ def _forms(value: str) -> Iterator[_Form]:
 
 
 def _key(data: bytes) -> int:
-    """A private key goes on as long as everything after its first line can be a part of it."""
+    """Return where an unfinished private key begins: all after its first line can be part of it."""
     last = max(_KEY_BEGIN.finditer(data), key=re.Match.start, default=None)
     if last is None or b"-----" in data[last.end() :] or not checks.KEY_BODY.fullmatch(data, last.end()):
         return len(data)
@@ -158,8 +159,8 @@ def _key(data: bytes) -> int:
 
 
 def _key_body(data: bytes) -> int:
-    """The lines of a key whose first line nobody saw: they are known by its last."""
-    near = data[-_LONGEST_KEY:]
+    """Return where lines begin that may be of a private key whose first line was not seen."""
+    near = data[-_MAX_KEY:]
     body = near[len(near.rstrip(checks.BASE64_LINES)) :]
     if all(len(line) < _KEY_LINE for line in body.split(b"\n")):
         return len(data)

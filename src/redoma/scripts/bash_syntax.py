@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from ..backends.base import uncancellable
 from ..lib.errors import BackendError, BackendUnavailable
 from ..models import Decision, Finding, Limits, MiB, Request, Status, Stream
-from ..output.capture import clean
-from ..redaction import Redactor
+from ..redaction import Redactor, clean
 
 if TYPE_CHECKING:
     from ..backends.jail import JailBackend

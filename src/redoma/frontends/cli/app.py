@@ -186,7 +186,7 @@ def _options_before_command(name: str, rest: list[str]) -> list[str]:
 
 
 def _fail(arguments: list[str], what: str, why: str = "", hint: str = "") -> None:
-    from redoma.output.capture import sanitise
+    from redoma.lib.sanitise import sanitise
 
     what, why, hint = sanitise(what), sanitise(why), sanitise(hint)
     try:

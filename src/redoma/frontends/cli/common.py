@@ -113,7 +113,7 @@ def columns(rows: Iterable[Sequence[str]]) -> None:
 
 def shown(text: str, most: int = 80) -> str:
     """On one line, bounded, and harmless for a terminal, whatever it holds."""
-    from redoma.output.capture import visible
+    from redoma.lib.sanitise import visible
 
     line = visible(text[: 4 * most]).replace("\n", "\\n").replace("\t", "\\t")
     return line if len(line) <= most and len(text) <= 4 * most else line[: most - 1] + "…"
@@ -127,12 +127,10 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
         if args and args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
-            import difflib
+            from redoma.lib.text import closest
 
-            near = difflib.get_close_matches(args[0], known, 1)
-            hint = (
-                f"did you mean `{ctx.command_path} {near[0]}`?" if near else f"`{ctx.command_path} --help` lists them"
-            )
+            near = closest(args[0], known)
+            hint = f"did you mean `{ctx.command_path} {near}`?" if near else f"`{ctx.command_path} --help` lists them"
             raise InvalidRequest(f"there is no command {f'{ctx.command_path} {args[0]}'!r}", next=hint)
         return super().resolve_command(ctx, args)
 

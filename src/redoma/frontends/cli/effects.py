@@ -30,7 +30,7 @@ _LOOKS = {
 
 def name(path: str) -> str:
     """A path as a terminal may show it, whatever bytes it has."""
-    from redoma.output.capture import visible
+    from redoma.lib.sanitise import visible
     from redoma.workspace.diffs import shown
 
     return visible(shown(path))
@@ -83,7 +83,7 @@ def summary(effect: Effect) -> str:
 
 
 def diff_lines(effect: Effect) -> Iterator[str]:
-    from redoma.output.capture import visible
+    from redoma.lib.sanitise import visible
 
     for change in effect.changes:
         if not change.diff:

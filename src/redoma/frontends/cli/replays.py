@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from redoma.lib.errors import AuditError, InvalidRequest
-from redoma.output.capture import visible
+from redoma.lib.sanitise import visible
 
 from .common import FAILED, State, audit_log, columns, json_option, print_json
 from .complete import runs

@@ -134,7 +134,7 @@ def table(found: Round, *, brief: bool = False) -> Iterator[str]:
 
 def one_line(text: str) -> str:
     """Whatever it is, harmless to a terminal."""
-    from redoma.output.capture import visible
+    from redoma.lib.sanitise import visible
 
     return " ".join(visible(text).split())
 

@@ -151,7 +151,7 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
 def _expected(text: str | None) -> Any:
     if text is None or text == "json" or text.startswith("regex:"):
         return text
-    from redoma.output.expect import schema_file
+    from redoma.output.expectations import schema_file
 
     return schema_file(read_file(Path(text), _MAX_SCHEMA), text)
 
@@ -344,7 +344,7 @@ def _must_be_meant_as_python(code: str) -> None:
 
 
 def _print_verdicts(places: list[Verdict]) -> None:
-    from redoma.output.capture import sanitise
+    from redoma.lib.sanitise import sanitise
 
     if heads(places):
         click.echo(click.style(heads(places), dim=True))
@@ -521,6 +521,6 @@ def _write(result: Result, given: dict[str, Any]) -> int:
 
 
 def _name(path: str) -> str:
-    from redoma.output.capture import sanitise
+    from redoma.lib.sanitise import sanitise
 
     return sanitise(path).replace("\n", "\ufffd").replace("\t", "\ufffd")

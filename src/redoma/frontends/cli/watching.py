@@ -35,7 +35,7 @@ class Ago(click.ParamType[float]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from redoma.config.reader import parse_duration
+        from redoma.lib.units import parse_duration
 
         seconds = value if isinstance(value, float) else parse_duration(value)
         if seconds is None:

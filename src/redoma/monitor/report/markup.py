@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from ...output.capture import visible
+from ...lib.sanitise import visible
 
 
 class Markup(str):

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from ...output.capture import clean
-from ...redaction import Redactor
+from ...redaction import Redactor, clean
 from ..history import DAY, History, Spell
 from ..model import Check, Deed, Round, State, Verdict
 from ..series import Plot, numbers, plots

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from ...output.capture import visible
+from ...lib.sanitise import visible
 from ..model import State, worded
 from .story import Story, amount, lasting, moment, quick, standing
 

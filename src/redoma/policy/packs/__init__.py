@@ -11,84 +11,51 @@ Each pack is the one before it with some decisions raised and some rules added, 
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from ...models import Decision
 from ..rules import Rule
-from . import files, limits, outside, python, script, shell, system
+from . import files, outside, python, script, shell, system
+from .base import listed
 
 _SCRIPT_FORBIDS = frozenset(
-    {
-        "python.dynamic-code",
-        "python.dynamic-command",
-        "shell.dynamic-code",
-        "shell.syntax",
-        "privilege.raise",
-        "privilege.namespaces",
-        "source.too-large",
-        "source.too-deep",
-        "source.bad-utf8",
-        "source.invisible",
-    }
+    listed("""
+        python.dynamic-code, python.dynamic-command, shell.dynamic-code, shell.syntax, privilege.raise,
+        privilege.namespaces, source.too-large, source.too-deep, source.bad-utf8, source.invisible
+    """)
 )
 
 _STRICT_FORBIDS = frozenset(
-    {
-        "python.dynamic-attribute",
-        "python.dynamic-import",
-        "shell.dynamic-command",
-        "shell.obscured-command",
-        "shell.inline-code",
-        "shell.hidden-option",
-        "shell.environment-hook",
-        "shell.shadowed-command",
-        "network.redirect",
-        "remove.unknown",
-        "remove.home",
-        "remove.repository",
-        "permissions.others-write",
-        "permissions.set-id",
-        "permissions.unknown",
-        "git.force-push",
-        "read.credentials",
-        "write.startup",
-    }
+    listed("""
+        python.dynamic-attribute, python.dynamic-import, shell.dynamic-command, shell.obscured-command,
+        shell.inline-code, shell.hidden-option, shell.environment-hook, shell.shadowed-command, network.redirect,
+        remove.unknown, remove.home, remove.repository, permissions.others-write, permissions.set-id,
+        permissions.unknown, git.force-push, read.credentials, write.startup
+    """)
 )
 
 
 def rules_of(pack: str) -> tuple[Rule, ...]:
-    """The rules of a pack, in a fixed order."""
-    standard = (
-        *files.RULES,
-        *system.RULES,
-        *outside.RULES,
-        *shell.RULES,
-        *limits.RULES,
-        *python.STANDARD,
-    )
-    scripts = (*_raised(standard, _SCRIPT_FORBIDS), python.SYNTAX, *script.RULES)
-    strict = (*_reading(_raised(scripts, _STRICT_FORBIDS)), *python.STRICT)
-    core = (*python.CORE, *_advised(strict, python.CORE_ADVICE))  # the advice of the narrowest pack comes first
+    """Return the rules of a pack, in a fixed order. Raises `KeyError` for an unknown one."""
+    standard = (*files.RULES, *system.RULES, *outside.RULES, *shell.RULES, *python.STANDARD)
+    scripts = (*_forbidding(standard, _SCRIPT_FORBIDS), python.SYNTAX, *script.RULES)
+    strict = (*map(_allowing_web_reads, _forbidding(scripts, _STRICT_FORBIDS)), *python.STRICT)
+    core = (*python.CORE, *map(_with_core_suggestion, strict))  # the suggestions of the narrowest pack come first
     return {"none": (), "standard": standard, "script": scripts, "strict": strict, "core": core}[pack]
 
 
-def _advised(rules: tuple[Rule, ...], advice: dict[str, str]) -> tuple[Rule, ...]:
-    return tuple(
-        msgspec.structs.replace(rule, suggestion=advice[rule.id]) if rule.id in advice else rule for rule in rules
-    )
+def _forbidding(rules: tuple[Rule, ...], ids: frozenset[str]) -> tuple[Rule, ...]:
+    """The rules, of which those with one of the ids now forbid."""
+    return tuple(replace(rule, decision=Decision.FORBID) if rule.id in ids else rule for rule in rules)
 
 
-def _reading(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """What `strict` has an allowlist for needs no question: it lets `requests` read from the web."""
-    return tuple(
-        msgspec.structs.replace(rule, unless=f"{rule.unless}|{python.READS_THE_WEB}")
-        if rule.id == "python.network"
-        else rule
-        for rule in rules
-    )
+def _allowing_web_reads(rule: Rule) -> Rule:
+    """`strict` has an allowlist by which `requests` may read from the web, so nobody need be asked about that."""
+    if rule.id != "python.network":
+        return rule
+    return replace(rule, unless=f"{rule.unless}|{python.READS_THE_WEB}")
 
 
-def _raised(rules: tuple[Rule, ...], forbidden: frozenset[str]) -> tuple[Rule, ...]:
-    return tuple(
-        msgspec.structs.replace(rule, decision=Decision.FORBID) if rule.id in forbidden else rule for rule in rules
-    )
+def _with_core_suggestion(rule: Rule) -> Rule:
+    """A rule whose suggestion doesn't name something that `core` refuses."""
+    return replace(rule, suggestion=python.CORE_SUGGESTIONS.get(rule.id, rule.suggestion))

@@ -1,4 +1,4 @@
-"""Short words for writing rules down."""
+"""Helpers to write rules down as data."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ..rules import Rule
 ask = partial(Rule, decision=Decision.PROMPT)
 refuse = partial(Rule, decision=Decision.FORBID)
 on_host = partial(Rule, decision=Decision.PROMPT, by_reach=True)
-"""Asks where it could really do that, under every pack; in a sandbox it is an ordinary thing to do."""
-
+"""A rule that asks, under every pack, where the request can really do it; in a sandbox it is an ordinary thing to
+do."""
 
 EVERYTHING: tuple[Resource, ...] = get_args(Resource)
 
 
 def touching(*rules: Rule, touches: tuple[Resource, ...]) -> tuple[Rule, ...]:
-    """Rules that are about these, unless they say what else they are about."""
+    """Return the rules with `touches` set to these resources, except where a rule names its own."""
     return tuple(rule if rule.touches else replace(rule, touches=touches) for rule in rules)
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The entries of a comma-separated list, which may run over several lines."""
+    """Return the entries of a comma-separated list, which may run over several lines."""
     return tuple(entry.strip() for entry in text.split(","))
 
 
 def tree(text: str) -> tuple[str, ...]:
-    """Globs for the directories of a list and everything in them."""
+    """Return globs for the listed directories and everything in them."""
     return tuple(glob for directory in listed(text) for glob in (directory, f"{directory}/*"))

@@ -5,10 +5,16 @@ from __future__ import annotations
 from .base import ask, listed, on_host, refuse, touching, tree
 
 _RECURSIVE = ("-r|-R|--recursive",)
+_DELETING = ("--delete|--del|--delete-before|--delete-during|--delete-delay|--delete-after|--delete-excluded",)
+_TRY_DIRECTORY = "name a directory of the project, and see what it would remove with `redoma try`"
+_STASH = "keep them instead: git stash push"
+_UNCOMMITTED = "it drops changes that were never committed"
 
 SYSTEM = tree("""
     /etc, /usr, /bin, /sbin, /lib, /lib32, /lib64, /boot, /sys, /proc, /var/lib, /var/spool, /var/log, /System, /Library
 """)
+_HOMES = ("/", "~", "/home", "/root", "/var", *SYSTEM)
+"""The system and whole home directories."""
 _CLIMBING = listed("..*/etc/*, ..*/usr/*, ..*/bin/*, ..*/sbin/*, ..*/boot/*, ..*/lib/*, ..*/root/*")
 
 _STARTUP = tuple(
@@ -23,6 +29,11 @@ _STARTUP = tuple(
     """)
 )
 
+_WHOLE_DIRECTORIES = listed("""
+    ., .., */.., [*], .[*], [*][*], *../[*], ..[*], /home, /home/[*], /Users, /root, /var, /opt, /srv, /mnt, /media,
+    /run, /dev, /dev/*, /tmp
+""")
+
 _WORLD_WRITABLE = tuple(
     f"{before}{who}{operator}{rights}*"
     for before in ("", "*,")
@@ -36,7 +47,7 @@ REMOVAL = (
         id="remove.everything",
         outright=True,
         reason="it removes the whole file system or the whole home directory",
-        suggestion="name a directory of the project, and see what it would remove with `redoma try`",
+        suggestion=_TRY_DIRECTORY,
         command=("rm", "rmdir", "unlink", "trash", "srm"),
         args=("/", "/[*]", "/.[*]", "~", "~root", "~/[*]", "~/.[*]", "--no-preserve-root*"),
         match=(
@@ -53,16 +64,10 @@ REMOVAL = (
     refuse(
         id="remove.directory",
         reason="it removes a system directory, or everything where it happens to stand",
-        suggestion="name a directory of the project, and see what it would remove with `redoma try`",
+        suggestion=_TRY_DIRECTORY,
         command=("rm", "srm"),
         flags=_RECURSIVE,
-        args=(
-            *listed("""
-            ., .., */.., [*], .[*], [*][*], *../[*], ..[*], /home, /home/[*], /Users, /root, /var, /opt, /srv, /mnt,
-            /media, /run, /dev, /dev/*, /tmp
-        """),
-            *SYSTEM,
-        ),
+        args=(*_WHOLE_DIRECTORIES, *SYSTEM),
         match=(
             "rm -rf *",
             "rm -rf .",
@@ -79,7 +84,7 @@ REMOVAL = (
         id="remove.nothing-named",
         outright=True,
         reason="it removes recursively without saying what",
-        suggestion="name a directory of the project, and see what it would remove with `redoma try`",
+        suggestion=_TRY_DIRECTORY,
         command=("rm",),
         flags=_RECURSIVE,
         args=("",),
@@ -92,9 +97,7 @@ REMOVAL = (
         suggestion="write the directory out, and see what it would remove with `redoma try`",
         command=("rm", "srm"),
         flags=_RECURSIVE,
-        args=listed("""
-            $, $$*, /$*, ~/$, ~$*, $/[*], $[*], $/.[*], $/..*, $/$*, $ *, -*$*, {}
-        """),
+        args=listed("$, $$*, /$*, ~/$, ~$*, $/[*], $[*], $/.[*], $/..*, $/$*, $ *, -*$*, {}"),
         match=('rm -rf "$dir"', "rm -rf $dir/", 'rm -rf "$dir"/*', "rm -rf /$dir"),
         not_match=("rm -rf build", 'rm -f "$tmp"', 'rm "$tmp"', 'rm -rf "$root/build"'),
     ),
@@ -134,7 +137,7 @@ REMOVAL = (
         suggestion="look first, without -delete",
         command=("find", "fd", "fdfind"),
         flags=("-delete",),
-        args=("/", "~", "/home", "/root", "/var", *SYSTEM),
+        args=_HOMES,
         match=("find / -delete", "find /etc -name '*.conf' -delete"),
         not_match=("find . -name '*.pyc' -delete", "find build -delete"),
     ),
@@ -161,7 +164,7 @@ REMOVAL = (
         reason="it makes Git remove or overwrite files of the system or of the whole home directory",
         suggestion="look with git status or git clean -n",
         command=("git clean", "git checkout", "git reset", "git restore", "git rm", "git stash"),
-        args=("/", "~", "/home", "/root", "/var", *SYSTEM),
+        args=_HOMES,
         match=("git -C / clean -xfd", "git --work-tree=/ checkout -f ."),
         not_match=("git clean -xfd", "git -C sub checkout ."),
     ),
@@ -171,7 +174,7 @@ REMOVAL = (
         suggestion="leave out --remove-files",
         command=("tar", "gtar"),
         flags=("--remove-files",),
-        args=("/", "~", "/home", "/root", "/var", *SYSTEM),
+        args=_HOMES,
         match=("tar --remove-files -cf x.tar /home", "tar cf /dev/null --remove-files /etc/ssl"),
         not_match=("tar -cf x.tar /home", "tar --remove-files -cf x.tar build"),
     ),
@@ -180,8 +183,8 @@ REMOVAL = (
         reason="it removes whatever the source doesn't have from the system or from the whole home directory",
         suggestion="leave out --delete",
         command=("rsync",),
-        flags=("--delete|--del|--delete-before|--delete-during|--delete-delay|--delete-after|--delete-excluded",),
-        writes=("/", "~", "/home", "/root", "/var", *SYSTEM),
+        flags=_DELETING,
+        writes=_HOMES,
         match=("rsync -a --delete empty/ ~/", "rsync -a --delete-after empty/ /home"),
         not_match=("rsync -a --delete ~/ backup/", "rsync -a src/ ~/"),
     ),
@@ -203,12 +206,7 @@ PERMISSIONS = (
         suggestion="give rights to the owner only: chmod u+rwx, or 755 for directories",
         command=("chmod", "install", "mkdir"),
         args=(
-            "-m*777",
-            "777",
-            "0777",
-            "[1-7]777",
-            "00777",
-            "+rwx",
+            *listed("-m*777, 777, 0777, [1-7]777, 00777, +rwx"),
             *(glob for glob in _WORLD_WRITABLE if "rw" in glob),
         ),
         match=(
@@ -386,7 +384,7 @@ ON_THE_HOST = (
         reason="it removes whatever the source doesn't have",
         suggestion="leave out --delete, or see what it would remove with `redoma try`",
         command=("rsync",),
-        flags=("--delete|--del|--delete-before|--delete-during|--delete-delay|--delete-after|--delete-excluded",),
+        flags=_DELETING,
         match=("rsync -a --delete src/ dst/",),
         not_match=("rsync -a src/ dst/",),
     ),
@@ -401,8 +399,8 @@ ON_THE_HOST = (
     ),
     on_host(
         id="git.reset",
-        reason="it drops changes that were never committed",
-        suggestion="keep them instead: git stash push",
+        reason=_UNCOMMITTED,
+        suggestion=_STASH,
         command=("git reset", "git read-tree"),
         flags=("--hard|--merge|--keep|--reset",),
         match=("git reset --hard HEAD~1", "git -C x reset --hard"),
@@ -410,8 +408,8 @@ ON_THE_HOST = (
     ),
     on_host(
         id="git.checkout",
-        reason="it drops changes that were never committed",
-        suggestion="keep them instead: git stash push",
+        reason=_UNCOMMITTED,
+        suggestion=_STASH,
         command=("git checkout", "git checkout-index"),
         args=("--", ".", "./", ":/", "[*]", "-f", "-a", "--force", "--ours", "--theirs"),
         match=("git checkout -- .", "git checkout .", "git checkout -f main", "git checkout HEAD~1 -- src/a.py"),
@@ -419,8 +417,8 @@ ON_THE_HOST = (
     ),
     on_host(
         id="git.restore",
-        reason="it drops changes that were never committed",
-        suggestion="keep them instead: git stash push",
+        reason=_UNCOMMITTED,
+        suggestion=_STASH,
         command=("git restore",),
         unless=r"(-C [^\s]+ )?restore (--staged|-S)( [^-\x00\s][^\x00\s]*)*",
         match=("git restore .", "git restore --staged --worktree x"),
@@ -428,8 +426,8 @@ ON_THE_HOST = (
     ),
     on_host(
         id="git.switch",
-        reason="it drops changes that were never committed",
-        suggestion="keep them instead: git stash push",
+        reason=_UNCOMMITTED,
+        suggestion=_STASH,
         command=("git switch",),
         flags=("-f|--force|--discard-changes|-C|--force-create",),
         match=("git switch -f main",),

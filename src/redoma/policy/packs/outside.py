@@ -5,10 +5,12 @@ from __future__ import annotations
 from .base import EVERYTHING, ask, listed, on_host, touching
 
 
-def _words(*words: str) -> tuple[str, ...]:
-    """Globs for words anywhere in a text, but not inside a longer word: `drop` is not in `airdrops`."""
+def _words(text: str) -> tuple[str, ...]:
+    """Globs for listed words anywhere in a text, but not inside a longer word: `drop` is not in `airdrops`."""
     ends = "[!a-z0-9_]"
-    return tuple(glob for word in words for glob in (word, f"{word}{ends}*", f"*{ends}{word}", f"*{ends}{word}{ends}*"))
+    return tuple(
+        glob for word in listed(text) for glob in (word, f"{word}{ends}*", f"*{ends}{word}", f"*{ends}{word}{ends}*")
+    )
 
 
 _LOOPBACK = r"https?://(localhost|127\.0\.0\.1|\[::1\]|0\.0\.0\.0)(:[0-9]+)?(/[^\s@\x00]*)?"
@@ -168,12 +170,19 @@ NETWORK = (
         r"|config (get-contexts|current-context|view|get-clusters)( [^\x00]*)?"
         rf"|lint( {_REF})*|template {_NAME} \./{_REF}( -f {_REF})*",  # Helm's, with a chart that is here
         match=(
-            *("aws s3 rm s3://bucket --recursive", "terraform apply", "docker push x", "kubectl config use-context x"),
+            "aws s3 rm s3://bucket --recursive",
+            "terraform apply",
+            "docker push x",
+            "kubectl config use-context x",
             "helm template billing stable/billing",
         ),
         not_match=(
-            *("docker ps", "docker build .", "terraform --version", "kubectl config get-contexts -o name"),
-            *("helm lint charts/billing", "helm template billing ./charts/billing -f values.yaml"),
+            "docker ps",
+            "docker build .",
+            "terraform --version",
+            "kubectl config get-contexts -o name",
+            "helm lint charts/billing",
+            "helm template billing ./charts/billing -f values.yaml",
         ),
     ),
     # A branch of one's own at a named remote is another rule's.
@@ -276,6 +285,18 @@ _STATEMENT = r"(create|insert|select|drop|delete|update|with|values|explain|begi
 _SETTING = r"\.(mode|headers?|import|separator|width|nullvalue|schema|tables|print) [^|\n\x00]*\n"
 _IN_MEMORY = rf"(?is)(-[a-z]+ )*:memory:( ?({_SETTING}|{_STATEMENT}))*"
 
+_WRITING_SQL = _words("""
+    insert, update, delete, drop, alter, truncate, create, replace, merge, grant, revoke, vacuum, copy, attach, call,
+    do, lock, reindex, set, rename, shutdown, load, into, program, pragma, restore
+""")
+# Of MongoDB's shell, the commands of SQLite's, and what can't be known.
+_WRITING_CALLS = listed(r"""
+    *[.]insert*(*, *[.]update*(*, *[.]delete*(*, *[.]remove*(*, *[.]drop*(*, *[.]replace*(*, *[.]save*(*, *[.]create*(*,
+    *[.]bulkwrite*(*, *[.]rename*(*, *[.]find*and*(*, *[.]findone*update*(*, *[.]findone*delete*(*,
+    *[.]findone*replace*(*, *[.]*command*(*, *[.]eval*(*, *[.]set*(*, *$out*, *[.]js, *[.]shell*, *[.]system*,
+    *[.]import*, *[.]restore*, *[.]read*, *[.]load*, *[.]write*, *\!*, $, * $*
+""")
+
 DATABASE = (
     ask(
         id="database.functions",
@@ -291,65 +312,7 @@ DATABASE = (
         reason="it changes data in a database",
         suggestion="read with SELECT, or let a person run the change",
         command=_CLIENTS,
-        args=(
-            *_words(
-                "insert",
-                "update",
-                "delete",
-                "drop",
-                "alter",
-                "truncate",
-                "create",
-                "replace",
-                "merge",
-                "grant",
-                "revoke",
-                "vacuum",
-                "copy",
-                "attach",
-                "call",
-                "do",
-                "lock",
-                "reindex",
-                "set",
-                "rename",
-                "shutdown",
-                "load",
-                "into",
-                "program",
-                "pragma",
-                "restore",
-            ),
-            "*[.]insert*(*",
-            "*[.]update*(*",
-            "*[.]delete*(*",
-            "*[.]remove*(*",
-            "*[.]drop*(*",
-            "*[.]replace*(*",
-            "*[.]save*(*",
-            "*[.]create*(*",
-            "*[.]bulkwrite*(*",
-            "*[.]rename*(*",
-            "*[.]find*and*(*",
-            "*[.]findone*update*(*",
-            "*[.]findone*delete*(*",
-            "*[.]findone*replace*(*",
-            "*[.]*command*(*",
-            "*[.]eval*(*",
-            "*[.]set*(*",
-            "*$out*",
-            "*[.]js",
-            "*[.]shell*",
-            "*[.]system*",
-            "*[.]import*",
-            "*[.]restore*",
-            "*[.]read*",
-            "*[.]load*",
-            "*[.]write*",
-            "*\\!*",
-            "$",
-            "* $*",
-        ),
+        args=(*_WRITING_SQL, *_WRITING_CALLS),
         unless=_IN_MEMORY,
         match=(
             "psql -c 'DROP TABLE users'",

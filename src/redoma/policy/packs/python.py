@@ -65,13 +65,7 @@ _ALWAYS = (
         reason="it picks a member of a sensitive module by a name that can't be known, or hands the module around",
         suggestion="write the member's name out",
         traits=("python.dynamic-attribute",),
-        attributes=(
-            "*.__globals__*",
-            "*.__builtins__*",
-            "*.f_globals*",
-            "*.f_builtins*",
-            "sys.modules",
-        ),
+        attributes=listed("*.__globals__*, *.__builtins__*, *.f_globals*, *.f_builtins*, sys.modules"),
         calls=listed("""
             *.__globals__*, *.__builtins__*, object.__subclasses__, *.__base__.__subclasses__,
             *.__bases__*.__subclasses__, *.__mro__*.__subclasses__
@@ -278,9 +272,7 @@ STRICT = (
     refuse(
         id="strict.import",
         reason="this module is not on the list of the strict policy",
-        suggestion="use "
-        + ", ".join(("json", "csv", "re", "datetime", "math", "collections", "numpy", "pandas"))
-        + " and their like",
+        suggestion="use json, csv, re, datetime, math, collections, numpy, pandas and their like",
         imports=("*",),
         unless="(" + "|".join(_ALLOWED_IMPORTS) + r")(\..*)?",
         match=(
@@ -406,7 +398,7 @@ CORE = (
     ),
 )
 
-CORE_ADVICE = {
+CORE_SUGGESTIONS = {
     **dict.fromkeys(("strict.import", "strict.smuggled-module", "python.dynamic-import"), CORE[0].suggestion),
     **dict.fromkeys(("python.dynamic-code", "python.eval", "script.text-as-code", "strict.call"), "write the code out"),
     **dict.fromkeys(
@@ -421,4 +413,4 @@ CORE_ADVICE = {
     "source.too-large": CORE[1].suggestion,
     "source.too-deep": "write it with less nesting",
 }
-"""What to do instead where the advice of the wider packs is something that `core` refuses."""
+"""By rule id: suggestions for `core`, where those of the wider packs name something that it refuses."""

@@ -1,4 +1,5 @@
-"""Built-in rules about how a script is written: hidden names, text run as code, characters that deceive."""
+"""Built-in rules about how a script is written (hidden names, text run as code, deceptive characters) and how long it
+may run."""
 
 from __future__ import annotations
 
@@ -146,4 +147,11 @@ _ALL = (
     ),
 )
 
-RULES = touching(*_ALL, touches=EVERYTHING)
+_TIME = ask(
+    id="limits.time",
+    reason="it wants to run for longer than a minute",
+    suggestion="ask for 60 s or less; how long runs may take without asking is `limits.time` of the configuration",
+    time_over=60.0,
+)
+
+RULES = (*touching(*_ALL, touches=EVERYTHING), _TIME)

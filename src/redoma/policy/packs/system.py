@@ -9,6 +9,17 @@ _DISKS = listed("""
     /dev/disk*, /dev/rdisk*, /dev/loop*, /dev/mem, /dev/kmem, /dev/port
 """)
 
+_MOUNTS_OF_THE_HOST = tuple(
+    f"{option}{path}:*" for option in ("", "-*v", "*=") for path in ("/", "/etc", "/etc/", "/root", "/root/")
+)
+_ENGINES = ("docker", "podman", "nerdctl")
+
+
+def _of_engines(words: str) -> tuple[str, ...]:
+    """The same commands of every container engine."""
+    return tuple(f"{engine} {word}" for engine in _ENGINES for word in listed(words))
+
+
 PRIVILEGE = (
     ask(
         id="privilege.raise",
@@ -22,9 +33,7 @@ PRIVILEGE = (
         id="privilege.namespaces",
         reason="it enters or makes another view of the system",
         suggestion="run the program itself: the sandbox has a view of its own",
-        command=listed("""
-            nsenter, unshare, chroot, pivot_root, capsh, setcap, setpriv, bwrap, systemd-run, machinectl
-        """),
+        command=listed("nsenter, unshare, chroot, pivot_root, capsh, setcap, setpriv, bwrap, systemd-run, machinectl"),
         match=("chroot /mnt sh", "unshare -r id"),
         not_match=("man chroot",),
     ),
@@ -38,15 +47,8 @@ PRIVILEGE = (
         """),
         args=(
             "--privileged*",
-            *(
-                f"{option}{path}:*"
-                for option in ("", "-*v", "*=")
-                for path in ("/", "/etc", "/etc/", "/root", "/root/")
-            ),
-            "*docker.sock*",
-            "--pid=host",
-            "--cap-add=*all*",
-            "--cap-add=*sys_admin*",
+            *_MOUNTS_OF_THE_HOST,
+            *listed("*docker.sock*, --pid=host, --cap-add=*all*, --cap-add=*sys_admin*"),
             "type=bind,*source=/,*",
             "type=bind,*src=/,*",
             "--device=/dev/*",
@@ -144,9 +146,7 @@ SYSTEM_STATE = (
         id="system.firewall",
         reason="it changes how the machine filters or routes its network",
         suggestion="look with `ip addr show` or `iptables -L`",
-        command=listed("""
-            iptables*, ip6tables*, nft, ufw, firewall-cmd, ip route, ip link, ip addr, ifconfig, route
-        """),
+        command=listed("iptables*, ip6tables*, nft, ufw, firewall-cmd, ip route, ip link, ip addr, ifconfig, route"),
         unless=r"(-L|-S|status|list ruleset|-nL|-n -L|(route|link|addr)( (show|list|get)\b[^\x00]*)?)",
         match=("iptables -F", "ufw disable"),
         not_match=("ip addr show", "iptables -L"),
@@ -221,23 +221,17 @@ SYSTEM_STATE = (
     ),
 )
 
-_ENGINES = ("docker", "podman", "nerdctl")
-
 ON_THE_HOST = (
     on_host(
         id="container.remove",
         reason="it removes containers, images or volumes, with what they hold",
         suggestion="look with docker ps -a, docker images and docker volume ls",
-        command=tuple(
-            f"{engine} {words}"
-            for engine in _ENGINES
-            for words in listed("""
-                system prune, system reset, volume rm, volume remove, volume prune, container rm, container remove,
-                container prune, rm, rmi, image rm, image remove, image prune, builder prune, buildx prune, buildx rm,
-                network rm, network remove, network prune, compose rm, stack rm, pod rm, pod prune, swarm leave,
-                secret rm, config rm, context rm, plugin rm
-            """)
-        ),
+        command=_of_engines("""
+            system prune, system reset, volume rm, volume remove, volume prune, container rm, container remove,
+            container prune, rm, rmi, image rm, image remove, image prune, builder prune, buildx prune, buildx rm,
+            network rm, network remove, network prune, compose rm, stack rm, pod rm, pod prune, swarm leave,
+            secret rm, config rm, context rm, plugin rm
+        """),
         match=("docker system prune -af --volumes", "docker volume rm data", "docker rm -f web", "podman volume prune"),
         not_match=("docker ps -a", "docker volume ls", "docker logs web"),
     ),
@@ -257,7 +251,7 @@ ON_THE_HOST = (
         id="container.compose-down",
         reason="it removes the volumes or images of a whole set of containers",
         suggestion="leave out -v and --rmi: the containers go, and what they hold stays",
-        command=(*(f"{engine} compose down" for engine in _ENGINES), "docker-compose down", "docker-compose rm"),
+        command=(*_of_engines("compose down"), "docker-compose down", "docker-compose rm"),
         flags=("-v|--volumes|--rmi",),
         match=("docker compose down -v --remove-orphans", "docker-compose -f x.yml down --volumes"),
         not_match=("docker compose down", "docker compose ps"),
@@ -266,14 +260,10 @@ ON_THE_HOST = (
         id="container.run",
         reason="it runs a program in a container, with whatever of the host that is given",
         suggestion="configure the container as an executor, with the volumes and the network that it needs",
-        command=tuple(
-            f"{engine} {words}"
-            for engine in _ENGINES
-            for words in listed("""
-                run, exec, create, container run, container exec, container create, compose run, compose exec, cp,
-                container cp, machine ssh
-            """)
-        ),
+        command=_of_engines("""
+            run, exec, create, container run, container exec, container create, compose run, compose exec, cp,
+            container cp, machine ssh
+        """),
         match=("docker run --rm -v ./data:/data x", "docker exec web rm -rf /data"),
         not_match=("docker ps", "docker build ."),
     ),
@@ -281,7 +271,7 @@ ON_THE_HOST = (
         id="container.unknown",
         reason="what the container engine is told to do can't be known beforehand",
         suggestion="write its command out",
-        command=tuple(f"{engine} $*" for engine in _ENGINES),
+        command=_of_engines("$*"),
         match=('docker "$@"',),
         not_match=('docker logs "$name"',),
     ),

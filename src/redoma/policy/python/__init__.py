@@ -1,7 +1,10 @@
-"""Facts from Python's syntax tree.
+"""Read a Python program into facts: what it imports, calls and reads, which commands it starts, which files it writes.
 
-Names are followed through imports, assignments and constant look-ups (`names.py`); commands that a program
-starts with constant words are read by the shell's own reader, so one set of rules judges both.
+    source ─▶ tree.py (parsed once) ─▶ names.py (what each name stands for) ─▶ here (facts) ─▶ the rules
+
+Names are followed through imports, assignments and look-ups by constant names. Commands that a program starts with
+constant words are read by the shell's own reader, so one set of rules judges both. `calls.py` lists the functions of
+Python's library that matter.
 """
 
 from __future__ import annotations
@@ -18,41 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Assigned, Attribute, Call, Command, Executed, Fact, Import, Trait
-from .calls import (
-    ARGV_CALLS,
-    CHDIRS,
-    CODE_CALLS,
-    EXEC_LISTS,
-    EXEC_SPREAD,
-    FOLLOWED,
-    IN_PLACE,
-    LOOKERS,
-    MOVERS,
-    OPENERS,
-    PATCHERS,
-    PATH_WRITERS,
-    QUERY_READERS,
-    READING_FLAGS,
-    REMOVERS,
-    SAFE_LOADERS,
-    SAVERS,
-    SENSITIVE_DICTS,
-    SENSITIVE_MODULES,
-    SENSITIVE_TABLES,
-    SHELL_CALLS,
-    SPREAD_CALLS,
-    STARTS_COMMANDS,
-    STATEMENT_CALLS,
-    TABLE_PATHS,
-    TABLE_READERS,
-    TABLE_WRITERS,
-    TARGET_KEYWORDS,
-    TARGETS,
-    TELLING_METHODS,
-    TEMPORARY,
-    TIMERS,
-    UNPACKERS,
-)
+from . import calls
 from .names import Names, module_of
 from .tree import MAX_COMPILED, all_nodes, bound_in, must_compile, parse, statements_of
 
@@ -92,16 +61,16 @@ _READS = re.compile(
     r"|with(?!.*\b(?:insert|update|delete|merge)\b)|pragma(?!.*=))\b(?!.*\binto\b)[^;]*;?\s*\Z",
     re.IGNORECASE | re.DOTALL,
 )
-"""One statement that only looks: what is after a semicolon is another one."""
+"""One statement that only reads: what follows a semicolon is another one."""
 _CONNECTS = re.compile(r"(?:\A|\.)(?:connect|create_engine|create_async_engine|create_pool)\Z")
 _MEMORY = ("", ":memory:", "sqlite://", "sqlite:///:memory:", "duckdb:///:memory:")
 _ADDRESS = re.compile(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 _INNER_SLACK = 5_000
 _UNKNOWN_WORD = "${@:1}"
-"""How a part that can't be known is spelt to the shell's reader: as some of its arguments."""
+"""How a part that can't be known is given to the shell's reader: as some of its arguments."""
 _MAX_ARGUMENTS = 50
-"""How many of its arguments are tried for a path that isn't known."""
+"""How many of the program's arguments are tried in the place of an unknown path."""
 
 _TELLING = frozenset(
     {ast.Import, ast.ImportFrom, ast.Call, ast.Assign, ast.Compare, ast.Attribute, ast.Subscript, ast.Name}
@@ -117,18 +86,19 @@ def facts(
     args: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> list[Fact]:
-    """What the program does, as far as its text tells. Never raises for what the text is.
+    """Return what a program does, as far as its text tells. Never raises for what the text is.
 
-    `compiled`: whether somebody wants to know of syntax errors that only the compiler finds. Text that is longer than
-    a script may be is not given to it. `args`, `environment`: what it is given. A path or a word that can't be known
-    may be any of its arguments, and any variable whose name is in the text; what that comes to is told as well.
+    `depth`: how deep this code is inside other code. `compiled`: also report syntax errors that only the compiler
+    finds; text longer than a script may be is not compiled. `args`, `environment`: what the program is given. An
+    unknown path or word may be any of its arguments, and any variable whose name is in the text; the facts for those
+    are added.
     """
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
     if len(source) > MAX_SOURCE:
         return [Trait(name="source.too-large")]
     found = list(_text_facts(source))
-    # The marks are already reported; what they hide is read as well as it can be.
+    # Both are reported already; the rest is read as well as possible.
     readable = _SURROGATE.sub("�", source.removeprefix("\ufeff").replace("\0", " "))
     tree = None
     try:
@@ -152,6 +122,7 @@ def facts(
 
 
 def _text_facts(source: str) -> Iterator[Fact]:
+    """Yield what the text itself tells, before it is parsed: deceptive characters, and another encoding."""
     for name, found in (
         ("source.nul", re.search("\0", source)),
         ("source.bad-utf8", _SURROGATE.search(source)),
@@ -168,7 +139,7 @@ def _text_facts(source: str) -> Iterator[Fact]:
 
 
 class Place(TypedDict, total=False):
-    """Where a fact is: the fields all facts share."""
+    """Where a fact is: the fields that all facts share."""
 
     line: int
     column: int
@@ -176,7 +147,7 @@ class Place(TypedDict, total=False):
 
 
 class _Reader:
-    """Reads one parsed program."""
+    """Reads the facts of one parsed program."""
 
     def __init__(
         self,
@@ -191,30 +162,34 @@ class _Reader:
         self.names = Names(self.nodes)
         self.depth = depth
         self.given = given
-        """What a text that isn't known may be."""
+        """Texts that an unknown one may be."""
         self.environment = environment
-        # Code inside code is part of the source, so an honest program never runs out. One that doubles a string in
-        # twenty assignments and runs it would otherwise have megabytes read.
+        # Code inside code is part of the source, so an honest program never exceeds this. One that doubles a string in
+        # twenty assignments and runs it would otherwise make us read megabytes.
         self.inner_left = len(source) + _INNER_SLACK // (depth + 1)
         self.reported: set[ast.AST] = set()
-        """Nodes that a fact about their parent has already spoken for."""
+        """Nodes that a fact about their parent covers."""
         self.members: set[ast.AST] = set()
-        """Statements of classes: what they bind is reached by attribute, which is not followed."""
+        """Statements of classes: what they bind is reached as an attribute, which is not followed."""
         self.looked_at: set[ast.AST] = set()
+        """Arguments of calls that only inspect them."""
         self.handed_to: dict[ast.AST, ast.Call] = {}
+        """Names passed as arguments, and to which call."""
         self.followed: dict[str, bool] = {}
+        """Local names, and whether one is an alias of something in `calls.FOLLOWED`."""
 
     def read(self) -> Iterator[Fact]:
+        """Yield the facts of every node, in the order of the tree."""
         for node in self.nodes:
             if node.__class__ not in _TELLING:
                 continue
             match node:  # the most common first
                 case ast.Name(ctx=context):
-                    if node not in self.reported and isinstance(context, ast.Load) and self.is_telling(node):
+                    if node not in self.reported and isinstance(context, ast.Load) and self.tells(node):
                         yield from self.mention(node)
                 case ast.Attribute(ctx=context):
                     if isinstance(context, ast.Load):
-                        yield from self.reading(node)
+                        yield from self.attribute(node)
                 case ast.Call():
                     self.reported.add(node.func)
                     yield from self.call(node)
@@ -224,7 +199,7 @@ class _Reader:
                     if "os.environ" in self.names.meanings(table):
                         yield Assigned(name=self.names.text(key) or UNKNOWN, value=UNKNOWN, **self.place(node))
                 case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
-                    if node not in self.members and self.names.meanings(value)[0] in FOLLOWED:
+                    if node not in self.members and self.names.meanings(value)[0] in calls.FOLLOWED:
                         self.reported.add(value)  # a plain alias: judged where it is used
                 case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[container]):
                     self.reported.add(container)  # asking whether something is in it takes nothing out of it
@@ -240,37 +215,37 @@ class _Reader:
                     for attribute in read:
                         yield Attribute(name=f"{UNKNOWN}.{attribute}", **self.place(node))
 
-    def is_telling(self, node: ast.Name) -> bool:
-        """Whether a name says something when it is read: not a local one, unless it is an alias to follow."""
+    def tells(self, node: ast.Name) -> bool:
+        """Whether reading a name is a fact: not for a local one, unless it is an alias to follow."""
         name = node.id
         if not self.names.is_local(name):
             return True
         if not self.names.is_alias(name):
             return False
         if name not in self.followed:
-            self.followed[name] = not FOLLOWED.isdisjoint(self.names.meanings(node))
+            self.followed[name] = not calls.FOLLOWED.isdisjoint(self.names.meanings(node))
         return self.followed[name]
 
     def mention(self, node: ast.expr) -> Iterator[Fact]:
-        """Something is read without being called."""
+        """Yield facts of a name or attribute that is read without being called."""
         place = self.place(node)
         for meaning in self.names.meanings(node):
             yield Attribute(name=meaning, **place)
-            if meaning in SENSITIVE_MODULES or meaning.startswith(SENSITIVE_DICTS):
+            if meaning in calls.SENSITIVE_MODULES or meaning.startswith(calls.SENSITIVE_DICTS):
                 if node not in self.looked_at:
                     yield Trait(name="python.dynamic-attribute", **place)
-            elif meaning.endswith(TABLE_WRITERS):
+            elif meaning.endswith(calls.TABLE_WRITERS):
                 yield Trait(name="python.table-file", **place)
             elif node in self.handed_to and meaning == "subprocess.Popen":
                 yield Trait(name="python.dynamic-command", **place)
-            elif node in self.handed_to and meaning in REMOVERS:  # map(shutil.rmtree, ["/"])
+            elif node in self.handed_to and meaning in calls.REMOVERS:  # map(shutil.rmtree, ["/"])
                 for argument in self.handed_to[node].args:
                     paths = argument.elts if isinstance(argument, (ast.List, ast.Tuple, ast.Set)) else [argument]
                     for path in paths:
-                        yield from self.file_command("rm", REMOVERS[meaning], path, place)
+                        yield from self.file_command("rm", calls.REMOVERS[meaning], path, place)
 
     def place(self, node: ast.AST) -> Place:
-        """Where a node is, in characters (the tree counts bytes), and its text."""
+        """Return where a node is, in characters (the tree counts bytes), and its text."""
         number = getattr(node, "lineno", 0)
         if not 0 < number <= len(self.lines):
             return {}
@@ -282,7 +257,8 @@ class _Reader:
         text = line[start:end] if node.end_lineno == number else line[start:]  # type: ignore[attr-defined]
         return {"line": number, "column": start + 1, "text": text}
 
-    def reading(self, node: ast.Attribute) -> Iterator[Fact]:
+    def attribute(self, node: ast.Attribute) -> Iterator[Fact]:
+        """Yield facts of an attribute that is read: of the whole chain `a.b.c` only once."""
         if node.attr in ("format", "format_map"):
             yield from self.formatted(node.value, node)
         inner = node.value
@@ -294,14 +270,14 @@ class _Reader:
             yield from self.mention(node)
 
     def formatted(self, template: ast.expr, node: ast.expr) -> Iterator[Fact]:
-        """`"{0.__globals__}".format(f)` reads an attribute of f."""
+        """Yield the attributes that a format template reads: `"{0.__globals__}".format(f)` reads one of f."""
         for name in _attributes_in(self.names.text(template) or ""):
             yield Attribute(name=f"{UNKNOWN}.{name}", **self.place(node))
 
     def item(self, node: ast.Subscript) -> Iterator[Fact]:
-        """`sys.modules["os"]` is os; `sys.modules[x]` is a member of a sensitive table that can't be known."""
+        """Yield facts of an item that is read: `sys.modules["os"]` is os; `sys.modules[x]` can be any module."""
         meanings = self.names.meanings(node)
-        if any(meaning.startswith(SENSITIVE_TABLES) for meaning in meanings):
+        if any(meaning.startswith(calls.SENSITIVE_TABLES) for meaning in meanings):
             self.reported.add(node.value)
             if not (isinstance(node.slice, ast.Name) and node.slice.id == "__name__"):  # the module's way to say "me"
                 yield Trait(name="python.dynamic-attribute", **self.place(node))
@@ -309,7 +285,10 @@ class _Reader:
             self.reported.add(node.value)
             yield from self.mention(node)
 
+    # --- calls ---
+
     def call(self, node: ast.Call) -> Iterator[Fact]:
+        """Yield facts of a call, for everything that the called name can stand for."""
         if isinstance(node.func, ast.Lambda):
             return  # its body and its arguments are read for themselves
         place = self.place(node)
@@ -317,7 +296,7 @@ class _Reader:
         meanings = self.names.meanings(node.func)
         self.note_handed(node, meanings[0])
         for meaning in meanings:
-            if meaning in CODE_CALLS:
+            if meaning in calls.CODE_CALLS:
                 codes = self.code_of(node, meaning)
                 alone = all(code is not None and self.stands_alone(code, meaning) for code in codes)
                 yield Call(name=meaning, literal=alone, **place)
@@ -335,31 +314,32 @@ class _Reader:
             yield from self.sent_by(node, meaning, place)
 
     def note_handed(self, node: ast.Call, callee: str) -> None:
-        """A function that is handed on may be called there; `print(os)` and `isinstance(p, Popen)` call nothing."""
-        if callee in LOOKERS and not self.names.binds(callee):
+        """Remember functions passed as arguments, which may be called there; `print(os)` and `isinstance(p, Popen)`
+        call none."""
+        if callee in calls.LOOKERS and not self.names.binds(callee):
             self.looked_at.update(node.args)
             return
-        if callee in PATCHERS and not self.names.binds(callee.rpartition(".")[2]):
+        if callee in calls.PATCHERS and not self.names.binds(callee.rpartition(".")[2]):
             self.looked_at.update(node.args[:1])
         for argument in node.args:
             if argument.__class__ in (ast.Name, ast.Attribute):
                 self.handed_to[argument] = node
 
     def code_of(self, node: ast.Call, name: str) -> list[str | None]:
-        """The texts that a call runs as code; None for one that can't be known."""
+        """Return the texts that a call runs as code; None for one that can't be known."""
         given = [self.argument(node, 0, "source", "stmt", "statement")]
-        if name in TIMERS:
+        if name in calls.TIMERS:
             given.append(self.argument(node, 1, "setup"))
         codes: list[str | None] = [None] if _is_spread(node) else []
         for code in given:
             function = isinstance(code, ast.Lambda) or (isinstance(code, ast.Name) and self.names.is_function(code.id))
-            if code is not None and not (name in TIMERS and function):
+            if code is not None and not (name in calls.TIMERS and function):
                 texts = self.names.texts(code)
                 codes += [text if text is not None and UNKNOWN not in text else None for text in texts]
         return codes
 
     def stands_alone(self, code: str, name: str) -> bool:
-        """Whether code inside this code shares no name with it, so that each can be read without the other."""
+        """Whether code inside this code shares no name with it, so that each can be read alone."""
         if len(code) > self.inner_left:
             return False
         try:
@@ -371,7 +351,7 @@ class _Reader:
         inner = list(ast.walk(tree))
         binds = bool(bound_in(tree.body)) or any(isinstance(node, (ast.NamedExpr, ast.Global)) for node in inner)
         uses = any(isinstance(node, ast.Name) and self.names.binds(node.id) for node in inner)
-        return not uses and (name in TIMERS or not binds)  # a timer's code has a scope of its own
+        return not uses and (name in calls.TIMERS or not binds)  # a timer's code has a scope of its own
 
     def imported_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         if name in ("__import__", "importlib.import_module", "importlib.__import__", "runpy.run_module") and node.args:
@@ -382,23 +362,25 @@ class _Reader:
                 yield Import(name=module, **place)
 
     def looked_up_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """A look-up by a constant name is known, and its parts need no word of their own; any other is reported."""
+        """Yield facts of `getattr` and the like: by a constant name it is a plain attribute, else it can be any."""
         if name == "hasattr" or (name == "getattr" and len(node.args) > 1):
             owner, key = node.args[0], self.names.text(node.args[1]) if len(node.args) > 1 else None
             if key is not None and UNKNOWN not in key:
                 self.reported.add(owner)
                 if name == "getattr" and node not in self.reported:
                     yield from self.mention(node)
-            elif SENSITIVE_MODULES.intersection(self.names.meanings(owner)):
+            elif calls.SENSITIVE_MODULES.intersection(self.names.meanings(owner)):
                 yield Trait(name="python.dynamic-attribute", **place)
         elif name in ("operator.attrgetter", "operator.methodcaller") and node.args:
             key = self.names.text(node.args[0])
-            if key is None or UNKNOWN in key or f".{key}" in TELLING_METHODS:
+            if key is None or UNKNOWN in key or f".{key}" in calls.TELLING_METHODS:
                 yield Trait(name="python.dynamic-attribute", **place)
 
+    # --- commands ---
+
     def started_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """The commands a call starts, with their variables, in the directory that it names; which files are run there
-        is not known."""
+        """Yield the commands that a call starts, with their variables, in the directory `cwd=`. Which files are
+        executed there is not known."""
         yield from self.variables(node)
         directory = next((keyword.value for keyword in node.keywords if keyword.arg == "cwd"), None)
         where = self.names.text(directory) if directory is not None else None
@@ -411,14 +393,14 @@ class _Reader:
             yield fact
 
     def commands_of(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        shell = self.wants_shell(node) if name in ARGV_CALLS else name in SHELL_CALLS
+        shell = self.wants_shell(node) if name in calls.ARGV_CALLS else name in calls.SHELL_CALLS
         if shell is not False:
             yield Trait(name="python.shell", **place)
             script = self.argument(node, 0, "cmd", "command", "args")
             words = self.names.words(script) if script is not None else None
             text = words[0] if words else self.names.text(script) if script is not None else None
             yield from self.script_facts(text, place)
-        if name in ARGV_CALLS and not shell:
+        if name in calls.ARGV_CALLS and not shell:
             command = self.argument(node, 0, "args", "argv")
             words = self.names.words(command) if command is not None else None
             if words is None and command is not None and (text := self.names.text(command)) is not None:
@@ -426,29 +408,29 @@ class _Reader:
             if any(keyword.arg == "executable" for keyword in node.keywords):
                 words = None
             yield from self.argv_facts(words, place)
-        elif name in SPREAD_CALLS:
+        elif name in calls.SPREAD_CALLS:
             yield from self.argv_facts([self.names.text(word) or UNKNOWN for word in node.args], place)
-        elif name in EXEC_LISTS or name in EXEC_SPREAD:
+        elif name in calls.EXEC_LISTS or name in calls.EXEC_SPREAD:
             yield from self.argv_facts(self.exec_words(node, name), place)
-        elif name.endswith(TELLING_METHODS) and name not in STARTS_COMMANDS and node.args:
+        elif name.endswith(calls.TELLING_METHODS) and name not in calls.STARTS_COMMANDS and node.args:
             text = self.names.text(node.args[0])
             if text is not None:
                 yield from self.script_facts(text, place)
 
     def exec_words(self, node: ast.Call, name: str) -> list[str] | None:
-        """The program is what runs, whatever its argv[0] claims to be."""
-        at = EXEC_LISTS[name] if name in EXEC_LISTS else EXEC_SPREAD[name]
+        """Return the words of an `exec` or `spawn`: the program is what runs, whatever its argv[0] claims to be."""
+        at = calls.EXEC_LISTS[name] if name in calls.EXEC_LISTS else calls.EXEC_SPREAD[name]
         if len(node.args) <= at + 1:
             return None
         program = self.names.text(node.args[at]) or UNKNOWN
-        if name in EXEC_LISTS:
+        if name in calls.EXEC_LISTS:
             rest = self.names.words(node.args[at + 1])
         else:
             rest = [self.names.text(word) or UNKNOWN for word in node.args[at + 1 :]]
         return [program, *(rest[1:] if rest is not None else [UNKNOWN])]
 
     def variables(self, node: ast.Call) -> Iterator[Fact]:
-        """Those that a command is given: `env={"BASH_ENV": "x.sh"}`."""
+        """Yield the variables that a command is given: `env={"BASH_ENV": "x.sh"}`."""
         for given in (keyword.value for keyword in node.keywords if keyword.arg == "env"):
             entries = zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else [(None, given)]
             for key, value in entries:
@@ -459,25 +441,27 @@ class _Reader:
                 yield Assigned(name=name or UNKNOWN, value=text, **self.place(node))
 
     def argument(self, node: ast.Call, at: int, *keywords: str) -> ast.expr | None:
-        """An argument given by its position or by one of its names."""
+        """Return an argument given by its position or by one of its names."""
         if len(node.args) > at:
             return node.args[at] if not isinstance(node.args[at], ast.Starred) else None
         return next((keyword.value for keyword in node.keywords if keyword.arg in keywords), None)
 
     def wants_shell(self, node: ast.Call) -> bool | None:
-        """`shell=False` and no word of it don't; None for a value that can't be known and for `**options`."""
+        """Return the value of `shell=`; False without it, None if it can't be known or there are `**options`."""
         shell = self.argument(node, 8, "shell")
         if shell is not None:
             return bool(shell.value) if isinstance(shell, ast.Constant) else None
         return None if _is_spread(node) else False
 
     def script_facts(self, script: str | None, place: Place) -> Iterator[Fact]:
+        """Yield the facts of a text that a shell runs."""
         if script is None or UNKNOWN in script:
             yield Trait(name="python.dynamic-command", **place)
         if script is not None:
             yield from self.inside(self.script_reader, script.replace(UNKNOWN, _UNKNOWN_WORD), place)
 
     def argv_facts(self, words: list[str] | None, place: Place) -> Iterator[Fact]:
+        """Yield the facts of a command given as words, by quoting them for the shell's reader."""
         if not words:
             yield Trait(name="python.dynamic-command", **place)
             return
@@ -489,7 +473,7 @@ class _Reader:
         yield from self.inside(self.script_reader, script, place)
 
     def script_reader(self, script: str, depth: int) -> list[Fact]:
-        """Facts of a command. The program may have changed the variables that it was given, or not."""
+        """Return the facts of a command, with and without the given variables: the program may have changed them."""
         from .. import shell
 
         found = shell.facts_of_script(script, depth, args=self.given)
@@ -498,7 +482,7 @@ class _Reader:
         return list(dict.fromkeys(found))
 
     def inside(self, read: Callable[[str, int], list[Fact]], code: str, place: Place) -> Iterator[Fact]:
-        """The facts of code inside this code, at the place where this code holds it."""
+        """Yield the facts of code inside this code, at the place where this code holds it."""
         self.inner_left -= len(code)
         if self.inner_left < 0:
             yield Trait(name="source.too-large", **place)
@@ -507,11 +491,13 @@ class _Reader:
             text = place.get("text", "") if _UNKNOWN_WORD in fact.text else fact.text
             yield msgspec.structs.replace(fact, line=place.get("line", 0), column=place.get("column", 0), text=text)
 
+    # --- files ---
+
     def written_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """File operations on a path that is known, told as the command that would do the same."""
+        """Yield file operations on known paths, each as the command that would do the same."""
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-        if name in REMOVERS:
-            yield from self.file_command("rm", REMOVERS[name], self.argument(node, 0, "path", "name"), place)
+        if name in calls.REMOVERS:
+            yield from self.file_command("rm", calls.REMOVERS[name], self.argument(node, 0, "path", "name"), place)
         elif name == "os.chmod":
             mode = _octal(self.argument(node, 1, "mode"))
             yield from self.file_command("chmod", (mode,), self.argument(node, 0, "path"), place)
@@ -521,15 +507,15 @@ class _Reader:
             yield from self.linked(self.argument(node, 0, "src"), self.argument(node, 1, "dst"), place)
         elif name.endswith((".symlink_to", ".hardlink_to")):
             yield from self.linked(self.argument(node, 0, "target"), owner, place)
-        elif name in TARGETS:
-            yield from self.file_write(name, self.argument(node, TARGETS[name], *TARGET_KEYWORDS), place)
-            if name in MOVERS:
+        elif name in calls.TARGETS:
+            yield from self.file_write(name, self.argument(node, calls.TARGETS[name], *calls.TARGET_KEYWORDS), place)
+            if name in calls.MOVERS:
                 yield from self.file_write(name, self.argument(node, 0, "src"), place)
-        elif name.endswith(UNPACKERS):
+        elif name.endswith(calls.UNPACKERS):
             at = 1 if name.startswith("shutil.") else 0
             yield from self.file_write(name, self.argument(node, at, "path", "extract_dir"), place)
-        elif name in OPENERS or name == "os.open":
-            if self.opens_for_writing(node, at=1) if name in OPENERS else self.flags_write(node):
+        elif name in calls.OPENERS or name == "os.open":
+            if self.opens_for_writing(node, at=1) if name in calls.OPENERS else self.flags_write(node):
                 yield from self.file_write(name, self.argument(node, 0, "file", "filename", "path"), place)
         elif name.endswith((".rename", ".replace")) and len(node.args) == 1 and not node.keywords:
             yield from self.file_write(name, node.args[0], place)
@@ -538,36 +524,40 @@ class _Reader:
             yield from self.file_write(name, self.argument(node, 1, "path"), place)
         elif name == "logging.basicConfig":
             yield from self.file_write(name, self.argument(node, len(node.args), "filename"), place)
-        elif name in CHDIRS:  # what is relative from there on is out there, too
+        elif name in calls.CHDIRS:  # what is relative from there on is out there, too
             yield from self.file_write(name, self.argument(node, 0, "path"), place)
-        elif name in IN_PLACE:
+        elif name in calls.IN_PLACE:
             if any(keyword.arg == "inplace" for keyword in node.keywords) or len(node.args) > 1:
                 yield from self.file_write(name, self.argument(node, 0, "files"), place)
-        elif name in TEMPORARY:
-            yield from self.file_write(name, self.argument(node, TEMPORARY[name], "dir"), place)
-        elif name.endswith(SAVERS) and node.args:
+        elif name in calls.TEMPORARY:
+            yield from self.file_write(name, self.argument(node, calls.TEMPORARY[name], "dir"), place)
+        elif name.endswith(calls.SAVERS) and node.args:
             yield from self.file_write(name, node.args[0], place)
-        elif name.endswith(PATH_WRITERS) or (name.endswith(".open") and self.opens_for_writing(node, at=0)):
+        elif name.endswith(calls.PATH_WRITERS) or (name.endswith(".open") and self.opens_for_writing(node, at=0)):
             yield from self.file_write(name, owner, place)
         elif name.endswith((".unlink", ".rmdir")):
             yield from self.file_command("rm", (), owner, place)
-        elif name.endswith(TABLE_WRITERS) and (node.args or any(k.arg in TABLE_PATHS for k in node.keywords)):
+        elif name.endswith(calls.TABLE_WRITERS) and (
+            node.args or any(keyword.arg in calls.TABLE_PATHS for keyword in node.keywords)
+        ):
             yield Trait(name="python.table-file", **place)
             yield from self.file_write(
                 name, self.argument(node, 0, "path_or_buf", "path", "buf", "excel_writer"), place
             )
 
+    # --- databases ---
+
     def sent_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """What goes to a database, and files that come from another machine."""
-        if name.endswith(STATEMENT_CALLS):
+        """Yield statements that may change a database, and files read from another machine."""
+        if name.endswith(calls.STATEMENT_CALLS):
             statement = self.argument(node, 0, "sql", "query", "operation", "statement")
             text = self.names.text(statement) if statement is not None else None
             if self.is_statement(node, text) and not (text is not None and _READS.match(text)):
                 yield Trait(name="python.database-write", **place)
-        elif name.endswith(TABLE_READERS) and any(map(_ADDRESS.match, self.paths(next(iter(node.args), None)))):
+        elif name.endswith(calls.TABLE_READERS) and any(map(_ADDRESS.match, self.paths(next(iter(node.args), None)))):
             yield Trait(name="python.remote-file", **place)
-        elif name.endswith((*QUERY_READERS, "create_engine", "create_async_engine")):
-            server = self.argument(node, 1 if name.endswith(QUERY_READERS) else 0, "con", "url")
+        elif name.endswith((*calls.QUERY_READERS, "create_engine", "create_async_engine")):
+            server = self.argument(node, 1 if name.endswith(calls.QUERY_READERS) else 0, "con", "url")
             if any(_ADDRESS.match(each) and not each.startswith(("sqlite", "duckdb")) for each in self.paths(server)):
                 yield Trait(name="python.remote-file", **place)
         elif (name == "yaml.load" and not self.is_safe_loader(node)) or (
@@ -578,22 +568,22 @@ class _Reader:
     def is_safe_loader(self, node: ast.Call) -> bool:
         """Whether YAML is read by something that makes plain data of it; without a loader nothing is read at all."""
         loader = self.argument(node, 1, "Loader")
-        return loader is None or any(name.endswith(SAFE_LOADERS) for name in self.names.meanings(loader))
+        return loader is None or any(name.endswith(calls.SAFE_LOADERS) for name in self.names.meanings(loader))
 
     def may_be_true(self, node: ast.Call, keyword: str, *, at: int) -> bool:
         value = self.argument(node, at, keyword)
         return value is not None and not (isinstance(value, ast.Constant) and not value.value)
 
     def is_statement(self, node: ast.Call, text: str | None) -> bool:
-        """Whether it is SQL, for a database that is not in memory. `pool.execute(task)` is none; `cur.execute(sql)` may
-        be, in a program that has such a thing as a connection."""
+        """Whether it is SQL for a database that is not in memory. `pool.execute(task)` isn't; `cur.execute(sql)` may
+        be, in a program that opens a connection."""
         if text is not None and not _SQL.match(text):
             return UNKNOWN in text[:1] and self.has_database
         return not self.in_memory if text is not None else self.has_database
 
     @functools.cached_property
     def connections(self) -> list[ast.Call]:
-        """Every call that may open a database."""
+        """Calls that may open a database."""
         return [
             node
             for node in self.nodes
@@ -602,16 +592,17 @@ class _Reader:
 
     @property
     def has_database(self) -> bool:
-        """Whether it opens one that is not in memory."""
+        """Whether the program opens a database that is not in memory."""
         return bool(self.connections) and not self.in_memory
 
     @property
     def in_memory(self) -> bool:
-        """Whether all databases that it opens are in memory, and there is one."""
+        """Whether the program opens databases, all of them in memory."""
         places = [self.names.text(call.args[0]) if call.args else None for call in self.connections]
         return bool(places) and all(place in _MEMORY for place in places)
 
     def opens_for_writing(self, node: ast.Call, *, at: int) -> bool:
+        """Whether the mode, which is argument `at`, may be one for writing."""
         mode = self.argument(node, at, "mode")
         if mode is None:
             return len(node.args) > at
@@ -619,19 +610,19 @@ class _Reader:
         return text is None or any(letter in text for letter in "wax+" + UNKNOWN)
 
     def flags_write(self, node: ast.Call) -> bool:
-        """Flags of `os.open` other than those known to only read."""
+        """Whether flags of `os.open` are others than those known to only read."""
         flags = self.argument(node, 1, "flags")
         for part in ast.walk(flags) if flags is not None else ():
             match part:
-                case ast.Name(id=word) | ast.Attribute(attr=word) if word not in READING_FLAGS:
+                case ast.Name(id=word) | ast.Attribute(attr=word) if word not in calls.READING_FLAGS:
                     return True
                 case ast.Constant(value=value) if value != 0:
                     return True
         return flags is None
 
     def paths(self, node: ast.expr | None) -> list[str]:
-        """What a path may be, as far as that is known: as it is written, and with what the program is given in the
-        place of what isn't known of it."""
+        """Return what a path may be: as it is written, and with what the program is given in the place of what is
+        unknown in it."""
         text = self.names.text(node) if node is not None else None
         found = [text] if text is not None and not text.startswith(UNKNOWN) else []
         if node is not None and (text is None or UNKNOWN in text):
@@ -653,7 +644,7 @@ class _Reader:
             yield Command(name=name, args=(), writes=(_tidy(each),), via=("python",), **place)
 
     def linked(self, source: ast.expr | None, link: ast.expr | None, place: Place) -> Iterator[Fact]:
-        """As the command `ln`: what is written through the link is written where it leads."""
+        """Yield a link as the command `ln`: what is written through the link is written where it leads."""
         for link_path in self.paths(link):
             for source_path in self.paths(source) or [UNKNOWN]:
                 words = ("-s", source_path, link_path)
@@ -672,14 +663,14 @@ def arguments_of(node: ast.Call) -> list[ast.expr]:
 
 
 def _is_spread(node: ast.Call) -> bool:
-    """Called with `*x` or `**x`, which can be any arguments."""
+    """Whether it is called with `*x` or `**x`, which can be any arguments."""
     return any(isinstance(argument, ast.Starred) for argument in node.args) or any(
         keyword.arg is None for keyword in node.keywords
     )
 
 
 def _attributes_in(template: str) -> set[str]:
-    """The attributes that the fields of a format template read.
+    """Return the attributes that the fields of a format template read.
 
     A key in brackets may hold any character, also a brace, so fields are looked for with and without keys.
     """

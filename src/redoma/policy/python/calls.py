@@ -1,28 +1,14 @@
-"""The names of Python's library that the reader knows: what starts commands, runs text, or touches files."""
+"""Functions of Python's library that the reader knows, as data: what starts commands, runs text, or touches files."""
 
 from __future__ import annotations
 
 SHELL_CALLS = frozenset(
-    {
-        "os.system",
-        "os.popen",
-        "subprocess.getoutput",
-        "subprocess.getstatusoutput",
-        "asyncio.create_subprocess_shell",
-        "asyncio.subprocess.create_subprocess_shell",
-        "commands.getoutput",
-        "popen2.popen2",
-    }
+    {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "commands.getoutput"}
+    | {"asyncio.create_subprocess_shell", "asyncio.subprocess.create_subprocess_shell", "popen2.popen2"}
 )
 ARGV_CALLS = frozenset(
-    {
-        "subprocess.run",
-        "subprocess.call",
-        "subprocess.check_call",
-        "subprocess.check_output",
-        "subprocess.Popen",
-        "pty.spawn",
-    }
+    {"subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output", "subprocess.Popen"}
+    | {"pty.spawn"}
 )
 SPREAD_CALLS = frozenset({"asyncio.create_subprocess_exec", "asyncio.subprocess.create_subprocess_exec"})
 # Where the program stands among the arguments; what follows it is one list, or the words themselves.

@@ -1,4 +1,4 @@
-"""What names and expressions of a Python program stand for, as far as that can be known without running it.
+"""Resolve names and expressions of a Python program, as far as that can be known without running it.
 
 `import os as o; f = o.system` makes `f` stand for "os.system"; `"sys" + "tem"` folds to "system". Scopes and the
 order of statements are ignored: a name stands for everything it is ever bound to, which errs on the safe side.
@@ -22,11 +22,11 @@ from .tree import own_places, position
 
 _BUILTINS = frozenset({*dir(builtins), "__builtins__"})
 _MAX_LINKS = 50
-"""Links of one dotted chain that are followed; `a.b().c().d()…` in the thousands is not a name to know."""
+"""Links of one dotted chain that are followed; `a.b().c().d()…` in the thousands is no name."""
 _MAX_MEANINGS = 16
 _MAX_TEXT = 100_000
 _MAX_NESTING = 60
-"""Depth of expressions that are followed. Deeper counts as unknowable."""
+"""Depth of expressions that are followed. Deeper ones are unknown."""
 _MAX_WORK = 50_000
 """Expressions that are followed in one program: `b = a + a; c = b + b; …` doubles at every step."""
 _MAX_STEPS, _MAX_ALL_STEPS = 500, 200_000
@@ -34,27 +34,9 @@ _MAX_STEPS, _MAX_ALL_STEPS = 500, 200_000
 
 # Most nodes of a tree bind nothing. Asking for the class first halves the time a program takes to read.
 _BINDING = frozenset(
-    {
-        ast.Name,
-        ast.Attribute,
-        ast.Subscript,
-        ast.Assign,
-        ast.AnnAssign,
-        ast.NamedExpr,
-        ast.AugAssign,
-        ast.For,
-        ast.arguments,
-        ast.FunctionDef,
-        ast.AsyncFunctionDef,
-        ast.ClassDef,
-        ast.Import,
-        ast.ImportFrom,
-        ast.MatchAs,
-        ast.MatchStar,
-        ast.MatchMapping,
-        ast.ExceptHandler,
-        ast.Call,
-    }
+    {ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.For}
+    | {ast.arguments, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom}
+    | {ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.ExceptHandler}
 )
 # Most modules hold others as plain attributes: `shutil.os.execvp` is os.execvp.
 _INNER_MODULE = re.compile(r"\w+\._?((?:os|posix|subprocess|builtins|pty|ctypes)(?:\..*)?)", re.DOTALL)
@@ -63,11 +45,11 @@ _LIST_GROWERS = frozenset({"append", "extend"})
 
 
 _Span = tuple[tuple[int, int], tuple[int, int]]
-"""From a position to another one."""
+"""From one position to another."""
 
 
 def _apart(places: Sequence[_Span]) -> list[_Span]:
-    """The same places, in order, none of which touches another."""
+    """Return the same places, sorted, with those that touch joined."""
     apart: list[_Span] = []
     for start, end in sorted(places):
         if apart and start <= apart[-1][1]:
@@ -78,7 +60,7 @@ def _apart(places: Sequence[_Span]) -> list[_Span]:
 
 
 class Names:
-    """The bindings of one program."""
+    """The bindings of one program, collected from its nodes, and what follows from them."""
 
     def __init__(self, nodes: Sequence[ast.AST]) -> None:
         self.stars: list[str] = []
@@ -88,7 +70,7 @@ class Names:
         self._stores: Counter[str] = Counter()
         self._functions: set[str] = set()
         self._no_plain_value: set[str] = set()
-        """Names that are also bound by an import, a definition or a call: no assignment tells all of them."""
+        """Names bound other than by assignment, such as by an import or a definition."""
         self._grown: set[str] = set()
         self._changed: set[str] = set()
         self._nesting = 0
@@ -97,9 +79,9 @@ class Names:
         self._ends: dict[str, tuple[str, ast.expr | None]] = {}
         self._importers: dict[str, bool] = {}
         self._tables = 0
-        """How often it gets at its own variables as a table, through which any of them can be set."""
+        """How often the program accesses its own variables as a table, through which any of them can be set."""
         self.exhausted = False
-        """Whether something was not followed to its end, so that what it stands for is not known."""
+        """Whether a bound was reached, so that not every name is resolved."""
         for node in nodes:
             if node.__class__ in _BINDING:
                 self._note(node)
@@ -109,6 +91,7 @@ class Names:
     # -- collecting ---------------------------------------------------------------------------------------------
 
     def _note(self, node: ast.AST) -> None:
+        """Record what a node binds."""
         match node:
             case ast.Name(id=name, ctx=ast.Store()):
                 self._stores[name] += 1
@@ -194,21 +177,23 @@ class Names:
     # -- what a name stands for ----------------------------------------------------------------------------------
 
     def is_local(self, name: str) -> bool:
-        """Bound by the program to something of its own, not to a module's or Python's own object."""
+        """Whether a name is bound by the program to something of its own, not to an object of a module or of Python."""
         return name in self._stores and name not in self._imported and name not in _BUILTINS
 
     def is_alias(self, name: str) -> bool:
-        """Whether some value of it could be another name's; asked first, since most names hold plain data."""
+        """Whether a name may stand for another one. A cheap first check: most names hold plain data."""
         return any(isinstance(value, _NAMING) for value in self._assigned.get(name, ()))
 
     def is_function(self, name: str) -> bool:
+        """Whether the program defines a function of that name."""
         return name in self._functions
 
     def binds(self, name: str) -> bool:
+        """Whether the program binds a name in any way."""
         return name in self._stores
 
     def _is_own(self, name: str, node: ast.expr) -> bool:
-        """Whether a built-in name is certainly the program's own where a node stands."""
+        """Whether a built-in name is certainly redefined by the program where a node stands."""
         if name not in self._own:
             return False
         places, here = self._own[name], position(node)
@@ -216,9 +201,9 @@ class Names:
         return before > 0 and here < places[before - 1][1]
 
     def meanings(self, node: ast.expr) -> list[str]:
-        """The dotted names an expression can stand for; UNKNOWN at the start where its base can't be named.
+        """Return the dotted names an expression can stand for; they begin with UNKNOWN if its base has no name.
 
-        A built-in name that is the program's own ends in "@own" there, so no rule takes it for Python's.
+        A built-in name that the program redefines gets "@own" after it, so that no rule takes it for Python's.
         """
         found: dict[str, None] = {}
         seen: set[tuple[str, str, ast.expr | None]] = set()
@@ -261,8 +246,8 @@ class Names:
         return list(found) or [_plain("".join(self._chain(node)))]
 
     def _end(self, name: str) -> tuple[str, ast.expr | None]:
-        """Where a chain of plain aliases (`b = a; c = b; …`) ends, and where that name is read. Each link is followed
-        once for the whole program."""
+        """Return the name at the end of a chain of plain aliases (`b = a; c = b; …`), and where it is read. Each link
+        is followed once for the whole program."""
         passed: list[str] = []
         where: ast.expr | None = None
         while name not in self._ends:
@@ -279,7 +264,7 @@ class Names:
         return end
 
     def _chain(self, node: ast.expr) -> tuple[str, str]:
-        """An expression as a base and what is done to it: `o.path.join()` is ("o", ".path.join()").
+        """Split an expression into a base and what is done to it: `o.path.join()` is ("o", ".path.join()").
 
         A base that starts with "=" is a full name already: `__import__("os")` is "=os" whatever `os` is bound to.
         """
@@ -318,7 +303,8 @@ class Names:
         return UNKNOWN, tail
 
     def _looked_up(self, call: ast.Call) -> tuple[str, str] | None:
-        """What a call that fetches something by a constant name fetches: getattr, __import__, `sys.modules.get` …"""
+        """Return what a call fetches by a constant name: getattr, __import__, `sys.modules.get` …; None for other
+        calls."""
         match call:
             case ast.Call(func=ast.Name(id="getattr"), args=[owner, key, *_]):
                 return self._member(owner, key)
@@ -340,8 +326,7 @@ class Names:
                 return None
         if module is None or UNKNOWN in module:
             return None
-        # `__import__("os.path")` gives os; import_module gives os.path. Calling both by the full name errs on one side
-        # for `__import__`, so its value is the top.
+        # `__import__("os.path")` gives os; import_module gives os.path.
         top = isinstance(call.func, ast.Name) and call.func.id == "__import__"
         return "=" + (module.partition(".")[0] if top else module), ""
 
@@ -349,7 +334,7 @@ class Names:
         return not {"importlib.import_module", "importlib.__import__", "__import__"}.isdisjoint(self.meanings(function))
 
     def _is_importer(self, function: ast.expr) -> bool:
-        """Whether a name is an alias of what imports."""
+        """Whether a name is an alias of a function that imports."""
         if not isinstance(function, ast.Name) or not self.is_alias(function.id):
             return False
         if function.id not in self._importers:
@@ -365,7 +350,8 @@ class Names:
         return base, f"{tail}.{name}"
 
     def _item(self, owner: ast.expr, key: ast.expr) -> tuple[str, str] | None:
-        """What `sys.modules["os"]`, `globals()["f"]`, `vars(os)["system"]` or `os.__dict__["system"]` stand for."""
+        """Resolve `sys.modules["os"]`, `globals()["f"]`, `vars(os)["system"]` and `os.__dict__["system"]`; None for
+        others."""
         if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "vars" and owner.args:
             return self._member(owner.args[0], key)
         if not isinstance(owner, (ast.Attribute, ast.Call, ast.Name)):
@@ -389,7 +375,7 @@ class Names:
     # -- constants -----------------------------------------------------------------------------------------------
 
     def text(self, node: ast.expr) -> str | None:
-        """The string an expression makes, with UNKNOWN for parts that can't be known; None if none of it can be."""
+        """Return the string an expression makes, with UNKNOWN for unknown parts; None if all of it is unknown."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return node.value
         if self._nesting >= _MAX_NESTING or self._work >= _MAX_WORK:
@@ -401,8 +387,7 @@ class Names:
         return folded if folded is None or len(folded) <= _MAX_TEXT else None
 
     def texts(self, node: ast.expr) -> list[str | None]:
-        """Every string an expression can make: of a loop's variable, one for each turn; None for one that can't be
-        known."""
+        """Return every string an expression can make, such as one for each turn of a loop; None for an unknown one."""
         values = self._assigned.get(node.id, []) if isinstance(node, ast.Name) else []
         if len(values) < 2 or not isinstance(node, ast.Name):
             return [self.text(node)]
@@ -411,7 +396,7 @@ class Names:
 
     @property
     def _is_open(self) -> bool:
-        """Whether any name may be bound by something that names none: `globals()[x] = y`, `from m import *`."""
+        """Whether any name may be bound without being mentioned: `globals()[x] = y`, `from m import *`."""
         foreign = any(module.partition(".")[0] not in sys.stdlib_module_names for module in self.stars)
         return self._tables > 0 or foreign or "__main__" in self._imported
 
@@ -512,7 +497,7 @@ class Names:
         return self._join(parts[absolute[-1] if absolute else 0 :], "/")
 
     def _only_value(self, name: str) -> ast.expr | None:
-        """The one thing a name is ever bound to."""
+        """Return the one value that a name is ever bound to; None if there are others."""
         values = self._assigned.get(name, ())
         if len(values) != 1 or self._stores[name] != 1 or name in self._changed or name in self._no_plain_value:
             return None
@@ -521,7 +506,7 @@ class Names:
         return values[0]
 
     def words(self, node: ast.expr) -> list[str] | None:
-        """The strings of a list expression, UNKNOWN for each that can't be known; None when it isn't a list."""
+        """Return the strings of a list expression, UNKNOWN for each unknown one; None if it isn't a list."""
         match node:
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return [self.text(item) or UNKNOWN if not _is_empty(item) else "" for item in items]
@@ -553,11 +538,13 @@ _NAMESPACES = frozenset({("globals", "()"), ("locals", "()"), ("vars", "()")})
 
 
 def module_of(node: ast.ImportFrom) -> str:
+    """Return the module that a `from` import names, with the dots of a relative one."""
     return "." * node.level + (node.module or "")
 
 
 def _plain(name: str) -> str:
-    """`builtins.eval`, `__builtins__.eval` and `eval.__call__` are eval; `posix.system` is where os has it from."""
+    """Return the usual name: `builtins.eval`, `__builtins__.eval` and `eval.__call__` are eval; `posix.system` is
+    os.system."""
     for prefix in ("builtins.", "__builtins__."):
         name = name.removeprefix(prefix)
     if name.startswith("posix."):
@@ -566,7 +553,7 @@ def _plain(name: str) -> str:
 
 
 def _operands(node: ast.BinOp, kind: type[ast.operator]) -> list[ast.expr]:
-    """The operands of a chain such as a + b + c, which the tree nests to the left, as deep as it is long."""
+    """Return the operands of a chain such as a + b + c, which the tree nests to the left, as deep as it is long."""
     operands: list[ast.expr] = []
     left: ast.expr = node
     while isinstance(left, ast.BinOp) and isinstance(left.op, kind):
@@ -583,7 +570,7 @@ def _split(line: str) -> list[str] | None:
 
 
 def _blanked(template: str | None, mark: str) -> str | None:
-    """A template with everything from each placeholder up to its end made UNKNOWN; `{{` is one brace of text."""
+    """Return a template with UNKNOWN for each placeholder; `{{` is one brace of text."""
     if template is None:
         return None
     if mark == "%":

@@ -1,4 +1,4 @@
-"""Walking the tree of a Python program, and where in it a built-in name is certainly one of the program's own."""
+"""Parse a Python program and walk its tree; find where a built-in name is certainly redefined."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _CODE_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
 # Muting the parser's warnings changes a list that all threads share, and two threads can restore it in the wrong order.
 _parsing = threading.Lock()
 _TRIES = 20
-_MOST_CODE = 50_000  # of what `_size` counts: a third of a second to compile
+_MAX_CODE = 50_000  # of what `_size` counts: a third of a second to compile
 MAX_COMPILED = 10_000
 """Characters of what is compiled. A pattern of 1500 names takes half a second, and twice as many four times that."""
 
 
 def parse(source: str) -> ast.Module:
-    """As `ast.parse`, in silence, and whatever other threads do meanwhile."""
-    return _in_silence(lambda: ast.parse(source))
+    """Parse without printing warnings, safely beside other threads. Raises what `ast.parse` raises."""
+    return _without_warnings(lambda: ast.parse(source))
 
 
 def must_compile(tree: ast.Module) -> None:
-    """Raise SyntaxError for what only the compiler finds, such as a `return` outside a function. RecursionError for
-    what would take it too long."""
-    if _size([tree], 0) > _MOST_CODE:
+    """Raise `SyntaxError` for what only the compiler finds, such as a `return` outside a function, and
+    `RecursionError` for code that would take it too long."""
+    if _size([tree], 0) > _MAX_CODE:
         raise RecursionError("the code unfolds to too much")
     # With no file name: it would look there for the line that it complains of.
-    _in_silence(lambda: compile(tree, "", "exec", dont_inherit=True))
+    _without_warnings(lambda: compile(tree, "", "exec", dont_inherit=True))
 
 
-def _in_silence(read: Callable[[], T]) -> T:
+def _without_warnings(read: Callable[[], T]) -> T:
     with _parsing, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for _ in range(_TRIES):
@@ -59,8 +59,9 @@ def _in_silence(read: Callable[[], T]) -> T:
 
 
 def _size(nodes: Iterable[ast.AST], leaving: int) -> int:
-    """How much code the compiler makes of them. It writes what is in a `finally` out anew for each way out of its
-    `try`, so that twenty of them, one in the other, are 784 characters, three gigabytes and a minute of its time."""
+    """Estimate how much code the compiler makes of the nodes. It repeats a `finally` for each way out of its `try`, so
+    that twenty of them nested in 784 characters take three gigabytes and a minute. `leaving`: the cost of one way
+    out."""
     total, pending = 0, list(nodes)
     while pending:
         node = pending.pop()
@@ -80,7 +81,7 @@ def _size(nodes: Iterable[ast.AST], leaving: int) -> int:
 
 
 def all_nodes(tree: ast.Module) -> list[ast.AST]:
-    """The nodes that can hold code, breadth first and without recursion."""
+    """Return the nodes that can hold code, breadth first and without recursion."""
     nodes: list[ast.AST] = [tree]
     for node in nodes:  # grows while it is walked
         for field in _CODE_FIELDS[node.__class__]:
@@ -93,7 +94,7 @@ def all_nodes(tree: ast.Module) -> list[ast.AST]:
 
 
 def own_places(nodes: Sequence[ast.AST], names: Collection[str]) -> dict[str, list[tuple[Position, Position]]]:
-    """From where to where each of `names` is certainly the program's own, and never Python's.
+    """Return from where to where each of `names` is certainly the program's own, and never Python's.
 
     `if 0: from re import compile as exec` must not turn a later `exec(x)` into a harmless `re.compile(x)`: only what
     a statement of the module itself binds counts from there on, and what a function binds counts inside it. A name
@@ -124,7 +125,7 @@ def own_places(nodes: Sequence[ast.AST], names: Collection[str]) -> dict[str, li
 
 
 def _own_from(statement: ast.stmt) -> Iterator[tuple[str, tuple[Position, Position]]]:
-    """What a statement of the module itself binds for certain, and from where to where."""
+    """Yield what a statement of the module itself binds for certain, and from where to where."""
     match statement:
         case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
             for alias in aliases:
@@ -153,7 +154,7 @@ _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 
 
 def bound_in(body: Sequence[ast.stmt]) -> set[str]:
-    """The names that the statements of one scope bind, without the scopes inside it."""
+    """Return the names that the statements of one scope bind, without the scopes inside it."""
     bound: set[str] = set()
     pending: list[ast.AST] = list(body)
     while pending:
@@ -170,7 +171,7 @@ def bound_in(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def statements_of(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a body and of the blocks in it, without those of functions and classes."""
+    """Yield the statements of a body and of the blocks in it, without those of functions and classes."""
     pending = list(body)
     while pending:
         statement = pending.pop()
@@ -181,6 +182,7 @@ def statements_of(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def position(node: ast.AST) -> Position:
+    """Return the line and column where a node begins."""
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 

@@ -1,32 +1,168 @@
-"""JSON Schema, by the library `jsonschema` (the extra `schema`), with bounds that it doesn't have.
+"""JSON as a run printed it, read strictly, and checked against a JSON Schema.
 
-Nothing is ever fetched: a schema may refer to its own parts alone. Patterns are RE2's, so none takes longer than the
-text it looks at. What a check may cost is counted, since references that fan out can make it any number of steps.
+What two parsers could understand differently is refused: names that stand twice in one object, NaN and Infinity,
+numbers too large to be represented, text that is no Unicode, nesting without end. Each is a `Mismatch` with its path.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from ...lib.errors import InvalidRequest
-from ...lib.extras import pip_install
-from ...models import KiB
-from .text import Mismatch, path_of
+from ..lib.errors import InvalidRequest
+from ..lib.extras import pip_install
+from ..lib.text import compile_re2, shorten
+from ..models import KiB, MiB
 
-LARGEST_SCHEMA = 256 * KiB
-MOST_VALUES = 50_000
-"""In the data: more are for a msgspec type, which is a thousand times as fast."""
-MOST_STEPS = 250_000
+MAX_BYTES = 16 * MiB
+MAX_DEPTH = 100
+"""Lists and objects inside each other."""
+MAX_DIGITS = 1000
+"""Of an integer: reading one takes time with the square of its digits."""
+
+MAX_SCHEMA = 256 * KiB
+MAX_VALUES = 50_000
+"""In the data: for more, expect a msgspec type, which is a thousand times as fast."""
+MAX_STEPS = 250_000
 """Keywords that one check may look at."""
-LONGEST_PATTERN = 2000
+MAX_PATTERN = 2000
 
-_MOST_ERRORS = 20  # that are weighed against each other for the one to tell
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_MAX_NAME = 80
+_LABEL = re.compile(r"(\[redacted:[a-z0-9-]+\])")
+_QUOTES = re.compile(r'\\.|"', re.DOTALL)
+
+Redact = Callable[[bytes], bytes]
+"""Takes secrets out of UTF-8 text."""
+
+
+class Mismatch(Exception):
+    """The output is not what was expected; the message says where and how it differs."""
+
+
+class _Invalid:
+    """Stands in the data for what strict JSON doesn't allow, until its path is known."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+def parse(text: str) -> tuple[Any, int]:
+    """Parse JSON strictly. Return the data and how many values it has; raise `Mismatch`."""
+    if not text.strip():
+        raise Mismatch("$: expected JSON, got nothing: the output is empty")
+    try:
+        data = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise Mismatch(
+            f"line {error.lineno}, column {error.colno}: expected JSON alone, got other text ({error.msg})"
+        ) from None
+    except RecursionError:
+        raise Mismatch(f"$: nested deeper than {MAX_DEPTH} lists and objects") from None
+    return data, _checked(data)
+
+
+def without_secrets(data: Any, text: str, redact: Redact) -> tuple[Any, str]:
+    """Redact parsed data and its text once more: an escape such as `\\u0041` may have hidden a secret. Raises
+    `Mismatch`."""
+    if "\\" not in text:
+        return data, text
+    try:
+        plain = json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Mismatch("$: it has text that is no Unicode (half a character, such as \\ud800)") from None
+    cleaned = redact(plain)
+    if cleaned == plain:
+        return data, text
+    text = with_quoted_labels(cleaned.decode())
+    return parse(text)[0], text
+
+
+def with_quoted_labels(text: str) -> str:
+    """Put quotes around redaction labels where they stand for a number, so that the text is JSON again."""
+    pieces, inside = _LABEL.split(text), False
+    for index, piece in enumerate(pieces):
+        if index % 2 == 0:
+            quotes = sum(match[0] == '"' for match in _QUOTES.finditer(piece))
+            inside ^= bool(quotes % 2)
+        elif not inside:
+            pieces[index] = f'"{piece}"'
+    return "".join(pieces)
+
+
+def path_of(keys: Sequence[str | int]) -> str:
+    """Write a path as people do: `$.items[3].price`."""
+    return "$" + "".join(map(_step, keys))
+
+
+def _step(key: str | int) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    if len(key) > _MAX_NAME:
+        key = key[:_MAX_NAME] + "…"
+    return f".{key}" if _PLAIN_NAME.match(key) else f"[{json.dumps(key, ensure_ascii=False)}]"
+
+
+def _integer(text: str) -> Any:
+    digits = len(text.lstrip("-"))
+    return int(text) if digits <= MAX_DIGITS else _Invalid(f"an integer of {digits:,} digits, at most {MAX_DIGITS:,}")
+
+
+def _decimal(text: str) -> Any:
+    number = float(text)
+    return number if math.isfinite(number) else _Invalid("a number too large for what computers count with")
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> Any:
+    read = dict(pairs)
+    if len(read) == len(pairs):
+        return read
+    seen: set[str] = set()
+    twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    return _Invalid(f"the name {_step(twice)[1:]} stands in it twice")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_pairs,
+    parse_int=_integer,
+    parse_float=_decimal,
+    parse_constant=lambda name: _Invalid(f"{name} is no JSON"),
+)
+
+
+def _checked(data: Any) -> int:
+    """Check every value, without recursion. Return how many there are; raise `Mismatch`."""
+    stack: list[Iterator[tuple[str | int, Any]]] = [iter([("", data)])]
+    path: list[str | int] = [""]
+    count = 0
+    while stack:
+        for key, value in stack[-1]:
+            path[-1] = key
+            count += 1
+            if isinstance(value, _Invalid):
+                raise Mismatch(f"{path_of(path[1:])}: {value.why}")
+            if isinstance(value, (dict, list)):
+                if len(stack) > MAX_DEPTH:
+                    raise Mismatch(f"{path_of(path[1:4])}…: nested deeper than {MAX_DEPTH} lists and objects")
+                stack.append(iter(value.items()) if isinstance(value, dict) else iter(enumerate(value)))
+                path.append("")
+                break
+        else:
+            stack.pop()
+            path.pop()
+    return count
+
+
+# --- JSON Schema ---
+
+_MAX_ERRORS = 20  # that are compared for the one to report
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _NO_SCHEMAS = frozenset({"enum", "const", "default", "examples"})  # what is in these is data
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
@@ -35,12 +171,19 @@ _GOT = {bool: "bool", int: "int", float: "float", str: "str", list: "array", dic
 Check = Callable[[Any, int], None]
 
 
-class _TooMuch(Exception):
-    pass
+class _TooManySteps(Exception):
+    """A check has taken `MAX_STEPS`."""
 
 
-def compiled(given: dict[str, Any]) -> tuple[Check, bytes]:
-    """What checks data against the schema (and raises `Mismatch`), and the schema as it was understood."""
+def compile_schema(given: dict[str, Any]) -> tuple[Check, bytes]:
+    """Return a function that checks data against a JSON Schema, and the schema as canonical JSON.
+
+    The function takes the data and how many values it has, and raises `Mismatch`. Raises `InvalidRequest` for a schema
+    that can't be used, and where the library `jsonschema` (the extra `schema`) is missing. The library lacks bounds,
+    which are added: nothing is ever fetched, a schema may refer to its own parts alone; patterns are RE2's, so none
+    takes longer than the text it reads; and the steps of a check are counted, since references that fan out can make
+    them any number.
+    """
     text, schema = _copied(given)
     try:
         import jsonschema
@@ -50,16 +193,15 @@ def compiled(given: dict[str, Any]) -> tuple[Check, bytes]:
             why="the library jsonschema is missing",
             next=f"{pip_install('redoma[schema]')}, or expect a msgspec type",
         ) from None
-    patterns: dict[str, Any] = {}
     try:
-        _look_through(schema, patterns)
+        patterns = _compiled_patterns(schema)
         known: Any = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         if "$schema" in schema and known is jsonschema.Draft202012Validator and "2020-12" not in schema["$schema"]:
             raise _invalid(f"its $schema is unknown: {str(schema['$schema'])[:80]!r}")
         # No check of formats: the only one that matters, `regex`, would ask Python's `re`, whose syntax is another.
         known.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
     except jsonschema.SchemaError as error:
-        raise _invalid(f"{path_of(list(error.absolute_path))}: {_said(error)}") from None
+        raise _invalid(f"{path_of(list(error.absolute_path))}: {_described(error)}") from None
     except RecursionError:
         raise _invalid("it is nested too deep") from None
     check = _check_by(known, schema, patterns)
@@ -72,19 +214,20 @@ def compiled(given: dict[str, Any]) -> tuple[Check, bytes]:
 
 
 def _copied(given: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    """A copy that its owner can't change any more, and that is JSON."""
+    """Return the schema as canonical JSON, and a copy that its owner can't change any more."""
     try:
         text = msgspec.json.encode(given, order="sorted")
         schema = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise _invalid(f"it is no JSON: {str(error)[:200]}") from None
-    if len(text) > LARGEST_SCHEMA:
-        raise _invalid(f"it has {len(text):,} bytes, and at most {LARGEST_SCHEMA:,} are taken")
+    if len(text) > MAX_SCHEMA:
+        raise _invalid(f"it has {len(text):,} bytes, and at most {MAX_SCHEMA:,} are taken")
     return text, schema
 
 
-def _look_through(schema: dict[str, Any], patterns: dict[str, Any]) -> None:
-    """Compile every pattern in it, and refuse what would need something from elsewhere."""
+def _compiled_patterns(schema: dict[str, Any]) -> dict[str, Any]:
+    """Compile every pattern in the schema. Raise `InvalidRequest` for a reference to something outside it."""
+    patterns: dict[str, Any] = {}
     keywords: set[str] = set()
     refers: set[str] = set()
     todo: list[Any] = [schema]
@@ -108,10 +251,12 @@ def _look_through(schema: dict[str, Any], patterns: dict[str, Any]) -> None:
     if {"patternProperties", "unevaluatedProperties"} <= keywords:
         # The library matches these with Python's `re`, deep inside, where a pattern can take for ever.
         raise _invalid("patternProperties and unevaluatedProperties together are not offered; use additionalProperties")
-    _require_here(schema, refers)
+    _require_inside(schema, refers)
+    return patterns
 
 
-def _require_here(schema: dict[str, Any], refers: set[str]) -> None:
+def _require_inside(schema: dict[str, Any], refers: set[str]) -> None:
+    """Raise `InvalidRequest` unless all references are to parts of the schema."""
     import referencing
     import referencing.exceptions
     import referencing.jsonschema
@@ -128,25 +273,16 @@ def _require_here(schema: dict[str, Any], refers: set[str]) -> None:
 
 
 def _pattern(pattern: str) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
+    if len(pattern) > MAX_PATTERN:
+        raise _invalid(f"its pattern {pattern[:40]!r}… is longer than {MAX_PATTERN} characters")
     try:
-        if len(pattern) > LONGEST_PATTERN:
-            raise _invalid(f"its pattern {pattern[:40]!r}… is longer than {LONGEST_PATTERN} characters")
-        return re2.compile(pattern, options)
-    except re2.error as error:
-        raise _invalid(f"its pattern {pattern[:80]!r} can't be used: {_words(error)} (the syntax is RE2's)") from None
-
-
-def _words(error: Exception) -> str:
-    """The text of an error of RE2, which comes as bytes."""
-    said = error.args[0] if error.args else ""
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+        return compile_re2(pattern)
+    except ValueError as error:
+        raise _invalid(f"its pattern {pattern[:80]!r} can't be used: {error} (the syntax is RE2's)") from None
 
 
 def _check_by(known: Any, schema: dict[str, Any], patterns: dict[str, Any]) -> Check:
+    """Return the bounded check by a validator class of the library."""
     import jsonschema
     import referencing
 
@@ -159,17 +295,17 @@ def _check_by(known: Any, schema: dict[str, Any], patterns: dict[str, Any]) -> C
     validator = bounded(schema, registry=referencing.Registry())
 
     def check(data: Any, values: int) -> None:
-        if values > MOST_VALUES:
-            raise Mismatch(f"$: {values:,} values are too many for a schema ({MOST_VALUES:,}); expect a msgspec type")
-        steps[0] = MOST_STEPS
+        if values > MAX_VALUES:
+            raise Mismatch(f"$: {values:,} values are too many for a schema ({MAX_VALUES:,}); expect a msgspec type")
+        steps[0] = MAX_STEPS
         try:
-            errors = list(itertools.islice(validator.iter_errors(data), _MOST_ERRORS))
-        except _TooMuch:
-            raise Mismatch(f"$: to check it takes more than {MOST_STEPS:,} steps") from None
+            errors = list(itertools.islice(validator.iter_errors(data), _MAX_ERRORS))
+        except _TooManySteps:
+            raise Mismatch(f"$: to check it takes more than {MAX_STEPS:,} steps") from None
         except ArithmeticError as error:
             raise Mismatch(f"$: a number in it can't be checked: {error}") from None
         if worst := jsonschema.exceptions.best_match(errors):
-            raise Mismatch(f"{path_of(list(worst.absolute_path))}: {_said(worst)}")
+            raise Mismatch(f"{path_of(list(worst.absolute_path))}: {_described(worst)}")
 
     return check
 
@@ -178,14 +314,14 @@ def _counted(function: Any, steps: list[int]) -> Any:
     def keyword(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         steps[0] -= 1
         if steps[0] < 0:
-            raise _TooMuch
+            raise _TooManySteps
         return function(validator, value, instance, schema)
 
     return keyword
 
 
 def _bounded(search: Callable[[str, str], bool]) -> dict[str, Any]:
-    """The keywords whose time the library doesn't bound, anew."""
+    """Return our own implementation of the keywords whose time the library doesn't bound."""
     from jsonschema import ValidationError
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -221,7 +357,7 @@ def _bounded(search: Callable[[str, str], bool]) -> dict[str, Any]:
 
 
 def _identity(value: Any) -> Any:
-    """The same for what JSON Schema takes for equal: 1 and 1.0 are, 1 and true are not."""
+    """Return a value that is equal for what JSON Schema takes for equal: 1 and 1.0 are, 1 and true are not."""
     match value:
         case bool():
             return ("bool", value)
@@ -233,8 +369,8 @@ def _identity(value: Any) -> Any:
             return value
 
 
-def _said(error: Any) -> str:
-    """In our words, since the library's quote the data at full length."""
+def _described(error: Any) -> str:
+    """Describe a violation in our words, since the library's messages quote the data at full length."""
     wanted, got = error.validator_value, error.instance
     match error.validator:
         case "type":
@@ -261,9 +397,8 @@ def _said(error: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:79] + "…"
+    return shorten(json.dumps(value, ensure_ascii=False), 80)
 
 
 def _invalid(why: str) -> InvalidRequest:
-    return InvalidRequest("the JSON Schema can't be used", why=why, next="mend the schema")
+    return InvalidRequest("the JSON Schema can't be used", why=why, next="correct the schema")

@@ -1,16 +1,16 @@
-"""What a caller expects a run to print, and whether it did: `expect=`.
+"""What a caller expects a run to print (`expect=`), and whether it did.
 
     "json"                   any JSON
-    {"type": "array", …}     JSON that fits this JSON Schema (the extra `schema`)
-    "regex:[0-9]+ rows"      all of the text fits this pattern; so does `re.compile(…)`. The syntax is RE2's
+    {"type": "array", …}     JSON that matches this JSON Schema (the extra `schema`)
+    "regex:[0-9]+ rows"      text that this RE2 pattern matches as a whole; so does `re.compile(…)`
     Report, list[int]        JSON that becomes this type: msgspec's, pydantic's, or one of plain data
 
-Looked at is standard output as the result shows it, free of secrets and control characters, without the white space
-around it; all of it, where the result had to cut it and the artifact has the whole. If nothing was printed it is the
-value of a last expression. A run that didn't end well is not looked at: it has an error of its own.
+Checked is standard output as the result shows it, without secrets, control characters and surrounding white space; all
+of it, if the result had to cut it and the artifact has the whole. If nothing was printed, the value of the last
+expression is checked. A run that failed is not checked: it has an error of its own.
 
 Expectations that make no sense are an `InvalidRequest` before anything runs. A `Request` is data that is recorded, and
-can't hold a type: the expectation stays beside it, and its description is what is recorded.
+can't hold a type, so the expectation stays beside it, and its description is recorded.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from typing import Any
 
 import msgspec
 
-from ...lib.errors import InvalidRequest, RedomaError
-from ...models import Result, Status
-from ...redaction import Redactor
-from ..capture import clean
-from . import text as json_text
-from .text import MOST_BYTES, Mismatch, Redact, path_of
+from ..lib.errors import InvalidRequest, RedomaError
+from ..lib.text import compile_re2, shorten
+from ..models import Result, Status
+from ..redaction import Redactor, clean
+from . import strict_json
+from .strict_json import MAX_BYTES, Mismatch, Redact, path_of
 
-LONGEST_REGEX = 10_000
-_LONGEST_MISMATCH = 1000  # characters
+MAX_REGEX = 10_000
+_MAX_MISMATCH = 1000  # characters
 _AT = re.compile(r"(?P<what>.*) - at `(?P<key>key in )?(?P<path>\$.*)`\Z", re.DOTALL)
 _FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What is expected, ready to be looked for."""
+    """What is expected, ready to be checked."""
 
     description: str
-    """For the record."""
+    """What is recorded."""
     read: Callable[[str, Redact], Any]
-    """The data in a text; raises `Mismatch`."""
+    """Returns the data in a text; raises `Mismatch`."""
     of_text: bool = False
-    """Whether it is about text, and not about data."""
+    """Whether it is about text, not data."""
 
 
 def expectation(given: Any) -> Expectation:
-    """What a caller gave as `expect`. Raises `InvalidRequest`."""
+    """Return the expectation that a caller gave as `expect`. Raises `InvalidRequest` if it makes no sense."""
     match given:
         case Expectation():
             return given
@@ -62,9 +62,8 @@ def expectation(given: Any) -> Expectation:
         case dict():
             return _schema(given)
         case str() | bytes() | bool() | int() | float() | list() | tuple() | set() | None:
-            shown = repr(given)
             raise InvalidRequest(
-                f"{shown if len(shown) <= 80 else shown[:79] + '…'} says nothing to expect",
+                f"{shorten(repr(given), 80)} says nothing to expect",
                 why="it is neither 'json', 'regex:…', a JSON Schema (a dict) nor a type",
                 next="write 'json', or 'regex:' before a pattern",
             )
@@ -73,9 +72,9 @@ def expectation(given: Any) -> Expectation:
 
 
 def schema_file(data: bytes, name: str) -> dict[str, Any]:
-    """The JSON Schema in a file."""
+    """Parse the JSON Schema in a file. Raises `InvalidRequest`."""
     try:
-        schema, _ = json_text.parse(data.decode())
+        schema, _ = strict_json.parse(data.decode())
     except (UnicodeDecodeError, Mismatch) as error:
         raise InvalidRequest(f"{name} is no JSON Schema", why=str(error), next="give a file of JSON") from None
     if not isinstance(schema, dict):
@@ -84,8 +83,8 @@ def schema_file(data: bytes, name: str) -> dict[str, Any]:
 
 
 def applied(expected: Expectation, result: Result, redactor: Redactor) -> Result:
-    """The result with its `data`; or, if they differ, with status `error` and how. It ran all the same, so the exit
-    status and everything else stay. Raises nothing for what was printed."""
+    """Check a result. Return it with its `data` or, if the output is not as expected, with status `error` and how it
+    differs. It ran all the same, so the exit status and everything else stay. Never raises for what was printed."""
     if result.status is not Status.OK:
         return result
     counts = Counter(result.redacted)
@@ -107,13 +106,13 @@ def applied(expected: Expectation, result: Result, redactor: Redactor) -> Result
 
 
 def _differs(result: Result, how: str, redactor: Redactor) -> Result:
-    how = clean(how, redactor)[0][:_LONGEST_MISMATCH]
+    how = clean(how, redactor)[0][:_MAX_MISMATCH]
     error = f"the output is not what was expected: {how}"
     return msgspec.structs.replace(result, status=Status.ERROR, mismatch=how, error=error)
 
 
 def _printed(result: Result, of_text: bool) -> str:
-    """What to look at."""
+    """Return the text to check. Raises `Mismatch`."""
     text = _whole(result) if result.omitted.get("stdout") else result.stdout
     if not text.strip() and result.value is not None:
         if of_text and isinstance(result.value, str):
@@ -122,8 +121,8 @@ def _printed(result: Result, of_text: bool) -> str:
             text = msgspec.json.encode(result.value).decode()
         except (TypeError, ValueError, OverflowError, RecursionError):
             raise Mismatch("$: nothing was printed, and the value of the last expression is no JSON") from None
-    if len(text) > MOST_BYTES:
-        raise Mismatch(f"$: {len(text):,} characters were printed, and at most {MOST_BYTES:,} are looked at")
+    if len(text) > MAX_BYTES:
+        raise Mismatch(f"$: {len(text):,} characters were printed, and at most {MAX_BYTES:,} are looked at")
     return text.strip()
 
 
@@ -133,8 +132,8 @@ def _whole(result: Result) -> str:
         raise Mismatch(
             "$: more was printed than is shown, and the rest was not kept; print less, or raise limits.output_bytes"
         )
-    if artifact.size > MOST_BYTES:
-        raise Mismatch(f"$: {artifact.size:,} bytes were printed, and at most {MOST_BYTES:,} are looked at")
+    if artifact.size > MAX_BYTES:
+        raise Mismatch(f"$: {artifact.size:,} bytes were printed, and at most {MAX_BYTES:,} are looked at")
     try:
         return artifact.read(0, artifact.size).decode()
     except RedomaError as error:
@@ -145,22 +144,20 @@ def _whole(result: Result) -> str:
 
 
 def _json(text: str, redact: Redact) -> tuple[Any, str, int]:
-    """The data, its text, and how many values it has."""
+    """Return the data, its text, and how many values it has. Raises `Mismatch`."""
     try:
-        data, count = json_text.parse(text)
+        data, count = strict_json.parse(text)
     except Mismatch:
-        quoted = json_text.with_quoted_labels(text)
+        quoted = strict_json.with_quoted_labels(text)
         if quoted == text:
             raise
         text = quoted
-        data, count = json_text.parse(text)
-    return *json_text.without_secrets(data, text, redact), count
+        data, count = strict_json.parse(text)
+    return *strict_json.without_secrets(data, text, redact), count
 
 
 def _schema(given: dict[str, Any]) -> Expectation:
-    from .schema import compiled
-
-    check, canonical = compiled(given)
+    check, canonical = strict_json.compile_schema(given)
 
     def read(text: str, redact: Redact) -> Any:
         data, _, count = _json(text, redact)
@@ -183,23 +180,19 @@ def _with_flags(pattern: re.Pattern[Any]) -> str:
 
 
 def _regex(pattern: str) -> Expectation:
-    import re2
-
-    if len(pattern) > LONGEST_REGEX:
-        raise _bad_regex(pattern, f"it has more than {LONGEST_REGEX:,} characters")
-    options = re2.Options()
-    options.log_errors = False
+    if len(pattern) > MAX_REGEX:
+        raise _bad_regex(pattern, f"it has more than {MAX_REGEX:,} characters")
     try:
-        automaton = re2.compile(pattern, options)
-    except (re2.error, UnicodeEncodeError) as error:
-        said = error.args[0] if isinstance(error, re2.error) else "it is no Unicode"
-        raise _bad_regex(pattern, said.decode(errors="replace") if isinstance(said, bytes) else str(said)) from None
+        automaton = compile_re2(pattern)
+    except UnicodeEncodeError:
+        raise _bad_regex(pattern, "it is no Unicode") from None
+    except ValueError as error:
+        raise _bad_regex(pattern, str(error)) from None
 
     def read(text: str, redact: Redact) -> Any:
         match = automaton.fullmatch(text)
         if match is None:
-            shown = text if len(text) <= 80 else text[:79] + "…"
-            raise Mismatch(f"$: expected text that fits {pattern[:200]!r} as a whole, got {shown!r}")
+            raise Mismatch(f"$: expected text that fits {pattern[:200]!r} as a whole, got {shorten(text, 80)!r}")
         return match.groupdict() or list(match.groups()) or match[0]
 
     return Expectation(f"regex:{pattern[:200]}", read, of_text=True)
@@ -245,7 +238,7 @@ def _name(of: Any) -> str:
 
 
 def _unknown_types(given: Any) -> list[Any]:
-    """The types in it that are not msgspec's to make."""
+    """Return the types inside a type that msgspec can't make."""
     unknown: list[Any] = []
     seen: set[int] = set()
     todo: list[Any] = [msgspec.inspect.type_info(given)]
@@ -271,7 +264,7 @@ def _by_msgspec(decoder: msgspec.json.Decoder[Any], text: str, redact: Redact) -
 
 
 def _with_path_first(message: str) -> str:
-    """``Expected `int`, got `str` - at `$.a` `` as `$.a: expected int, got str`."""
+    """Rewrite msgspec's ``Expected `int`, got `str` - at `$.a` `` as `$.a: expected int, got str`."""
     at = _AT.match(message)
     what = (at["what"] if at else message).replace("`", "")
     where = f"{at['path']}{' (a name)' if at['key'] else ''}" if at else "$"

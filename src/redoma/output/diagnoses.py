@@ -1,16 +1,31 @@
-"""Failures that several lines tell together: the traces of Python, JavaScript, Java, Go and Rust.
+"""Recognise failures in what a run printed: a help for the reader, which never decides a run's status.
 
-They are recognised by their whole shape, so that a log which speaks of a traceback is not taken for one.
+The text has been sanitised and redacted. Only a bounded part at the end of each stream is read, since that is where
+failures are. Traces of exceptions are reported whatever the exit status, because programs catch and print them and then
+end well. Everything else is reported for failed runs only: a program may speak of errors without having any.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Iterator
 
 import msgspec
 
-from ...models.result_parts import Diagnosis
+from ..lib.text import shorten
+from ..models import KiB, Status
+from ..models.result_parts import Diagnosis
+from .failure_lines import GENERAL, LINES, SUMMARY, automata
+
+MAX_DIAGNOSES = 10
+_MAX_READ = 64 * KiB  # characters, of the end of each stream
+_MAX_LINES = 2000
+_MAX_LINE = 400
+_MAX_MESSAGE = 300
+_CRASHES = (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGSYS)
+_MARKS = ("at ", 'File "', "panic", "rror", " --> ")
+"""One of these is in every trace: most output has none and needs no second look."""
 
 # By `re`: each is anchored, and goes over a line (of bounded length) once.
 _HEADER = re.compile(r"( *)(\+ Exception Group )?Traceback \(most recent call last\):\Z")
@@ -43,18 +58,98 @@ _RUSTC_WHERE = re.compile(r"\s*--> (.+):([0-9]{1,9}):([0-9]{1,9})\Z")
 _NEAR = 12
 """Lines within which the parts of a trace follow each other."""
 
+
+def diagnose(stdout: str, stderr: str, exit_code: int | None, status: Status) -> tuple[Diagnosis, ...]:
+    """Return the failures in a run's output, the most important first; none for a run that didn't run."""
+    if status.ending != "ran":
+        return ()
+    failed = status is not Status.OK
+    found: list[tuple[int, int, Diagnosis]] = []
+    if failed:
+        found += [(GENERAL, 0, diagnosis) for diagnosis in _by_status(exit_code, status)]
+    for text in (stderr, stdout):
+        if not text or not (failed or any(mark in text for mark in _MARKS)):
+            continue
+        lines = [line[:_MAX_LINE] for line in text[-_MAX_READ:].split("\n")[-_MAX_LINES:]]
+        told = _traces(lines)
+        # The last exception is the one that ended the program, so traces are reported from the end.
+        found += [(_weight(diagnosis), -end, diagnosis) for end, diagnosis in told]
+        if failed:
+            found += _in_lines(lines, {end for end, _ in told})
+    found.sort(key=lambda item: item[:2])
+    unique = dict.fromkeys(_bounded(diagnosis) for _, _, diagnosis in found)
+    return tuple(unique)[:MAX_DIAGNOSES]
+
+
+def _weight(diagnosis: Diagnosis) -> int:
+    """Order traces: what ended the program before what led to it; both before what single lines tell."""
+    if diagnosis.kind == "tool.compiler":
+        return 0
+    return -1 if diagnosis.kind.endswith(".cause") else -2
+
+
+def _by_status(exit_code: int | None, status: Status) -> list[Diagnosis]:
+    """Return what the status and exit code alone say."""
+    if status is Status.MEMORY:
+        return [Diagnosis(kind="resource.memory", message="it used more memory than it may")]
+    number = (exit_code or 0) - 128
+    if number not in _CRASHES:
+        return []
+    name = signal.Signals(number).name
+    return [Diagnosis(kind="crash.signal", message=f"it was ended by {name}", exception=name)]
+
+
+def _in_lines(lines: list[str], taken: set[int]) -> list[tuple[int, int, Diagnosis]]:
+    """Return the failures that single lines tell, each with its rank and line number; `taken` lines are left out."""
+    which, each = automata()
+    found: list[tuple[int, int, Diagnosis]] = []
+    summaries: set[str] = set()
+    for number, line in enumerate(lines):
+        if number in taken or len(line) < 4:
+            continue
+        fits = which.Match(line)
+        if not fits:
+            continue
+        index = min(fits)
+        kind, _, rank, _ = LINES[index]
+        if rank == SUMMARY and kind in summaries:
+            continue
+        summaries.add(kind)
+        groups = {name: value or "" for name, value in each[index].fullmatch(line).groupdict().items()}
+        diagnosis = Diagnosis(
+            kind=kind,
+            message=groups.get("message") or line,
+            file=groups.get("file", ""),
+            line=int(groups.get("line") or 0),
+            column=int(groups.get("column") or 0),
+            function=groups.get("function", ""),
+            exception=groups.get("exception", ""),
+        )
+        found.append((rank, number, diagnosis))
+    return found
+
+
+def _bounded(diagnosis: Diagnosis) -> Diagnosis:
+    message = shorten(diagnosis.message.strip() or diagnosis.exception, _MAX_MESSAGE)
+    return msgspec.structs.replace(diagnosis, message=message)
+
+
+# --- traces: failures that several lines tell together ---
+
 Found = Iterator[tuple[int, Diagnosis]]
-"""With the number of the line it ends on."""
+"""Each with the number of the line that it was recognised on."""
 
 
-def traces(lines: list[str]) -> list[tuple[int, Diagnosis]]:
-    readers: tuple[Callable[[list[str]], Found], ...] = (python, javascript, java, go, rust)
+def _traces(lines: list[str]) -> list[tuple[int, Diagnosis]]:
+    """Failures that several lines tell together. They are recognised by their whole shape, so that a log which speaks
+    of a traceback is not taken for one."""
+    readers: tuple[Callable[[list[str]], Found], ...] = (_python, _javascript, _java, _go, _rust)
     return [found for reader in readers for found in reader(lines)]
 
 
-def python(lines: list[str]) -> Found:
-    """The exception that ended it as `python.exception`; those it came from, of which the first is the root, as
-    `python.cause`; what could not be parsed as `python.syntax`."""
+def _python(lines: list[str]) -> Found:
+    """Yield the exception that ended the program as `python.exception`, those that led to it as `python.cause` (the
+    root first), and what could not be parsed as `python.syntax`."""
     last: tuple[int, Diagnosis] | None = None
     for number, found, follows in _python_blocks(lines):
         if last is not None:
@@ -65,7 +160,7 @@ def python(lines: list[str]) -> Found:
 
 
 def _python_blocks(lines: list[str]) -> Iterator[tuple[int, Diagnosis, bool]]:
-    """Each exception with the line it is on, and whether it is told to follow from the one before."""
+    """Yield each exception with its line number, and whether the trace says that the one before led to it."""
     frames: list[tuple[str, int, str]] = []
     headed = follows = False
     margin = ""
@@ -93,7 +188,7 @@ def _python_found(exception: str, message: str, frames: list[tuple[str, int, str
     return Diagnosis(kind=kind, message=message, file=file, line=line, function=function, exception=exception)
 
 
-def javascript(lines: list[str]) -> Found:
+def _javascript(lines: list[str]) -> Found:
     where: tuple[str, int] = ("", 0)
     for number, line in enumerate(lines):
         if at := _JS_WHERE.match(line):
@@ -120,7 +215,7 @@ def javascript(lines: list[str]) -> Found:
         )
 
 
-def java(lines: list[str]) -> Found:
+def _java(lines: list[str]) -> Found:
     for number, line in enumerate(lines):
         name = _JAVA_NAME.match(line)
         frames = _following(lines, number, _JAVA_FRAME) if name else []
@@ -141,7 +236,7 @@ def java(lines: list[str]) -> Found:
 
 
 def _following(lines: list[str], number: int, frame: re.Pattern[str]) -> list[re.Match[str]]:
-    """The frames after a line; a message of several lines may stand between."""
+    """Return the frames after a line; the rest of a long message may stand between."""
     found: list[re.Match[str]] = []
     for line in lines[number + 1 : number + 1 + _NEAR]:
         if match := frame.match(line):
@@ -151,7 +246,7 @@ def _following(lines: list[str], number: int, frame: re.Pattern[str]) -> list[re
     return found
 
 
-def go(lines: list[str]) -> Found:
+def _go(lines: list[str]) -> Found:
     for number, line in enumerate(lines):
         if not line.startswith(("panic: ", "fatal error: ")):
             continue
@@ -171,7 +266,7 @@ def go(lines: list[str]) -> Found:
         )
 
 
-def rust(lines: list[str]) -> Found:
+def _rust(lines: list[str]) -> Found:
     for number, line in enumerate(lines):
         if panic := _RUST.match(line.lstrip()):
             below = lines[number + 1] if panic[6] and number + 1 < len(lines) else ""

@@ -1,7 +1,7 @@
-"""The directory that artifacts are in: ours alone, never reached through a link, and never growing without end.
+"""The directory of artifacts: private to this user, never reached through a link, bounded in size.
 
-An artifact is `RUN.stdout` or `RUN.stderr`. While it is written it is a `.part` file that its writer holds locked; one
-that nobody holds was left by a process that died, and whoever comes next removes it.
+An artifact is a file `RUN.stdout` or `RUN.stderr`. While it is written it is a `.part` file that its writer holds
+locked; one that nobody holds was left by a process that died, and the next writer removes it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ...lib import files
-from ...lib.errors import RedomaError
+from ..lib import files
+from ..lib.errors import RedomaError
 
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 _NAME = re.compile(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream>stdout|stderr)\Z")
 _PART = re.compile(r"\.[0-9a-f]{32}\.part\Z")
 
 
 class Listed(NamedTuple):
+    """An artifact in the directory; `time` is when it was written, `name` its file."""
+
     time: float
     run: str
     stream: str
@@ -32,7 +34,7 @@ class Listed(NamedTuple):
 
 
 def name_of(run: str, stream: str) -> str:
-    """Of the file; raises `ValueError` for an id that can't be one."""
+    """Return the file name of an artifact. Raises `ValueError` for a run id that can't be part of one."""
     name = f"{run}.{stream}"
     if not _NAME.match(name):
         raise ValueError(f"a run with the id {run[:80]!r} can't have an artifact")
@@ -57,7 +59,7 @@ def open_file(directory: int, name: str) -> int:
 
 
 def listed(directory: int) -> list[Listed]:
-    """The artifacts, the oldest first."""
+    """Return the artifacts, the oldest first."""
     found: list[Listed] = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -71,14 +73,15 @@ def listed(directory: int) -> list[Listed]:
 
 
 def prune(directory: int, *, before: float, total: int) -> None:
-    """Remove what is older, then the oldest until the rest is within its bounds, and parts of dead writers."""
+    """Remove parts of dead writers, artifacts written before a time, then the oldest until the rest is within
+    bounds."""
     for name in os.listdir(directory):
         if _PART.match(name):
             _remove_dead(directory, name)
     kept = listed(directory)
     size, count = sum(one.size for one in kept), len(kept)
     for one in kept:
-        if one.time >= before and size <= total and count <= MOST_FILES:
+        if one.time >= before and size <= total and count <= MAX_FILES:
             break
         with suppress(FileNotFoundError):
             os.unlink(one.name, dir_fd=directory)
@@ -92,7 +95,7 @@ def _remove_dead(directory: int, name: str) -> None:
 
 
 def new_part(directory: int) -> tuple[int, str]:
-    """A new file that is ours alone and locked, and its name."""
+    """Create a private, locked file. Return its descriptor and name."""
     name = f".{os.urandom(16).hex()}.part"
     part = os.open(name, files.NEW_FILE, 0o600, dir_fd=directory)
     try:

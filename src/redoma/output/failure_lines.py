@@ -1,7 +1,7 @@
-"""Failures that one line tells, as data: what programs print when something goes wrong.
+"""What programs print when something goes wrong, as data: patterns for single lines.
 
-Patterns are RE2's and fit a whole line, so that a line costs time in proportion to its length whatever is in it. The
-order matters: a line is taken for the first that fits. Each comes with lines that fit, which a test checks.
+Patterns are RE2's and match a whole line, so that a line costs time in proportion to its length whatever is in it. Of
+several that match, the first counts. Each has example lines, which a test checks.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import functools
 from typing import Any, NamedTuple
 
 LOCATED, TOOL, GENERAL, SUMMARY = range(4)
-"""How much a finding says: where it is, what failed, what the system said, or only that something did."""
+"""How much a pattern tells, the most first: where it failed, what failed, what the system said, or only that it did."""
 
 
 class Line(NamedTuple):
-    """`kind`; a pattern with the groups message, file, line, column, exception, function as far as there are any;
-    how much it says; and examples."""
+    """A pattern for one kind of failure. Its groups, all optional, are named after the fields of `Diagnosis`: message,
+    file, line, column, exception, function."""
 
     kind: str
     pattern: str
@@ -309,7 +309,7 @@ LINES: tuple[Line, ...] = (
 
 @functools.cache
 def automata() -> tuple[Any, tuple[Any, ...]]:
-    """Which of them a line may fit, all at once; and each by itself."""
+    """Return one automaton that says which patterns match a line, and each pattern by itself."""
     import re2
 
     which = re2.Set.FullMatchSet()

@@ -1,8 +1,8 @@
-"""All that a run printed, where its result has only the beginning and the end of it.
+"""Artifacts: all that a run printed, where its result has only the beginning and the end.
 
-An ordinary run pays nothing: `output.Capture` asks for a `Spool` once it has to drop something. What is written has
-passed the same cleaning as the result (`flow`), so that neither secrets nor raw bytes ever reach the disk. A disk that
-is full costs the rest of the artifact, never the result: `Artifact.missing` then says why it isn't whole.
+An ordinary run pays nothing: `capture.Capture` asks for a `Spool` once it has to drop something. What is written is
+cleaned as the result is (`cleaning`), so that neither secrets nor raw bytes reach the disk. A full disk costs the rest
+of the artifact, never the result: `Artifact.missing` then says why it isn't whole.
 
     store = Store(state_directory / "artifacts")
     store.find("3f2a").lines(5000, 20)
@@ -15,37 +15,39 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ...lib.errors import InvalidRequest, RedomaError
-from ...models import MiB, Stream
-from ...models.result_parts import Artifact
-from ...redaction import Redactor
-from . import files
-from .flow import Flow, Lost
+from ..lib.errors import InvalidRequest, RedomaError
+from ..lib.text import compile_re2
+from ..models import MiB, Stream
+from ..models.result_parts import Artifact
+from ..redaction import Redactor
+from . import artifact_files as files
+from .cleaning import Lost, StreamCleaner
 
-DAYS = 7
-TOTAL = 1024 * MiB
+MAX_DAYS = 7
+MAX_BYTES = 1024 * MiB
 _BLOCK = 4096
-_LONGEST_REASON = 200
+_MAX_REASON = 200
 
 
 class Store:
-    """The artifacts in one directory. What is too old, or too much, goes whenever something is kept or looked for."""
+    """The artifacts in one directory. Those too old, or too many, are removed whenever one is added or looked for."""
 
-    def __init__(self, directory: Path, *, days: float = DAYS, total: int = TOTAL) -> None:
+    def __init__(self, directory: Path, *, days: float = MAX_DAYS, total: int = MAX_BYTES) -> None:
+        """`days`: how long an artifact is kept at most; `total`: how many bytes all of them may have."""
         self.directory, self.days, self.total = directory, days, total
 
-    def spool(self, run: str, stream: Stream, redactor: Redactor, most: int) -> Spool:
-        """To keep up to so many bytes of one stream. Nothing is opened before something is written."""
-        return Spool(self, run, stream, redactor, min(most, self.total))
+    def spool(self, run: str, stream: Stream, redactor: Redactor, max_bytes: int) -> Spool:
+        """Return a writer for one stream. No file is opened before something is written."""
+        return Spool(self, run, stream, redactor, min(max_bytes, self.total))
 
     def listed(self) -> list[files.Listed]:
-        """What is kept, the oldest first."""
+        """Return what is kept, the oldest first. Raises `RedomaError` if the directory can't be used."""
         try:
             with files.opened(self.directory) as directory:
                 self.prune(directory)
@@ -56,22 +58,26 @@ class Store:
             raise _unreadable(str(self.directory), error) from error
 
     def find(self, run: str, stream: Stream = "stdout") -> Kept:
-        """By its run's id, or the beginning of it."""
+        """Find an artifact by its run's id, or the beginning of it. Raises `InvalidRequest` if that is none or
+        several."""
         matching = [one for one in self.listed() if one.run.startswith(run) and one.stream == stream and run]
-        exact = [one for one in matching if one.run == run]
-        if len(found := exact or matching) == 1:
+        found = [one for one in matching if one.run == run] or matching
+        if len(found) == 1:
             return self.described(found[0].run, stream)
-        what = f"there is no {stream} kept of run {run!r}" if not found else f"several runs begin with {run!r}"
-        why = (
-            f"output is kept when it is too long for a result, for {self.days:g} days at most"
-            if not found
-            else ", ".join(one.run[:32] for one in found[:5])
+        if found:
+            raise InvalidRequest(
+                f"several runs begin with {run!r}",
+                why=", ".join(one.run[:32] for one in found[:5]),
+                next="write more of the id",
+            )
+        raise InvalidRequest(
+            f"there is no {stream} kept of run {run!r}",
+            why=f"output is kept when it is too long for a result, for {self.days:g} days at most",
+            next="`redoma output` lists what is kept",
         )
-        hint = "`redoma output` lists what is kept" if not found else "write more of the id"
-        raise InvalidRequest(what, why=why, next=hint)
 
     def described(self, run: str, stream: Stream, **more: Any) -> Kept:
-        """What is in the directory of this run."""
+        """Measure a run's artifact and return it. `more` are further fields of `Artifact`. Raises `RedomaError`."""
         try:
             with files.opened(self.directory) as directory:
                 file = files.open_file(directory, files.name_of(run, stream))
@@ -86,13 +92,15 @@ class Store:
         return kept
 
     def prune(self, directory: int) -> None:
+        """Remove what is too old or too much from the open directory."""
         files.prune(directory, before=time.time() - self.days * 86400, total=self.total)
 
 
 class Kept(Artifact, frozen=True, kw_only=True, dict=True):
-    """An artifact that can be read. Where it is, is not a part of it: that is nobody's business who gets the result."""
+    """An artifact that can be read. Its path is no field, so that it isn't shown to whoever gets the result."""
 
     def read(self, start: int = 0, size: int = 65536) -> bytes:
+        """Return some of its bytes. Raises `InvalidRequest` for negative numbers, `RedomaError` if it can't be read."""
         if start < 0 or size < 0:
             raise InvalidRequest("the range makes no sense", why=f"{start}, {size}", next="use numbers from 0 on")
         with self._open() as file:
@@ -101,6 +109,7 @@ class Kept(Artifact, frozen=True, kw_only=True, dict=True):
             return data
 
     def lines(self, first: int = 1, count: int = 100) -> list[str]:
+        """Return some of its lines; the first is 1. Raises `InvalidRequest` for smaller numbers, or `RedomaError`."""
         if first < 1 or count < 0:
             raise InvalidRequest("the range makes no sense", why=f"{first}, {count}", next="the first line is 1")
         found: list[str] = []
@@ -113,16 +122,13 @@ class Kept(Artifact, frozen=True, kw_only=True, dict=True):
         return found
 
     def matching(self, pattern: str) -> Iterator[tuple[int, str]]:
-        """The lines, with their numbers, in which there is something that fits. The syntax is RE2's."""
-        import re2
-
-        options = re2.Options()
-        options.log_errors = False
+        """Yield the lines in which an RE2 pattern matches, with their numbers. Raises `InvalidRequest` if it's
+        invalid."""
         try:
-            automaton = re2.compile(pattern, options)
-        except re2.error as error:
-            said = error.args[0].decode(errors="replace") if error.args else ""
-            raise InvalidRequest(f"the pattern {pattern[:80]!r} can't be used", why=said, next="mend it") from None
+            automaton = compile_re2(pattern)
+        except ValueError as error:
+            what = f"the pattern {pattern[:80]!r} can't be used"
+            raise InvalidRequest(what, why=str(error), next="fix the pattern; the syntax is RE2's") from None
         with self._open() as file:
             for number, raw in enumerate(file, 1):
                 line = raw.removesuffix(b"\n").decode(errors="replace")
@@ -132,14 +138,11 @@ class Kept(Artifact, frozen=True, kw_only=True, dict=True):
     def _open(self) -> Any:
         what = f"{self.stream} of run {self.id}"
         place: Path | None = self.__dict__.get("_directory")
-        if place is None or not self.size:
-            raise (
-                self._only_described()
-                if place is None
-                else RedomaError(
-                    f"there is no {what} to read", why=self.missing or "nothing was kept", next="run it again"
-                )
-            )
+        if place is None:
+            raise self._only_described()
+        if not self.size:
+            why = self.missing or "nothing was kept"
+            raise RedomaError(f"there is no {what} to read", why=why, next="run it again")
         try:
             with files.opened(place) as directory:
                 file = os.fdopen(files.open_file(directory, files.name_of(self.id, self.stream)), "rb")
@@ -152,54 +155,49 @@ class Kept(Artifact, frozen=True, kw_only=True, dict=True):
 
 
 class Spool:
-    """Writes one artifact. `finish` it, and `close` it in any case: what is not finished leaves nothing behind."""
+    """Writes one artifact. Call `close` in any case: what was not finished leaves nothing behind. None of its methods
+    raises: what can't be kept is said by the artifact's `missing`."""
 
-    def __init__(self, store: Store, run: str, stream: Stream, redactor: Redactor, most: int) -> None:
+    def __init__(self, store: Store, run: str, stream: Stream, redactor: Redactor, max_bytes: int) -> None:
         self._store, self._run, self._stream = store, run, stream
-        self._flow, self._left, self._redacted = Flow(redactor), most, Counter[str]()
+        self._cleaner, self._left, self._redacted = StreamCleaner(redactor), max_bytes, Counter[str]()
         self._file, self._part = -1, ""
         self._size = 0
-        self._why = ""  # nothing more is kept
+        self._missing = ""  # why nothing more is kept
 
     def add(self, raw: bytes) -> None:
-        """Take some of what was printed. Never fails: what can't be kept is told at the end."""
-        if not self._why:
-            try:
-                self._write(self._flow.add(raw))
-            except (Lost, OSError, RedomaError, ValueError) as error:
-                self._stop(error)
+        """Take some of what was printed."""
+        with self._stopping_on_errors():
+            if not self._missing:
+                self._write(self._cleaner.add(raw))
 
     def put(self, text: bytes, redacted: dict[str, int]) -> None:
-        """Take all of it, clean as it is."""
+        """Take the whole stream, which was cleaned already."""
         self._redacted.update(redacted)
-        try:
+        with self._stopping_on_errors():
             self._write(text)
-        except (Lost, OSError, RedomaError, ValueError) as error:
-            self._stop(error)
 
     def finish(self) -> Artifact:
-        """What was kept, from now on to be found by others."""
-        if not self._why:
-            try:
-                self._write(self._flow.end())
-            except (Lost, OSError, RedomaError, ValueError) as error:
-                self._stop(error)
-        redacted = dict(self._redacted + self._flow.redacted)
+        """Publish what was kept, so that others find it, and return it."""
+        with self._stopping_on_errors():
+            if not self._missing:
+                self._write(self._cleaner.end())
+        redacted = dict(self._redacted + self._cleaner.redacted)
         try:
             if self._file >= 0:
                 self._publish()
-                return self._store.described(self._run, self._stream, redacted=redacted, missing=self._why)
+                return self._store.described(self._run, self._stream, redacted=redacted, missing=self._missing)
         except (OSError, RedomaError, ValueError) as error:
             self._stop(error)
         finally:
             self.close()
-        return Artifact(id=self._run, stream=self._stream, missing=self._why or "nothing was left of it to be kept")
+        return Artifact(id=self._run, stream=self._stream, missing=self._missing or "nothing was left of it to be kept")
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Remove the part file. Safe to call twice."""
         if self._file < 0:
             return
-        # Else the directory is gone, or not ours any more; whoever uses it next removes what nobody holds.
+        # An error means that the directory is gone, or not ours any more; its next user removes what nobody holds.
         with suppress(OSError, RedomaError), files.opened(self._store.directory) as directory:
             os.unlink(self._part, dir_fd=directory)
         os.close(self._file)
@@ -221,16 +219,23 @@ class Spool:
         if self._left < 0:
             raise Lost("it is more than may be kept of one run")
 
+    @contextmanager
+    def _stopping_on_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (Lost, OSError, RedomaError, ValueError) as error:
+            self._stop(error)
+
     def _stop(self, error: Exception) -> None:
-        """No more from here on. What is there stays, with a last line that says so."""
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        self._why = (said or str(error))[:_LONGEST_REASON]
+        """Keep nothing more. What is there stays, with a last line that says so."""
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        self._missing = (reason or str(error))[:_MAX_REASON]
         if self._file >= 0:
             with suppress(OSError):  # then without a last line: `missing` has it
-                self._end_with(f"\n[… the rest was not kept: {self._why} …]\n".encode())
+                self._end_with(f"\n[… the rest was not kept: {self._missing} …]\n".encode())
 
     def _end_with(self, note: bytes) -> None:
-        """In place of the last bytes, in a block that is ours already: a full disk has no other."""
+        """Write a note over the last bytes, in a block that the file has already: a full disk has no other."""
         at = max(0, self._size - len(note))
         start = max(0, at - _BLOCK)
         line_end = os.pread(self._file, at - start, start).rfind(b"\n")
@@ -249,7 +254,7 @@ class Spool:
 
 
 def _measured(file: int) -> tuple[int, int, str]:
-    """Size, lines and SHA-256 of an open file."""
+    """Return size, lines and SHA-256 of an open file."""
     digest, size, lines, last = hashlib.sha256(), 0, 0, b"\n"
     while block := os.pread(file, MiB, size):
         digest.update(block)
