@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import html.parser
 import json
 import re
@@ -13,13 +14,10 @@ import pytest
 from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, found
 
 from redoma.lib.errors import InvalidRequest
+from redoma.monitor import report
 from redoma.monitor.history import History
 from redoma.monitor.model import Check, Deed, Round, Verdict
-from redoma.monitor.report import kind_of, render
-from redoma.monitor.report import markup as markup_module
-from redoma.monitor.report.story import amount, lasting
-from redoma.monitor.report.style import STYLE
-from redoma.monitor.report.text import safe
+from redoma.monitor.report import amount, environment, kind_of, lasting, render, safe, style
 
 HOSTILE = (
     "<script>document.title='owned'</script>",
@@ -100,7 +98,8 @@ def test_whatever_is_said_in_a_page_is_text(history: History) -> None:
 
 
 def test_the_attack_succeeds_where_nothing_is_escaped(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markup_module, "text", lambda content: content)
+    without = environment().overlay(autoescape=False)
+    monkeypatch.setattr(report, "environment", lambda: without)
     assert {"script", "img", "a"} <= set(attacked(Page(render(hostile(), history, "html", CHECKS))))
 
 
@@ -115,7 +114,7 @@ def test_a_page_allows_neither_scripts_nor_anything_from_elsewhere(history: Hist
     text = render(hostile(), history, "html", CHECKS)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
-    assert policy[1].startswith("default-src &#x27;none&#x27;; style-src &#x27;sha256-")
+    assert html.unescape(policy[1]).startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy[1]
     # Before anything that was said by anybody.
     assert text.index("Content-Security-Policy") < text.index("<title>")
@@ -134,7 +133,8 @@ def test_a_real_browser_shows_the_page_and_runs_nothing_of_it(
     """Also where an escape was forgotten: then the page's own policy keeps it from running."""
     pages = {"escaped": render(hostile(), history, "html", CHECKS)}
     with monkeypatch.context() as patch:
-        patch.setattr(markup_module, "text", lambda content: content.encode("utf-8", "replace").decode())
+        without = environment().overlay(autoescape=False)
+        patch.setattr(report, "environment", lambda: without)
         pages["forgotten"] = render(hostile(), history, "html", CHECKS)
     # That a script would have run, and would be seen: without the policy it does.
     pages["unprotected"] = pages["forgotten"].replace("Content-Security-Policy", "nothing", 1)
@@ -182,7 +182,7 @@ def test_every_text_has_the_contrast_that_people_need(scheme: int) -> None:
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     colours = dict(
-        re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", STYLE.split("@media (prefers-color-scheme: dark)")[scheme])
+        re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", style().split("@media (prefers-color-scheme: dark)")[scheme])
     )
     states = ("ok", "warning", "critical", "unknown")
     pairs = [(state, f"{state}-wash") for state in states] + [(state, "card") for state in states]

@@ -24,6 +24,7 @@ from ..config import trusted as trust_list
 from ..config.document import parse
 from ..config.places import Source, read, require_own, user_file
 from ..config.reader import Reader, is_url, nearest
+from .collect import search
 from .defaults import CHECKS
 from .machine import ALWAYS
 from .model import (
@@ -39,13 +40,12 @@ from .model import (
     TcpProbe,
     WebhookNotifier,
 )
-from .probes import search
-from .rules import LONGEST_RULE
+from .rules import MAX_RULE
 
 FILE = "monitor.yaml"
-_MOST = 200  # checks, and collectors
-_LONGEST_PATTERN = 1000
-_MOST_SHOWN, _LONGEST_SHOWN = 5, 200  # of what a file that is not trusted reaches: it may be long to hide something
+_MAX_ITEMS = 200  # checks, and collectors
+_MAX_PATTERN = 1000
+_MAX_SHOWN, _MAX_SHOWN_LENGTH = 5, 200  # of what a file that is not trusted reaches: it may be long to hide something
 
 
 class _File(msgspec.Struct):
@@ -112,8 +112,8 @@ def _found(file: Path, config: Config, env: Mapping[str, str]) -> tuple[Plan | N
             "To make them yours, run `redoma monitor trust`, or name it with `--file`."
         )
         return msgspec.structs.replace(plan, trusted=False, notices=(apart,)), ""
-    some = [each if len(each) <= _LONGEST_SHOWN else f"{each[:_LONGEST_SHOWN]}…" for each in reach[:_MOST_SHOWN]]
-    more = f"; and {len(reach) - _MOST_SHOWN} more" if len(reach) > _MOST_SHOWN else ""
+    some = [each if len(each) <= _MAX_SHOWN_LENGTH else f"{each[:_MAX_SHOWN_LENGTH]}…" for each in reach[:_MAX_SHOWN]]
+    more = f"; and {len(reach) - _MAX_SHOWN} more" if len(reach) > _MAX_SHOWN else ""
     return None, (
         f"The file {shown} has no effect, because {'; '.join(some)}{more}. One that reaches beyond the sandbox counts "
         "only once you have trusted it: read it, then run `redoma monitor trust`, or name it with `--file`."
@@ -172,8 +172,8 @@ def _reach(reader: Reader, plan: Plan) -> Iterator[str]:
 
 
 def _check_probes(reader: Reader, probes: Mapping[str, Probe], config: Config) -> None:
-    if len(probes) > _MOST:
-        reader.report_at("collect", f"there are more than {_MOST} collectors", "keep those that are looked at")
+    if len(probes) > _MAX_ITEMS:
+        reader.report_at("collect", f"there are more than {_MAX_ITEMS} collectors", "keep those that are looked at")
     for name, probe in probes.items():
         place = f"collect.{name}"
         if not _is_name(name):
@@ -201,7 +201,7 @@ def _check_notifiers(reader: Reader, notify: Mapping[str, Notifier], config: Con
 
 def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifier], config: Config) -> list[Check]:
     kind, checks = inspect.type_info(Check), {}
-    for number, node in enumerate(nodes[:_MOST]):
+    for number, node in enumerate(nodes[:_MAX_ITEMS]):
         path, before = f"checks[{number}]", len(reader.problems)
         values = reader.value(node, kind, path, complete=True)
         if len(reader.problems) > before or values is UNSET:
@@ -210,8 +210,8 @@ def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifie
         if check.name in checks:
             reader.report_at(f"{path}.name", f"there is already a check {check.name!r}", "give it a name of its own")
         for field, text in {"rule": check.rule, "message": check.message, "about": check.about}.items():
-            if len(text) > LONGEST_RULE:  # it is on record each round
-                reader.report_at(f"{path}.{field}", f"it has more than {LONGEST_RULE} characters", "make it shorter")
+            if len(text) > MAX_RULE:  # it is on record each round
+                reader.report_at(f"{path}.{field}", f"it has more than {MAX_RULE} characters", "make it shorter")
         for each in check.notify or ():
             if each not in notify:
                 reader.report_at(f"{path}.notify", f"nobody is called {each!r}", nearest(each, notify))
@@ -220,8 +220,8 @@ def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifie
             _check_executor(reader, f"{path}.remedy.run", check.remedy.run, config, listed=False)
         checks[check.name] = check
         reader.marks[f"checks.{check.name}"] = reader.marks[path]
-    if len(nodes) > _MOST:
-        reader.report_at("checks", f"there are more than {_MOST} checks", "keep those that matter")
+    if len(nodes) > _MAX_ITEMS:
+        reader.report_at("checks", f"there are more than {_MAX_ITEMS} checks", "keep those that matter")
     return list(checks.values())
 
 
@@ -233,7 +233,7 @@ def _check_pattern(reader: Reader, place: str, pattern: str) -> None:
     import re2
 
     try:
-        if len(pattern) > _LONGEST_PATTERN:
+        if len(pattern) > _MAX_PATTERN:
             raise re2.error("it is too long")
         search(pattern)
     except re2.error as error:

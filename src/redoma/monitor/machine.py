@@ -16,9 +16,9 @@ from ..lib.errors import RedomaError
 from ..lib.extras import pip_install
 from ..output.capture import sanitise
 
-_MOST = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around
+_MAX_ITEMS = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around
 _SAMPLE = 0.2  # seconds over which the processors are watched
-_MOST_MOUNTS = 64
+_MAX_MOUNTS = 64
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 # Where nothing is stored, and where everything is always full.
@@ -103,7 +103,7 @@ def network() -> list[dict[str, Any]]:
         }
         for name, each in sorted(psutil.net_io_counters(pernic=True).items())
         if name != "lo"
-    ][:_MOST]
+    ][:_MAX_ITEMS]
 
 
 def processes() -> dict[str, Any]:
@@ -124,7 +124,7 @@ def processes() -> dict[str, Any]:
         "running": states[psutil.STATUS_RUNNING],
         "blocked": states[psutil.STATUS_DISK_SLEEP],
         "zombie": states[psutil.STATUS_ZOMBIE],
-        "zombies": zombies[:_MOST],
+        "zombies": zombies[:_MAX_ITEMS],
         "largest": sorted(found, key=lambda each: -each["memory"])[:5],
     }
 
@@ -145,7 +145,7 @@ def temperatures() -> list[dict[str, Any]]:
         for chip, readings in sensors.items()
         for each in readings
         if -50 < each.current < 200  # a sensor that isn't connected reads nonsense
-    ][:_MOST]
+    ][:_MAX_ITEMS]
 
 
 FACTS: dict[str, Callable[[], Any]] = {
@@ -181,7 +181,7 @@ def stored(text: str | None = None) -> list[Mount]:
             continue  # /etc/hosts and its like, which are bound into a container from outside
         if number not in found or len(mount.path) < len(found[number].path):
             found[number] = mount
-    return sorted(found.values())[:_MOST_MOUNTS]
+    return sorted(found.values())[:_MAX_MOUNTS]
 
 
 def _mountinfo() -> str:

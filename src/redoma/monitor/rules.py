@@ -25,8 +25,8 @@ from .model import Check, Facts, State, Verdict
 _OUTPUT = {"output_bytes": 64 * KiB, "output_total": 64 * KiB, "output_lines": 1000}
 MONTY = Limits(time=2.0, memory=64 * MiB, **_OUTPUT)
 JAIL = Limits(time=5.0, memory=256 * MiB, processes=16, disk=1 * MiB, **_OUTPUT)
-LONGEST_RULE = 10_000
-_LONGEST_MESSAGE = 300
+MAX_RULE = 10_000
+_MAX_MESSAGE = 300
 _LACKING = frozenset({"ModuleNotFoundError", "ImportError", "NotImplementedError", "AttributeError", "NameError"})
 """What Monty raises where it lacks something. A mistake in the rule raises the same in a cell, and is told then."""
 _SPACE = re.compile(r"\s+")
@@ -214,5 +214,5 @@ def _failure(result: Result) -> str:
 
 def tidy(text: str) -> str:
     """One line of bounded length that a terminal can show."""
-    line = _SPACE.sub(" ", sanitise(text[: 10 * _LONGEST_MESSAGE])).strip()
-    return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
+    line = _SPACE.sub(" ", sanitise(text[: 10 * _MAX_MESSAGE])).strip()
+    return line if len(line) <= _MAX_MESSAGE else line[: _MAX_MESSAGE - 1] + "…"

@@ -14,9 +14,8 @@ from ..lib.errors import AuditError, RedomaError
 from ..pipeline.executor import AsyncExecutor
 from ..pipeline.intake import must_be_known
 from ..telemetry import metrics
-from .after import After
-from .aside import Aside
-from .collect import collect
+from .actions import Actions
+from .collect import BoundedCalls, collect
 from .history import History
 from .model import Check, Facts, Plan, Round, State, Verdict
 from .rules import Evaluated, evaluate, tidy
@@ -36,21 +35,21 @@ class Monitor:
         must_be_known("check", only, [check.name for check in plan.checks])
         self.plan, self._executor = plan, executor
         self._checks = [check for check in plan.checks if not only or check.name in only]
-        self._aside = Aside()
-        self._after = After(plan, executor, history) if history else None
+        self._calls = BoundedCalls()
+        self._actions = Actions(plan, executor, history) if history else None
 
     async def round(self) -> Round:
         """What is found now, and done because of it. Raises `RedomaError` only where nothing can be found at all."""
         found = await self._found()
-        if self._after:
-            found = await self._after.follow(found)
+        if self._actions:
+            found = await self._actions.follow(found)
         metrics.CHECK_STATE.set({(verdict.check,): float(verdict.state) for verdict in found.verdicts})
         metrics.CHECK_SECONDS.set({(verdict.check,): verdict.seconds for verdict in found.verdicts})
         metrics.ROUND_TIME.set({(): found.time})
         return found
 
     async def _found(self) -> Round:
-        facts, problems = await collect(self.plan.collect, self._executor, self._aside)
+        facts, problems = await collect(self.plan.collect, self._executor, self._calls)
         for name, why in problems.items():
             log.warning("the fact %s is missing: %s", name, why, extra={"event": "fact", "fact": name, "why": why})
         places = asyncio.Semaphore(_AT_A_TIME)
