@@ -88,7 +88,7 @@ async def collect(
 
 
 def _unfit(fact: Any) -> str:
-    """Why it can't be carried around as data; empty if it can."""
+    """Why a fact can't be kept as data; empty if it can."""
     try:
         return "it is too large" if len(msgspec.json.encode(fact)) > _MAX_FACT else ""
     except (ValueError, TypeError) as error:  # a name of bytes that are no text
@@ -96,7 +96,7 @@ def _unfit(fact: Any) -> str:
 
 
 async def _mounts(calls: BoundedCalls) -> list[dict[str, Any]]:
-    """One that doesn't answer, as one whose server is gone, says nothing of the others."""
+    """Look at each mount on its own: one whose server is gone must not hold up the others."""
     mounts = await calls.run("mounts", machine.stored, _SECONDS)
 
     async def look(mount: machine.Mount) -> dict[str, Any]:
@@ -107,8 +107,12 @@ async def _mounts(calls: BoundedCalls) -> list[dict[str, Any]]:
             # In a directory that is not ours to enter, or below another mount: not for us to look at, and no failure.
             answers, error = isinstance(failure, PermissionError | FileNotFoundError), sanitise(str(failure))
         return {
-            **{"mount": sanitise(mount.path), "kind": mount.kind, "broke": mount.broke},
-            **{"answers": answers, "error": error or None, "space": space},
+            "mount": sanitise(mount.path),
+            "kind": mount.kind,
+            "broke": mount.broke,
+            "answers": answers,
+            "error": error or None,
+            "space": space,
         }
 
     return list(await asyncio.gather(*map(look, mounts)))
@@ -307,7 +311,7 @@ def _why(failure: Exception) -> str:
 
 
 async def _command(name: str, given: CommandProbe, executor: AsyncExecutor) -> dict[str, Any]:
-    """Through the whole pipeline: list, policy, approval, audit. It is asked for under its own label, so that an
+    """Run a listed command through the whole pipeline: policy, approval, audit. It has a label of its own, so that an
     approval can be pinned to it."""
     limits = {"time": given.timeout, "output_bytes": _MAX_BODY, "output_total": 16 * _MAX_BODY}
     asked = executor.ask(
@@ -317,6 +321,9 @@ async def _command(name: str, given: CommandProbe, executor: AsyncExecutor) -> d
     if result.status.ending != "ran":
         raise RedomaError(f"{given.run} did not run it", why=result.error or result.status.value)
     return {
-        **{"exit_code": result.shell_exit, "status": result.status.value, "seconds": round(result.usage.wall, 3)},
-        **{"stdout": result.stdout[:_MAX_TEXT], "stderr": result.stderr[:_MAX_TEXT]},
+        "exit_code": result.shell_exit,
+        "status": result.status.value,
+        "seconds": round(result.usage.wall, 3),
+        "stdout": result.stdout[:_MAX_TEXT],
+        "stderr": result.stderr[:_MAX_TEXT],
     }

@@ -1,9 +1,9 @@
-"""`monitor.yaml` to a frozen `Plan`, with every mistake by line and column.
+"""Read `monitor.yaml` into a frozen `Plan`; every mistake is reported with line and column.
 
-It is read like a `redoma.yaml`, and trusted like one: a file that the user named, or put among their own, may do what
-it says. One that was only found in the current directory may add checks, which run in the sandbox, and what they find
-is remembered apart from all else; whatever reaches beyond that, such as a file that is read or a command, counts once
-the user has trusted exactly that content.
+It is trusted like a `redoma.yaml`: a file that the user named, or has in their own configuration, may do all that it
+says. One that was only found in the current directory may add checks, which run in the sandbox, and gets a history of
+its own. If it reaches beyond that, as by reading a file or running a command, it has no effect until the user has
+trusted exactly that content.
 """
 
 from __future__ import annotations
@@ -59,10 +59,8 @@ class _File(msgspec.Struct):
 
 
 def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Plan:
-    """The plan in force: of the file that was named, of the current directory, of the user, or the ready-made one.
-
-    Raises `ConfigError` for a file that can't be used.
-    """
+    """Load the plan in force: from the named file, the current directory, the user's configuration, or the ready-made
+    checks alone. Raises `ConfigError` for a file that can't be used."""
     env = os.environ if env is None else env
     if file is not None:
         return _own(read(file), config, env)
@@ -79,7 +77,7 @@ def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Map
 
 
 def reaches(file: Path, config: Config, *, env: Mapping[str, str] | None = None) -> tuple[Source, list[str]]:
-    """A file as it is now, and what in it reaches beyond the sandbox: "line 7 reads /var/log/app.log"."""
+    """Read a file. Returns its source, and what in it reaches beyond the sandbox: "line 7 reads /var/log/app.log"."""
     source = read(file)
     return source, _read(source, config, os.environ if env is None else env)[1]
 

@@ -1,5 +1,5 @@
-"""What this machine says of itself: one function for each fact, each plain data. They may hang or fail; `collect` sees
-to that. The only importer of psutil."""
+"""Facts of this machine, as plain data: one function for each. They may hang or fail; `collect` handles that. The only
+importer of psutil."""
 
 from __future__ import annotations
 
@@ -21,19 +21,17 @@ _SAMPLE = 0.2  # seconds over which the processors are watched
 _MAX_MOUNTS = 64
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
-# Where nothing is stored, and where everything is always full.
-_NO_STORAGE = frozenset(
-    {
-        *("autofs", "bpf", "binfmt_misc", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs"),
-        *("fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.portal", "fusectl", "hugetlbfs", "mqueue", "nsfs", "overlay", "proc"),
-        *("pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tmpfs", "tracefs"),
-        *("erofs", "iso9660", "squashfs", "udf"),
-    }
-)
+# File systems that store nothing, or are always full.
+_NO_STORAGE = """
+    autofs bpf binfmt_misc cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs
+    fuse.gvfsd-fuse fuse.lxcfs fuse.portal fusectl hugetlbfs mqueue nsfs overlay proc
+    pstore ramfs rpc_pipefs securityfs selinuxfs sysfs tmpfs tracefs
+    erofs iso9660 squashfs udf
+"""
 
 
 def require() -> Any:
-    """psutil. Only the monitor needs it."""
+    """Import psutil, which only the monitor needs. Raises `RedomaError` if it is not installed."""
     try:
         import psutil
     except ImportError:
@@ -55,7 +53,7 @@ def cpu() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """Of the machine; where a container is given less, `percent` is of what it is given."""
+    """Memory of the machine; in a container that is given less, of what it is given."""
     found = require().virtual_memory()
     facts = {"total": found.total, "available": found.available, "used": found.total - found.available}
     limit, used = _given_memory()
@@ -98,8 +96,10 @@ def network() -> list[dict[str, Any]]:
         {
             "name": sanitise(name),
             "up": name in up and up[name].isup,
-            **{"sent": each.bytes_sent, "received": each.bytes_recv},
-            **{"errors": each.errin + each.errout, "dropped": each.dropin + each.dropout},
+            "sent": each.bytes_sent,
+            "received": each.bytes_recv,
+            "errors": each.errin + each.errout,
+            "dropped": each.dropin + each.dropout,
         }
         for name, each in sorted(psutil.net_io_counters(pernic=True).items())
         if name != "lo"
@@ -140,7 +140,9 @@ def temperatures() -> list[dict[str, Any]]:
     return [
         {
             "sensor": sanitise(f"{chip} {each.label}".strip())[:60],
-            **{"current": each.current, "high": each.high, "critical": each.critical},
+            "current": each.current,
+            "high": each.high,
+            "critical": each.critical,
         }
         for chip, readings in sensors.items()
         for each in readings
@@ -151,7 +153,7 @@ def temperatures() -> list[dict[str, Any]]:
 FACTS: dict[str, Callable[[], Any]] = {
     each.__name__: each for each in (cpu, memory, swap, load, network, processes, uptime, temperatures)
 }
-"""What is there beside `disk` and `mounts`, by name."""
+"""The facts by name, but for `disk` and `mounts`, which `collect` adds."""
 ALWAYS = ("now", "host", "disk", "mounts", *FACTS)
 """Every name that rules know without any configuration."""
 
@@ -168,14 +170,14 @@ class Mount(NamedTuple):
     device: str
     kind: str
     broke: bool
-    """Whether it became read-only by itself: mounted to be written to, and the file system doesn't let anybody."""
+    """Whether it became read-only by an error: it was mounted read-write, and the file system is read-only."""
 
 
 def stored(text: str | None = None) -> list[Mount]:
     """Each file system that stores something, once: where it is mounted nearest to the root."""
     found: dict[str, Mount] = {}
     for number, root, mount in _mounts(_mountinfo() if text is None else text):
-        if mount.kind in _NO_STORAGE and not (mount.path == "/" and mount.kind == "overlay"):
+        if mount.kind in _NO_STORAGE.split() and not (mount.path == "/" and mount.kind == "overlay"):
             continue  # but the root of a container is where its files go
         if root != "/" and mount.path.startswith("/etc/"):
             continue  # /etc/hosts and its like, which are bound into a container from outside
@@ -202,14 +204,16 @@ def _mounts(text: str) -> Iterator[tuple[str, str, Mount]]:
 
 
 def space(mount: Mount) -> dict[str, Any] | None:
-    """How full it is; None for what has no size. It may wait for a server that is gone for ever."""
+    """How full a file system is; None if it has no size. May wait for ever for a server that is gone."""
     found = os.statvfs(mount.path)
     if not found.f_blocks:
         return None
     used = found.f_blocks - found.f_bfree
     inodes = found.f_files - found.f_ffree
     return {
-        **{"mount": sanitise(mount.path), "device": mount.device, "kind": mount.kind},
+        "mount": sanitise(mount.path),
+        "device": mount.device,
+        "kind": mount.kind,
         "total": found.f_blocks * found.f_frsize,
         "free": found.f_bavail * found.f_frsize,
         "percent": _percent(used, used + found.f_bavail),  # as `df` counts: what only root may use is not free
