@@ -37,11 +37,7 @@ from .model import Check, Deed, Held, Notifier, Plan, Remedy, Round, State, Verd
 _log = logging.getLogger("redoma.monitor")
 Heard = Mapping[tuple[str, str], tuple[State, float]]
 """By notifier and check: what it was told last, and when."""
-
-
 _MAX_TEXT = 4000
-
-
 _NOTICE_SECONDS = 5.0
 _RETRY_SECONDS = 300.0
 """Seconds after which a remedy that was refused, or waits for a person, is tried again."""

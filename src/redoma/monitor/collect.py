@@ -31,32 +31,14 @@ from .model import CommandProbe, Facts, FileProbe, HttpProbe, Probe, TcpProbe
 T = TypeVar("T")
 
 _SECONDS = 5.0  # for a fact of the machine, which takes milliseconds
-
-
 _MOUNT_SECONDS = 2.0
-
-
 _FILE_SECONDS = 5.0
-
-
 _COMMAND_SECONDS = 5.0  # beyond its own time: what a command needs to be started and ended
-
-
 _MAX_FACT = 256 * 1024  # of one fact
-
-
 _MAX_PROBLEM = 300
-
-
 _MAX_BODY = 64 * KiB
-
-
 _MAX_TEXT = 4000  # characters of a body or an output that become a fact
-
-
 _MAX_LINES = 20
-
-
 _MAX_LINE = 300
 
 

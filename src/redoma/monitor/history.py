@@ -295,12 +295,8 @@ def _next(before: Held | None, found: State, lasting: float, now: float) -> Held
 
 _MAX_NUMBERS, _MAX_DEPTH = 200, 4
 """Bounds of what is kept of one round, whatever a collector finds."""
-
-
 _NAMES = ("mount", "name", "sensor")
 """What tells one item of a list from another."""
-
-
 _LEFT_OUT = frozenset({"now", "mounts", "zombies", "largest", "booted", "most"})
 """What says nothing as a curve."""
 

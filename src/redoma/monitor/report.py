@@ -222,8 +222,6 @@ def standing(verdict: Verdict, now: float) -> str:
 
 
 _EMOJI = {State.OK: "✅", State.WARNING: "⚠️", State.CRITICAL: "❌", State.UNKNOWN: "❔"}
-
-
 # What could be markup anywhere in a line, HTML, or a link that the reader makes by itself. No text begins a line.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$])|(?<=\w)(:)(?=//)|(?<=[wW]{3})(\.)")
 
@@ -294,11 +292,7 @@ def data(story: Story) -> str:
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _WIDTH, _HEIGHT = 400.0, 100.0  # as in the template
-
-
 _MIN_WIDTH = 4.0
-
-
 _SHAPES = {  # told apart by form as well as by colour
     State.OK: ("M12 1a11 11 0 1 0 0 22 11 11 0 0 0 0-22z", "M7 12.5l3.5 3.5 6.5-7.5"),
     State.WARNING: ("M12 1.5 L23.5 22 H.5 z", "M12 9v6 M12 18.6v.1"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -19,7 +19,7 @@ from redoma.output.capture import visible
 
 from .completion import runs
 from .emit import counted, emit, emit_list, json_option, progress, shown, table, wants_json
-from .options import FAILED, CommandGroup, Moment, State, audit_log, since_option
+from .options import FAILED, CommandGroup, Moment, State, audit_log, since_option, with_options
 from .source import new_file
 
 if TYPE_CHECKING:
@@ -30,15 +30,10 @@ if TYPE_CHECKING:
     from redoma.history.search import Query, Run
     from redoma.history.stats import Overview
 
-F = TypeVar("F", bound="Callable[..., Any]")
 
 _TAMPERED = 1
-
-
 _COLOURS = {"ok": "green", "error": "red", "failed": "red", "forbidden": "yellow", "denied": "yellow"}
-
-
-_FILTERS = (
+_filters = with_options(
     since_option,
     click.option("--until", type=Moment(), metavar="WHEN", help="Take only what is older."),
     click.option(
@@ -59,12 +54,6 @@ _FILTERS = (
     ),
     click.option("--regex", default="", metavar="RE2", help="Search in text, label, reason, error and result."),
 )
-
-
-def _filters(command: F) -> F:
-    for option in reversed(_FILTERS):
-        command = option(command)
-    return command
 
 
 @click.group("audit", cls=CommandGroup)
@@ -408,11 +397,7 @@ _LOOKS = {
     "identical": ("=", "green"),
     "impossible": ("?", "yellow"),
 }
-
-
 _MAX_DIFFERENCE = 160
-
-
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
 

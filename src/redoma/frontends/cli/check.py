@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from redoma.policy import Leveled
 
 COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: "red"}
-
-
 EXIT = {Decision.ALLOW: 0, Decision.PROMPT: 1, Decision.FORBID: 2}
-
-
 _PLACES = {"cell": "auto", "host": "native"}
 NOWHERE = "none that can run it: see `redoma doctor`"
 
@@ -40,7 +36,7 @@ place_option = click.option(
 @click.option(
     "--lang",
     type=click.Choice(["python", "bash"]),
-    help="Take it for this.  [default: by the file's name, else python]",
+    help="Read it as this.  [default: by the file's name, else python]",
 )
 @seconds_option
 @place_option

@@ -30,33 +30,17 @@ if TYPE_CHECKING:
     from redoma.monitor.model import Plan, Round, Verdict
 
 COLOURS = {"ok": "green", "warning": "yellow", "critical": "red", "unknown": "magenta"}
-
-
 _MIN_MESSAGE_WIDTH = 30
-
-
 _BLOCKS = "▁▂▃▄▅▆▇█"
-
-
 _SPARK_WIDTH = 40
-
-
 _RECENT = 3600.0  # seconds that a live view looks back
-
-
 _MAX_PLOTS = 8
-
-
 file_option = click.option(
     "--file", type=click.Path(path_type=Path), metavar="FILE", help="Use this monitor.yaml; it is trusted."
 )
-
-
 verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Say which sandbox evaluated which rule, and for how long."
 )
-
-
 report_option = click.option(
     "--report",
     "reports",

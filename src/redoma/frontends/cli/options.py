@@ -23,20 +23,12 @@ if TYPE_CHECKING:
     from redoma.config import Config
 
 FAILED = 125
-
-
 USAGE = 2
 """Wrong usage. `check` exits with `UNKNOWN` instead: its 2 is a verdict."""
-
-
 READER_GONE = 141
 """128 + SIGPIPE, as of any program whose reader has gone."""
-
-
 UNKNOWN = 3
 """What monitoring plugins exit with when they could not find out. Those who run plugins know no 125."""
-
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -203,13 +195,8 @@ class Size(click.ParamType[int]):
 since_option = click.option(
     "--since", type=Moment(), metavar="WHEN", help="Take what is newer: 2h, 30d, or 2030-01-31."
 )
-
-
 _MAX_FILE = 256 * 1024 * 1024
-
-
 _MAX_SCHEMA = 256 * 1024
-
 
 policy_option = click.option(
     "--policy",
@@ -217,8 +204,6 @@ policy_option = click.option(
     shell_complete=packs,
     help="Use this pack: none, standard, strict, script or core.  [default: configured]",
 )
-
-
 _backend = click.option(
     "--backend",
     default="auto",
@@ -226,43 +211,36 @@ _backend = click.option(
     shell_complete=backends,
     help="Run it on auto, jail, docker, monty, or native: the host itself, without a sandbox.",
 )
-
-
+_VARIABLE: dict[str, Any] = {"multiple": True, "metavar": "NAME[=VALUE]"}
 _LIMITS = (
-    json_option,
-    click.option("--label", help="Name it, the same each time, for a pinned approval.  [default: the file]"),
-    click.option("--reason", default="", help="Say why, for the record."),
-    click.option("--expect", metavar="json|regex:RE|FILE", help="Fail unless it prints this; FILE is a JSON Schema."),
-    click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force."),
-    click.option("-i", "--stdin", "pass_stdin", is_flag=True, help="Pass standard input on to it."),
-    click.option(
-        "--secret",
-        "secrets",
-        multiple=True,
-        metavar="NAME[=VALUE]",
-        help="Set NAME as --env does, and hide its value in all output.",
-    ),
-    click.option(
-        "-e",
-        "--env",
-        "env",
-        multiple=True,
-        metavar="NAME[=VALUE]",
-        help="Set NAME in the run; without =VALUE, copy it from this environment.",
-    ),
-    click.option("--disk", type=Size(), help="Limit all its files together, such as 64MiB."),
-    click.option("--memory", type=Size(), help="Limit its memory, such as 256MiB."),
-    click.option("--cpu", type=float, help="Limit its processor time, in seconds."),
-    click.option("--time", "seconds", type=float, help="Limit the time it may take, in seconds."),
     policy_option,
+    click.option("--time", "seconds", type=float, help="Limit the time it may take, in seconds."),
+    click.option("--cpu", type=float, help="Limit its processor time, in seconds."),
+    click.option("--memory", type=Size(), help="Limit its memory, such as 256MiB."),
+    click.option("--disk", type=Size(), help="Limit all its files together, such as 64MiB."),
 )
-
-
-_FILES = (
-    click.option("--force", is_flag=True, help="Replace existing files with those that are brought back."),
-    click.option("--output-dir", metavar="DIR", help="Put them here.  [default: the current directory]"),
+_VARIABLES = (
     click.option(
-        "-o", "--output", "outputs", multiple=True, metavar="PATTERN", help="Bring new files back, such as '*.png'."
+        "-e", "--env", **_VARIABLE, help="Set NAME in the run; without =VALUE, copy it from this environment."
+    ),
+    click.option(
+        "--secret", "secrets", **_VARIABLE, help="Set NAME as --env does, and keep its value out of all output."
+    ),
+)
+_WORKSPACE = (
+    click.option(
+        "--project", metavar="DIR", help="Use this in a workspace other than scratch.  [default: the current directory]"
+    ),
+    click.option(
+        "--workspace",
+        type=click.Choice(["scratch", "read-only", "direct"]),
+        default="scratch",
+        help="Let it see of --project: nothing, all of it, or (on native) the project itself, with a checkpoint.",
+    ),
+    click.option(
+        "--checkpoint/--no-checkpoint",
+        default=None,
+        help="On native, put its directory back if it fails.  [default: if a person had to approve it]",
     ),
     click.option(
         "-f",
@@ -274,36 +252,36 @@ _FILES = (
         help="Put a file into its directory.",
     ),
     click.option(
-        "--checkpoint/--no-checkpoint",
-        default=None,
-        help="On native, put its directory back if it fails.  [default: if a person had to approve it]",
+        "-o", "--output", "outputs", multiple=True, metavar="PATTERN", help="Bring new files back, such as '*.png'."
     ),
-    click.option(
-        "--workspace",
-        type=click.Choice(["scratch", "read-only", "direct"]),
-        default="scratch",
-        help="Let it see of --project: nothing, all of it, or (on native) the project itself, with a checkpoint.",
-    ),
-    click.option(
-        "--project",
-        metavar="DIR",
-        help="Name the project for a workspace other than scratch.  [default: the current directory]",
-    ),
+    click.option("--output-dir", metavar="DIR", help="Put them here.  [default: the current directory]"),
+    click.option("--force", is_flag=True, help="Replace existing files with those that are brought back."),
+)
+_ABOUT = (
+    click.option("-i", "--stdin", "pass_stdin", is_flag=True, help="Pass standard input on to it."),
+    click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force."),
+    click.option("--expect", metavar="json|regex:RE|FILE", help="Fail unless it prints this; FILE is a JSON Schema."),
+    click.option("--reason", default="", help="Say why, for the record."),
+    click.option("--label", help="Name it, the same each time, for a pinned approval.  [default: the file]"),
+    json_option,
 )
 
 
-def limits_of_a_run(command: F) -> F:
-    """Add the options that every run has."""
-    for option in _LIMITS:
-        command = option(command)
-    return command
+def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """A decorator that gives a command these options, in this order."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-def limits_and_context(command: F) -> F:
-    """Add the options that `run` and `exec` share."""
-    for option in (*_LIMITS[:6], *_FILES, *_LIMITS[6:], _backend):
-        command = option(command)
-    return command
+limits_of_a_run = with_options(*_LIMITS, *_VARIABLES, *_ABOUT)
+"""The options that every run has."""
+limits_and_context = with_options(_backend, *_LIMITS, *_VARIABLES, *_WORKSPACE, *_ABOUT)
+"""The options that `run` and `exec` share."""
 
 
 def run_options(given: dict[str, Any]) -> dict[str, Any]:

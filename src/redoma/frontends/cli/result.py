@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from redoma.pipeline.sync import LiveRun
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_SHOWN = 20
 """Paths that are named of what was rolled back."""

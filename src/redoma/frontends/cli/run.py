@@ -23,7 +23,7 @@ from .source import BASH_MEANT, is_bash, read_source, undefined_name
 @click.option(
     "--lang",
     type=click.Choice(["python", "bash"]),
-    help="Take it for this.  [default: by the file's name, else python]",
+    help="Read it as this.  [default: by the file's name, else python]",
 )
 @limits_and_context
 @click.option("--cwd", metavar="DIR", help="Work in this directory of the host, on native.  [default: an empty one]")

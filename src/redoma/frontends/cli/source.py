@@ -17,11 +17,7 @@ from redoma.lib.errors import InvalidRequest
 from redoma.models import Language
 
 _MAX_SOURCE = 16 * 1024 * 1024
-
-
 _SUFFIXES: dict[str, Language] = {".py": "python", ".pyw": "python", ".sh": "bash", ".bash": "bash"}
-
-
 _OTHERS = {
     "a Korn shell script": "ksh",
     "a Windows batch file": "bat cmd",
@@ -33,12 +29,8 @@ _OTHERS = {
     **{"Perl": "pl pm", "PowerShell": "ps1", "R": "r", "Ruby": "rb", "Rust": "rs", "SQL": "sql", "Scala": "scala"},
     **{"Swift": "swift", "Tcl": "tcl", "TypeScript": "ts tsx", "Zig": "zig"},
 }
-
-
 _OTHER_SUFFIXES = {f".{suffix}": name for name, suffixes in _OTHERS.items() for suffix in suffixes.split()}
 """The language that a suffix stands for, where we can't run it."""
-
-
 BASH_MEANT = "did you mean --lang bash?"
 
 
