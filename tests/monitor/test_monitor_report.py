@@ -8,12 +8,13 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, found
 
-from redoma.lib.errors import InvalidRequest
+from redoma.lib.errors import InvalidRequest, RedomaError
 from redoma.monitor import report
 from redoma.monitor.history import History
 from redoma.monitor.model import Check, Deed, Round, Verdict
@@ -266,3 +267,12 @@ def test_numbers_and_times_are_written_as_people_do() -> None:
     assert [amount(value, "%") for value in (100.0, 89.23, 0.256, 0.0)] == ["100 %", "89.2 %", "0.26 %", "0 %"]
     times = [0, 59, 60, 3725, 86400, 200_000]
     assert [lasting(seconds) for seconds in times] == ["0 s", "59 s", "1 min", "1 h 2 min", "24 h", "2 d 7 h"]
+
+
+def test_without_jinja2_only_the_page_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    environment.cache_clear()
+    with pytest.raises(RedomaError, match=r"Jinja2 is not installed.*redoma\[monitor\]"):
+        render(found(OK), None, "html")
+    assert render(found(OK), None, "md")
+    assert render(found(OK), None, "json")

@@ -115,9 +115,16 @@ def check(
     if dry and remembered:
         verdicts, _ = settle(found.verdicts, remembered.held(), plan.checks, found.time)
         found = msgspec.structs.replace(found, verdicts=tuple(verdicts))
-    with reader_may_leave():  # before the reports: if one can't be written this is still told
-        emit(found, round_lines, shape=lambda found: found.told)
+
+    def tell() -> None:
+        with reader_may_leave():
+            emit(found, round_lines, shape=lambda found: found.told)
+
+    if not wants_json():  # people see it even if a report can't be written; as JSON that would be two documents
+        tell()
     write_reports(reports, found, remembered, plan)
+    if wants_json():
+        tell()
     return int(found.state)
 
 
@@ -220,6 +227,7 @@ def watch(
     every = interval or plan.interval
     live = not plain and not verbose and sys.stdout.isatty()
     found: Round | None = None
+    ended = False
     try:
         with _served(metrics), Executor(state.config) as executor, _screen(live) as draw:
             monitor = Monitor(plan, executor.core, history)
@@ -238,12 +246,10 @@ def watch(
                         click.echo(line)
                     sys.stdout.flush()
     except (KeyboardInterrupt, SystemExit):  # how it is meant to be ended: by Ctrl-C, or by whoever supervises it
-        if live and found:
-            emit(found, round_lines)
-        return 0
+        ended = True
     if live and found:
         emit(found, round_lines)
-    return int(found.state) if found else 0
+    return 0 if ended or found is None else int(found.state)
 
 
 @contextmanager
@@ -260,8 +266,8 @@ def _served(address: str | None) -> Iterator[None]:
 
 
 def _ticks(interval: float, rounds: int | None) -> Iterator[None]:
-    """At the beginning of each interval, counted from the first: rounds neither drift nor overlap. One that takes
-    longer leaves those out that it has missed."""
+    """Yield at the beginning of each interval, counted from the first: rounds neither drift nor overlap. A round that
+    takes longer skips the intervals that it has missed."""
     start, number, done = time.monotonic(), 0, 0
     while True:
         yield
@@ -273,7 +279,7 @@ def _ticks(interval: float, rounds: int | None) -> Iterator[None]:
 
 
 def _changes(before: Round | None, found: Round) -> Iterator[str]:
-    """What is new in a round, each line with its time."""
+    """Yield what is new in a round, each line with its time."""
     from redoma.monitor.report import moment
 
     stood = {verdict.check: verdict.state for verdict in before.verdicts} if before else {}
