@@ -8,6 +8,7 @@ trusted exactly that content.
 
 from __future__ import annotations
 
+import functools
 import keyword
 import os
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import yaml
 from msgspec import UNSET, inspect
 
 from ..config import Config, InvalidFile, home, printable
@@ -25,7 +27,6 @@ from ..config.document import parse
 from ..config.places import Source, read, require_own, user_file
 from ..config.reader import Reader, is_url, nearest
 from .collect import search
-from .defaults import CHECKS
 from .machine import ALWAYS
 from .model import (
     NAME,
@@ -58,6 +59,13 @@ class _File(msgspec.Struct):
     notify: dict[str, Notifier]
 
 
+@functools.cache
+def ready_made_checks() -> tuple[Check, ...]:
+    """The checks of `checks.yaml`, which every plan begins with unless it says `defaults: false`."""
+    text = Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text), tuple[Check, ...])
+
+
 def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Plan:
     """Load the plan in force: from the named file, the current directory, the user's configuration, or the ready-made
     checks alone. Raises `ConfigError` for a file that can't be used."""
@@ -72,7 +80,7 @@ def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Map
             return plan
         notices = (why,)
     own = user_file(env, FILE)
-    plan = _own(read(own), config, env) if own else Plan(checks=CHECKS)
+    plan = _own(read(own), config, env) if own else Plan(checks=ready_made_checks())
     return msgspec.structs.replace(plan, notices=notices)
 
 
@@ -135,7 +143,9 @@ def _read(source: Source, config: Config, env: Mapping[str, str]) -> tuple[Plan,
     if reader.problems:
         raise InvalidFile(tuple(reader.problems), lists="")
     replaced = {check.name for check in checks}
-    ready = [check for check in CHECKS if check.name not in replaced] if values.get("defaults", True) else []
+    ready = (
+        [check for check in ready_made_checks() if check.name not in replaced] if values.get("defaults", True) else []
+    )
     times = {"interval": interval, "history": history}
     plan = Plan(checks=(*ready, *checks), collect=probes, notify=notify, source=str(source.path), **times)
     return plan, list(_reach(reader, plan))
