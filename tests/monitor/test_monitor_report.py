@@ -18,7 +18,7 @@ from redoma.lib.errors import InvalidRequest, RedomaError
 from redoma.monitor import report
 from redoma.monitor.history import History
 from redoma.monitor.model import Check, Deed, Round, Verdict
-from redoma.monitor.report import amount, environment, kind_of, lasting, render, safe, style
+from redoma.monitor.report import amount, duration, environment, kind_of, render, safe, style
 
 HOSTILE = (
     "<script>document.title='owned'</script>",
@@ -266,7 +266,7 @@ def test_a_file_of_another_kind_is_refused(name: str) -> None:
 def test_numbers_and_times_are_written_as_people_do() -> None:
     assert [amount(value, "%") for value in (100.0, 89.23, 0.256, 0.0)] == ["100 %", "89.2 %", "0.26 %", "0 %"]
     times = [0, 59, 60, 3725, 86400, 200_000]
-    assert [lasting(seconds) for seconds in times] == ["0 s", "59 s", "1 min", "1 h 2 min", "24 h", "2 d 7 h"]
+    assert [duration(seconds) for seconds in times] == ["0 s", "59 s", "1 min", "1 h 2 min", "24 h", "2 d 7 h"]
 
 
 def test_without_jinja2_only_the_page_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

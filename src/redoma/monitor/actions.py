@@ -105,7 +105,7 @@ class Actions:
 
 
 def _noted(deed: Deed) -> None:
-    """One line of the log."""
+    """Log a notice or a remedy."""
     told = {"event": deed.kind, "check": deed.check, "state": deed.state.word, "run": deed.run, "why": deed.text}
     level = logging.INFO if deed.ok else logging.WARNING
     _log.log(level, "%s of %s, %s: %s", deed.kind, deed.check, deed.name, deed.text, extra=told)

@@ -66,7 +66,7 @@ def place(state: Path, plan: Plan) -> Path:
 
 
 class Spell(msgspec.Struct, frozen=True, kw_only=True):
-    """A time for which a check stood in one way."""
+    """A period in which a check had one state."""
 
     check: str
     state: State
@@ -139,12 +139,12 @@ class History:
             db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (most,))  # noqa: S608 - as above
 
     def held(self) -> dict[str, Held]:
-        """How each check stands."""
+        """The state of each check."""
         with self._reading() as db:
             return _held(db) if db else {}
 
     def spells(self, since: float, check: str | None = None) -> list[Spell]:
-        """How checks stood since a time, oldest first."""
+        """The spells of all checks, or of one, since a time; oldest first."""
         with self._reading() as db:
             if db is None:
                 return []
@@ -153,7 +153,7 @@ class History:
         return [msgspec.convert(dict(row), Spell) for row in rows]
 
     def names(self, since: float) -> list[str]:
-        """The series there are."""
+        """The names of all series since a time."""
         with self._reading() as db:
             every = "SELECT DISTINCT series FROM peaks WHERE bucket >= CAST(? / 600 AS INTEGER) ORDER BY series"
             return [row["series"] for row in db.execute(every, (since,))] if db else []
@@ -191,7 +191,7 @@ class History:
         return [msgspec.convert({**dict(row), "ok": bool(row["ok"])}, Deed) for row in rows]
 
     def told(self) -> dict[tuple[str, str], tuple[State, float]]:
-        """By notifier and check: what it was told last, and when."""
+        """What was told last, and when, by notifier and check."""
         with self._reading() as db:
             rows = db.execute("SELECT * FROM told").fetchall() if db else []
         return {(row["notifier"], row["check"]): (State(row["state"]), row["time"]) for row in rows}

@@ -139,7 +139,7 @@ def gather(seen: Round, history: History | None, checks: Iterable[Check], span: 
         points = [point for point in history.series(name, since) if point[0] <= seen.time] if history else []
         if not points and name in now:
             points = [(seen.time, now[name])]
-        curves.append((plot, fewer(points)))
+        curves.append((plot, thinned(points)))
     times = [points[0][0] for _, points in curves if points] + [spell.since for spell in spells]
     deeds = history.deeds(since)[-_MAX_DEEDS:] if history else list(seen.deeds)
     return Story(
@@ -163,8 +163,8 @@ def _redacted(value: Any, redactor: Redactor) -> Any:
     return value
 
 
-def fewer(points: Points, max_points: int = _MAX_POINTS) -> Points:
-    """No more points than can be told apart, with every peak still there."""
+def thinned(points: Points, max_points: int = _MAX_POINTS) -> Points:
+    """At most `max_points` points, with every peak kept."""
     if len(points) <= max_points:
         return points
     first, last = points[0][0], points[-1][0]
@@ -185,7 +185,7 @@ def amount(value: float, unit: str = "") -> str:
     return f"{value:.{digits}f} {unit}".strip()
 
 
-def lasting(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A length of time in its two largest units: `1 h 2 min`."""
     seconds = max(0, round(seconds))
     parts = []
@@ -197,12 +197,12 @@ def lasting(seconds: float) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
-def quick(seconds: float) -> str:
+def short_duration(seconds: float) -> str:
     """A short time: `12 ms`."""
     return f"{seconds * 1000:.{0 if seconds > 0.01 else 1}f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+def utc_time(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
     """A Unix time in UTC; `?` if it is out of range."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime(form)
@@ -212,7 +212,7 @@ def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
 
 def standing(verdict: Verdict, now: float) -> str:
     """Since when the state is this, and which one may follow."""
-    since = f"for {lasting(now - verdict.since)}" if verdict.since and now - verdict.since >= 1 else "just now"
+    since = f"for {duration(now - verdict.since)}" if verdict.since and now - verdict.since >= 1 else "just now"
     if verdict.found is not verdict.state and verdict.found is not State.OK:
         since += f"; found {verdict.found.word}, which has to last"
     return since
@@ -238,19 +238,19 @@ def markdown(story: Story) -> str:
     lines = [
         f"# {safe(seen.host)}: {story.summary}",
         "",
-        f"Looked at on {moment(seen.time)}.",
+        f"Looked at on {utc_time(seen.time)}.",
         "",
         "| | check | state | since | what | evaluated by |",
         "|---|---|---|---|---|---|",
     ]
     for verdict in story.verdicts:
-        by = f"{safe(verdict.sandbox)}, {quick(verdict.seconds)}" if verdict.sandbox else ""
+        by = f"{safe(verdict.sandbox)}, {short_duration(verdict.seconds)}" if verdict.sandbox else ""
         what = safe(verdict.message or (story.checks[verdict.check].about if verdict.check in story.checks else ""))
         since = standing(verdict, seen.time)
         name, state = safe(verdict.check), verdict.state.word
         lines.append(f"| {_EMOJI[verdict.state]} | {name} | {state} | {since} | {what} | {by} |")
     if story.curves:
-        span = lasting(seen.time - story.begin)
+        span = duration(seen.time - story.begin)
         lines += ["", f"## The last {span}", "", "| | now | lowest | highest |", "|---|--:|--:|--:|"]
         for plot, points in story.curves:
             values = [value for _, value in points]
@@ -261,7 +261,7 @@ def markdown(story: Story) -> str:
         for deed in story.deeds:
             mark = "" if deed.ok else "**failed** "
             told = f"{safe(deed.check)}, {deed.kind} by {safe(deed.name)}: {safe(deed.text)}"
-            lines.append(f"- {moment(deed.time)} {mark}{told}")
+            lines.append(f"- {utc_time(deed.time)} {mark}{told}")
     if seen.problems:
         lines += ["", "## What could not be collected", ""]
         lines += [f"- {safe(name)}: {safe(why)}" for name, why in sorted(seen.problems.items())]
@@ -324,7 +324,9 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(amount=amount, lasting=lasting, moment=moment, quick=quick, standing=standing)
+    made.globals.update(
+        amount=amount, duration=duration, utc_time=utc_time, short_duration=short_duration, standing=standing
+    )
     return made
 
 
@@ -369,13 +371,13 @@ def strip(spells: list[Spell], begin: float, end: float) -> Strip:
             until = spells[number + 1].since
         left, right = (min(max((at - begin) * scale, 0.0), 1000.0) for at in (spell.since, until))
         left = min(left, 1000.0 - _MIN_WIDTH)
-        title = f"{spell.state.word}, {moment(spell.since, '%d %b %H:%M')} to {moment(spell.until, '%H:%M')}"
+        title = f"{spell.state.word}, {utc_time(spell.since, '%d %b %H:%M')} to {utc_time(spell.until, '%H:%M')}"
         message = f": {spell.message[:200]}" if spell.message else ""
         parts.append((spell.state, left, max(right - left, _MIN_WIDTH), title + message))
     bad = sum(spell.state is not State.OK for spell in spells)
     stood = "" if spells else "nobody has looked"
     stood = stood or ("always ok" if not bad else "once not ok" if bad == 1 else f"{bad} times not ok")
-    return Strip(f"How it stood since {moment(begin, '%d %b %H:%M')}: {stood}", parts)
+    return Strip(f"How it stood since {utc_time(begin, '%d %b %H:%M')}: {stood}", parts)
 
 
 class Line(NamedTuple):
@@ -408,7 +410,7 @@ def chart(plot: Plot, points: Points, story: Story) -> Chart:
     top = scale(plot, points)
     begin, end = story.begin, story.seen.time
     lines = curve(points, top, begin, end) if len(points) > 1 else []
-    return Chart(plot, now, between, f"{lasting(end - begin)} ago", top, lines)
+    return Chart(plot, now, between, f"{duration(end - begin)} ago", top, lines)
 
 
 def scale(plot: Plot, points: Points) -> float:

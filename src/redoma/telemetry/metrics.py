@@ -230,7 +230,7 @@ def text() -> str:
 
 
 class Server:
-    """Numbers over HTTP, until it is closed. `address` is where it really listens: with port 0, one that was free."""
+    """Serves the numbers over HTTP until it is closed. `address` is where it listens; port 0 chooses a free one."""
 
     def __init__(self, host: str, port: int) -> None:
         ours = registry()
@@ -242,7 +242,7 @@ class Server:
         self.url = f"http://{self.address}/metrics"
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Stop serving. Safe to call twice."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -170,5 +170,5 @@ def _verdict(entry: Entry) -> str:
 
 
 def _shape(entry: Entry) -> dict[str, Any]:
-    """As JSON. Contents of files are base64."""
+    """An entry as JSON, with contents of files in base64."""
     return {"id": entry.ask.id, "state": entry.state, **msgspec.to_builtins(entry)}

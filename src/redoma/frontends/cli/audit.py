@@ -166,7 +166,7 @@ def _gist(record: Record) -> str:
 
 
 def _text(value: Any) -> str:
-    """On one line and harmless for a terminal, whatever was recorded."""
+    """A recorded value on one line, harmless for a terminal."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
@@ -380,7 +380,7 @@ def _plotted(found: Overview) -> Iterator[str]:
 
 
 def _histogram(durations: list[int], edges: tuple[float, ...]) -> list[tuple[str, int]]:
-    """From the first bar that is not empty to the last."""
+    """Names and counts of the bars, from the first that is not empty to the last."""
     names = [*(f"≤ {seconds(edge)}" for edge in edges), f"> {seconds(edges[-1])}"]
     taken = [at for at, count in enumerate(durations) if count]
     return list(islice(zip(names, durations, strict=True), taken[0], taken[-1] + 1)) if taken else []

@@ -47,7 +47,7 @@ def name(path: str) -> str:
 
 
 def tree(effect: Effect) -> Iterator[str]:
-    """The changes below their directories, one to a line."""
+    """Yield the changes as a tree: one to a line, below their directories."""
     above: list[str] = []
     for change in sorted(effect.changes, key=lambda change: change.path.split("/")):
         *directories, last = change.path.split("/")
@@ -105,7 +105,7 @@ def diff_lines(effect: Effect) -> Iterator[str]:
 
 
 def show_diffs(effect: Effect) -> None:
-    """What doesn't fit on a screen goes to the user's pager, if there is a terminal."""
+    """Print all diffs; through the user's pager if they don't fit on the terminal."""
     lines = list(diff_lines(effect))
     if len(lines) > shutil.get_terminal_size().lines - 4:
         click.echo_via_pager(lines)

@@ -88,7 +88,7 @@ def check(
     return EXIT[places[-1].decision]
 
 
-def _shape(places: list[Verdict]) -> dict[str, Any]:
+def _shape(places: list[PlaceVerdict]) -> dict[str, Any]:
     """As JSON: the verdict that counts, and with several places each of them under its name."""
     from redoma.frontends.shapes import verdict_json
 
@@ -96,7 +96,7 @@ def _shape(places: list[Verdict]) -> dict[str, Any]:
     return {**shapes[places[-1].where], **(shapes if len(shapes) > 1 else {})}
 
 
-def _lines(places: list[Verdict], *, guessed: bool) -> Iterator[str]:
+def _lines(places: list[PlaceVerdict], *, guessed: bool) -> Iterator[str]:
     """For people: each finding, the decision, the level with its reasons, and the backend."""
     from redoma.output.capture import sanitise
 
@@ -124,7 +124,7 @@ def _lines(places: list[Verdict], *, guessed: bool) -> Iterator[str]:
 
 
 def must_parse(request: Request) -> None:
-    """Raises `InvalidRequest` for Python that does not parse: it must not be told that it may run."""
+    """Raise `InvalidRequest` for Python that does not parse: `check` must not say that it may run."""
     if request.language != "python":
         return
     from redoma.policy import python
@@ -142,7 +142,7 @@ def must_parse(request: Request) -> None:
 
 
 def _must_be_meant_as_python(code: str) -> None:
-    """Raises `InvalidRequest` for what parses as Python and only fails as such: `rm -rf` is a subtraction."""
+    """Raise `InvalidRequest` for code that parses as Python but can only fail: `rm -rf` is a subtraction."""
     if undefined := undefined_name(code):
         raise InvalidRequest(
             "as Python this only fails",
@@ -151,7 +151,7 @@ def _must_be_meant_as_python(code: str) -> None:
         )
 
 
-class Verdict(NamedTuple):
+class PlaceVerdict(NamedTuple):
     """What policy says of a request in one place."""
 
     where: str
@@ -174,7 +174,7 @@ class Verdict(NamedTuple):
 
 def verdicts(
     config: Config, what: dict[str, Any], backend: str | None, seconds: float | None, pack: str | None
-) -> list[Verdict]:
+) -> list[PlaceVerdict]:
     """Judge `what` on the backend that was named, else in a cell and on the host. The last verdict is what counts."""
     from redoma.pipeline.executor import Asked, AsyncExecutor
     from redoma.pipeline.intake import build
@@ -187,11 +187,11 @@ def verdicts(
         request = build(config, executor.backends, {"backend": name, "limits": limits}, **what)
         evaluation = executor.check(request, pack)
         level = level_of(request, evaluation)
-        found.append(Verdict(where, request, evaluation, level, executor.place(Asked(request))))
+        found.append(PlaceVerdict(where, request, evaluation, level, executor.place(Asked(request))))
     return found
 
 
-def side_by_side(places: Sequence[Verdict]) -> Iterator[tuple[Finding, list[Decision], dict[str, str]]]:
+def side_by_side(places: Sequence[PlaceVerdict]) -> Iterator[tuple[Finding, list[Decision], dict[str, str]]]:
     """Yield each finding with its decision in each place, and for places where it is out of reach, why.
 
     Places may differ in what is found: on the host a command works in a directory.
@@ -206,7 +206,7 @@ def side_by_side(places: Sequence[Verdict]) -> Iterator[tuple[Finding, list[Deci
         yield list(there.values())[-1], decisions, reasons
 
 
-def heads(places: Sequence[Verdict]) -> str:
+def heads(places: Sequence[PlaceVerdict]) -> str:
     """The titles of the columns; empty if there is only one place."""
     return "  ".join(f"{place.where:6}" for place in places) if len(places) > 1 else ""
 

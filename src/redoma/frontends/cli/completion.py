@@ -19,7 +19,7 @@ _MAX_RECORDS = 500
 
 
 def files(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files, by the shell itself."""
+    """Complete files; the shell does it."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -64,7 +64,7 @@ def entries(state: State) -> Iterable[str]:
 
 @_names
 def runs(state: State) -> Iterable[tuple[str, str]]:
-    """Of the newest runs on record, with what they ran."""
+    """The newest runs on record, with their code."""
     from .emit import shown
     from .options import audit_log
 

@@ -71,7 +71,7 @@ def _examine(backend: Any, facts: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def _facts(backend: Any) -> list[dict[str, str]]:
-    """What a backend can tell about the host, if it looks at one at all: the jail needs much of the kernel."""
+    """What a backend says of the host; empty for one that does not look. The jail needs much of the kernel."""
     import msgspec
 
     return [msgspec.to_builtins(fact) for fact in backend.facts()] if hasattr(backend, "facts") else []

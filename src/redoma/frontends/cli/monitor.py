@@ -280,10 +280,10 @@ def _ticks(interval: float, rounds: int | None) -> Iterator[None]:
 
 def _changes(before: Round | None, found: Round) -> Iterator[str]:
     """Yield what is new in a round, each line with its time."""
-    from redoma.monitor.report import moment
+    from redoma.monitor.report import utc_time
 
     stood = {verdict.check: verdict.state for verdict in before.verdicts} if before else {}
-    when = moment(found.time, "%Y-%m-%dT%H:%M:%SZ")
+    when = utc_time(found.time, "%Y-%m-%dT%H:%M:%SZ")
     if before is None:
         counts = f"{len(found.verdicts)} checks, {found.state.word}"
         yield f"{when} {one_line(found.host)}: {counts}"
@@ -314,12 +314,12 @@ def view(found: Round, history: History | None, interval: float) -> RenderableTy
     """A round as the live view shows it: verdicts, recent curves, and when the next round is."""
     from rich.text import Text
 
-    from redoma.monitor.report import moment
+    from redoma.monitor.report import utc_time
 
     size = shutil.get_terminal_size()
     sparks = ["", *_sparks(found, history, size.columns)]
     lines = [*round_lines(found), *sparks]
-    foot = click.style(f"{moment(found.time)}, every {interval:g} s. Ctrl-C ends it.", dim=True)
+    foot = click.style(f"{utc_time(found.time)}, every {interval:g} s. Ctrl-C ends it.", dim=True)
     room = max(1, size.lines - 2)
     if len(lines) > room:
         lines = [*round_lines(found, brief=True), *sparks]
@@ -365,7 +365,7 @@ def spark(values: list[float], top: float | None) -> str:
 def history(state: State, check: str | None, file: Path | None, since: float) -> None:
     """Show how checks stood, and what was done: of all of them, or of one CHECK."""
     from redoma.monitor.model import worded
-    from redoma.monitor.report import lasting, moment
+    from redoma.monitor.report import duration, utc_time
 
     remembered = history_of(state, plan_of(state, file))
     begin = time.time() - since
@@ -375,13 +375,13 @@ def history(state: State, check: str | None, file: Path | None, since: float) ->
         print_json({"spells": list(map(worded, spells)), "deeds": list(map(worded, deeds))})
         return
     rows = [
-        (each.since, each.state.word, each.check, lasting(each.until - each.since), each.message) for each in spells
+        (each.since, each.state.word, each.check, duration(each.until - each.since), each.message) for each in spells
     ]
     rows += [(each.time, each.kind, each.check, each.name, each.text) for each in deeds]
     if not rows:
         click.echo("nothing is remembered" + (f" of {check!a}" if check else "") + " for that time", err=True)
         return
-    table((moment(at), *map(one_line, cells)) for at, *cells in sorted(rows))
+    table((utc_time(at), *map(one_line, cells)) for at, *cells in sorted(rows))
 
 
 # --- what these commands share ---

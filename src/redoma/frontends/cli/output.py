@@ -93,7 +93,7 @@ def _span(span: str | None, size: int) -> tuple[int, int]:
 
 
 def _print(kept: Kept, start: int, stop: int) -> None:
-    """Piece by piece. What a range cuts in half is no character any more, and shown as a sign for one."""
+    """Print bytes `start` to `stop`, piece by piece. A character that the range cuts in half becomes U+FFFD."""
     import codecs
 
     decoder = codecs.getincrementaldecoder("utf-8")("replace")

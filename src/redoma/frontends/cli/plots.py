@@ -22,14 +22,14 @@ def width() -> int:
 
 
 def _fine() -> bool:
-    """Whether parts of a block can be shown."""
+    """Whether the terminal can show parts of a block, or ASCII alone."""
     return "utf" in (getattr(sys.stdout, "encoding", None) or "ascii").lower()
 
 
 def bars(
     counts: Mapping[str, int] | Sequence[tuple[str, int]], *, max_rows: int = 12, colour: str = "cyan"
 ) -> Iterator[str]:
-    """One bar a line, with its name before it and its number behind it; what is beyond `max_rows` is summed up."""
+    """Yield one bar a line, between its name and its number; what is beyond `max_rows` is summed up."""
     rows = [*(counts.items() if isinstance(counts, Mapping) else counts)]
     if len(rows) > max_rows:
         rows, rest = rows[: max_rows - 1], rows[max_rows - 1 :]
@@ -53,7 +53,7 @@ def _bar(share: float, room: int) -> str:
 
 
 def columns_over_time(counts: Sequence[tuple[str, int]], *, height: int = 6, colour: str = "cyan") -> Iterator[str]:
-    """Columns side by side, from the first name to the last; neighbours share one where there is no room for each."""
+    """Yield a row of columns, from the first name to the last; neighbours share one if there is no room for each."""
     if not counts:
         return
     room = width() - len(f"{sum(count for _, count in counts):,}") - 5

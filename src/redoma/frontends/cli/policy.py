@@ -15,7 +15,7 @@ import msgspec
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Decision, Finding, Language
 
-from .check import COLOURS, EXIT, Verdict, must_parse, place_option, seconds_option, verdicts
+from .check import COLOURS, EXIT, PlaceVerdict, must_parse, place_option, seconds_option, verdicts
 from .completion import files, packs
 from .emit import counted, emit, json_option, print_json, progress, shown, wants_json
 from .options import CommandGroup, State, TakesCommand, audit_log, given_command, since_option
@@ -103,7 +103,7 @@ def explain(
     return EXIT[there.decision]
 
 
-def _plain(place: Verdict) -> dict[str, Any]:
+def _plain(place: PlaceVerdict) -> dict[str, Any]:
     rules = list(dict.fromkeys(finding.rule for finding in place.evaluation.deciding))
     return {"decision": place.decision.value, "by": rules, "level": place.level.level, "backend": place.backend}
 
@@ -311,7 +311,7 @@ def _ruled(rules: tuple[str, ...]) -> str:
 # --- an explanation, for people ---
 
 
-def _lines(explanation: Explanation, places: list[Verdict]) -> Iterator[str]:
+def _lines(explanation: Explanation, places: list[PlaceVerdict]) -> Iterator[str]:
     evaluation, request = explanation.evaluation, places[-1].request
     count = len(explanation.seen)
     yield _head("Facts", f"{count} in this {_NAMES[request.language]}, looked at by {explanation.rules} rules")
