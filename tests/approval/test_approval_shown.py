@@ -12,7 +12,7 @@ from approval_stage import case_of
 from redoma.approval import Ask, describe
 from redoma.approval.ask import stored
 from redoma.approval.webhook import summary
-from redoma.frontends.cli.common import shown
+from redoma.frontends.cli.emit import shown
 from redoma.lib.sanitise import visible
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

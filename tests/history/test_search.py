@@ -270,5 +270,5 @@ def test_bars_are_in_proportion_and_nothing_that_is_there_is_invisible(
     lines = [click.unstyle(line) for line in plots.columns_over_time([("x", 1), ("y", 1000)])]
     assert lines[5].rpartition("┤" if encoding == "utf-8" else "|")[2].strip()[0] in "▁#"
     "".join(lines).encode(encoding)
-    rows = list(plots.bars({str(number): 1 for number in range(30)}, most=5))
+    rows = list(plots.bars({str(number): 1 for number in range(30)}, max_rows=5))
     assert rows[-1].split()[:2] == ["26", "others"]

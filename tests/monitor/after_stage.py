@@ -8,7 +8,7 @@ from typing import Any
 
 from redoma import Config
 from redoma.config import ApprovalConfig, AuditConfig, NativeEntry
-from redoma.monitor.after import After
+from redoma.monitor.actions import Actions
 from redoma.monitor.history import NAME, History
 from redoma.monitor.model import Check, Notifier, Plan, Remedy, Round, State, Verdict
 from redoma.pipeline.executor import AsyncExecutor
@@ -42,9 +42,9 @@ class Place:
         )
         self.history = History(state / NAME)
 
-    def after(self, *checks: Check, notify: Mapping[str, Notifier] | None = None) -> After:
+    def after(self, *checks: Check, notify: Mapping[str, Notifier] | None = None) -> Actions:
         plan = Plan(checks=checks or (Check(name="disk", rule="True"),), notify=dict(notify or {}))
-        return After(plan, AsyncExecutor(self.config, backends=self._backends()), self.history)
+        return Actions(plan, AsyncExecutor(self.config, backends=self._backends()), self.history)
 
     def _backends(self) -> list[Any]:
         from redoma.backends.native.backend import NativeBackend

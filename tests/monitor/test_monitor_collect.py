@@ -17,14 +17,13 @@ from monitor_stage import executor as executor
 
 from redoma.monitor import collect as collecting
 from redoma.monitor import machine
-from redoma.monitor.aside import Aside, Late
-from redoma.monitor.collect import collect
+from redoma.monitor.collect import BoundedCalls, TimedOut, collect
 from redoma.monitor.model import CommandProbe, Facts, FileProbe, HttpProbe, Probe, TcpProbe
 from redoma.pipeline.sync import Executor
 
 
-def found(executor: Executor, probe: Probe, aside: Aside | None = None) -> tuple[Any, str]:
-    facts, problems = executor.wait(collect({"it": probe}, executor.core, aside or Aside()))
+def found(executor: Executor, probe: Probe, calls: BoundedCalls | None = None) -> tuple[Any, str]:
+    facts, problems = executor.wait(collect({"it": probe}, executor.core, calls or BoundedCalls()))
     return facts["it"], problems.get("it", "")
 
 
@@ -56,7 +55,7 @@ def says(text: str, status: str = "200 OK", more: str = "") -> Callable[[socket.
 
 
 def test_the_machine_tells_all_of_itself(executor: Executor) -> None:
-    facts, problems = executor.wait(collect({}, executor.core, Aside()))
+    facts, problems = executor.wait(collect({}, executor.core, BoundedCalls()))
     assert facts.keys() == set(machine.ALWAYS)
     assert problems == {}
     assert facts["memory"]["total"] > 0
@@ -116,10 +115,10 @@ def test_a_file_system_that_never_answers_costs_only_itself(
     monkeypatch.setattr(machine, "stored", lambda: [machine.Mount("/", "/dev/vda", "ext4", False), gone])
     monkeypatch.setattr(os, "statvfs", statvfs)
     monkeypatch.setattr(collecting, "_MOUNT_SECONDS", 0.2)
-    aside = Aside()
+    calls = BoundedCalls()
     try:
-        facts, problems = executor.wait(collect({}, executor.core, aside))
-        again, _ = executor.wait(collect({}, executor.core, aside))
+        facts, problems = executor.wait(collect({}, executor.core, calls))
+        again, _ = executor.wait(collect({}, executor.core, calls))
         assert sum(thread.name == "redoma-monitor-mount /proc" for thread in threading.enumerate()) == 1
     finally:
         answered.set()
@@ -141,7 +140,7 @@ def test_a_file_system_that_is_not_ours_to_look_at_is_no_failure(
 
     monkeypatch.setattr(machine, "stored", lambda: [machine.Mount("/private", "/dev/vdb", "ext4", False)])
     monkeypatch.setattr(machine, "space", refuse)
-    facts, problems = executor.wait(collect({}, executor.core, Aside()))
+    facts, problems = executor.wait(collect({}, executor.core, BoundedCalls()))
     assert (problems, facts["disk"]) == ({}, [])
     assert (facts["mounts"][0]["answers"], facts["mounts"][0]["error"]) == (True, "/private")
 
@@ -151,7 +150,7 @@ def test_one_fact_that_fails_is_told_and_leaves_the_others(executor: Executor, m
         raise OSError(5, "Input/output error\x1b[31m")
 
     monkeypatch.setitem(machine.FACTS, "load", broken)
-    facts, problems = executor.wait(collect({}, executor.core, Aside()))
+    facts, problems = executor.wait(collect({}, executor.core, BoundedCalls()))
     assert facts["load"] is None
     assert facts["memory"]
     assert problems == {"load": "[Errno 5] Input/output error"}
@@ -163,15 +162,15 @@ def test_what_work_itself_raises_is_not_taken_for_being_late() -> None:
 
     async def both() -> None:
         with pytest.raises(TimeoutError, match="of its own"):
-            await Aside().run("it", slow, 5)
-        with pytest.raises(Late, match=r"within 0\.1 s"):
-            await Aside().run("it", lambda: time.sleep(0.5), 0.1)
+            await BoundedCalls().run("it", slow, 5)
+        with pytest.raises(TimedOut, match=r"within 0\.1 s"):
+            await BoundedCalls().run("it", lambda: time.sleep(0.5), 0.1)
 
     asyncio.run(both())
 
 
 async def test_what_ends_in_the_moment_its_time_is_over_has_ended() -> None:
-    waiting = asyncio.ensure_future(Aside().run("x", lambda: 7, 0.05))
+    waiting = asyncio.ensure_future(BoundedCalls().run("x", lambda: 7, 0.05))
     await asyncio.sleep(0)  # it has begun
     time.sleep(0.1)  # noqa: ASYNC251 - a loop that is held up finds both, the answer and that it is late
     assert await waiting == 7
@@ -273,10 +272,10 @@ def _until_gone(answer: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.0 200 OK\r\n\r\n", b""])
 def test_a_server_that_drips_is_given_up_and_hung_up_on(executor: Executor, head: bytes) -> None:
-    aside = Aside()
+    calls = BoundedCalls()
     with server(drip(head)) as (url, _):
-        facts, _ = found(executor, HttpProbe(url=url, timeout=0.3), aside)
-        for thread in aside._hanging.values():
+        facts, _ = found(executor, HttpProbe(url=url, timeout=0.3), calls)
+        for thread in calls._hanging.values():
             thread.join(5)  # which would have gone on for ever
             assert not thread.is_alive()
     assert not facts["ok"]
@@ -347,9 +346,9 @@ def test_a_command_that_hangs_is_ended(executor: Executor) -> None:
 def test_facts_too_large_to_carry_are_left_out(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(machine.FACTS, "load", lambda: "x" * (1 << 20))
     facts: Facts
-    facts, problems = executor.wait(collect({}, executor.core, Aside()))
+    facts, problems = executor.wait(collect({}, executor.core, BoundedCalls()))
     assert facts["load"] is None
     assert problems == {"load": "it is too large"}
     monkeypatch.setitem(machine.FACTS, "load", lambda: "\udcff")
-    facts, problems = executor.wait(collect({}, executor.core, Aside()))
+    facts, problems = executor.wait(collect({}, executor.core, BoundedCalls()))
     assert "it is no plain data" in problems["load"]

@@ -10,8 +10,7 @@ import pytest
 
 from redoma import Config
 from redoma.config import AuditConfig, Entry, InvalidFile, NativeEntry
-from redoma.monitor.defaults import CHECKS
-from redoma.monitor.file import load, reaches, trust
+from redoma.monitor.file import load, reaches, ready_made_checks, trust
 from redoma.monitor.model import CommandNotifier, CommandProbe, FileProbe, HttpProbe, TcpProbe, WebhookNotifier
 
 FULL = """\
@@ -62,7 +61,7 @@ def test_everything_that_is_said_is_in_the_plan(config: Config, tmp_path: Path) 
         "log": CommandNotifier(run="ops:shell", command="logger -t redoma"),
     }
     checks = {check.name: check for check in plan.checks}
-    assert checks.keys() == {"root_disk", *(check.name for check in CHECKS)}
+    assert checks.keys() == {"root_disk", *(check.name for check in ready_made_checks())}
     assert checks["memory"].message == "half of it"
     root = checks["root_disk"]
     assert (root.lasting, root.severity, root.notify) == (300.0, "critical", ("ops",))
@@ -111,7 +110,7 @@ def test_every_mistake_is_told_with_its_place(config: Config, tmp_path: Path, te
 
 def test_without_any_file_there_are_the_ready_made_checks(config: Config, tmp_path: Path) -> None:
     plan = load(None, config, cwd=tmp_path)
-    assert plan.checks == CHECKS
+    assert plan.checks == ready_made_checks()
     assert plan.source == ""
 
 
@@ -131,7 +130,7 @@ def test_a_file_that_others_can_write_is_refused(config: Config, tmp_path: Path)
     with pytest.raises(InvalidFile, match="other users can change it"):
         load(file, config, cwd=tmp_path)
     found = load(None, config, cwd=tmp_path)
-    assert found.checks == CHECKS
+    assert found.checks == ready_made_checks()
     assert "has no effect, because anybody can change it" in found.notices[0]
 
 
@@ -153,7 +152,7 @@ def test_a_file_that_was_only_found_reaches_nothing_until_exactly_it_is_trusted(
     file = tmp_path / "monitor.yaml"
     file.write_text(text)
     plan = load(None, config, cwd=tmp_path)
-    assert (plan.collect, plan.notify, plan.checks) == ({}, {}, CHECKS)
+    assert (plan.collect, plan.notify, plan.checks) == ({}, {}, ready_made_checks())
     assert does in plan.notices[0]
     source, shown = reaches(file, config)
     assert shown == [does]
@@ -186,7 +185,7 @@ def test_a_file_of_another_user_is_not_used_and_stops_nobody(config: Config, tmp
     file.write_text("{broken")
     os.chown(file, 65534, 65534)
     plan = load(None, config, cwd=tmp_path)
-    assert plan.checks == CHECKS
+    assert plan.checks == ready_made_checks()
     assert "it belongs to the user" in plan.notices[0]
 
 
@@ -196,9 +195,9 @@ def test_a_file_of_another_user_counts_once_its_content_is_trusted(config: Confi
     file.write_text("checks: [{name: theirs, rule: 'True'}]")
     os.chown(file, 65534, 65534)
     env = {"HOME": str(tmp_path), "REDOMA_STATE_DIR": str(tmp_path / "state")}
-    assert load(None, config, cwd=tmp_path, env=env).checks == CHECKS
+    assert load(None, config, cwd=tmp_path, env=env).checks == ready_made_checks()
     trust(reaches(file, config, env=env)[0], env=env)
     assert "theirs" in [check.name for check in load(None, config, cwd=tmp_path, env=env).checks]
     with file.open("a") as stream:
         stream.write("\n")
-    assert load(None, config, cwd=tmp_path, env=env).checks == CHECKS
+    assert load(None, config, cwd=tmp_path, env=env).checks == ready_made_checks()

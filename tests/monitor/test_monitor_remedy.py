@@ -13,7 +13,7 @@ from redoma.approval import Book
 from redoma.audit import AuditLog
 from redoma.config import NativeEntry
 from redoma.lib.sqlite import NAME, Store
-from redoma.monitor import remedy as remedy_module
+from redoma.monitor import actions
 from redoma.monitor.model import Check, CommandProbe, Plan, Remedy, Round, State
 from redoma.monitor.report import render
 from redoma.monitor.service import Monitor
@@ -103,7 +103,7 @@ async def test_a_kill_in_the_middle_does_not_make_it_run_again_at_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(remedy_module, "_run", killed)
+        patch.setattr(actions, "_run_remedy", killed)
         with pytest.raises(KeyboardInterrupt):
             await mend(listed, HARMLESS)
     assert "nothing is known of its end" in listed.history.deeds(0)[0].text

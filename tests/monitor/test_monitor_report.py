@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import html
 import html.parser
 import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, found
 
-from redoma.lib.errors import InvalidRequest
+from redoma.lib.errors import InvalidRequest, RedomaError
+from redoma.monitor import report
 from redoma.monitor.history import History
 from redoma.monitor.model import Check, Deed, Round, Verdict
-from redoma.monitor.report import kind_of, render
-from redoma.monitor.report import markup as markup_module
-from redoma.monitor.report.story import amount, lasting
-from redoma.monitor.report.style import STYLE
-from redoma.monitor.report.text import safe
+from redoma.monitor.report import amount, duration, environment, kind_of, render, safe, style
 
 HOSTILE = (
     "<script>document.title='owned'</script>",
@@ -100,7 +99,8 @@ def test_whatever_is_said_in_a_page_is_text(history: History) -> None:
 
 
 def test_the_attack_succeeds_where_nothing_is_escaped(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(markup_module, "text", lambda content: content)
+    without = environment().overlay(autoescape=False)
+    monkeypatch.setattr(report, "environment", lambda: without)
     assert {"script", "img", "a"} <= set(attacked(Page(render(hostile(), history, "html", CHECKS))))
 
 
@@ -115,7 +115,7 @@ def test_a_page_allows_neither_scripts_nor_anything_from_elsewhere(history: Hist
     text = render(hostile(), history, "html", CHECKS)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy is not None
-    assert policy[1].startswith("default-src &#x27;none&#x27;; style-src &#x27;sha256-")
+    assert html.unescape(policy[1]).startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy[1]
     # Before anything that was said by anybody.
     assert text.index("Content-Security-Policy") < text.index("<title>")
@@ -134,7 +134,8 @@ def test_a_real_browser_shows_the_page_and_runs_nothing_of_it(
     """Also where an escape was forgotten: then the page's own policy keeps it from running."""
     pages = {"escaped": render(hostile(), history, "html", CHECKS)}
     with monkeypatch.context() as patch:
-        patch.setattr(markup_module, "text", lambda content: content.encode("utf-8", "replace").decode())
+        without = environment().overlay(autoescape=False)
+        patch.setattr(report, "environment", lambda: without)
         pages["forgotten"] = render(hostile(), history, "html", CHECKS)
     # That a script would have run, and would be seen: without the policy it does.
     pages["unprotected"] = pages["forgotten"].replace("Content-Security-Policy", "nothing", 1)
@@ -182,7 +183,7 @@ def test_every_text_has_the_contrast_that_people_need(scheme: int) -> None:
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     colours = dict(
-        re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", STYLE.split("@media (prefers-color-scheme: dark)")[scheme])
+        re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", style().split("@media (prefers-color-scheme: dark)")[scheme])
     )
     states = ("ok", "warning", "critical", "unknown")
     pairs = [(state, f"{state}-wash") for state in states] + [(state, "card") for state in states]
@@ -265,4 +266,13 @@ def test_a_file_of_another_kind_is_refused(name: str) -> None:
 def test_numbers_and_times_are_written_as_people_do() -> None:
     assert [amount(value, "%") for value in (100.0, 89.23, 0.256, 0.0)] == ["100 %", "89.2 %", "0.26 %", "0 %"]
     times = [0, 59, 60, 3725, 86400, 200_000]
-    assert [lasting(seconds) for seconds in times] == ["0 s", "59 s", "1 min", "1 h 2 min", "24 h", "2 d 7 h"]
+    assert [duration(seconds) for seconds in times] == ["0 s", "59 s", "1 min", "1 h 2 min", "24 h", "2 d 7 h"]
+
+
+def test_without_jinja2_only_the_page_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    environment.cache_clear()
+    with pytest.raises(RedomaError, match=r"Jinja2 is not installed.*redoma\[monitor\]"):
+        render(found(OK), None, "html")
+    assert render(found(OK), None, "md")
+    assert render(found(OK), None, "json")

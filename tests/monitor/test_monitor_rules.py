@@ -13,7 +13,7 @@ from monitor_stage import executor as executor
 from redoma.config import PolicyConfig
 from redoma.models import Decision
 from redoma.monitor import rules
-from redoma.monitor.defaults import CHECKS
+from redoma.monitor.file import ready_made_checks
 from redoma.monitor.model import Check, Facts, FileProbe, Plan, State, Verdict
 from redoma.monitor.service import Monitor
 from redoma.pipeline.executor import AsyncExecutor
@@ -177,7 +177,7 @@ def test_a_rule_whose_fact_is_missing_says_which(executor: Executor, tmp_path: P
 
 
 def test_the_ready_made_checks_can_all_be_judged_here(executor: Executor) -> None:
-    found = executor.wait(Monitor(Plan(checks=CHECKS), executor.core).round())
+    found = executor.wait(Monitor(Plan(checks=ready_made_checks()), executor.core).round())
     assert [(v.check, v.message) for v in found.verdicts if v.state is State.UNKNOWN] == []
     assert found.problems == {}
     assert {v.sandbox for v in found.verdicts} == {"monty"}
@@ -211,14 +211,14 @@ EXPECTED = {
 
 
 def test_each_ready_made_check_finds_what_it_is_for(executor: Executor) -> None:
-    found = {c.name: executor.wait(rules.evaluate(c, SICK, executor.core)).verdict for c in CHECKS}
+    found = {c.name: executor.wait(rules.evaluate(c, SICK, executor.core)).verdict for c in ready_made_checks()}
     assert {name: (v.state, v.message) for name, v in found.items()} == EXPECTED
 
 
 def test_only_some_checks_can_be_asked_for_and_a_wrong_name_is_told(executor: Executor, tmp_path: Path) -> None:
     from redoma.lib.errors import InvalidRequest
 
-    found = executor.wait(Monitor(Plan(checks=CHECKS), executor.core, only=["clock"]).round())
+    found = executor.wait(Monitor(Plan(checks=ready_made_checks()), executor.core, only=["clock"]).round())
     assert [v.check for v in found.verdicts] == ["clock"]
     with pytest.raises(InvalidRequest, match="did you mean 'clock'"):
-        Monitor(Plan(checks=CHECKS), executor.core, only=["clok"])
+        Monitor(Plan(checks=ready_made_checks()), executor.core, only=["clok"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, found
 
+from redoma.monitor.history import settle
 from redoma.monitor.model import Check, Held, State
-from redoma.monitor.states import settle
 
 
 def play(lasting: float, *steps: tuple[float, State]) -> list[tuple[State, float]]:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 from after_stage import CRITICAL, NOON, found
+from rich.console import Console
 
-from redoma.frontends.cli import watching
-from redoma.frontends.cli.rounds import table
-from redoma.frontends.cli.watching import spark
+from redoma.frontends.cli import monitor as watching
+from redoma.frontends.cli.monitor import round_lines, spark, view
 from redoma.monitor.model import Deed
 
 PROGRAM = str(Path(sys.executable).with_name("redoma"))
@@ -160,9 +160,9 @@ def test_whatever_is_said_a_terminal_gets_text(live: bool, capsys: pytest.Captur
     seen = found(CRITICAL, message=bad, host=bad, problems={bad: bad}, deeds=(deed,), facts={"disk": [{"mount": bad}]})
     seen.facts["disk"][0]["percent"] = 3.0
     if live:
-        watching._draw(seen, None, 60.0)
+        Console(force_terminal=True, width=1000).print(view(seen, None, 60.0))
     else:
-        for line in [*watching._changes(None, seen), *table(seen), *table(seen, brief=True)]:
+        for line in [*watching._changes(None, seen), *round_lines(seen), *round_lines(seen, brief=True)]:
             print(line)
     shown = capsys.readouterr().out
     assert r"a\x1b[2J\x1b]52;c;eA==\x07\u202eb" in shown

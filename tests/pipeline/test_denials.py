@@ -31,7 +31,7 @@ from redoma import (
 from redoma.audit import AuditLog
 from redoma.backends.base import exceeded
 from redoma.config import DockerEntry, check, load
-from redoma.frontends.cli.runs import run as run_command
+from redoma.frontends.cli.run import run as run_command
 from redoma.pipeline import denial
 from redoma.pipeline.intake import Options, with_path
 from redoma.policy import Policy, evaluate

@@ -26,7 +26,7 @@ from redoma.backends.collect import collect, wanted
 from redoma.backends.jail import JailBackend
 from redoma.backends.monty.backend import MontyBackend
 from redoma.backends.native.backend import NativeBackend
-from redoma.frontends.cli.outputs import hidden_files, write_files
+from redoma.frontends.cli.result import hidden_files, write_files
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

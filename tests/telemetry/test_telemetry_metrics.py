@@ -89,8 +89,8 @@ async def test_no_label_has_a_value_that_a_request_has_chosen(config: Config) ->
 
 
 def test_a_metric_has_a_bounded_number_of_series_whatever_it_is_given() -> None:
-    counter = metrics.Counter("some", "thing", "one", "two", most=10)
-    histogram = metrics.Histogram("some", "time", "one", most=10)
+    counter = metrics.Counter("some", "thing", "one", "two", max_series=10)
+    histogram = metrics.Histogram("some", "time", "one", max_series=10)
     for number in range(1000):
         counter.add(f"{number}", "x")
         histogram.observe(number, f"{number}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from workspace_stage import Stage
 
-from redoma.frontends.cli.effects import diff_lines
+from redoma.frontends.cli.changes import diff_lines
 
 
 def test_a_diff_hides_nothing_of_what_is_applied(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""What a Lua script asks for, done: configured executors and their processes, each by the number it was given.
+"""Run Lua scripts, and do what they ask for: get configured executors, and start and drive processes on them.
 
-A script has nothing but these numbers, and they are its own: it can name no process of anybody else's. Every command
-goes the way of all others, through the entry's whitelist, the policy and the audit log.
+A script names executors and processes by numbers that are its own, so it can reach no process of anybody else. Every
+command takes the usual path, through the entry's whitelist, the policy and the audit log.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BACKENDS = ("auto", "jail", "native")
-_MOST_EXECUTORS, _MOST_PROCESSES = 16, 64  # open at one time
-_MOST_STARTED = 10_000  # commands of one script: each of them is written to the audit log
-_MOST_OF_ONE, _MOST_OF_ALL = 128 << 10, 16 << 20  # bytes of them, for the same reason
+_MAX_EXECUTORS, _MAX_PROCESSES = 16, 64  # open at one time
+_MAX_COMMANDS = 10_000  # commands of one script: each of them is written to the audit log
+_MAX_COMMAND_BYTES, _MAX_ALL_BYTES = 128 << 10, 16 << 20  # bytes of them, for the same reason
 _PIECE = 64 << 10  # characters of output that are passed on at one time
 
 
 class Scripts:
-    """Lua on an executor. Close it before the executor."""
+    """Runs Lua scripts on an executor. Close it before the executor."""
 
     def __init__(self, executor: AsyncExecutor) -> None:
         self._executor = executor
         self._cells: JailBackend | None = None
 
     def ask(self, source: str, argv: tuple[str, ...], options: Options) -> Asked:
-        """A script as a request like any other. `argv` is its name and its arguments."""
+        """Make a request of a script. `argv` is its name and its arguments. Raises `InvalidRequest` for a backend that
+        has no Lua."""
         executor, backend = self._executor, options.get("backend", "auto")
         if backend not in _BACKENDS:
             raise InvalidRequest(
@@ -62,7 +63,7 @@ class Scripts:
 
 
 class Broker:
-    """Serves one script. The policy that was asked for it is asked for its commands."""
+    """Answers the questions of one script. Its commands are judged by the policy that was asked for the script."""
 
     def __init__(self, executor: AsyncExecutor, policy: str | None = None) -> None:
         self._executor, self._policy = executor, policy
@@ -72,6 +73,7 @@ class Broker:
         self._started = self._asked = 0
 
     async def answer(self, question: lua.Question) -> lua.Answer:
+        """Do what a script asks for. Raises `RedomaError`, which the script gets as an error."""
         match question:
             case lua.Get():
                 return self._get(as_text(question.entry))
@@ -87,18 +89,18 @@ class Broker:
                 return await self._drive(question)
 
     def _get(self, entry: str) -> int:
-        if len(self._executors) >= _MOST_EXECUTORS:
-            raise _too_many("executors", _MOST_EXECUTORS, "release those that are done")
+        if len(self._executors) >= _MAX_EXECUTORS:
+            raise _too_many("executors", _MAX_EXECUTORS, "release those that are done")
         number = next(self._numbers)
         self._executors[number] = redoma.exec.aget(entry, self._executor)
         return number
 
     async def _exec(self, question: lua.Exec) -> int:
         executor = _find("executor", self._executors, question.executor)
-        if len(self._processes) >= _MOST_PROCESSES:
-            raise _too_many("processes", _MOST_PROCESSES, "close those that have ended")
-        if self._started >= _MOST_STARTED:
-            raise _too_many("commands", _MOST_STARTED, "run another script for the rest")
+        if len(self._processes) >= _MAX_PROCESSES:
+            raise _too_many("processes", _MAX_PROCESSES, "close those that have ended")
+        if self._started >= _MAX_COMMANDS:
+            raise _too_many("commands", _MAX_COMMANDS, "run another script for the rest")
         self._count(question)
         command = question.command
         options: dict[str, Any] = {"env": {as_text(name): as_text(value) for name, value in question.env.items()}}
@@ -111,17 +113,18 @@ class Broker:
         return number
 
     def _count(self, question: lua.Exec) -> None:
-        """Before anything else, since whatever becomes of it is written to the log."""
+        """Count a command before anything else, since it is written to the log whatever becomes of it. Raises
+        `InvalidRequest` for one too many or too long."""
         words = [question.command] if isinstance(question.command, str) else question.command
         size = sum(map(len, (*words, *question.env, *question.env.values(), question.work_dir or "")))
-        if size > _MOST_OF_ONE:
+        if size > _MAX_COMMAND_BYTES:
             raise InvalidRequest(
                 "the command is too long",
-                why=f"it has {size} bytes, its variables included, and may have {_MOST_OF_ONE}",
+                why=f"it has {size} bytes, its variables included, and may have {_MAX_COMMAND_BYTES}",
                 next="pass data as input, or in a file",
             )
-        if self._asked + size > _MOST_OF_ALL:
-            raise _too_many("commands", _MOST_OF_ALL, "run another script for the rest", " bytes of them")
+        if self._asked + size > _MAX_ALL_BYTES:
+            raise _too_many("commands", _MAX_ALL_BYTES, "run another script for the rest", " bytes of them")
         self._started += 1
         self._asked += size
 
@@ -163,7 +166,7 @@ class Broker:
         return _find("process", self._processes, number)[1]
 
     async def aclose(self) -> None:
-        """What a script has started ends with it."""
+        """End what the script has started."""
         while self._executors:
             _, executor = self._executors.popitem()
             await executor.release()  # it waits only for those that somebody still refers to
@@ -176,5 +179,5 @@ def _find(kind: str, held: dict[int, T], number: int) -> T:
     return held[number]
 
 
-def _too_many(what: str, most: int, hint: str, unit: str = "") -> InvalidRequest:
-    return InvalidRequest(f"there are too many {what}", why=f"a script may have {most}{unit}", next=hint)
+def _too_many(what: str, maximum: int, hint: str, unit: str = "") -> InvalidRequest:
+    return InvalidRequest(f"there are too many {what}", why=f"a script may have {maximum}{unit}", next=hint)

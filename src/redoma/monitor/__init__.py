@@ -1,8 +1,7 @@
 """Health checks: facts of this machine, judged by rules that run in a sandbox.
 
-    monitor.yaml ─▶ collect ─▶ rules, in the sandbox ─▶ states ─▶ history ─▶ table, report, notices, remedies
+    monitor.yaml ─▶ collect ─▶ rules, in the sandbox ─▶ history, states ─▶ table, report, notices, remedies
 
-A rule is somebody's code, so it is run like everybody's: on Monty, and in a cell where it needs more. What it is told
-are facts as plain data; what it answers is looked at as data. One that fails, hangs or eats memory is `unknown`, and
-the others don't notice.
+A rule is code that nobody has reviewed, so it runs in a sandbox: on Monty, or in a cell if it needs more. Facts go in
+as plain data, and its answer is read as data. A rule that fails, hangs or eats memory is `unknown` and harms no other.
 """

@@ -1,36 +1,57 @@
-"""All facts of one round: every collector at once, each bounded and failing alone."""
+"""Collect the facts of one round: every collector at once, each bounded in time and size, and failing alone.
+
+Collectors are the machine's own (`machine`), and the probes of a plan: a file, an HTTP or TCP endpoint, a listed
+command. Whatever is at the other end of a probe may be huge, slow, or no file at all.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import http.client
+import os
+import socket
+import stat
+import threading
 import time
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
+from ..lib.errors import RedomaError
 from ..lib.sanitise import sanitise
+from ..models import KiB
 from ..pipeline.executor import AsyncExecutor
+from ..redaction import Redactor, clean
 from . import machine
-from .aside import Aside, Late
-from .model import CommandProbe, Facts, Probe
-from .probes import probe
+from .model import CommandProbe, Facts, FileProbe, HttpProbe, Probe, TcpProbe
+
+T = TypeVar("T")
 
 _SECONDS = 5.0  # for a fact of the machine, which takes milliseconds
 _MOUNT_SECONDS = 2.0
-_MORE = 5.0  # beyond its own time: what a command needs to be started and ended
-_MOST_BYTES = 256 * 1024  # of one fact
-_LONGEST_PROBLEM = 300
+_FILE_SECONDS = 5.0
+_COMMAND_SECONDS = 5.0  # beyond its own time: what a command needs to be started and ended
+_MAX_FACT = 256 * 1024  # of one fact
+_MAX_PROBLEM = 300
+_MAX_BODY = 64 * KiB
+_MAX_TEXT = 4000  # characters of a body or an output that become a fact
+_MAX_LINES = 20
+_MAX_LINE = 300
 
 
-async def collect(probes: Mapping[str, Probe], executor: AsyncExecutor, aside: Aside) -> tuple[Facts, dict[str, str]]:
-    """Facts by name, and why some of them are None."""
+async def collect(
+    probes: Mapping[str, Probe], executor: AsyncExecutor, calls: BoundedCalls
+) -> tuple[Facts, dict[str, str]]:
+    """Return facts by name, and by name why some of them are None. Raises `RedomaError` without psutil."""
     machine.require()
-    jobs: dict[str, Awaitable[Any]] = {name: aside.run(name, work, _SECONDS) for name, work in machine.FACTS.items()}
-    jobs["mounts"] = _mounts(aside)
+    jobs: dict[str, Awaitable[Any]] = {name: calls.run(name, work, _SECONDS) for name, work in machine.FACTS.items()}
+    jobs["mounts"] = _mounts(calls)
     for name, given in probes.items():
-        work = probe(name, given, aside, executor)
-        jobs[name] = _within(given.timeout + _MORE, work) if isinstance(given, CommandProbe) else work
+        work = probe(name, given, calls, executor)
+        jobs[name] = _within(given.timeout + _COMMAND_SECONDS, work) if isinstance(given, CommandProbe) else work
     found = await asyncio.gather(*jobs.values(), return_exceptions=True)
     facts: Facts = {"now": time.time(), "host": machine.host()}
     problems: dict[str, str] = {}
@@ -40,7 +61,7 @@ async def collect(probes: Mapping[str, Probe], executor: AsyncExecutor, aside: A
         problem = str(fact) or type(fact).__name__ if isinstance(fact, Exception) else _unfit(fact)
         facts[name] = None if problem else fact
         if problem:
-            problems[name] = sanitise(problem)[:_LONGEST_PROBLEM]
+            problems[name] = sanitise(problem)[:_MAX_PROBLEM]
     mounts = facts["mounts"]
     facts["disk"] = mounts and [space for mount in mounts if (space := mount.pop("space")) is not None]
     if mounts is None:
@@ -49,27 +70,31 @@ async def collect(probes: Mapping[str, Probe], executor: AsyncExecutor, aside: A
 
 
 def _unfit(fact: Any) -> str:
-    """Why it can't be carried around as data; empty if it can."""
+    """Why a fact can't be kept as data; empty if it can."""
     try:
-        return "it is too large" if len(msgspec.json.encode(fact)) > _MOST_BYTES else ""
+        return "it is too large" if len(msgspec.json.encode(fact)) > _MAX_FACT else ""
     except (ValueError, TypeError) as error:  # a name of bytes that are no text
         return f"it is no plain data ({error})"
 
 
-async def _mounts(aside: Aside) -> list[dict[str, Any]]:
-    """One that doesn't answer, as one whose server is gone, says nothing of the others."""
-    mounts = await aside.run("mounts", machine.stored, _SECONDS)
+async def _mounts(calls: BoundedCalls) -> list[dict[str, Any]]:
+    """Look at each mount on its own: one whose server is gone must not hold up the others."""
+    mounts = await calls.run("mounts", machine.stored, _SECONDS)
 
     async def look(mount: machine.Mount) -> dict[str, Any]:
         space, answers, error = None, True, ""
         try:
-            space = await aside.run(f"mount {mount.path}", lambda: machine.space(mount), _MOUNT_SECONDS)
-        except (OSError, Late) as failure:
+            space = await calls.run(f"mount {mount.path}", lambda: machine.space(mount), _MOUNT_SECONDS)
+        except (OSError, TimedOut) as failure:
             # In a directory that is not ours to enter, or below another mount: not for us to look at, and no failure.
             answers, error = isinstance(failure, PermissionError | FileNotFoundError), sanitise(str(failure))
         return {
-            **{"mount": sanitise(mount.path), "kind": mount.kind, "broke": mount.broke},
-            **{"answers": answers, "error": error or None, "space": space},
+            "mount": sanitise(mount.path),
+            "kind": mount.kind,
+            "broke": mount.broke,
+            "answers": answers,
+            "error": error or None,
+            "space": space,
         }
 
     return list(await asyncio.gather(*map(look, mounts)))
@@ -80,4 +105,207 @@ async def _within(seconds: float, work: Awaitable[Any]) -> Any:
         async with asyncio.timeout(seconds):
             return await work
     except TimeoutError:
-        raise Late(f"it has not ended within {seconds:g} s") from None
+        raise TimedOut(f"it has not ended within {seconds:g} s") from None
+
+
+# --- work that may hang ---
+
+
+class TimedOut(Exception):
+    """A call has not returned in time."""
+
+
+class BoundedCalls:
+    """Calls that may hang: each on a thread of its own, and waited for no longer than it may take.
+
+    Nothing can interrupt a system call on a file system whose server is gone. So its thread is left alone: a daemon,
+    which holds up nobody's exit. While it hangs, no second one is started under the same name.
+    """
+
+    def __init__(self) -> None:
+        self._hanging: dict[str, threading.Thread] = {}
+
+    async def run(
+        self, name: str, work: Callable[[], T], seconds: float, *, stop: Callable[[], None] | None = None
+    ) -> T:
+        """Return or raise what `work` does; raise `TimedOut` after so many seconds. `stop` is called if it still runs
+        when nobody waits for it any more."""
+        if (hanging := self._hanging.get(name)) is not None:
+            if hanging.is_alive():
+                raise TimedOut("it still hangs from an earlier round")
+            del self._hanging[name]
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def settle(failure: BaseException | None, value: Any) -> None:
+            if not done.done():
+                done.set_exception(failure) if failure is not None else done.set_result(value)
+
+        def body() -> None:
+            failure, value = None, None
+            try:
+                value = work()
+            except Exception as error:
+                failure = error
+            with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+                loop.call_soon_threadsafe(settle, failure, value)
+
+        thread = threading.Thread(target=body, name=f"redoma-monitor-{name}", daemon=True)
+        thread.start()
+        try:
+            async with asyncio.timeout(seconds):
+                return await done
+        except TimeoutError:
+            if not done.cancelled():  # it raised that itself, or came to its end in the very moment
+                return done.result()
+            self._hanging[name] = thread
+            raise TimedOut(f"it has not answered within {seconds:g} s") from None
+        finally:
+            if stop is not None and thread.is_alive():
+                stop()
+
+
+# --- probes ---
+
+
+async def probe(name: str, given: Probe, calls: BoundedCalls, executor: AsyncExecutor) -> dict[str, Any]:
+    """The facts of one probe. Raises what went wrong in collecting them; that something is down is a fact."""
+    match given:
+        case FileProbe():
+            return await calls.run(name, lambda: _file(given), _FILE_SECONDS)
+        case TcpProbe():
+            return await _tcp(name, given, calls)
+        case HttpProbe():
+            return await _http(name, given, calls)
+        case CommandProbe():
+            return await _command(name, given, executor)
+
+
+def text_of(raw: bytes | str, max_length: int = _MAX_TEXT) -> str:
+    """Foreign text as a fact: harmless to a terminal, without secrets, and bounded."""
+    return clean(raw if isinstance(raw, str) else raw.decode("utf-8", "replace"), Redactor())[0][:max_length]
+
+
+def search(pattern: str) -> Any:
+    """Compile an RE2 pattern with bounded memory. Raises `re2.error`."""
+    import re2
+
+    options = re2.Options()
+    options.max_mem, options.log_errors = 1 << 20, False
+    return re2.compile(pattern, options)
+
+
+def _file(given: FileProbe) -> dict[str, Any]:
+    facts: dict[str, Any] = {"exists": False, "size": 0, "age": None, "matches": 0, "lines": []}
+    try:
+        # O_NONBLOCK: opening a FIFO that nobody writes to would otherwise wait for ever.
+        fd = os.open(given.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return facts
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise RedomaError(f"{given.path} can't be read", why="it is not a regular file")
+        facts |= {"exists": True, "size": info.st_size, "age": round(max(0.0, time.time() - info.st_mtime), 1)}
+        if given.pattern is not None:
+            facts |= _lines(_tail(fd, info.st_size, given.tail), given.pattern)
+    finally:
+        os.close(fd)
+    return facts
+
+
+def _tail(fd: int, size: int, max_bytes: int) -> bytes:
+    """The last bytes of a file, from the beginning of a line unless a single line is longer. Files in /proc say that
+    their size is 0."""
+    start, data = max(0, size - max_bytes), b""
+    while len(data) < max_bytes and (piece := os.pread(fd, max_bytes - len(data), start + len(data))):
+        data += piece
+    rest = data.partition(b"\n")[2] if start else b""
+    return rest or data
+
+
+def _lines(data: bytes, pattern: str) -> dict[str, Any]:
+    found = search(pattern)
+    lines = [line for line in data.decode("utf-8", "replace").splitlines() if found.search(line)]
+    return {"matches": len(lines), "lines": [text_of(line, _MAX_LINE) for line in lines[-_MAX_LINES:]]}
+
+
+async def _tcp(name: str, given: TcpProbe, calls: BoundedCalls) -> dict[str, Any]:
+    def connect() -> None:
+        socket.create_connection((given.host, given.port), timeout=given.timeout).close()
+
+    start, error = time.monotonic(), ""
+    try:
+        await calls.run(name, connect, given.timeout)
+    except (OSError, TimedOut, ValueError) as failure:
+        error = text_of(_why(failure), _MAX_LINE)
+    return {"open": not error, "seconds": round(time.monotonic() - start, 4), "error": error or None}
+
+
+async def _http(name: str, given: HttpProbe, calls: BoundedCalls) -> dict[str, Any]:
+    url = urlsplit(given.url)
+    make = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = make(url.hostname or "", url.port, timeout=given.timeout)
+    facts: dict[str, Any] = {"ok": False, "status": None, "size": 0, "body": "", "error": None}
+
+    sockets: list[socket.socket] = []
+
+    def fetch() -> dict[str, Any]:
+        connection.connect()
+        sockets.append(connection.sock)  # which the connection hands on to a response that ends with it
+        # As it is: whoever answers doesn't decide where we look next, and no proxy of the environment does.
+        target = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        connection.request("GET", target, headers={"User-Agent": "redoma", "Accept-Encoding": "identity"})
+        with connection.getresponse() as response:
+            body = response.read(_MAX_BODY)
+            return {"status": response.status, "size": len(body), "raw": body}
+
+    def hang_up() -> None:
+        """A server that sends a byte a second is never late for a socket's own time-out."""
+        for each in sockets:
+            each.shutdown(socket.SHUT_RDWR)
+
+    start = time.monotonic()
+    try:
+        found = await calls.run(name, fetch, given.timeout, stop=lambda: _quietly(hang_up))
+    except (OSError, http.client.HTTPException, TimedOut, ValueError) as failure:
+        facts["error"] = text_of(_why(failure), _MAX_LINE)
+    else:
+        raw = found.pop("raw")
+        as_expected = given.expect is None or search(given.expect).search(raw.decode("utf-8", "replace")) is not None
+        facts |= {**found, "body": text_of(raw), "ok": 200 <= found["status"] < 300 and as_expected}
+        if not facts["ok"]:
+            facts["error"] = f"status {found['status']}" if as_expected else "the body is not as expected"
+    finally:
+        _quietly(connection.close)
+    return {**facts, "seconds": round(time.monotonic() - start, 4)}
+
+
+def _quietly(close: Any) -> None:
+    try:
+        close()
+    except OSError:  # it is closed already, which is what was wanted
+        return
+
+
+def _why(failure: Exception) -> str:
+    return (failure.strerror if isinstance(failure, OSError) and failure.strerror else str(failure)) or repr(failure)
+
+
+async def _command(name: str, given: CommandProbe, executor: AsyncExecutor) -> dict[str, Any]:
+    """Run a listed command through the whole pipeline: policy, approval, audit. It has a label of its own, so that an
+    approval can be pinned to it."""
+    limits = {"time": given.timeout, "output_bytes": _MAX_BODY, "output_total": 16 * _MAX_BODY}
+    asked = executor.ask(
+        given.command, given.run, {"limits": limits, "label": f"monitor:fact:{name}", "reason": f"the fact {name!r}"}
+    )
+    result = await executor.submit(asked)
+    if result.status.ending != "ran":
+        raise RedomaError(f"{given.run} did not run it", why=result.error or result.status.value)
+    return {
+        "exit_code": result.shell_exit,
+        "status": result.status.value,
+        "seconds": round(result.usage.wall, 3),
+        "stdout": result.stdout[:_MAX_TEXT],
+        "stderr": result.stderr[:_MAX_TEXT],
+    }

@@ -1,13 +1,14 @@
-"""`monitor.yaml` to a frozen `Plan`, with every mistake by line and column.
+"""Read `monitor.yaml` into a frozen `Plan`; every mistake is reported with line and column.
 
-It is read like a `redoma.yaml`, and trusted like one: a file that the user named, or put among their own, may do what
-it says. One that was only found in the current directory may add checks, which run in the sandbox, and what they find
-is remembered apart from all else; whatever reaches beyond that, such as a file that is read or a command, counts once
-the user has trusted exactly that content.
+It is trusted like a `redoma.yaml`: a file that the user named, or has in their own configuration, may do all that it
+says. One that was only found in the current directory may add checks, which run in the sandbox, and gets a history of
+its own. If it reaches beyond that, as by reading a file or running a command, it has no effect until the user has
+trusted exactly that content.
 """
 
 from __future__ import annotations
 
+import functools
 import keyword
 import os
 import re
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import yaml
 from msgspec import UNSET, inspect
 
 from ..config import Config, InvalidFile, home, printable
@@ -25,7 +27,7 @@ from ..config.document import parse
 from ..config.places import Source, read, require_own, user_file
 from ..config.reader import Reader, is_url
 from ..lib.text import suggest
-from .defaults import CHECKS
+from .collect import search
 from .machine import ALWAYS
 from .model import (
     NAME,
@@ -40,13 +42,12 @@ from .model import (
     TcpProbe,
     WebhookNotifier,
 )
-from .probes import search
-from .rules import LONGEST_RULE
+from .rules import MAX_RULE
 
 FILE = "monitor.yaml"
-_MOST = 200  # checks, and collectors
-_LONGEST_PATTERN = 1000
-_MOST_SHOWN, _LONGEST_SHOWN = 5, 200  # of what a file that is not trusted reaches: it may be long to hide something
+_MAX_ITEMS = 200  # checks, and collectors
+_MAX_PATTERN = 1000
+_MAX_SHOWN, _MAX_SHOWN_LENGTH = 5, 200  # of what a file that is not trusted reaches: it may be long to hide something
 
 
 class _File(msgspec.Struct):
@@ -59,11 +60,16 @@ class _File(msgspec.Struct):
     notify: dict[str, Notifier]
 
 
-def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Plan:
-    """The plan in force: of the file that was named, of the current directory, of the user, or the ready-made one.
+@functools.cache
+def ready_made_checks() -> tuple[Check, ...]:
+    """The checks of `checks.yaml`, which every plan begins with unless it says `defaults: false`."""
+    text = Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8")
+    return msgspec.convert(yaml.safe_load(text), tuple[Check, ...])
 
-    Raises `ConfigError` for a file that can't be used.
-    """
+
+def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Plan:
+    """Load the plan in force: from the named file, the current directory, the user's configuration, or the ready-made
+    checks alone. Raises `ConfigError` for a file that can't be used."""
     env = os.environ if env is None else env
     if file is not None:
         return _own(read(file), config, env)
@@ -75,12 +81,12 @@ def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Map
             return plan
         notices = (why,)
     own = user_file(env, FILE)
-    plan = _own(read(own), config, env) if own else Plan(checks=CHECKS)
+    plan = _own(read(own), config, env) if own else Plan(checks=ready_made_checks())
     return msgspec.structs.replace(plan, notices=notices)
 
 
 def reaches(file: Path, config: Config, *, env: Mapping[str, str] | None = None) -> tuple[Source, list[str]]:
-    """A file as it is now, and what in it reaches beyond the sandbox: "line 7 reads /var/log/app.log"."""
+    """Read a file. Returns its source, and what in it reaches beyond the sandbox: "line 7 reads /var/log/app.log"."""
     source = read(file)
     return source, _read(source, config, os.environ if env is None else env)[1]
 
@@ -113,8 +119,8 @@ def _found(file: Path, config: Config, env: Mapping[str, str]) -> tuple[Plan | N
             "To make them yours, run `redoma monitor trust`, or name it with `--file`."
         )
         return msgspec.structs.replace(plan, trusted=False, notices=(apart,)), ""
-    some = [each if len(each) <= _LONGEST_SHOWN else f"{each[:_LONGEST_SHOWN]}…" for each in reach[:_MOST_SHOWN]]
-    more = f"; and {len(reach) - _MOST_SHOWN} more" if len(reach) > _MOST_SHOWN else ""
+    some = [each if len(each) <= _MAX_SHOWN_LENGTH else f"{each[:_MAX_SHOWN_LENGTH]}…" for each in reach[:_MAX_SHOWN]]
+    more = f"; and {len(reach) - _MAX_SHOWN} more" if len(reach) > _MAX_SHOWN else ""
     return None, (
         f"The file {shown} has no effect, because {'; '.join(some)}{more}. One that reaches beyond the sandbox counts "
         "only once you have trusted it: read it, then run `redoma monitor trust`, or name it with `--file`."
@@ -138,7 +144,9 @@ def _read(source: Source, config: Config, env: Mapping[str, str]) -> tuple[Plan,
     if reader.problems:
         raise InvalidFile(tuple(reader.problems), lists="")
     replaced = {check.name for check in checks}
-    ready = [check for check in CHECKS if check.name not in replaced] if values.get("defaults", True) else []
+    ready = (
+        [check for check in ready_made_checks() if check.name not in replaced] if values.get("defaults", True) else []
+    )
     times = {"interval": interval, "history": history}
     plan = Plan(checks=(*ready, *checks), collect=probes, notify=notify, source=str(source.path), **times)
     return plan, list(_reach(reader, plan))
@@ -173,8 +181,8 @@ def _reach(reader: Reader, plan: Plan) -> Iterator[str]:
 
 
 def _check_probes(reader: Reader, probes: Mapping[str, Probe], config: Config) -> None:
-    if len(probes) > _MOST:
-        reader.report_at("collect", f"there are more than {_MOST} collectors", "keep those that are looked at")
+    if len(probes) > _MAX_ITEMS:
+        reader.report_at("collect", f"there are more than {_MAX_ITEMS} collectors", "keep those that are looked at")
     for name, probe in probes.items():
         place = f"collect.{name}"
         if not _is_name(name):
@@ -202,7 +210,7 @@ def _check_notifiers(reader: Reader, notify: Mapping[str, Notifier], config: Con
 
 def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifier], config: Config) -> list[Check]:
     kind, checks = inspect.type_info(Check), {}
-    for number, node in enumerate(nodes[:_MOST]):
+    for number, node in enumerate(nodes[:_MAX_ITEMS]):
         path, before = f"checks[{number}]", len(reader.problems)
         values = reader.value(node, kind, path, complete=True)
         if len(reader.problems) > before or values is UNSET:
@@ -211,8 +219,8 @@ def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifie
         if check.name in checks:
             reader.report_at(f"{path}.name", f"there is already a check {check.name!r}", "give it a name of its own")
         for field, text in {"rule": check.rule, "message": check.message, "about": check.about}.items():
-            if len(text) > LONGEST_RULE:  # it is on record each round
-                reader.report_at(f"{path}.{field}", f"it has more than {LONGEST_RULE} characters", "make it shorter")
+            if len(text) > MAX_RULE:  # it is on record each round
+                reader.report_at(f"{path}.{field}", f"it has more than {MAX_RULE} characters", "make it shorter")
         for each in check.notify or ():
             if each not in notify:
                 reader.report_at(f"{path}.notify", f"nobody is called {each!r}", suggest(each, notify))
@@ -221,8 +229,8 @@ def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifie
             _check_executor(reader, f"{path}.remedy.run", check.remedy.run, config, listed=False)
         checks[check.name] = check
         reader.marks[f"checks.{check.name}"] = reader.marks[path]
-    if len(nodes) > _MOST:
-        reader.report_at("checks", f"there are more than {_MOST} checks", "keep those that matter")
+    if len(nodes) > _MAX_ITEMS:
+        reader.report_at("checks", f"there are more than {_MAX_ITEMS} checks", "keep those that matter")
     return list(checks.values())
 
 
@@ -234,7 +242,7 @@ def _check_pattern(reader: Reader, place: str, pattern: str) -> None:
     import re2
 
     try:
-        if len(pattern) > _LONGEST_PATTERN:
+        if len(pattern) > _MAX_PATTERN:
             raise re2.error("it is too long")
         search(pattern)
     except re2.error as error:

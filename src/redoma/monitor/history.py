@@ -2,15 +2,17 @@
 plots are made of, what was done, and who was told what.
 
 A state is kept as a spell with a beginning and an end, not once a round: a month of rounds that find nothing new is one
-row for each check. Every number is kept for a day, and beside them the highest of each ten minutes. All ends after
-`retention`. Rounds are added in one transaction, so a kill leaves a round in it or not; readers go on meanwhile.
+row for each check. Every number is kept for a day, and the highest of each ten minutes for longer. Everything is
+deleted after `retention` seconds. A round is added in one transaction, so after a kill it is there or not; readers are
+not held up.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,7 @@ import msgspec
 from ..audit.files import open_private
 from ..lib.files import closing, locked
 from ..lib.sqlite import Schema, Store
-from .model import Check, Deed, Held, Plan, Round, State
-from .series import numbers
-from .states import settle
+from .model import Check, Deed, Facts, Held, Plan, Round, State, Verdict
 
 NAME = "monitor.db"
 _APART = "monitor-{}.db"
@@ -31,7 +31,7 @@ _FINE = DAY
 """Seconds for which every number is kept."""
 UNSEEN = 7200.0
 """Seconds without a round after which the same state is a spell of its own: nobody has looked in between."""
-_MOST_SPELLS, _MOST_DEEDS = 100_000, 10_000
+_MAX_SPELLS, _MAX_DEEDS = 100_000, 10_000
 
 _SCHEMA = Schema(
     0x7265646D,  # "redm"
@@ -60,13 +60,13 @@ _SCHEMA = Schema(
 
 
 def place(state: Path, plan: Plan) -> Path:
-    """Where the rounds of a plan are remembered. A file that was merely found names its checks as it likes, and says
-    for how long to remember: its rounds neither end another's alarm nor make anybody forget."""
+    """The database for the rounds of a plan. A plan that was only found in a directory gets one of its own: it chooses
+    names and retention, and must neither end the alarm of another plan nor delete its history."""
     return state / (NAME if plan.trusted else _APART.format(hashlib.sha256(os.fsencode(plan.source)).hexdigest()[:16]))
 
 
 class Spell(msgspec.Struct, frozen=True, kw_only=True):
-    """A time for which a check stood in one way."""
+    """A period in which a check had one state."""
 
     check: str
     state: State
@@ -78,7 +78,7 @@ class Spell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History:
-    """`retention`: seconds that anything is kept."""
+    """The database of one plan. `retention` is the number of seconds that anything is kept."""
 
     def __init__(self, path: Path, retention: float = 30 * DAY) -> None:
         self.store, self._retention = Store(path, _SCHEMA), retention
@@ -86,7 +86,7 @@ class History:
     # --- rounds ---
 
     def add(self, found: Round, checks: Iterable[Check]) -> Round:
-        """The round as it counts after what was before it, and is now remembered."""
+        """Remember a round. Returns it with the states that count after what was before. Raises `StoreError`."""
         now = found.time
         with self.store.writing() as db:
             verdicts, held = settle(found.verdicts, _held(db), checks, now)
@@ -135,16 +135,16 @@ class History:
         db.execute("DELETE FROM held WHERE seen < ?", (oldest,))
         for table in ("told", "tried"):  # of a check that is still there they are never too old to matter
             db.execute(f"DELETE FROM {table} WHERE [check] NOT IN (SELECT [check] FROM held)")  # noqa: S608 - of these two
-        for table, most in (("spells", _MOST_SPELLS), ("deeds", _MOST_DEEDS)):
+        for table, most in (("spells", _MAX_SPELLS), ("deeds", _MAX_DEEDS)):
             db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (most,))  # noqa: S608 - as above
 
     def held(self) -> dict[str, Held]:
-        """How each check stands."""
+        """The state of each check."""
         with self._reading() as db:
             return _held(db) if db else {}
 
     def spells(self, since: float, check: str | None = None) -> list[Spell]:
-        """How checks stood since a time, oldest first."""
+        """The spells of all checks, or of one, since a time; oldest first."""
         with self._reading() as db:
             if db is None:
                 return []
@@ -153,7 +153,7 @@ class History:
         return [msgspec.convert(dict(row), Spell) for row in rows]
 
     def names(self, since: float) -> list[str]:
-        """The series there are."""
+        """The names of all series since a time."""
         with self._reading() as db:
             every = "SELECT DISTINCT series FROM peaks WHERE bucket >= CAST(? / 600 AS INTEGER) ORDER BY series"
             return [row["series"] for row in db.execute(every, (since,))] if db else []
@@ -170,7 +170,7 @@ class History:
     # --- what was done ---
 
     def note(self, deed: Deed, replacing: int | None = None) -> int:
-        """Remember what was done; `replacing` is what was noted when it began. The number it is noted under."""
+        """Remember what was done; `replacing` is the number of an earlier note. Returns the number of this one."""
         words = map(_text, (deed.kind, deed.check, deed.name))
         values = (deed.time, *words, deed.state, deed.ok, _text(deed.text), deed.run)
         with self.store.writing() as db:
@@ -191,30 +191,31 @@ class History:
         return [msgspec.convert({**dict(row), "ok": bool(row["ok"])}, Deed) for row in rows]
 
     def told(self) -> dict[tuple[str, str], tuple[State, float]]:
-        """By notifier and check: what it was told last, and when."""
+        """What was told last, and when, by notifier and check."""
         with self._reading() as db:
             rows = db.execute("SELECT * FROM told").fetchall() if db else []
         return {(row["notifier"], row["check"]): (State(row["state"]), row["time"]) for row in rows}
 
     def tell(self, notifier: str, check: str, state: State, time: float) -> None:
+        """Remember that a notifier was told of a state."""
         with self.store.writing() as db:
             db.execute("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", (_text(notifier), _text(check), state, time))
 
     def may_try(self, check: str, now: float) -> bool:
-        """Whether its remedy was not tried lately. A clock that was set back must not make it wait for years."""
+        """Whether the remedy of a check is due again. A clock that was set back must not make it wait for years."""
         with self._reading() as db:
             row = db.execute("SELECT * FROM tried WHERE [check] = ?", (_text(check),)).fetchone() if db else None
         return row is None or abs(now - row["time"]) >= row["wait"]
 
     def tried(self, check: str, time: float, wait: float) -> None:
-        """Its remedy is tried now, and not again for a while."""
+        """Remember that a remedy is tried now, and not again for `wait` seconds."""
         with self.store.writing() as db:
             db.execute("INSERT OR REPLACE INTO tried VALUES (?, ?, ?)", (_text(check), time, wait))
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Whether we are the only ones who see to the consequences now: of a `watch` and a `check` at one time, one
-        does. The kernel lets go of the lock of a process that was killed."""
+        """Take the lock for notices and remedies. Yields whether we have it: of a `watch` and a `check` at one time
+        only one acts. The kernel releases the lock of a process that was killed."""
         with self.store.reading():  # which makes the directory, and sees to it that it is ours
             pass
         with closing(open_private(self.store.path.with_name("monitor.lock"), os.O_CREAT)) as fd, locked(fd) as held:
@@ -222,7 +223,7 @@ class History:
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
-        """None where there is no database: to look must not make one."""
+        """A connection; None if there is no database: looking must not make one."""
         if not self.store.exists:
             yield None
             return
@@ -238,5 +239,86 @@ def _held(db: Any) -> dict[str, Held]:
 
 
 def _text(value: str) -> str:
-    """As UTF-8 can hold it."""
+    """The text with lone surrogates escaped, as UTF-8 can hold it."""
     return value.encode("utf-8", "backslashreplace").decode()
+
+
+# --- from what rules find to how things stand ---
+
+
+_BAD = (State.WARNING, State.CRITICAL)
+
+
+def settle(
+    found: Sequence[Verdict], previous: Mapping[str, Held], checks: Iterable[Check], now: float
+) -> tuple[list[Verdict], dict[str, Held]]:
+    """Turn what rules found now into states: a finding has to last before it counts, and each state has a beginning.
+
+    Pure. `found` has in `state` what each rule found; `previous` is what was remembered. Returns the verdicts as they
+    count, and what to remember of them.
+    """
+    lasting = {check.name: check.lasting for check in checks}
+    settled, held = [], {}
+    for verdict in found:
+        after = held[verdict.check] = _next(previous.get(verdict.check), verdict.state, lasting[verdict.check], now)
+        settled.append(
+            msgspec.structs.replace(verdict, state=after.state, found=verdict.state, since=after.since),
+        )
+    return settled, held
+
+
+def _next(before: Held | None, found: State, lasting: float, now: float) -> Held:
+    bad_since = before.bad_since if before else 0.0
+    if found is State.OK:
+        bad_since = 0.0
+    elif found in _BAD:
+        bad_since = min(bad_since or now, now)  # a clock that was set back must not make it wait for years
+    # Only what was found has to last. That a rule can't say is so at once, and so is that all is well again.
+    waits = found in _BAD and now - bad_since < lasting
+    state = found
+    if waits:
+        state = before.state if before and before.state in _BAD else State.OK
+    since = min(before.since, now) if before and before.state is state else now
+    return Held(state=state, since=since, bad_since=bad_since)
+
+
+# --- the numbers among the facts ---
+
+
+_MAX_NUMBERS, _MAX_DEPTH = 200, 4
+"""Bounds of what is kept of one round, whatever a collector finds."""
+_NAMES = ("mount", "name", "sensor")
+"""What tells one item of a list from another."""
+_LEFT_OUT = frozenset({"now", "mounts", "zombies", "largest", "booted", "most"})
+"""What says nothing as a curve."""
+
+
+def numbers(facts: Facts) -> dict[str, float]:
+    """Every number in the facts, as `disk./home.percent`."""
+    found: dict[str, float] = {}
+    for name, value in _walk("", facts, 0):
+        if len(found) == _MAX_NUMBERS:
+            break
+        found[name.encode("utf-8", "backslashreplace").decode()] = value  # as the history has it
+    return found
+
+
+def _walk(name: str, value: Any, depth: int) -> Iterator[tuple[str, float]]:
+    match value:
+        case bool():
+            yield name, float(value)
+        case int() | float():
+            try:
+                number = float(value)
+            except OverflowError:
+                return
+            if math.isfinite(number):
+                yield name, number
+        case dict() if depth < _MAX_DEPTH:
+            for key, item in value.items():
+                if key not in _LEFT_OUT:
+                    yield from _walk(f"{name}.{key}"[-120:] if name else str(key)[:120], item, depth + 1)
+        case list() | tuple() if depth < _MAX_DEPTH:
+            for number, item in enumerate(value):
+                keys = (item[key] for key in _NAMES if isinstance(item, dict) and isinstance(item.get(key), str))
+                yield from _walk(f"{name}.{next(keys, number)}"[-120:], item, depth + 1)

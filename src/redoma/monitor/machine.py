@@ -1,5 +1,5 @@
-"""What this machine says of itself: one function for each fact, each plain data. They may hang or fail; `collect` sees
-to that. The only importer of psutil."""
+"""Facts of this machine, as plain data: one function for each. They may hang or fail; `collect` handles that. The only
+importer of psutil."""
 
 from __future__ import annotations
 
@@ -16,23 +16,21 @@ from ..lib.extras import pip_install
 from ..lib.mounts import parse_mounts, read_mounts
 from ..lib.sanitise import sanitise
 
-_MOST = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around
+_MAX_ITEMS = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around
 _SAMPLE = 0.2  # seconds over which the processors are watched
-_MOST_MOUNTS = 64
+_MAX_MOUNTS = 64
 
-# Where nothing is stored, and where everything is always full.
-_NO_STORAGE = frozenset(
-    {
-        *("autofs", "bpf", "binfmt_misc", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs"),
-        *("fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.portal", "fusectl", "hugetlbfs", "mqueue", "nsfs", "overlay", "proc"),
-        *("pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "sysfs", "tmpfs", "tracefs"),
-        *("erofs", "iso9660", "squashfs", "udf"),
-    }
-)
+# File systems that store nothing, or are always full.
+_NO_STORAGE = """
+    autofs bpf binfmt_misc cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs
+    fuse.gvfsd-fuse fuse.lxcfs fuse.portal fusectl hugetlbfs mqueue nsfs overlay proc
+    pstore ramfs rpc_pipefs securityfs selinuxfs sysfs tmpfs tracefs
+    erofs iso9660 squashfs udf
+"""
 
 
 def require() -> Any:
-    """psutil. Only the monitor needs it."""
+    """Import psutil, which only the monitor needs. Raises `RedomaError` if it is not installed."""
     try:
         import psutil
     except ImportError:
@@ -54,7 +52,7 @@ def cpu() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """Of the machine; where a container is given less, `percent` is of what it is given."""
+    """Memory of the machine; in a container that is given less, of what it is given."""
     found = require().virtual_memory()
     facts = {"total": found.total, "available": found.available, "used": found.total - found.available}
     limit, used = _given_memory()
@@ -97,12 +95,14 @@ def network() -> list[dict[str, Any]]:
         {
             "name": sanitise(name),
             "up": name in up and up[name].isup,
-            **{"sent": each.bytes_sent, "received": each.bytes_recv},
-            **{"errors": each.errin + each.errout, "dropped": each.dropin + each.dropout},
+            "sent": each.bytes_sent,
+            "received": each.bytes_recv,
+            "errors": each.errin + each.errout,
+            "dropped": each.dropin + each.dropout,
         }
         for name, each in sorted(psutil.net_io_counters(pernic=True).items())
         if name != "lo"
-    ][:_MOST]
+    ][:_MAX_ITEMS]
 
 
 def processes() -> dict[str, Any]:
@@ -123,7 +123,7 @@ def processes() -> dict[str, Any]:
         "running": states[psutil.STATUS_RUNNING],
         "blocked": states[psutil.STATUS_DISK_SLEEP],
         "zombie": states[psutil.STATUS_ZOMBIE],
-        "zombies": zombies[:_MOST],
+        "zombies": zombies[:_MAX_ITEMS],
         "largest": sorted(found, key=lambda each: -each["memory"])[:5],
     }
 
@@ -139,18 +139,20 @@ def temperatures() -> list[dict[str, Any]]:
     return [
         {
             "sensor": sanitise(f"{chip} {each.label}".strip())[:60],
-            **{"current": each.current, "high": each.high, "critical": each.critical},
+            "current": each.current,
+            "high": each.high,
+            "critical": each.critical,
         }
         for chip, readings in sensors.items()
         for each in readings
         if -50 < each.current < 200  # a sensor that isn't connected reads nonsense
-    ][:_MOST]
+    ][:_MAX_ITEMS]
 
 
 FACTS: dict[str, Callable[[], Any]] = {
     each.__name__: each for each in (cpu, memory, swap, load, network, processes, uptime, temperatures)
 }
-"""What is there beside `disk` and `mounts`, by name."""
+"""The facts by name, but for `disk` and `mounts`, which `collect` adds."""
 ALWAYS = ("now", "host", "disk", "mounts", *FACTS)
 """Every name that rules know without any configuration."""
 
@@ -167,32 +169,34 @@ class Mount(NamedTuple):
     device: str
     kind: str
     broke: bool
-    """Whether it became read-only by itself: mounted to be written to, and the file system doesn't let anybody."""
+    """Whether it became read-only by an error: it was mounted read-write, and the file system is read-only."""
 
 
 def stored(text: str | None = None) -> list[Mount]:
     """Each file system that stores something, once: where it is mounted nearest to the root."""
     found: dict[str, Mount] = {}
     for seen in read_mounts() if text is None else parse_mounts(text):
-        if seen.kind in _NO_STORAGE and not (seen.path == "/" and seen.kind == "overlay"):
+        if seen.kind in _NO_STORAGE.split() and not (seen.path == "/" and seen.kind == "overlay"):
             continue  # but the root of a container is where its files go
         if seen.root != "/" and seen.path.startswith("/etc/"):
             continue  # /etc/hosts and its like, which are bound into a container from outside
         if seen.device not in found or len(seen.path) < len(found[seen.device].path):
             broke = "rw" in seen.options and "ro" in seen.file_system_options
             found[seen.device] = Mount(seen.path, sanitise(seen.source), seen.kind, broke)
-    return sorted(found.values())[:_MOST_MOUNTS]
+    return sorted(found.values())[:_MAX_MOUNTS]
 
 
 def space(mount: Mount) -> dict[str, Any] | None:
-    """How full it is; None for what has no size. It may wait for a server that is gone for ever."""
+    """How full a file system is; None if it has no size. May wait for ever for a server that is gone."""
     found = os.statvfs(mount.path)
     if not found.f_blocks:
         return None
     used = found.f_blocks - found.f_bfree
     inodes = found.f_files - found.f_ffree
     return {
-        **{"mount": sanitise(mount.path), "device": mount.device, "kind": mount.kind},
+        "mount": sanitise(mount.path),
+        "device": mount.device,
+        "kind": mount.kind,
         "total": found.f_blocks * found.f_frsize,
         "free": found.f_bavail * found.f_frsize,
         "percent": _percent(used, used + found.f_bavail),  # as `df` counts: what only root may use is not free

@@ -1,5 +1,4 @@
-"""The data of a check, from a file to a report. Frozen; who reads files, asks the machine or keeps a history is
-elsewhere in this room."""
+"""The data of the monitor, from the plan in a file to a round with its verdicts. All frozen."""
 
 from __future__ import annotations
 
@@ -12,19 +11,19 @@ import msgspec
 from ..models import KiB
 
 Facts = dict[str, Any]
-"""By the name of the collector; plain data, as JSON has it."""
+"""Plain data by the name of its collector."""
 NAME = r"^[a-z][a-z0-9_]{0,63}\Z"
 Name = Annotated[
     str, msgspec.Meta(pattern=NAME, extra={"expected": "a name of small letters, digits and `_` that begins with one"})
 ]
-"""Of a collector or a check: also a variable in a rule."""
+"""The name of a collector or a check; in rules, collectors are variables."""
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=31_536_000, extra={"unit": "seconds"})]
 """In a file also with a unit: `90`, `5m`, `1h`."""
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class State(enum.IntEnum):
-    """How it stands, by the numbers that monitoring plugins exit with."""
+    """The state of a check, numbered as monitoring plugins exit."""
 
     OK = 0
     WARNING = 1
@@ -37,19 +36,19 @@ class State(enum.IntEnum):
 
     @property
     def urgency(self) -> int:
-        """For sorting, and for the state of the whole: what is not known is worse than a warning, and no emergency."""
+        """The order of urgency: ok, warning, unknown, critical."""
         return (State.OK, State.WARNING, State.UNKNOWN, State.CRITICAL).index(self)
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command that may mend it: judged by policy and, where that asks, by a person. A pinned approval lets it run
-    unattended."""
+    """A command that may repair what a check found. Policy and, where that asks, a person has to agree to it; a pinned
+    approval lets it run unattended."""
 
     run: Text
     """The executor that runs it, as `namespace:name`."""
     command: Text
     after: Seconds = 0.0
-    """Seconds that it has to be warning or critical first."""
+    """Seconds for which the check has to be warning or critical first."""
     again: Seconds = 3600.0
     """Seconds until it may be tried again."""
 
@@ -63,18 +62,18 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     is `severity` with that message, and `{"state": …, "message": …}` says both."""
     severity: Literal["warning", "critical"] = "warning"
     message: str = ""
-    """What to say when it is not ok, as the text of an f-string over the facts; made in the sandbox, too."""
+    """The message when it is not ok: the text of an f-string over the facts, evaluated in the sandbox, too."""
     lasting: Seconds = msgspec.field(default=0.0, name="for")
-    """Seconds that the rule must have found it before the state changes (`for` in the file)."""
+    """Seconds for which the rule must find something before the state changes (`for` in the file)."""
     notify: tuple[str, ...] | None = None
-    """Whom to tell, by name; None is everybody."""
+    """The notifiers to tell, by name; None means all."""
     remedy: Remedy | None = None
     about: str = ""
-    """A line for people: what it looks at, and why."""
+    """What the check looks at, and why, in one line."""
 
 
 class _Probe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """A collector of something beside the machine's own facts."""
+    """Collects something beside the machine's own facts."""
 
 
 class FileProbe(_Probe, frozen=True, kw_only=True, tag="file"):
@@ -93,7 +92,7 @@ class HttpProbe(_Probe, frozen=True, kw_only=True, tag="http"):
     url: Text
     timeout: Annotated[float, msgspec.Meta(ge=0.1, le=60, extra={"unit": "seconds"})] = 5.0
     expect: Text | None = None
-    """RE2 that the beginning of the body must match for it to be `ok`."""
+    """RE2 that must be found in the beginning of the body for it to be `ok`."""
 
 
 class TcpProbe(_Probe, frozen=True, kw_only=True, tag="tcp"):
@@ -116,12 +115,12 @@ Probe = FileProbe | HttpProbe | TcpProbe | CommandProbe
 
 
 class _Notifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Somebody to tell when a state changes."""
+    """Is told when a state changes."""
 
     repeat: Seconds = 0.0
-    """Seconds until a state that stays is told again; 0: it is told once."""
+    """Seconds after which a lasting state is told again; 0: it is told once."""
     recovery: bool = True
-    """Whether to tell that it is ok again, too."""
+    """Whether to tell also that it is ok again."""
 
 
 class WebhookNotifier(_Notifier, frozen=True, kw_only=True, tag="webhook"):
@@ -139,18 +138,18 @@ Notifier = WebhookNotifier | CommandNotifier
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked at, how it is judged, and who is told."""
+    """All that the monitor does: what it collects, how it judges that, and who is told."""
 
     checks: tuple[Check, ...]
     collect: dict[str, Probe] = {}
     notify: dict[str, Notifier] = {}
     interval: float = 60.0
     history: float = 30 * 86400.0
-    """Seconds that anything is remembered."""
+    """Seconds for which anything is remembered."""
     source: str = ""
-    """The file it comes from; empty for the ready-made checks alone."""
+    """The file that it comes from; empty for the ready-made checks alone."""
     trusted: bool = True
-    """Whether the user named it, put it among their own, or trusted it. Else it was only found."""
+    """Whether the user named the file, has it in their configuration, or trusted it; False if it was only found."""
     notices: tuple[str, ...] = ()
     """Sentences the user should see, such as that a file has no effect and why."""
 
@@ -160,30 +159,30 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
     state: State
     since: float
-    """Unix time since when it is that."""
+    """Unix time since when the state is this."""
     bad_since: float = 0.0
-    """Since when its rule finds something; 0: it finds nothing. What is unknown neither starts it nor ends it."""
+    """Unix time since when its rule finds something; 0 if it finds nothing. Unknown neither starts nor ends it."""
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was done, or tried, because of a check: telling somebody, or mending it."""
+    """A notice or a remedy that was tried because of a check."""
 
     time: float
     kind: Literal["notice", "remedy"]
     check: str
     name: str
-    """Of whom was told, or of the executor that ran it."""
+    """The notifier, or the executor of the remedy."""
     state: State
-    """Of the check, when it was done."""
+    """The state of the check at that time."""
     ok: bool
     text: str
-    """What came of it, for people."""
+    """The outcome, in words."""
     run: str = ""
-    """The id of its run in the audit log, where there was one."""
+    """The id of its run in the audit log; empty if there was none."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one check."""
+    """The outcome of one check."""
 
     check: str
     state: State
@@ -194,23 +193,23 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     """The id of that run in the audit log."""
     found: State = State.OK
-    """What the rule found, where `state` still waits for it to last."""
+    """What the rule found; `state` may still wait for it to last."""
     since: float = 0.0
-    """Unix time since when the state is this, as far as the history knows; 0 if there is none."""
+    """Unix time since when the state is this; 0 without a history."""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was found at one time."""
+    """All that was found at one time."""
 
     time: float
     """Unix time."""
     host: str
     facts: Facts
     problems: dict[str, str] = {}
-    """Collectors that could not do their part, and why. Their facts are None."""
+    """Why collectors failed, by name. Their facts are None."""
     verdicts: tuple[Verdict, ...] = ()
     deeds: tuple[Deed, ...] = ()
-    """What was done because of them, in this round."""
+    """The notices and remedies of this round."""
 
     @property
     def state(self) -> State:
@@ -218,13 +217,13 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> dict[str, Any]:
-        """As JSON has it, with states in words."""
+        """The round as plain data, with states in words."""
         parts = {"verdicts": list(map(worded, self.verdicts)), "deeds": list(map(worded, self.deeds))}
         return {**msgspec.structs.asdict(self), "state": self.state.word, **parts}
 
 
 def worded(item: msgspec.Struct) -> dict[str, Any]:
-    """As JSON has it, with states in words."""
+    """A struct as plain data, with states in words."""
     return {
         name: value.word if isinstance(value, State) else value for name, value in msgspec.structs.asdict(item).items()
     }

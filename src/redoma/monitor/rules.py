@@ -1,8 +1,8 @@
-"""One rule, judged: its text becomes a program, the program runs in a sandbox, and its answer is looked at as data.
+"""Evaluate one rule: its text becomes a program, the program runs in a sandbox, and its answer is read as data.
 
-Monty first: it has nothing to reach, and starts at once. What it lacks (a module, some syntax) a cell has; there a full
-CPython waits, so there the strict pack reads the rule first. A rule only computes, so nothing has happened when it is
-run again. Nobody is ever asked: a rule that policy wants a person for is refused.
+Monty is tried first: it can reach nothing, and starts at once. If it lacks a module or some syntax, a cell is tried;
+that is a full CPython, so the strict pack judges the rule before. A rule only computes, so running it twice does no
+harm. Nobody is ever asked: a rule that policy wants a person to approve is refused.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .model import Check, Facts, State, Verdict
 _OUTPUT = {"output_bytes": 64 * KiB, "output_total": 64 * KiB, "output_lines": 1000}
 MONTY = Limits(time=2.0, memory=64 * MiB, **_OUTPUT)
 JAIL = Limits(time=5.0, memory=256 * MiB, processes=16, disk=1 * MiB, **_OUTPUT)
-LONGEST_RULE = 10_000
-_LONGEST_MESSAGE = 300
+MAX_RULE = 10_000
+_MAX_MESSAGE = 300
 _LACKING = frozenset({"ModuleNotFoundError", "ImportError", "NotImplementedError", "AttributeError", "NameError"})
-"""What Monty raises where it lacks something. A mistake in the rule raises the same in a cell, and is told then."""
+"""What Monty raises if it lacks something. A mistake in the rule raises the same in a cell, and is reported then."""
 _SPACE = re.compile(r"\s+")
 _STATES = {state.word: state for state in State}
 _CODE = """\
@@ -46,17 +46,17 @@ if _answer is True or (type(_answer) is dict and _answer.get("state") != "ok" an
 
 
 class Program(NamedTuple):
-    """A rule as it runs."""
+    """A rule as a program."""
 
     code: str
     judged: str
-    """What of it is the rule's: policy reads that."""
+    """The part that is the rule's own, which policy judges."""
     facts: frozenset[str]
-    """The names that it uses. It gets no others: what isn't needed is neither carried nor kept."""
+    """The names of the facts that it uses. It gets no others."""
 
 
 def program(check: Check, known: frozenset[str]) -> Program:
-    """With the rule in its place. One that can't be read runs as it is, and the sandbox says what is wrong with it."""
+    """Make a program of a rule. One that does not parse runs as it is, and the sandbox says what is wrong with it."""
     message = _literal(check.message)
     try:
         rule, said = parse(check.rule), parse(message)
@@ -86,7 +86,7 @@ def _unreadable(text: str) -> bool:
 
 
 def _literal(message: str) -> str:
-    """The message as an f-string, in quotes that don't end in it. Of what no quotes fit, the sandbox complains."""
+    """The message as an f-string, in quotes that it does not contain. If none fit, the sandbox reports the error."""
     quote = '"' if '"""' not in message.rstrip('"') else "'"
     text = message.rstrip(quote)
     rest = message[len(text) :]  # quotes at its end, which would be taken for the end
@@ -96,13 +96,13 @@ def _literal(message: str) -> str:
 class Evaluated(NamedTuple):
     verdict: Verdict
     uses: frozenset[str] = frozenset()
-    """The facts that it names."""
+    """The names of the facts that the rule uses."""
     tried: str = ""
-    """Why it was not Monty, where it was not."""
+    """Why Monty could not evaluate it; empty if it could."""
 
 
 async def evaluate(check: Check, facts: Facts, executor: AsyncExecutor) -> Evaluated:
-    """What comes of one check. Whatever the rule does, this raises nothing for it."""
+    """Evaluate the rule of a check over the facts. Whatever the rule does, it raises nothing here."""
     start = time.monotonic()
     made = program(check, frozenset(facts))
     given = msgspec.json.encode({name: facts[name] for name in sorted(made.facts)}) + b"\n"
@@ -141,8 +141,11 @@ async def _run(
     pack: str | None,
 ) -> Result:
     options: intake.Options = {
-        **{"backend": backend, "limits": limits, "stdin": given},
-        **{"label": f"monitor:rule:{check.name}", "reason": f"the rule of the check {check.name!r}"},
+        "backend": backend,
+        "limits": limits,
+        "stdin": given,
+        "label": f"monitor:rule:{check.name}",
+        "reason": f"the rule of the check {check.name!r}",
     }
     request = intake.build(executor.config, executor.backends, options, code=made.code, language="python")
     judged_of = msgspec.structs.replace(request, code=made.judged, stdin=b"")
@@ -153,7 +156,7 @@ async def _run(
 
 
 def _unattended(found: Finding) -> Finding:
-    """What a person would be asked about. There is none when a rule is judged, and no round waits for one."""
+    """The finding that a person would be asked about, as a refusal: no round waits for a person."""
     return msgspec.structs.replace(
         found, rule="monitor.unattended", decision=Decision.FORBID, reason=f"{found.reason} ({found.rule})"
     )
@@ -168,7 +171,7 @@ def _is_lacking(result: Result) -> bool:
 
 
 def _answer(check: Check, result: Result) -> tuple[State, str]:
-    """What the rule has said. It is code, and may have said anything: only what is exactly an answer counts as one."""
+    """State and message of a result. A rule may answer anything: only exact answers count, all else is unknown."""
     if result.status is not Status.OK:
         return State.UNKNOWN, tidy(_failure(result))
     state, message = _said(check, result.value)
@@ -214,5 +217,5 @@ def _failure(result: Result) -> str:
 
 def tidy(text: str) -> str:
     """One line of bounded length that a terminal can show."""
-    line = _SPACE.sub(" ", sanitise(text[: 10 * _LONGEST_MESSAGE])).strip()
-    return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
+    line = _SPACE.sub(" ", sanitise(text[: 10 * _MAX_MESSAGE])).strip()
+    return line if len(line) <= _MAX_MESSAGE else line[: _MAX_MESSAGE - 1] + "…"

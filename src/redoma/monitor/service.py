@@ -1,4 +1,4 @@
-"""One round: collect, judge every rule, log which sandbox judged it; then what follows from it."""
+"""One round: collect facts, judge every rule, log which sandbox judged it, and act on the result."""
 
 from __future__ import annotations
 
@@ -14,46 +14,45 @@ from ..lib.errors import AuditError, RedomaError
 from ..pipeline.executor import AsyncExecutor
 from ..pipeline.intake import must_be_known
 from ..telemetry import metrics
-from .after import After
-from .aside import Aside
-from .collect import collect
+from .actions import Actions
+from .collect import BoundedCalls, collect
 from .history import History
 from .model import Check, Facts, Plan, Round, State, Verdict
 from .rules import Evaluated, evaluate, tidy
 
-_AT_A_TIME = 4  # rules: as many as Monty has workers, so that none waits for long while its time already runs
+_MAX_PARALLEL = 4  # rules: as many as Monty has workers, so that none waits for long while its time already runs
 log = logging.getLogger("redoma.monitor")
 
 
 class Monitor:
-    """Rounds of one plan. What hung in one is remembered in the next, so keep it."""
+    """Makes the rounds of one plan. Keep it between rounds: it knows which calls still hang."""
 
     def __init__(
         self, plan: Plan, executor: AsyncExecutor, history: History | None = None, *, only: Collection[str] = ()
     ) -> None:
-        """`only`: the names of the checks to make, instead of all. Without a `history` nothing follows from a round:
-        nobody is told, and nothing is mended."""
+        """`only` names the checks to make, instead of all. Without a `history` a round has no consequences: nobody is
+        notified, and no remedy is run. Raises `InvalidRequest` for an unknown check."""
         must_be_known("check", only, [check.name for check in plan.checks])
         self.plan, self._executor = plan, executor
         self._checks = [check for check in plan.checks if not only or check.name in only]
-        self._aside = Aside()
-        self._after = After(plan, executor, history) if history else None
+        self._calls = BoundedCalls()
+        self._actions = Actions(plan, executor, history) if history else None
 
     async def round(self) -> Round:
-        """What is found now, and done because of it. Raises `RedomaError` only where nothing can be found at all."""
+        """Make one round and act on it. Raises `RedomaError` only if nothing can be checked at all."""
         found = await self._found()
-        if self._after:
-            found = await self._after.follow(found)
+        if self._actions:
+            found = await self._actions.follow(found)
         metrics.CHECK_STATE.set({(verdict.check,): float(verdict.state) for verdict in found.verdicts})
         metrics.CHECK_SECONDS.set({(verdict.check,): verdict.seconds for verdict in found.verdicts})
         metrics.ROUND_TIME.set({(): found.time})
         return found
 
     async def _found(self) -> Round:
-        facts, problems = await collect(self.plan.collect, self._executor, self._aside)
+        facts, problems = await collect(self.plan.collect, self._executor, self._calls)
         for name, why in problems.items():
             log.warning("the fact %s is missing: %s", name, why, extra={"event": "fact", "fact": name, "why": why})
-        places = asyncio.Semaphore(_AT_A_TIME)
+        places = asyncio.Semaphore(_MAX_PARALLEL)
 
         async def judge(check: Check) -> Verdict:
             async with places:
@@ -79,22 +78,24 @@ class Monitor:
 
 
 def note(verdict: Verdict, tried: str = "") -> None:
-    """One line of the log: which sandbox evaluated which rule, for how long, and what came of it."""
-    told = {
-        **{"event": "rule", "check": verdict.check, "sandbox": verdict.sandbox, "seconds": verdict.seconds},
-        **{"state": verdict.state.word, "run": verdict.run, "why": verdict.message, "tried": tried},
+    """Log which sandbox evaluated which rule, for how long, and the result."""
+    by = f"{verdict.sandbox or 'no sandbox'} in {verdict.seconds:.3f} s, run {verdict.run or 'none'}"
+    why = (f": {verdict.message}" if verdict.message else "") + (f" (monty: {tried})" if tried else "")
+    fields = {
+        "event": "rule",
+        "check": verdict.check,
+        "sandbox": verdict.sandbox,
+        "seconds": verdict.seconds,
+        "state": verdict.state.word,
+        "run": verdict.run,
+        "why": verdict.message,
+        "tried": tried,
     }
-    log.info(
-        "rule %s: %s, by %s in %.3f s, run %s%s%s",
-        *(verdict.check, verdict.state.word, verdict.sandbox or "no sandbox", verdict.seconds, verdict.run or "none"),
-        f": {verdict.message}" if verdict.message else "",
-        f" (monty: {tried})" if tried else "",
-        extra=told,
-    )
+    log.info("rule %s: %s, by %s%s", verdict.check, verdict.state.word, by, why, extra=fields)
 
 
 class LogFile(logging.Handler):
-    """The log as a file of JSON lines, one file a day."""
+    """Writes the log as JSON lines, one file a day."""
 
     _FIELDS = ("event", "check", "sandbox", "seconds", "state", "run", "why", "tried", "fact")
 

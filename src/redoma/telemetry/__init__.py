@@ -1,4 +1,4 @@
-"""What happens, told to whoever listens: in logs, in spans and in numbers.
+"""Logs, spans and metrics of what happens, for whoever listens.
 
     a stage (`stages`) ──▶ spans       where an OpenTelemetry SDK is set up
                        ├─▶ metrics     counted always, in plain numbers; drawn up when somebody asks

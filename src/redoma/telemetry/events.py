@@ -19,7 +19,7 @@ __all__ = ["ERROR", "INFO", "WARNING", "Fields", "Value", "heard", "plain", "tel
 Value = str | int | float | bool | None
 
 ROOT = "redoma"
-LONGEST = 300
+_MAX_VALUE = 300
 """Characters of a value."""
 
 # A library says nothing unless it is asked to. Without this, warnings would go to standard error.
@@ -27,14 +27,14 @@ logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
 class Fields(dict[str, Value]):
-    """What is known of an event, shown as `key=value key="two words"`."""
+    """The fields of an event; as text `key=value key="two words"`."""
 
     def __str__(self) -> str:
         return " ".join(f"{key}={_shown(value)}" for key, value in self.items())
 
 
 def tell(severity: int, event: str, /, **fields: Value) -> None:
-    """Say that something happened. Fields that are None or empty are left out."""
+    """Log and count an event. Fields that are None or empty are left out."""
     metrics.EVENTS.add(event)
     if not heard(severity, event):
         return
@@ -49,15 +49,15 @@ def tell(severity: int, event: str, /, **fields: Value) -> None:
 
 
 def heard(severity: int, event: str) -> bool:
-    """Whether anybody would get it: finding out what to say can take longer than looking."""
+    """Whether any logger would take such an event: finding its fields can take longer than asking this."""
     return _logger(event).isEnabledFor(severity)
 
 
 def plain(value: Value) -> Value:
-    """As it may stand in a log: short, and without line ends, terminal controls and invisible characters."""
+    """A value as a log may hold it: bounded, and without line ends, terminal controls and invisible characters."""
     if not isinstance(value, str):
         return value
-    text = value if len(value) <= LONGEST else value[:LONGEST] + "…"
+    text = value if len(value) <= _MAX_VALUE else value[:_MAX_VALUE] + "…"
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 

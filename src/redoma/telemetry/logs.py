@@ -43,7 +43,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _said(record: logging.LogRecord) -> dict[str, Any]:
-    """An event as it was told; and what else is logged below "redoma", such as by an extension, as one."""
+    """The fields of a record. What else is logged below "redoma", such as by an extension, becomes an event, too."""
     if isinstance(said := getattr(record, "redoma", None), dict):
         return dict(said)
     other: dict[str, Any] = {"event": "log", "message": plain(record.getMessage())}
@@ -72,7 +72,7 @@ class Lines(logging.Handler):
             self._complain(error)
 
     def _complain(self, error: Exception) -> None:
-        """Once: a log that can't be written is no reason to end what it is about."""
+        """Complain on standard error, once: a log that can't be written is no reason to end the run."""
         if self._descriptor is not None and not self._complained:
             self._complained = True
             why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
@@ -86,7 +86,7 @@ class Lines(logging.Handler):
 
 
 def write(level: str, form: str = "text", file: Path | None = None) -> Lines | None:
-    """From now on, write events of this level and above, instead of where they were written before, if anywhere.
+    """Write events of this level and above to `file` or standard error, from now on and nowhere else.
 
     Levels are `off`, `debug`, `info`, `warning` and `error`. This is for programs such as the command line: a library
     leaves it to the application that it is part of."""
@@ -105,7 +105,8 @@ def write(level: str, form: str = "text", file: Path | None = None) -> Lines | N
 
 
 def _opened(file: Path) -> int:
-    """Private if it is new. A pipe that nobody reads would keep us waiting: only a file is a log."""
+    """Open a log, private if it is new. Raises `ConfigError` for anything but a regular file: a pipe that nobody reads
+    would keep us waiting."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     try:
         descriptor = os.open(file, flags, 0o600)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 OTHER = "other"
-"""The value of every label of what came when a metric had as many series as it may."""
+"""The value of every label once a metric has as many series as it may have."""
 DEFAULT_ADDRESS = "127.0.0.1:9464"
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -49,10 +49,10 @@ os.register_at_fork(after_in_child=_in_forked_child)
 
 
 class Counter:
-    """Something that only goes up, by label."""
+    """A number that only goes up, for each combination of labels."""
 
-    def __init__(self, name: str, about: str, *labels: str, most: int = 100) -> None:
-        self.name, self.about, self.labels, self._most = name, about, labels, most
+    def __init__(self, name: str, about: str, *labels: str, max_series: int = 100) -> None:
+        self.name, self.about, self.labels, self._max_series = name, about, labels, max_series
         self._values: dict[tuple[str, ...], int] = {}
 
     def add(self, *values: str, by: int = 1) -> None:
@@ -60,7 +60,7 @@ class Counter:
             if values in self._values:  # as nearly always: every run pays for this
                 self._values[values] += by
                 return
-            key = values if len(self._values) < self._most else (OTHER,) * len(values)
+            key = values if len(self._values) < self._max_series else (OTHER,) * len(values)
             self._values[key] = self._values.get(key, 0) + by
 
     def value(self, *values: str) -> int:
@@ -78,15 +78,15 @@ class Counter:
 
 
 class Histogram:
-    """How long something took, by label."""
+    """How long something took, for each combination of labels."""
 
-    def __init__(self, name: str, about: str, *labels: str, most: int = 20) -> None:
-        self.name, self.about, self.labels, self._most = name, about, labels, most
+    def __init__(self, name: str, about: str, *labels: str, max_series: int = 20) -> None:
+        self.name, self.about, self.labels, self._max_series = name, about, labels, max_series
         self._values: dict[tuple[str, ...], tuple[list[int], float]] = {}
 
     def observe(self, seconds: float, *values: str) -> None:
         with _lock:
-            key = values if values in self._values or len(self._values) < self._most else (OTHER,) * len(values)
+            key = values if values in self._values or len(self._values) < self._max_series else (OTHER,) * len(values)
             counts, total = self._values.get(key) or ([0] * (len(_BUCKETS) + 1), 0.0)
             counts[bisect.bisect_left(_BUCKETS, seconds)] += 1
             self._values[key] = counts, total + seconds
@@ -110,16 +110,16 @@ class Histogram:
 
 
 class Gauge:
-    """Something as it is now, by label."""
+    """A number as it is now, for each combination of labels."""
 
-    def __init__(self, name: str, about: str, *labels: str, most: int = 100) -> None:
-        self.name, self.about, self.labels, self._most = name, about, labels, most
+    def __init__(self, name: str, about: str, *labels: str, max_series: int = 100) -> None:
+        self.name, self.about, self.labels, self._max_series = name, about, labels, max_series
         self._values: dict[tuple[str, ...], float] = {}
 
     def set(self, values: Mapping[tuple[str, ...], float]) -> None:
-        """These, and no others any more."""
+        """Replace all values."""
         with _lock:
-            self._values = dict(itertools.islice(values.items(), self._most))
+            self._values = dict(itertools.islice(values.items(), self._max_series))
 
     def collect(self) -> Metric:
         from prometheus_client.metrics_core import GaugeMetricFamily
@@ -130,7 +130,7 @@ class Gauge:
         return family
 
 
-RUNS = Counter("redoma_runs", "Requests that have ended.", "backend", "status", "language", most=500)
+RUNS = Counter("redoma_runs", "Requests that have ended.", "backend", "status", "language", max_series=500)
 RUN_SECONDS = Histogram("redoma_run_seconds", "On a backend, the wait for a cell or a container included.", "backend")
 POLICY_SECONDS = Histogram("redoma_policy_seconds", "Until policy had a verdict.")
 DECISIONS = Counter("redoma_decisions", "What policy said of requests.", "decision")
@@ -138,8 +138,8 @@ APPROVALS = Counter("redoma_approvals", "What came of asking a person.", "outcom
 REDACTIONS = Counter("redoma_redactions", "Secrets and personal data taken out of results.", "kind")
 RECORDS = Counter("redoma_audit_records", "Records written to the audit log.", "kind")
 EVENTS = Counter("redoma_events", "Events as in the log, whether or not one is kept.", "event")
-CHECK_STATE = Gauge("redoma_check_state", "0 ok, 1 warning, 2 critical, 3 unknown.", "check", most=500)
-CHECK_SECONDS = Gauge("redoma_check_seconds", "How long its rule took, the last time.", "check", most=500)
+CHECK_STATE = Gauge("redoma_check_state", "0 ok, 1 warning, 2 critical, 3 unknown.", "check", max_series=500)
+CHECK_SECONDS = Gauge("redoma_check_seconds", "How long its rule took, the last time.", "check", max_series=500)
 ROUND_TIME = Gauge("redoma_round_timestamp_seconds", "When the monitor last looked.")
 _ALL = (
     *(RUNS, RUN_SECONDS, POLICY_SECONDS, DECISIONS, APPROVALS, REDACTIONS, RECORDS, EVENTS),
@@ -148,7 +148,7 @@ _ALL = (
 
 
 class Pool(Protocol):
-    """What is kept ready, by state."""
+    """What a pool has: how many of its items are in each state."""
 
     def counts(self) -> dict[str, int]: ...
 
@@ -158,14 +158,14 @@ _pools: weakref.WeakKeyDictionary[Pool, str] = weakref.WeakKeyDictionary()
 
 
 def running(change: int) -> None:
-    """One request more, or one less, is on its way."""
+    """Count requests on their way: +1 when one begins, -1 when it ends."""
     global _running
     with _lock:
         _running += change
 
 
 def watch(backend: str, pool: Pool) -> None:
-    """Look at a pool, as long as there is one, whenever somebody asks for numbers."""
+    """Include a pool in the numbers for as long as it lives."""
     with _lock:
         _pools[pool] = backend
 
@@ -206,7 +206,7 @@ def _pool_counts() -> dict[tuple[str, str], int]:
 
 
 def registry() -> CollectorRegistry:
-    """A registry with our numbers and nothing else."""
+    """A registry with our numbers and nothing else. Raises `RedomaError` without `prometheus_client`."""
     try:
         from prometheus_client import CollectorRegistry
     except ImportError as error:
@@ -221,7 +221,8 @@ def registry() -> CollectorRegistry:
 
 
 def text() -> str:
-    """In the text format that Prometheus reads, also from a file of node_exporter's."""
+    """All numbers in the text format of Prometheus, also for a file of node_exporter. Raises `RedomaError` without
+    `prometheus_client`."""
     ours = registry()
     from prometheus_client import generate_latest
 
@@ -229,7 +230,7 @@ def text() -> str:
 
 
 class Server:
-    """Numbers over HTTP, until it is closed. `address` is where it really listens: with port 0, one that was free."""
+    """Serves the numbers over HTTP until it is closed. `address` is where it listens; port 0 chooses a free one."""
 
     def __init__(self, host: str, port: int) -> None:
         ours = registry()
@@ -241,7 +242,7 @@ class Server:
         self.url = f"http://{self.address}/metrics"
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Stop serving. Safe to call twice."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -254,8 +255,8 @@ class Server:
 
 
 def serve(address: str = DEFAULT_ADDRESS) -> Server:
-    """Answer Prometheus at `HOST:PORT`. Nobody is asked who they are: an address that others can reach is for you to
-    protect."""
+    """Answer Prometheus at `HOST:PORT` until the server is closed. There is no authentication: protect an address that
+    others can reach. Raises `InvalidRequest` for a malformed address, `RedomaError` if it can't be served."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:

@@ -52,7 +52,7 @@ class Span:
 
     @property
     def live(self) -> bool:
-        """Whether anybody would get what is set."""
+        """Whether there is a span, so that attributes reach somebody."""
         return self._inner is not None
 
     def set(self, **attributes: Any) -> None:
@@ -63,7 +63,7 @@ class Span:
                 _failed(error)
 
     def ended(self, status: str) -> None:
-        """How it went. Whatever is not well is an error, whoever's it was."""
+        """Set the status; any but a good one is an error."""
         self.set(status=status)
         if self._inner is not None and status not in _FINE:
             try:

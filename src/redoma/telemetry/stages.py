@@ -1,10 +1,10 @@
-"""The stages of a request as seen from outside: one decorator for each, on the function that is the stage.
+"""Watch the stages of a request: one decorator for each stage, on the function that does it.
 
     run ─┬─ policy              effect("redoma.apply") ── approval
          ├─ decided, approval
          └─ backend ── looked_at
 
-They look at what goes in and what comes out, change neither, and know nothing of the order.
+They look at what goes in and what comes out, change neither, and don't depend on the order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 _NOWHERE = "none"
-"""The backend of what never got to one."""
+"""The backend of a request that never reached one."""
 _REFUSED = ("forbidden", "denied", "expired")
 _ALARMING = ("alarm", "recovered")
 """Kinds of records that somebody should look at."""
@@ -36,7 +36,7 @@ _ALARMING = ("alarm", "recovered")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 _places: dict[str, str] = {}
-"""Run → the backend it was last seen on: of a run that is cancelled there is no result to say so."""
+"""The backend of each run by its id, for a run that is cancelled: it has no result to name it."""
 
 
 class _Asked(Protocol):
@@ -85,7 +85,7 @@ K = TypeVar("K", bound=_Kept)
 def run(
     submit: Callable[Concatenate[S, A, P], Awaitable[Result]],
 ) -> Callable[Concatenate[S, A, P], Coroutine[Any, Any, Result]]:
-    """The whole path of a request, to its result."""
+    """Watch the whole path of a request, to its result."""
 
     @functools.wraps(submit)
     async def told(self: S, asked: A, /, *args: P.args, **kwargs: P.kwargs) -> Result:
@@ -131,7 +131,7 @@ def _ended(request: Request, place: str, status: str, result: Result | None, sec
 
 
 def _rounded(seconds: float | None) -> float | None:
-    """To microseconds; None for nothing at all, which is what was not measured."""
+    """Seconds rounded to microseconds; None for 0, which means not measured."""
     return round(seconds, 6) if seconds else None
 
 
@@ -142,7 +142,7 @@ def _verdict(evaluation: Evaluation, level: Level | None) -> dict[str, Any]:
 
 
 def policy(judge: Callable[[S, A], Evaluation]) -> Callable[[S, A], Evaluation]:
-    """What policy says of a request."""
+    """Watch policy judge a request."""
 
     @functools.wraps(judge)
     def told(self: S, asked: A) -> Evaluation:
@@ -160,7 +160,7 @@ def policy(judge: Callable[[S, A], Evaluation]) -> Callable[[S, A], Evaluation]:
 def decided(
     decide: Callable[[S, A, C], Awaitable[T]],
 ) -> Callable[[S, A, C], Coroutine[Any, Any, T]]:
-    """A request that has its verdict, on its way to being run, asked about or refused."""
+    """Watch a request with its verdict go on to be run, asked about or refused."""
 
     @functools.wraps(decide)
     async def told(self: S, asked: A, case: C) -> T:
@@ -175,7 +175,7 @@ def decided(
 
 @contextmanager
 def approval(run: str) -> Iterator[Callable[[V], V]]:
-    """Asking a person, or using what one has said before. The block hands its verdict through."""
+    """Watch a person being asked, or an earlier answer being used. The block passes its verdict to what is yielded."""
     began, outcome, asked_as = time.monotonic(), "failed", ""
 
     def told(verdict: V) -> V:
@@ -196,7 +196,7 @@ def approval(run: str) -> Iterator[Callable[[V], V]]:
 def backend(
     work: Callable[Concatenate[S, B, Request, P], Awaitable[tuple[R, T]]],
 ) -> Callable[Concatenate[S, B, Request, P], Coroutine[Any, Any, tuple[R, T]]]:
-    """A request on a backend, its workspace included."""
+    """Watch a request on a backend, its workspace included."""
 
     @functools.wraps(work)
     async def told(self: S, backend: B, request: Request, /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, T]:
@@ -214,7 +214,7 @@ def backend(
 
 
 def looked_at(look: Callable[P, T]) -> Callable[P, T]:
-    """Finding out what a run in an overlay did."""
+    """Watch the changes of a run in an overlay being found."""
 
     @functools.wraps(look)
     def told(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -225,7 +225,7 @@ def looked_at(look: Callable[P, T]) -> Callable[P, T]:
 
 
 def effect(name: str) -> Callable[[Callable[P, Awaitable[K]]], Callable[P, Coroutine[Any, Any, K]]]:
-    """What is done with it later, such as applying it."""
+    """Watch what is done with changes later, such as applying them, as a span of this name."""
 
     def decorate(work: Callable[P, Awaitable[K]]) -> Callable[P, Coroutine[Any, Any, K]]:
         @functools.wraps(work)
@@ -241,7 +241,7 @@ def effect(name: str) -> Callable[[Callable[P, Awaitable[K]]], Callable[P, Corou
 
 
 def recorded(kind: str, run: str, data: Mapping[str, Any]) -> None:
-    """A record is in the audit log. What a run's own two say has been told."""
+    """Count a record of the audit log, and log it unless it is a run's own intent or outcome, which were logged."""
     metrics.RECORDS.add(kind)
     if kind not in ("intent", "outcome"):
         severity = WARNING if kind in _ALARMING or kind.endswith(".refused") else INFO

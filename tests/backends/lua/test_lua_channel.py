@@ -128,7 +128,7 @@ def test_reading_no_answers_blocks_nobody_but_itself(stage: Stage) -> None:
 
 
 def test_a_script_may_not_have_too_much_at_a_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "_MOST_STARTED", 70)
+    monkeypatch.setattr(broker, "_MAX_COMMANDS", 70)
     result = stage.run(
         """
         local exec, made, last, problem = require("exec"), {}, nil, nil

@@ -18,7 +18,7 @@ def main() -> None:
         status = _run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
-        status = 141  # as in `redoma --help | head -n 1`; see `common.READER_GONE`
+        status = 141  # as in `redoma --help | head -n 1`; see `options.READER_GONE`
     except OSError as error:
         sys.stderr.write(f"redoma: standard output can't be written: {error.strerror}\n")
         status = 125

@@ -1,4 +1,4 @@
-"""The group of all commands, and the one place where an error becomes a message and an exit status."""
+"""The group of all commands, `help`, and the one place where an error becomes a message and an exit status."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ import click
 import redoma
 from redoma.lib.errors import InvalidRequest, RedomaError
 
-from .common import FAILED, READER_GONE, UNKNOWN, USAGE, CommandGroup, EndsInCommand, State, print_json
+from .emit import print_json
+from .options import FAILED, READER_GONE, UNKNOWN, USAGE, CommandGroup, EndsInCommand, State
 
-_COMMANDS = {
-    "approvals": "approvals",
-    "audit": "records",
-    "changes": "effects",
-    "check": "runs",
-    "checkpoints": "checkpoints",
-    "completion": "host",
-    "config": "configs",
-    "doctor": "host",
-    "eval": "runs",
-    "exec": "execs",
-    "help": "host",
-    "lua": "lua",
-    "monitor": "monitors",
-    "output": "artifacts",
-    "policy": "policies",
-    "run": "runs",
-    "try": "tries",
-}
-"""Each command, and the file it is in: loaded when the command is used."""
+_COMMANDS = (
+    "approvals",
+    "audit",
+    "changes",
+    "check",
+    "checkpoints",
+    "completion",
+    "config",
+    "doctor",
+    "eval",
+    "exec",
+    "help",
+    "lua",
+    "monitor",
+    "output",
+    "policy",
+    "run",
+    "try",
+)
+"""Each is in the file of its name, which is loaded when the command is used; but `help` is here."""
+_FILES = {"help": "app", "try": "try_"}
 
 
 class ReaderGone(Exception):
@@ -45,12 +47,12 @@ class ReaderGone(Exception):
 
 class _Commands(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module = importlib.import_module(f".{_COMMANDS[cmd_name]}", __package__)
+        module = importlib.import_module(f".{_FILES.get(cmd_name, cmd_name)}", __package__)
         return next(item for item in vars(module).values() if isinstance(item, click.Command) and item.name == cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -75,9 +77,11 @@ class _Commands(CommandGroup):
     metavar="LEVEL",
     help="Log events: debug, info, warning, error.",
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), metavar="FORMAT", help="As text, or as json lines.")
 @click.option(
-    "--log-file", type=click.Path(path_type=Path), metavar="FILE", help="Append them here, not to standard error."
+    "--log-format", type=click.Choice(["text", "json"]), metavar="FORMAT", help="Log as text, or as json lines."
+)
+@click.option(
+    "--log-file", type=click.Path(path_type=Path), metavar="FILE", help="Append events here, not to standard error."
 )
 @click.version_option(redoma.__version__, prog_name="redoma", message="%(prog)s %(version)s")
 @click.pass_context
@@ -98,8 +102,31 @@ def cli(context: click.Context, /, config: Path | None, **log: Any) -> None:
     context.obj = State(config, said)
 
 
+@click.command("help")
+@click.argument("commands", nargs=-1)
+@click.pass_context
+def show_help(context: click.Context, commands: tuple[str, ...]) -> None:
+    """Show the help of a command, or of all of them.
+
+    \b
+    Example:
+      redoma help audit search
+    """
+    command: click.Command = cli
+    context = context.find_root()
+    for name in commands:
+        if not isinstance(command, click.Group):
+            raise click.UsageError(f"{context.command_path} has no commands of its own", context)
+        _, found, _ = command.resolve_command(context, [name])
+        if found is None:
+            raise click.UsageError(f"{context.command_path} has no command {name!r}", context)
+        command, context = found, click.Context(found, context, name, **found.context_settings)
+    click.echo(command.get_help(context))
+
+
 def run(arguments: list[str]) -> int:
-    """Run the command line. Whatever goes wrong ends as a message: what, why and what next; never as a traceback."""
+    """Run the command line and return the exit status. Any error becomes a message (what, why, what next), never a
+    traceback."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal that can't show a character gets an escape for it, not a UnicodeEncodeError.
         if isinstance(stream, io.TextIOWrapper):
@@ -147,12 +174,12 @@ def _command_of(arguments: list[str]) -> str:
 
 
 def _end(number: int, frame: object) -> NoReturn:
-    """End like Ctrl-C does: what runs is ended and recorded first. The default would leave it running."""
+    """End like Ctrl-C does: what runs is ended and recorded first. The default handler would leave it running."""
     raise SystemExit(128 + number)
 
 
 def _colour() -> bool | None:
-    """No colours where they are unwanted; otherwise click decides by whether it writes to a terminal."""
+    """False where colours are unwanted; otherwise click decides by whether it writes to a terminal."""
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
@@ -161,7 +188,7 @@ def _complain(text: str) -> None:
 
 
 def _asks_for_json(arguments: list[str]) -> bool:
-    """Of us: what follows `--` is a command's, as are the words of a command and what follows a Lua script."""
+    """Whether --json is among our own options: what follows `--`, a command or a Lua script is not ours."""
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     command = next((at for at, word in enumerate(ours) if word in _COMMANDS), None)
     if command is None or ours[command] not in ("lua", "try", "exec"):

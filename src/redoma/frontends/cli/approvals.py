@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from .common import CommandGroup, State, audit_log, columns, json_option, print_json, shown
+from .emit import emit, emit_list, json_option, shown, table
+from .options import CommandGroup, State, audit_log
 
 if TYPE_CHECKING:
     from redoma.approval import Book, Entry
 
 _COLOURS = {"open": "yellow", "approved": "green", "used": "green"}
 
-_reason = click.option("--reason", required=True, help="Why, for the record.")
+_reason = click.option("--reason", required=True, help="Say why, for the record.")
 
 
 @click.group("approvals", cls=CommandGroup)
 def approvals() -> None:
-    """What waits for a person to decide, and what was decided.
+    """List, show and decide what waits for a person.
 
     \b
     Examples:
@@ -42,40 +44,37 @@ def _book(state: State) -> Book:
 
 
 @approvals.command("list")
-@click.option("--all", "everything", is_flag=True, help="Those that were decided, too.")
+@click.option("--all", "everything", is_flag=True, help="Include those that were decided.")
 @json_option
 @click.pass_obj
-def list_(state: State, everything: bool, as_json: bool) -> None:
-    """What waits for an answer, oldest first."""
+def list_(state: State, everything: bool) -> None:
+    """List what waits for an answer, oldest first."""
     from redoma.approval import STATES
 
     found = _book(state).entries(*(STATES if everything else ("open",)))
-    if as_json:
-        print_json([_shape(entry) for entry in found])
-    elif not found:
-        click.echo("nothing is on the list" if everything else "nothing waits for an answer", err=True)
-    else:
-        columns(_row(entry) for entry in found)
+    emit_list(
+        found, _row, empty="nothing is on the list" if everything else "nothing waits for an answer", shape=_shape
+    )
 
 
 @approvals.command("show")
 @click.argument("id")
 @json_option
 @click.pass_obj
-def show(state: State, id: str, as_json: bool) -> None:  # noqa: A002 - the argument's name on the command line
-    """All that is asked: command, reasoning, risks and effect. The beginning of its ID will do."""
+def show(state: State, id: str) -> None:  # noqa: A002 - the argument's name on the command line
+    """Show all that is asked: command, reasoning, risks and effect. The beginning of its ID is enough."""
     from redoma.approval import describe
 
     book = _book(state)
-    entry = book.load(book.whole_id(id))
-    if as_json:
-        print_json(_shape(entry))
-        return
-    described = describe(entry.ask)
-    click.echo(described.text)
-    if not described.whole:
-        click.echo(f"\nAll of it: redoma approvals show --json {entry.ask.id}")
-    click.echo(f"\n{_verdict(entry)}")
+
+    def lines(entry: Entry) -> Iterator[str]:
+        described = describe(entry.ask)
+        yield described.text
+        if not described.whole:
+            yield f"\nAll of it: redoma approvals show --json {entry.ask.id}"
+        yield f"\n{_verdict(entry)}"
+
+    emit(book.load(book.whole_id(id)), lines, shape=_shape)
 
 
 @approvals.command("approve")
@@ -89,7 +88,7 @@ def show(state: State, id: str, as_json: bool) -> None:  # noqa: A002 - the argu
 )
 @json_option
 @click.pass_obj
-def approve(state: State, id: str, reason: str, pin_until: datetime | None, as_json: bool) -> None:  # noqa: A002 - as above
+def approve(state: State, id: str, reason: str, pin_until: datetime | None) -> None:  # noqa: A002 - as above
     """Let exactly this run: once, or with --pin-until as often as it is asked for, unchanged."""
     now = datetime.now(UTC)
     until = now + timedelta(seconds=state.config.approval.expires)
@@ -99,7 +98,7 @@ def approve(state: State, id: str, reason: str, pin_until: datetime | None, as_j
         if pin_until.year >= LAST_YEAR:
             raise click.BadParameter(f"a pin ends before {LAST_YEAR}: give an earlier date", param_hint="--pin-until")
         until = pin_until.replace(tzinfo=UTC) + timedelta(days=1)
-    _answer(state, id, as_json, decision="approved", reason=reason, at=now, expires=until, pinned=pin_until is not None)
+    _answer(state, id, decision="approved", reason=reason, at=now, expires=until, pinned=pin_until is not None)
 
 
 @approvals.command("deny")
@@ -107,23 +106,18 @@ def approve(state: State, id: str, reason: str, pin_until: datetime | None, as_j
 @_reason
 @json_option
 @click.pass_obj
-def deny(state: State, id: str, reason: str, as_json: bool) -> None:  # noqa: A002 - as above
-    """Say no."""
-    _answer(state, id, as_json, decision="denied", reason=reason, at=datetime.now(UTC))
+def deny(state: State, id: str, reason: str) -> None:  # noqa: A002 - as above
+    """Refuse a request."""
+    _answer(state, id, decision="denied", reason=reason, at=datetime.now(UTC))
 
 
 @approvals.command("pins")
 @json_option
 @click.pass_obj
-def pins(state: State, as_json: bool) -> None:
-    """What is approved for good: exactly this content, under this policy, until a date."""
+def pins(state: State) -> None:
+    """List what is approved for good: exactly this content, under this policy, until a date."""
     found = [entry for entry in _book(state).entries("approved") if entry.approval and entry.approval.pinned]
-    if as_json:
-        print_json([_shape(entry) for entry in found])
-    elif not found:
-        click.echo("nothing is pinned", err=True)
-    else:
-        columns(_row(entry) for entry in found)
+    emit_list(found, _row, empty="nothing is pinned", shape=_shape)
 
 
 @approvals.command("unpin")
@@ -131,31 +125,28 @@ def pins(state: State, as_json: bool) -> None:
 @_reason
 @json_option
 @click.pass_obj
-def unpin(state: State, id: str, reason: str, as_json: bool) -> None:  # noqa: A002 - as above
+def unpin(state: State, id: str, reason: str) -> None:  # noqa: A002 - as above
     """Take a pin back: the next run is asked about again."""
     from redoma.pipeline.intake import user
 
     book = _book(state)
     ask = book.unpin(book.whole_id(id), by=user(), reason=reason)
-    _say(book.load(ask.id), as_json)
+    emit(book.load(ask.id), _decided, shape=_shape)
 
 
-def _answer(state: State, prefix: str, as_json: bool, **said: Any) -> None:
+def _answer(state: State, prefix: str, **said: Any) -> None:
     from redoma.pipeline.intake import user
 
     book = _book(state)
     ask = book.load(book.whole_id(prefix)).ask
     # By whoever the operating system says we are: no option, and no variable, makes that somebody else.
     book.answer(ask.answer(approver=user(), **said))
-    _say(book.load(ask.id), as_json)
+    emit(book.load(ask.id), _decided, shape=_shape)
 
 
-def _say(entry: Entry, as_json: bool) -> None:
-    if as_json:
-        print_json(_shape(entry))
-    else:
-        columns([_row(entry)])
-        click.echo(_verdict(entry))
+def _decided(entry: Entry) -> list[str]:
+    table([_row(entry)])
+    return [_verdict(entry)]
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
@@ -179,5 +170,5 @@ def _verdict(entry: Entry) -> str:
 
 
 def _shape(entry: Entry) -> dict[str, Any]:
-    """As JSON. Contents of files are base64."""
+    """An entry as JSON, with contents of files in base64."""
     return {"id": entry.ask.id, "state": entry.state, **msgspec.to_builtins(entry)}

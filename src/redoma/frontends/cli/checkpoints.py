@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +9,9 @@ import click
 
 from redoma.lib.errors import WorkspaceError
 
-from .common import CommandGroup, State, columns, json_option, print_json
-from .effects import name
+from .changes import name
+from .emit import emit_list, json_option, local_time
+from .options import CommandGroup, State
 
 if TYPE_CHECKING:
     from redoma.workspace.checkpoint import Checkpoint
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group("checkpoints", cls=CommandGroup)
 def checkpoints() -> None:
-    """Projects that a run on the host was cut short in.
+    """Settle projects in which a run on the host was cut short.
 
     A run with a checkpoint that fails is rolled back at once. If Redoma itself was killed meanwhile, the checkpoint
     waits until you say whether the project goes back or stays as it is.
@@ -29,17 +29,15 @@ def checkpoints() -> None:
 @checkpoints.command("list")
 @json_option
 @click.pass_obj
-def list_checkpoints(state: State, as_json: bool) -> int:
-    """What waits. A rollback that was cut short is finished first."""
+def list_checkpoints(state: State) -> int:
+    """List what waits. A rollback that was cut short is finished first."""
     from redoma.workspace.checkpoint import recover
 
-    found = recover(_place(state))
-    if as_json:
-        print_json(found)
-    elif found:
-        columns((one.state, _when(one.taken), name(one.project), one.why) for one in found)
-    else:
-        click.echo("No checkpoint waits.", err=True)
+    emit_list(
+        recover(_place(state)),
+        lambda one: (one.state, local_time(one.taken) if one.taken else "-", name(one.project), one.why),
+        empty="No checkpoint waits.",
+    )
     return 0
 
 
@@ -90,7 +88,3 @@ def _load(state: State, project: str) -> Checkpoint:
         why = "no run was cut short there, or it was settled"
         raise WorkspaceError(f"there is no checkpoint of {top}", why=why, next="see `redoma checkpoints list`")
     return kept
-
-
-def _when(taken: float) -> str:
-    return datetime.fromtimestamp(taken).astimezone().strftime("%Y-%m-%d %H:%M:%S") if taken else "-"

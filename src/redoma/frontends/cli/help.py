@@ -19,27 +19,27 @@ Usage: redoma [OPTIONS] COMMAND [ARGS]...
 Options:
   --config FILE        Use this redoma.yaml as well; it is trusted.
   --log-level LEVEL    Log events: debug, info, warning, error.
-  --log-format FORMAT  As text, or as json lines.
-  --log-file FILE      Append them here, not to standard error.
+  --log-format FORMAT  Log as text, or as json lines.
+  --log-file FILE      Append events here, not to standard error.
   --version            Show the version and exit.
   -h, --help           Show this message and exit.
 
 Commands:
-  approvals    What waits for a person to decide, and what was decided.
-  audit        What ran, for whom, and what came of it: a hash-chained record.
-  changes      What runs in overlays did to a project, kept until you apply...
+  approvals    List, show and decide what waits for a person.
+  audit        Read, search and verify the record of what ran, for whom,...
+  changes      Apply, discard or undo what runs in overlays did to a project.
   check        Print the verdict, level and backend, without running anything.
-  checkpoints  Projects that a run on the host was cut short in.
+  checkpoints  Settle projects in which a run on the host was cut short.
   completion   Print the completion script of a SHELL.
-  config       The configuration in force, and the files it comes from.
-  doctor       What this host offers, what is missing, and what would fix it.
+  config       Show and check the configuration, and trust project files.
+  doctor       Show what this host offers, what is missing, and what would...
   eval         Evaluate Python on Monty and print the answer as a dictionary.
   exec         Run a command, without a shell.
   help         Show the help of a command, or of all of them.
   lua          Run a Lua script: a FILE, or `-` for standard input.
-  monitor      How this machine does, judged by rules that run in a sandbox.
+  monitor      Check this machine by rules that run in a sandbox.
   output       Print what a run with a long output printed; the beginning...
-  policy       Why a verdict is what it is, and what another policy would say.
+  policy       Explain a verdict, try another policy, and learn permits.
   run          Run code: a FILE, `-` for standard input, or the code itself.
   try          See what a command would do to the current project, then let...
 

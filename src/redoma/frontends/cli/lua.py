@@ -9,28 +9,30 @@ import click
 
 from redoma.lib.errors import InvalidRequest
 
-from .common import Size, State, json_option, read_source
-from .complete import files
-from .runs import follow, show
+from .completion import files
+from .emit import json_option
+from .options import Size, State
+from .result import follow, show
+from .source import read_source
 
 
 @click.command("lua", context_settings={"allow_interspersed_args": False})
-@click.option("--backend", default="auto", show_default=True, help="auto, jail, or native: without isolation.")
+@click.option("--backend", default="auto", show_default=True, help="Run it on auto, jail or native (no isolation).")
 @click.option(
     "--policy",
     metavar="PACK",
-    help="Of the script and of its commands: none, standard, script, strict or core.  [default: configured]",
+    help="Judge script and commands by: none, standard, script, strict or core.  [default: configured]",
 )
-@click.option("--time", "time", type=float, help="Seconds it may take, its commands included.")
-@click.option("--cpu", type=float, help="Seconds of processor time, of the script itself.")
-@click.option("--memory", type=Size(), help="Memory of the script itself, such as 256MiB.")
+@click.option("--time", "time", type=float, help="Limit the time it may take, its commands included, in seconds.")
+@click.option("--cpu", type=float, help="Limit the processor time of the script itself, in seconds.")
+@click.option("--memory", type=Size(), help="Limit the memory of the script itself, such as 256MiB.")
 @click.option("--require", multiple=True, metavar="LAYER", help="Fail unless this isolation layer is in force.")
-@click.option("--reason", default="", help="Why, for the record.")
+@click.option("--reason", default="", help="Say why, for the record.")
 @json_option
 @click.argument("script", shell_complete=files)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def lua(state: State, /, script: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> int:
+def lua(state: State, /, script: str, arguments: tuple[str, ...], **given: Any) -> int:
     """Run a Lua script: a FILE, or `-` for standard input.
 
     It runs in a cell. What it can do outside is to run commands of configured executors: require("exec").
@@ -53,7 +55,7 @@ def lua(state: State, /, script: str, arguments: tuple[str, ...], as_json: bool,
         argv = ("stdin" if script == "-" else script, *arguments)
         asked = scripts.ask(code, argv, {**options, "limits": limits})  # type: ignore[typeddict-item]
         try:
-            result = follow(LiveRun(executor, executor.core.follow(asked, whole=True)), as_json)
+            result = follow(LiveRun(executor, executor.core.follow(asked, whole=True)))
         finally:
             executor.wait(scripts.aclose())
-    return show(result, as_json, {"outputs": (), "output_dir": None, "force": False})
+    return show(result)

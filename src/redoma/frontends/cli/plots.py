@@ -8,36 +8,37 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from .common import shown
+from .emit import shown
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
-_NAME = 28
-_COUNT = 9
+_MAX_NAME = 28
+_COUNT_WIDTH = 9
 
 
 def width() -> int:
+    """Columns to draw on."""
     return max(40, min(shutil.get_terminal_size((100, 24)).columns, 160))
 
 
 def _fine() -> bool:
-    """Whether parts of a block can be shown."""
+    """Whether the terminal can show parts of a block, or ASCII alone."""
     return "utf" in (getattr(sys.stdout, "encoding", None) or "ascii").lower()
 
 
 def bars(
-    counts: Mapping[str, int] | Sequence[tuple[str, int]], *, most: int = 12, colour: str = "cyan"
+    counts: Mapping[str, int] | Sequence[tuple[str, int]], *, max_rows: int = 12, colour: str = "cyan"
 ) -> Iterator[str]:
-    """One bar a line, with its name before it and its number behind it; what is beyond `most` is summed up."""
+    """Yield one bar a line, between its name and its number; what is beyond `max_rows` is summed up."""
     rows = [*(counts.items() if isinstance(counts, Mapping) else counts)]
-    if len(rows) > most:
-        rows, rest = rows[: most - 1], rows[most - 1 :]
+    if len(rows) > max_rows:
+        rows, rest = rows[: max_rows - 1], rows[max_rows - 1 :]
         rows.append((f"{len(rest)} others", sum(count for _, count in rest)))
     if not rows:
         return
-    names = [shown(name, _NAME) for name, _ in rows]
+    names = [shown(name, _MAX_NAME) for name, _ in rows]
     longest = max(map(len, names))
-    room = width() - longest - _COUNT - 6
+    room = width() - longest - _COUNT_WIDTH - 6
     top = max(1, *(count for _, count in rows))
     for name, (_, count) in zip(names, rows, strict=True):
         bar = click.style(_bar(count / top, room), fg=colour)
@@ -52,7 +53,7 @@ def _bar(share: float, room: int) -> str:
 
 
 def columns_over_time(counts: Sequence[tuple[str, int]], *, height: int = 6, colour: str = "cyan") -> Iterator[str]:
-    """Columns side by side, from the first name to the last; neighbours share one where there is no room for each."""
+    """Yield a row of columns, from the first name to the last; neighbours share one if there is no room for each."""
     if not counts:
         return
     room = width() - len(f"{sum(count for _, count in counts):,}") - 5

@@ -11,10 +11,11 @@ import click
 from redoma.lib.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 from redoma.models import Effect, Result
 
-from .common import EndsInCommand, State, forget_what_was_typed, given_command, is_a_dialogue, project_directory
-from .effects import name, show_diffs, summary, tree
-from .runs import follow, limits_of_a_run, run_options, show
-from .tools import as_found, say_why_it_is_not_there
+from .changes import name, report_applied, show_diffs, summary, tree
+from .emit import drop_typed_input, is_interactive, wants_json
+from .options import EndsInCommand, State, given_command, limits_of_a_run, project_directory, run_options
+from .programs import explain_not_found, with_project_path
+from .result import follow, show
 
 if TYPE_CHECKING:
     from redoma.pipeline.sync import Executor
@@ -27,13 +28,11 @@ _MARKS = (".git", ".hg", ".svn", "redoma.yaml", "pyproject.toml", "package.json"
 
 @click.command("try", cls=EndsInCommand, options_metavar="[OPTIONS] COMMAND...")
 @limits_of_a_run
-@click.option("--project", metavar="DIR", help="What it may see and change.  [default: the current project]")
+@click.option("--project", metavar="DIR", help="Let it see and change this.  [default: the current project]")
 @click.option(
     "--allow", "named", multiple=True, metavar="PATH", help="Also apply what it did to this protected path or glob."
 )
-@click.option(
-    "--writes", multiple=True, metavar="GLOB", help="Where it may write; what it changes elsewhere is marked."
-)
+@click.option("--writes", multiple=True, metavar="GLOB", help="Mark what it changes elsewhere.")
 @click.option("--keep", is_flag=True, help="Don't ask: keep its changes for `redoma changes`.")
 @click.option("--apply-if-ok", is_flag=True, help="Don't ask: apply its changes if it ended well.")
 @click.pass_obj
@@ -45,7 +44,6 @@ def attempt(
     writes: tuple[str, ...],
     keep: bool,
     apply_if_ok: bool,
-    as_json: bool,
     **given: Any,
 ) -> int:
     """See what a command would do to the current project, then let it, or not.
@@ -68,36 +66,31 @@ def attempt(
         )
     if keep and apply_if_ok:
         raise InvalidRequest("--keep was given with --apply-if-ok", why="it is one or the other", next="choose one")
-    given |= {"output_dir": None, "outputs": (), "force": False}  # what it leaves are its changes
     project = project_directory(project)
     top = Path(project) if project is not None else current_project(Path.cwd())
     with Executor(state.attended) as executor:
         options = {**run_options(given), "workspace": "overlay", "project": top, "writes": writes or None}
-        live = executor.stream_command(as_found(command, top), **options)
-        result = follow(live, as_json)
+        live = executor.stream_command(with_project_path(command, top), **options)
+        result = follow(live)
         effect = result.effect
         if effect is None or not effect.changes:
-            status = show(result, as_json, given)
-            if not as_json:
-                say_why_it_is_not_there(result, command, top)
-            if effect is not None and not as_json:
-                _say_refused(effect)
-                click.echo("Nothing of it can be applied." if effect.refused else "It changed nothing.", err=True)
-            elif effect is None and result.status.ending == "ran" and not as_json:
-                click.echo("What it changed was lost with it. Your project is as it was.", err=True)
+            status = show(result)
+            if not wants_json():
+                explain_not_found(result, command, top)
+                _say_no_changes(result)
             return status
         applied, refusal = _apply(executor, result, named) if apply_if_ok and result.ok else (None, None)
-        status = show(result, as_json, given)
-        if as_json:
+        status = show(result)
+        if wants_json():
             return REFUSED if refusal else status
         _present(effect, result.unexpected)
         if applied is not None:
-            _say_applied(result, len(applied.applied), applied.left)
+            report_applied(applied, err=True)
         elif refusal is not None:
             click.echo(f"{click.style('not applied:', fg='red')} {refusal}", err=True)
             _say_kept(result)
             return REFUSED
-        elif keep or apply_if_ok or not is_a_dialogue():
+        elif keep or apply_if_ok or not is_interactive():
             _say_kept(result)
         else:
             _ask(executor, result, effect, named)
@@ -105,7 +98,7 @@ def attempt(
 
 
 def _apply(executor: Executor, result: Result, named: Iterable[str]) -> tuple[Kept | None, RedomaError | None]:
-    """Unasked. What speaks against it is no reason not to show what would have been applied."""
+    """Apply without asking. An objection is returned, so that what would have been applied can still be shown."""
     try:
         return executor.apply(result.id, named=named), None
     except (ApprovalError, WorkspaceError) as error:
@@ -113,7 +106,7 @@ def _apply(executor: Executor, result: Result, named: Iterable[str]) -> tuple[Ke
 
 
 def current_project(here: Path) -> Path:
-    """The directory that a person means by it: the top of the repository, or else of the nearest known build."""
+    """The top of the repository around `here`, else the nearest directory with a build file, else `here`."""
     places = (here, *here.parents)
     for marks in (_MARKS[:3], _MARKS):
         for place in places:
@@ -132,6 +125,15 @@ def _present(effect: Effect, unexpected: Iterable[str]) -> None:
     click.echo(f"\n{summary(effect)}", err=True)
 
 
+def _say_no_changes(result: Result) -> None:
+    effect = result.effect
+    if effect is not None:
+        _say_refused(effect)
+        click.echo("Nothing of it can be applied." if effect.refused else "It changed nothing.", err=True)
+    elif result.status.ending == "ran":
+        click.echo("What it changed was lost with it. Your project is as it was.", err=True)
+
+
 def _say_refused(effect: Effect) -> None:
     for path, why in effect.refused.items():
         click.echo(f"{click.style('refused', fg='yellow')}  {name(path)}: {why}", err=True)
@@ -140,7 +142,7 @@ def _say_refused(effect: Effect) -> None:
 def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str]) -> None:
     show_diffs(effect)
     while True:
-        forget_what_was_typed()
+        drop_typed_input()
         answer = click.prompt(
             "Apply all, choose files, show the diff, discard, or keep for later?",
             type=_Answer(["apply", "choose", "diff", "discard", "keep"]),
@@ -152,14 +154,13 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
             show_diffs(effect)
             continue
         if answer == "apply":
-            applied = executor.apply(result.id, named=named, by_hand=True)
-            _say_applied(result, len(applied.applied), applied.left)
+            report_applied(executor.apply(result.id, named=named, by_hand=True), err=True)
         elif answer == "choose":
             paths = [change.path for change in effect.changes if _is_chosen(change.path)]
             if not paths:
                 continue
             applied = executor.apply(result.id, paths=paths, named=named, by_hand=True, exact=True)
-            _say_applied(result, len(applied.applied), applied.left)
+            report_applied(applied, err=True)
         elif answer == "discard":
             executor.discard(result.id)
             click.echo("Discarded. Your project is as it was.", err=True)
@@ -169,25 +170,18 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
 
 
 def _is_chosen(path: str) -> bool:
-    forget_what_was_typed()
+    drop_typed_input()
     return click.confirm(f"  {name(path)}?", err=True)
 
 
 class _Answer(click.Choice[str]):
-    """One of the words, or as much of its beginning as is needed to know it."""
+    """One of the words, or enough of its beginning to tell it from the others."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         meant = [word for word in self.choices if value and word.startswith(value.lower())]
         if len(meant) > 1 and value not in meant:
             self.fail(f"{value!r} could be {' or '.join(meant)}", param, ctx)
         return super().convert(meant[0] if len(meant) == 1 else value, param, ctx)
-
-
-def _say_applied(result: Result, count: int, left: dict[str, str]) -> None:
-    for path, why in left.items():
-        click.echo(f"{click.style('not applied', fg='yellow')}  {name(path)}: {why}", err=True)
-    done = f"Applied {count} change{'' if count == 1 else 's'}."
-    click.echo(done + (f" To take it back: redoma changes undo {result.id[:12]}" if count else ""), err=True)
 
 
 def _say_kept(result: Result) -> None:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from redoma.models import Change, Effect, Version
 
-from .common import CommandGroup, State, columns, forget_what_was_typed, is_a_dialogue, json_option, print_json, shown
-from .complete import files, kept_changes
+from .completion import files, kept_changes
+from .emit import (
+    counted,
+    drop_typed_input,
+    emit,
+    emit_list,
+    is_interactive,
+    json_option,
+    local_time,
+    shown,
+    wants_json,
+)
+from .options import CommandGroup, State
 
 if TYPE_CHECKING:
     from redoma.workspace.kept import Changes, Kept
@@ -37,7 +47,7 @@ def name(path: str) -> str:
 
 
 def tree(effect: Effect) -> Iterator[str]:
-    """The changes below their directories, one to a line."""
+    """Yield the changes as a tree: one to a line, below their directories."""
     above: list[str] = []
     for change in sorted(effect.changes, key=lambda change: change.path.split("/")):
         *directories, last = change.path.split("/")
@@ -95,7 +105,7 @@ def diff_lines(effect: Effect) -> Iterator[str]:
 
 
 def show_diffs(effect: Effect) -> None:
-    """What doesn't fit on a screen goes to the user's pager, if there is a terminal."""
+    """Print all diffs; through the user's pager if they don't fit on the terminal."""
     lines = list(diff_lines(effect))
     if len(lines) > shutil.get_terminal_size().lines - 4:
         click.echo_via_pager(lines)
@@ -105,21 +115,15 @@ def show_diffs(effect: Effect) -> None:
 
 @click.group("changes", cls=CommandGroup)
 def changes() -> None:
-    """What runs in overlays did to a project, kept until you apply or discard it."""
+    """Apply, discard or undo what runs in overlays did to a project."""
 
 
 @changes.command("list")
 @json_option
 @click.pass_obj
-def list_changes(state: State, as_json: bool) -> int:
-    """What is kept, newest first."""
-    kept = _kept(state).list()[::-1]
-    if as_json:
-        print_json([_shape(one) for one in kept])
-    elif kept:
-        columns(_row(one) for one in kept)
-    else:
-        click.echo("Nothing is kept. Next: redoma try COMMAND", err=True)
+def list_changes(state: State) -> int:
+    """List what is kept, newest first."""
+    emit_list(_kept(state).list()[::-1], _row, empty="Nothing is kept. Next: redoma try COMMAND")
     return 0
 
 
@@ -127,18 +131,14 @@ def list_changes(state: State, as_json: bool) -> int:
 @click.argument("id", shell_complete=kept_changes)
 @json_option
 @click.pass_obj
-def show_changes(state: State, id: str, as_json: bool) -> int:  # noqa: A002 - what a person types
-    """The tree of changes, and their diffs."""
-    kept = _kept(state).get(id)
-    if as_json:
-        print_json(_shape(kept))
-        return 0
-    _show(kept)
+def show_changes(state: State, id: str) -> int:  # noqa: A002 - what a person types
+    """Show the tree of changes, and their diffs."""
+    emit(_kept(state).get(id), _show)
     return 0
 
 
 def _show(kept: Kept) -> None:
-    click.echo(f"{kept.id}  {kept.state}  {_when(kept)}  {name(kept.effect.project)}")
+    click.echo(f"{kept.id}  {kept.state}  {local_time(kept.since)}  {name(kept.effect.project)}")
     if command := kept.about.get("command"):
         click.echo(f"$ {shown(command, 1000)}")
     for line in tree(kept.effect):
@@ -152,38 +152,39 @@ def _show(kept: Kept) -> None:
 @changes.command("apply")
 @click.argument("id", shell_complete=kept_changes)
 @click.argument("paths", nargs=-1, shell_complete=files)
-@click.option("--allow", "named", multiple=True, metavar="PATH", help="Also what was done to this protected path.")
+@click.option("--allow", "named", multiple=True, metavar="PATH", help="Include this protected path.")
 @json_option
 @click.pass_obj
-def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[str, ...], as_json: bool) -> int:  # noqa: A002
+def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[str, ...]) -> int:  # noqa: A002
     """Write exactly these changes to the project, all or nothing. PATHS: only those."""
     from redoma.pipeline.sync import Executor
 
-    by_hand = is_a_dialogue() and not as_json
+    by_hand = is_interactive() and not wants_json()
     if by_hand:  # whoever says yes has seen what to
         _show(_kept(state).get(id))
-        forget_what_was_typed()
+        drop_typed_input()
         if not click.confirm("Apply these changes?", err=True):
             click.echo("Nothing was applied.", err=True)
             return 1
     with Executor(state.attended) as executor:
         applied = executor.apply(id, paths=list(paths) or None, named=named, by_hand=by_hand)
-    if as_json:
-        print_json(applied)
-        return 0
+    emit(applied, report_applied)
+    return 0
+
+
+def report_applied(applied: Kept, *, err: bool = False) -> None:
+    """Say how many changes were applied, which were not, and how to undo it."""
     for path, why in applied.left.items():
         click.echo(f"{click.style('not applied', fg='yellow')}  {name(path)}: {why}", err=True)
-    count = len(applied.applied)
-    done = f"Applied {count} change{'' if count == 1 else 's'}."
-    click.echo(done + (f" To take it back: redoma changes undo {applied.id[:12]}" if count else ""))
-    return 0
+    undo = f" To take it back: redoma changes undo {applied.id[:12]}" if applied.applied else ""
+    click.echo(f"Applied {counted(len(applied.applied), 'change')}.{undo}", err=err)
 
 
 @changes.command("discard")
 @click.argument("id", shell_complete=kept_changes)
 @click.pass_obj
 def discard_changes(state: State, id: str) -> int:  # noqa: A002 - what a person types
-    """Drop them. The project was never touched."""
+    """Drop changes. The project was never touched."""
     from redoma.pipeline.sync import Executor
 
     with Executor(state.config) as executor:
@@ -213,15 +214,4 @@ def _kept(state: State) -> Changes:
 
 def _row(kept: Kept) -> tuple[str, ...]:
     command = shown(kept.about.get("command", ""), 40)
-    return kept.id[:12], kept.state, _when(kept), command, name(kept.effect.project), summary(kept.effect)
-
-
-def _when(kept: Kept) -> str:
-    return datetime.fromtimestamp(kept.since).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _shape(kept: Kept) -> dict[str, Any]:
-    import msgspec
-
-    shape: dict[str, Any] = msgspec.to_builtins(kept)
-    return shape
+    return kept.id[:12], kept.state, local_time(kept.since), command, name(kept.effect.project), summary(kept.effect)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from redoma.lib.errors import ConfigError
 
-from .common import CommandGroup, State, columns, forget_what_was_typed, json_option, print_json
+from .emit import drop_typed_input, emit, json_option, table, wants_json
+from .options import CommandGroup, State
 
 if TYPE_CHECKING:
+    from redoma.config import Problem
     from redoma.config.places import Source
 
 _INVALID = 1
@@ -22,7 +24,7 @@ _file = click.argument("file", required=False, type=click.Path(path_type=Path))
 
 @click.group("config", cls=CommandGroup)
 def config() -> None:
-    """The configuration in force, and the files it comes from.
+    """Show and check the configuration, and trust project files.
 
     \b
     Examples:
@@ -44,45 +46,47 @@ def _project_file(file: Path | None) -> Path:
 @config.command("check")
 @_file
 @json_option
-def check(file: Path | None, as_json: bool) -> int:
+def check(file: Path | None) -> int:
     """Report everything that is wrong with a FILE (default: the project's). Exit 1 if something is."""
     from redoma.config import check as problems_of
     from redoma.config import printable
 
     path = _project_file(file)
     problems = problems_of(path)
-    if as_json:
-        print_json([{**msgspec.structs.asdict(problem), "file": str(problem.file)} for problem in problems])
-    elif not problems:
-        click.echo(f"{click.style('ok', fg='green')}: {printable(path)}")
-    for problem in [] if as_json else problems:
-        click.echo(f"{problem.where}: {click.style(problem.message, fg='red')}")
-        if problem.hint:
-            click.echo(f"    → {problem.hint}")
+
+    def lines(problems: Sequence[Problem]) -> Iterator[str]:
+        if not problems:
+            yield f"{click.style('ok', fg='green')}: {printable(path)}"
+        for problem in problems:
+            yield f"{problem.where}: {click.style(problem.message, fg='red')}"
+            if problem.hint:
+                yield f"    → {problem.hint}"
+
+    emit(problems, lines)
     return _INVALID if problems else 0
 
 
 @config.command("show")
 @json_option
 @click.pass_obj
-def show(state: State, as_json: bool) -> None:
-    """Every value in force and where it came from."""
+def show(state: State) -> None:
+    """Show every value in force and where it came from."""
     from redoma.config import describe, printable
 
-    rows = describe(state.config)
-    if as_json:
-        print_json([{"key": key, "value": value, "origin": origin} for key, value, origin in rows])
-    else:
-        columns(
+    emit(
+        describe(state.config),
+        lambda rows: table(
             (key, printable(value) if isinstance(value, str) else repr(value), origin) for key, value, origin in rows
-        )
+        ),
+        shape=lambda rows: [{"key": key, "value": value, "origin": origin} for key, value, origin in rows],
+    )
 
 
 @config.command("trust")
 @_file
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Trust it without asking.")
 @json_option
-def trust(file: Path | None, yes: bool, as_json: bool) -> None:
+def trust(file: Path | None, yes: bool) -> None:
     """Let a project file loosen rules and define executors, as long as its content stays exactly this."""
     from redoma.config import loosenings, not_ours
     from redoma.config import trust as record
@@ -91,41 +95,46 @@ def trust(file: Path | None, yes: bool, as_json: bool) -> None:
     source, changes = loosenings(path)
     why = not_ours(path)
     none = f"only tighten; it has no effect yet, because {why}" if why else "only tighten: it has effect already"
-    shown = show_before_trust(source, changes, none, yes, as_json)
+    ask_for_trust(source, changes, none, yes)
     # The question may have waited for long, and whoever writes to the project knows when: only what was shown counts.
     record(source.path, digest=source.digest)
-    if as_json:
-        print_json({"file": str(source.path), "digest": source.digest, "loosens": changes})
-    else:
-        click.echo(f"{click.style('trusted', fg='green')}: {shown}")
+    emit_trusted(source, {"loosens": changes})
 
 
-def show_before_trust(source: Source, changes: list[str], none: str, yes: bool, as_json: bool) -> str:
-    """Say what a file would do, and ask. The file's name, as it can be shown."""
+def ask_for_trust(source: Source, changes: list[str], none: str, yes: bool) -> None:
+    """Say what a file would do (`none` if it has no `changes`), and ask unless `yes`. Raises `click.Abort` for a no."""
     from redoma.config import printable
 
-    shown = printable(source.path)
-    click.echo(f"{shown} (sha256 {source.digest}) would:", err=as_json)
+    click.echo(f"{printable(source.path)} (sha256 {source.digest}) would:", err=wants_json())
     for change in changes or [none]:
-        click.echo(f"  - {change}", err=as_json)
+        click.echo(f"  - {change}", err=wants_json())
     if not yes:
-        forget_what_was_typed()
+        drop_typed_input()
         click.confirm("Trust exactly this content?", abort=True, err=True)
-    return shown
+
+
+def emit_trusted(source: Source, more: dict[str, list[str]]) -> None:
+    """Print that a file is trusted now; `more` is what JSON says beside its path and digest."""
+    from redoma.config import printable
+
+    emit(
+        {"file": str(source.path), "digest": source.digest, **more},
+        lambda _: [f"{click.style('trusted', fg='green')}: {printable(source.path)}"],
+    )
 
 
 @config.command("untrust")
 @_file
 @json_option
-def untrust(file: Path | None, as_json: bool) -> int:
-    """Take the trust in a project file back. Exit 1 if it was not trusted."""
+def untrust(file: Path | None) -> int:
+    """Stop trusting a project file. Exit 1 if it was not trusted."""
     from redoma.config import printable
     from redoma.config import untrust as forget
 
     path = _project_file(file)
     was_trusted = forget(path)
-    if as_json:
-        print_json({"file": str(path), "was_trusted": was_trusted})
-    else:
-        click.echo(f"{printable(path)}: {'no longer trusted' if was_trusted else 'was not trusted'}")
+    emit(
+        {"file": str(path), "was_trusted": was_trusted},
+        lambda _: [f"{printable(path)}: {'no longer trusted' if was_trusted else 'was not trusted'}"],
+    )
     return 0 if was_trusted else 1

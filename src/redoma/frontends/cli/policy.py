@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,23 +15,11 @@ import msgspec
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Decision, Finding, Language
 
-from .common import (
-    CommandGroup,
-    State,
-    TakesCommand,
-    audit_log,
-    given_command,
-    json_option,
-    new_file,
-    print_json,
-    read_source,
-    shown,
-    since_option,
-)
-from .complete import backends, files, packs
-from .languages import is_meant_as_python
-from .runs import must_parse
-from .verdicts import COLOURS, EXIT, Verdict, verdicts
+from .check import COLOURS, EXIT, PlaceVerdict, must_parse, place_option, seconds_option, verdicts
+from .completion import files, packs
+from .emit import counted, emit, json_option, print_json, progress, shown, wants_json
+from .options import CommandGroup, State, TakesCommand, audit_log, given_command, since_option
+from .source import is_meant_as_python, new_file, read_source
 
 if TYPE_CHECKING:
     from redoma.audit import Record
@@ -46,7 +33,7 @@ _INDENT = " " * 19
 
 @click.group("policy", cls=CommandGroup)
 def policy() -> None:
-    """Why a verdict is what it is, and what another policy would say.
+    """Explain a verdict, try another policy, and learn permits.
 
     \b
     Examples:
@@ -60,21 +47,17 @@ def policy() -> None:
 @click.option(
     "--lang",
     type=click.Choice(["bash", "python", "command"]),
-    help="`command` splits it into words, without a shell.  "
+    help="Read it as this; `command` splits it into words, without a shell.  "
     "[default: by the file's name; else python, or bash if it can't be that]",
 )
-@click.option("--time", "seconds", type=float, help="Seconds it would ask for.")
-@click.option(
-    "--backend",
-    shell_complete=backends,
-    help="auto, jail, docker, monty or native.  [default: in a cell and on the host]",
-)
+@seconds_option
+@place_option
 @click.option(
     "--policy",
     "pack",
     metavar="PACK",
     shell_complete=packs,
-    help="none, standard, strict, script or core.  [default: configured]",
+    help="Use this pack: none, standard, strict, script or core.  [default: configured]",
 )
 @json_option
 @click.argument("source", required=False, metavar="", shell_complete=files)
@@ -87,7 +70,6 @@ def explain(
     seconds: float | None,
     backend: str | None,
     pack: str | None,
-    as_json: bool,
 ) -> int:
     """Show every fact and rule behind a verdict, without running anything.
 
@@ -110,20 +92,18 @@ def explain(
     if any(place.decision is Decision.ALLOW for place in places):
         must_parse(there.request)
     explanation = explained(state.config.load_policy(pack), there.request, reach=there.evaluation.reach)
-    if as_json:
-        shape = explanation.plain()
-        evaluation, level = shape.pop("evaluation"), shape.pop("leveled")
+
+    def shape(explanation: Explanation) -> dict[str, Any]:
+        plain = explanation.plain()
+        evaluation, level = plain.pop("evaluation"), plain.pop("leveled")
         others = {place.where: _plain(place) for place in places} if len(places) > 1 else {}
-        print_json(
-            {"decision": there.decision.value, **evaluation, **shape, **level, "backend": there.backend, **others}
-        )
-    else:
-        for line in _lines(explanation, places):
-            click.echo(line)
+        return {"decision": there.decision.value, **evaluation, **plain, **level, "backend": there.backend, **others}
+
+    emit(explanation, lambda explanation: _lines(explanation, places), shape=shape)
     return EXIT[there.decision]
 
 
-def _plain(place: Verdict) -> dict[str, Any]:
+def _plain(place: PlaceVerdict) -> dict[str, Any]:
     rules = list(dict.fromkeys(finding.rule for finding in place.evaluation.deciding))
     return {"decision": place.decision.value, "by": rules, "level": place.level.level, "backend": place.backend}
 
@@ -153,8 +133,12 @@ def _asked(source: str | None, lang: Language | None) -> dict[str, Any]:
 @policy.command("test")
 @click.argument("file", type=click.Path(path_type=Path))
 @since_option
-@click.option("--add", is_flag=True, help="FILE on top of what is in force, instead of in place of the project's file.")
-@click.option("-n", "examples", type=click.IntRange(0, 100), default=3, show_default=True, help="Examples of each.")
+@click.option(
+    "--add", is_flag=True, help="Put FILE on top of what is in force, instead of in place of the project's file."
+)
+@click.option(
+    "-n", "examples", type=click.IntRange(0, 100), default=3, show_default=True, help="Show so many examples of each."
+)
 @click.option(
     "--fail-on",
     type=click.Choice(["forbidden", "prompt", "pass"]),
@@ -170,7 +154,6 @@ def test(
     add: bool,
     examples: int,
     fail_on: tuple[Group, ...],
-    as_json: bool,
 ) -> int:
     """Evaluate a proposed policy over the recorded requests, without any effect.
 
@@ -191,23 +174,25 @@ def test(
     judge.policy(None)  # what is wrong with it is told before anything is read
     with intents(state, since) as records:
         tested = compare(records, judge, current, inputs=kept_inputs(state), examples=examples)
-    if as_json:
-        print_json({**msgspec.to_builtins(tested), "policy": judge.policy(None).digest})
-    else:
-        for line in _comparison_lines(tested, fail_on):
-            click.echo(line)
+    emit(
+        tested,
+        lambda tested: _comparison_lines(tested, fail_on),
+        shape=lambda tested: {**msgspec.to_builtins(tested), "policy": judge.policy(None).digest},
+    )
     newly = {"forbidden": tested.forbidden, "prompt": tested.prompt, "pass": tested.passing}
     return 1 if any(newly[group] for group in fail_on) else 0
 
 
 @policy.command("learn")
 @since_option
-@click.option("--at-least", type=click.IntRange(1), default=1, show_default=True, help="Approvals of each request.")
-@click.option("-o", "--output", default="-", metavar="FILE", help="Where to.  [default: standard output]")
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option(
+    "--at-least", type=click.IntRange(1), default=1, show_default=True, help="Require so many approvals of a request."
+)
+@click.option("-o", "--output", default="-", metavar="FILE", help="Write to this file.  [default: standard output]")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @json_option
 @click.pass_obj
-def learn(state: State, since: datetime | None, at_least: int, output: str, force: bool, as_json: bool) -> None:
+def learn(state: State, since: datetime | None, at_least: int, output: str, force: bool) -> None:
     """Propose the narrowest rules that would have allowed what people have approved.
 
     Permits of exactly these requests, with who approved them, when and why. No refusal is ever loosened, and nothing is
@@ -236,7 +221,7 @@ def learn(state: State, since: datetime | None, at_least: int, output: str, forc
         kept_inputs(state),
     )
     learned = learned_from(history, load, at_least=at_least)
-    if as_json:
+    if wants_json():
         print_json({**msgspec.to_builtins(learned), "permits": msgspec.to_builtins(learned.permits)})
         return
     period = f"{since:%Y-%m-%d %H:%M} UTC" if since else ""
@@ -246,8 +231,7 @@ def learn(state: State, since: datetime | None, at_least: int, output: str, forc
     else:
         with new_file(Path(output), force=force) as file:
             file.write(text)
-    count = len(learned.permits)
-    what = f"{count} permit{'' if count == 1 else 's'} from {learned.approved:,} approved runs"
+    what = f"{counted(len(learned.permits), 'permit')} from {learned.approved:,} approved runs"
     left = sum(map(len, learned.left_out.values()))
     click.echo(f"{what}; {learned.passing:,} runs on record would pass; approved and left out: {left:,}", err=True)
 
@@ -263,26 +247,20 @@ def kept_inputs(state: State) -> Inputs:
 
 @contextlib.contextmanager
 def intents(state: State, since: datetime | None) -> Iterator[Iterable[Record]]:
-    """What was asked for, with a bar on a terminal that says how far we are."""
+    """The recorded requests, with a progress bar while they are read."""
     log = audit_log(state)
-    records = log.records(since, kinds=("intent",))
-    if not sys.stderr.isatty():
-        yield records
-        return
     first, last = next(log.records(since), None), log.tail(1)
     if first is None or not last:
         yield ()
         return
-    total = last[0].seq - first.seq + 1
-    with click.progressbar(length=total, label="evaluating", file=sys.stderr, update_min_steps=total // 200) as bar:
-        yield _counted(records, bar, first.seq)
-        bar.update(total - bar.pos)
+    with progress("evaluating", last[0].seq - first.seq + 1) as advance:
+        yield _advancing(log.records(since, kinds=("intent",)), advance, first.seq)
 
 
-def _counted(records: Iterable[Record], bar: Any, at: int) -> Iterator[Record]:
+def _advancing(records: Iterable[Record], advance: Callable[[int], None], at: int) -> Iterator[Record]:
     for record in records:
         yield record
-        bar.update(record.seq - at)
+        advance(record.seq - at)
         at = record.seq
 
 
@@ -305,7 +283,7 @@ def _comparison_lines(tested: Comparison, fail_on: tuple[Group, ...]) -> Iterato
             yield from _example_lines(each)
     if tested.left_out:
         yield _head("Left out", f"{tested.left_out:,} that can't be evaluated, because the record doesn't have")
-        for what, count in [*tested.unjudged.items()][:_MOST_REASONS]:
+        for what, count in [*tested.unjudged.items()][:_MAX_REASONS]:
             yield f"  {count:>9,}  {shown(what)}"
     if tested.differs_now:
         yield _head(
@@ -316,7 +294,7 @@ def _comparison_lines(tested: Comparison, fail_on: tuple[Group, ...]) -> Iterato
             yield click.style(f"failed: --fail-on {group}", fg="red")
 
 
-_MOST_REASONS = 10
+_MAX_REASONS = 10
 
 
 def _example_lines(each: Example) -> Iterator[str]:
@@ -330,10 +308,10 @@ def _ruled(rules: tuple[str, ...]) -> str:
     return f" ({', '.join(shown(rule, 60) for rule in rules[:5])})" if rules else ""
 
 
-# --- an explanation, for reading ---
+# --- an explanation, for people ---
 
 
-def _lines(explanation: Explanation, places: list[Verdict]) -> Iterator[str]:
+def _lines(explanation: Explanation, places: list[PlaceVerdict]) -> Iterator[str]:
     evaluation, request = explanation.evaluation, places[-1].request
     count = len(explanation.seen)
     yield _head("Facts", f"{count} in this {_NAMES[request.language]}, looked at by {explanation.rules} rules")
@@ -356,7 +334,7 @@ def _lines(explanation: Explanation, places: list[Verdict]) -> Iterator[str]:
         yield from (f"  {shown(reason, 200)}" for reason in place.level.why)
     for place in places:
         here = f" ({place.where}: it could touch {place.evaluation.reach.words})" if len(places) > 1 else ""
-        yield _head("Backend", _backend(place.backend, place.request.backend) + here)
+        yield _head("Backend", place.backend_words + here)
     for place in places:
         decision = click.style(place.decision.value, fg=COLOURS[place.decision], bold=True)
         rules = ", ".join(dict.fromkeys(finding.rule for finding in place.evaluation.deciding))
@@ -382,10 +360,6 @@ def _head(title: str, rest: str) -> str:
 
 def _place(line: int, column: int) -> str:
     return f"{f'{line}:{column}' if line else '':8}"
-
-
-def _backend(place: str, asked: str) -> str:
-    return (place or "none that can run it: see `redoma doctor`") + (" (auto)" if asked == "auto" else "")
 
 
 def _of_fact(seen: Seen) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a shell offers after TAB: files, and names that only Redoma knows. Whatever goes wrong, it offers nothing."""
+"""completion: what a shell offers after TAB: files, and names that only Redoma knows. If that fails, nothing."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+import click
 from click import Context, Parameter
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from .common import State
+    from .options import State
 
 Completes = Callable[[Context, Parameter, str], list[CompletionItem]]
-_NEWEST = 500
+_MAX_RECORDS = 500
 """Records that are looked at for the ids of runs."""
 
 
 def files(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files, by the shell itself."""
+    """Complete files; the shell does it."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def _names(find: Callable[[State], Iterable[str | tuple[str, str]]]) -> Completes:
-    """A completion of the names that `find` gives, each alone or with a help text."""
+    """Complete the names that `find` returns, each alone or with a help text."""
 
     @functools.wraps(find)
     def complete(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
@@ -37,8 +38,8 @@ def _names(find: Callable[[State], Iterable[str | tuple[str, str]]]) -> Complete
 
 
 def _state(ctx: Context) -> State:
-    """The group's function has not run, which would have made it."""
-    from .common import State
+    """Make the state that the group would have made: while completing, its function does not run."""
+    from .options import State
 
     top = ctx.find_root()
     return State(top.params.get("config"), {})
@@ -63,10 +64,11 @@ def entries(state: State) -> Iterable[str]:
 
 @_names
 def runs(state: State) -> Iterable[tuple[str, str]]:
-    """Of the newest runs on record, with what they ran."""
-    from .common import audit_log, shown
+    """The newest runs on record, with their code."""
+    from .emit import shown
+    from .options import audit_log
 
-    found = (record for record in audit_log(state).tail(_NEWEST) if record.kind == "intent")
+    found = (record for record in audit_log(state).tail(_MAX_RECORDS) if record.kind == "intent")
     return list({record.id[:12]: shown(str(record.data.get("code", "")), 40) for record in found}.items())[::-1]
 
 
@@ -74,7 +76,7 @@ def runs(state: State) -> Iterable[tuple[str, str]]:
 def kept_changes(state: State) -> Iterable[tuple[str, str]]:
     from redoma.pipeline.projects import changes_in
 
-    from .common import shown
+    from .emit import shown
 
     kept = changes_in(state.config.state).list()[::-1]
     return [(one.id[:12], shown(f"{one.state}: {one.about.get('command', '')}", 40)) for one in kept]
@@ -92,3 +94,21 @@ def outputs(state: State) -> Iterable[str]:
 def entries_or_files(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
     """Executors before the command; files in it, which click takes for the executor that was left out."""
     return files(ctx, param, incomplete) if ctx.meta.get("redoma.command") else entries(ctx, param, incomplete)
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a SHELL.
+
+    \b
+    Example:
+      redoma completion bash >> ~/.bashrc
+    """
+    from click.shell_completion import get_completion_class
+
+    from .app import cli
+
+    found = get_completion_class(shell)
+    if found is not None:
+        click.echo(found(cli, {}, "redoma", "_REDOMA_COMPLETE").source())

@@ -17,10 +17,11 @@ import click
 
 from redoma.lib.errors import InvalidRequest, RedomaError
 
-from .common import EndsInCommand, State, columns, given_command, print_json
-from .complete import entries_or_files
-from .runs import follow, limits_and_context, run_options, show
-from .tools import as_found, say_why_it_is_not_there
+from .completion import entries_or_files
+from .emit import emit_list, wants_json
+from .options import EndsInCommand, State, given_command, limits_and_context, output_options, run_options
+from .programs import explain_not_found, with_project_path
+from .result import follow, show
 
 if TYPE_CHECKING:
     from redoma.config import Config, Entry
@@ -33,11 +34,11 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 @click.command("exec", cls=EndsInCommand, options_metavar="[OPTIONS] [ENTRY] [--] COMMAND...")
 @limits_and_context
-@click.option("--cwd", "--work-dir", "cwd", metavar="DIR", help="A directory to work in: of the host, or inside ENTRY.")
+@click.option("--cwd", "--work-dir", "cwd", metavar="DIR", help="Work in this directory: of the host, or inside ENTRY.")
 @click.option("--list", "listing", is_flag=True, help="Show the configured executors.")
 @click.argument("entry", required=False, metavar="", shell_complete=entries_or_files)
 @click.pass_obj
-def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, as_json: bool, **given: Any) -> int:
+def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, **given: Any) -> int:
     """Run a command, without a shell.
 
     ENTRY names a configured executor, with its own directory, variables and list of commands. A program that runs there
@@ -54,7 +55,8 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
     from redoma.pipeline.sync import Executor
 
     if listing:
-        return _list(state.config, as_json)
+        _list(state.config)
+        return 0
     command = given_command()
     if not command:
         raise InvalidRequest(
@@ -64,21 +66,21 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
         options = cast("Options", {**run_options(given), "cwd": cwd})
         if entry is None:
             project = None if given["workspace"] == "scratch" else Path(given["project"] or ".")
-            words = command if given["backend"] == "native" else as_found(command, project)
-            result = follow(executor.stream_command(words, **options), as_json)
-            status = show(result, as_json, given)
-            if not as_json:
-                say_why_it_is_not_there(result, command, project)
+            words = command if given["backend"] == "native" else with_project_path(command, project)
+            result = follow(executor.stream_command(words, **options))
+            status = show(result, **output_options(given))
+            if not wants_json():
+                explain_not_found(result, command, project)
             return status
         live, control = talk(executor, entry, command, options, live_input=not given["pass_stdin"])
         with _passed_on(executor, control) if control is not None else nullcontext():
-            result = follow(live, as_json)
-        return show(result, as_json, given, with_value=control is None)
+            result = follow(live)
+        return show(result, **output_options(given), with_value=control is None)
 
 
 @contextmanager
 def _passed_on(executor: Executor, control: Reins) -> Iterator[None]:
-    """While the program runs, our input and our signals are its own."""
+    """Pass our standard input and our signals on to the program while it runs."""
     # A handler may come while this very thread holds a lock of the executor's, so another one passes them on.
     caught: queue.SimpleQueue[int] = queue.SimpleQueue()
     threading.Thread(target=_pass_signals, args=(executor, control, caught), daemon=True).start()
@@ -129,14 +131,13 @@ async def _called(function: Callable[..., None], *arguments: Any) -> None:
     function(*arguments)
 
 
-def _list(config: Config, as_json: bool) -> int:
-    if as_json:
-        print_json([{"address": address, **_plain(entry)} for address, entry in config.entries.items()])
-    elif config.entries:
-        columns(_row(address, entry) for address, entry in sorted(config.entries.items()))
-    else:
-        click.echo("no executors are configured: see `entries` in docs/configuration.md", err=True)
-    return 0
+def _list(config: Config) -> None:
+    emit_list(
+        sorted(config.entries.items()),
+        lambda each: _row(*each),
+        empty="no executors are configured: see `entries` in docs/configuration.md",
+        shape=lambda each: {"address": each[0], **_plain(each[1])},
+    )
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The user's own programs in a cell: those of the project are used as they are; of others we say why they can't be."""
+"""Programs that are on our PATH but not in a cell: those of the project are found there, of others we say why not."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from redoma.models import Result
 
 _IN_EVERY_CELL = ("/usr/", "/bin/", "/sbin/")
 _NOT_FOUND = 127
-_LONGEST_FIRST_LINE = 256
+_MAX_FIRST_LINE = 256
 
 
-def as_found(command: tuple[str, ...], project: Path | None) -> tuple[str, ...]:
-    """The command with the path of its program, if our PATH leads to one of the project's that can run in a cell, such
-    as one of a virtual environment: a cell sees the project, but searches only its own PATH."""
+def with_project_path(command: tuple[str, ...], project: Path | None) -> tuple[str, ...]:
+    """The command with the path of its program, if our PATH finds it in the project, as in a virtual environment.
+
+    A cell sees the project, but searches only its own PATH.
+    """
     found = shutil.which(command[0]) if "/" not in command[0] else None
     if found is None or project is None:
         return command
@@ -26,9 +28,8 @@ def as_found(command: tuple[str, ...], project: Path | None) -> tuple[str, ...]:
     return (path, *command[1:]) if _is_below(path, top) and not _unseen(path, top) else command
 
 
-def say_why_it_is_not_there(result: Result, command: tuple[str, ...], project: Path | None) -> None:
-    """Say what to do about a program that is on our PATH, but not where the command ran: in no cell, or not on the PATH
-    that commands on the host have."""
+def explain_not_found(result: Result, command: tuple[str, ...], project: Path | None) -> None:
+    """Say why a program that is on our PATH was not found where the command ran, and what to do."""
     found = shutil.which(command[0])
     not_found = result.exit_code == _NOT_FOUND and (result.error or "").startswith("could not start")
     if not not_found or found is None:
@@ -47,8 +48,8 @@ def say_why_it_is_not_there(result: Result, command: tuple[str, ...], project: P
 
 
 def _unseen(path: str, top: str) -> str:
-    """What of a program no cell sees: the program itself, what it is a link to, or the interpreter in its first line.
-    Empty if it sees them all."""
+    """The part of a program that no cell sees: itself, the target of its link, or the interpreter in its first line.
+    Empty if a cell sees them all."""
     for needed in (path, os.path.realpath(path), *_interpreter(path)):
         if not needed.startswith(_IN_EVERY_CELL) and not (top and _is_below(needed, top)):
             return needed
@@ -59,7 +60,7 @@ def _interpreter(path: str) -> list[str]:
     """The interpreter that a script names, and what that is a link to."""
     try:
         with open(path, "rb") as file:
-            first = file.readline(_LONGEST_FIRST_LINE)
+            first = file.readline(_MAX_FIRST_LINE)
     except OSError:
         return []
     words = first.removeprefix(b"#!").split() if first.startswith(b"#!") else []

@@ -1,4 +1,4 @@
-"""doctor and completion: about this host and this shell."""
+"""doctor: what this host offers, and what is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 
 import redoma
 
-from .common import State, columns, json_option, print_json
+from .emit import emit, json_option, table
+from .options import State
 
 _NOTHING_ISOLATES = 1
 _MARKS = {"ok": ("✓", "green"), "degraded": ("!", "yellow"), "missing": ("✗", "red")}
@@ -18,8 +19,8 @@ _MARKS = {"ok": ("✓", "green"), "degraded": ("!", "yellow"), "missing": ("✗"
 @click.command("doctor")
 @json_option
 @click.pass_obj
-def doctor(state: State, as_json: bool) -> int:
-    """What this host offers, what is missing, and what would fix it.
+def doctor(state: State) -> int:
+    """Show what this host offers, what is missing, and what would fix it.
 
     Exit status 1 if no backend here isolates.
     """
@@ -46,10 +47,7 @@ def doctor(state: State, as_json: bool) -> int:
         "host": [fact for found in facts.values() for fact in found],
         "audit": _audit(state),
     }
-    if as_json:
-        print_json(report)
-    else:
-        _print(report)
+    emit(report, _print)
     return 0 if chosen else _NOTHING_ISOLATES
 
 
@@ -73,7 +71,7 @@ def _examine(backend: Any, facts: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def _facts(backend: Any) -> list[dict[str, str]]:
-    """What a backend can tell about the host, if it looks at one at all: the jail needs much of the kernel."""
+    """What a backend says of the host; empty for one that does not look. The jail needs much of the kernel."""
     import msgspec
 
     return [msgspec.to_builtins(fact) for fact in backend.facts()] if hasattr(backend, "facts") else []
@@ -94,14 +92,14 @@ def _audit(state: State) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any]) -> None:
-    columns((key, str(report[key])) for key in ("redoma", "python", "kernel"))
+    table((key, str(report[key])) for key in ("redoma", "python", "kernel"))
     for entry in report["backends"]:
         standing = "missing" if not entry["works"] else "ok" if entry["isolates"] else "degraded"
         click.echo(f"\n{_mark(standing)} {click.style(entry['name'], bold=True)}")
         if not entry["works"]:
             click.echo(f"    {entry['why']}\n    → {entry['next']}")
             continue
-        columns(
+        table(
             [
                 ("    runs", ", ".join(entry["languages"])),
                 *((f"    {layer}", what) for layer, what in entry["layers"].items()),
@@ -131,45 +129,3 @@ def _print_host(facts: list[dict[str, str]]) -> None:
 def _mark(state: str) -> str:
     sign, colour = _MARKS[state]
     return click.style(sign, fg=colour)
-
-
-@click.command("help")
-@click.argument("commands", nargs=-1)
-@click.pass_context
-def show_help(context: click.Context, commands: tuple[str, ...]) -> None:
-    """Show the help of a command, or of all of them.
-
-    \b
-    Example:
-      redoma help audit search
-    """
-    from .app import cli
-
-    command: click.Command = cli
-    context = context.find_root()
-    for name in commands:
-        if not isinstance(command, click.Group):
-            raise click.UsageError(f"{context.command_path} has no commands of its own", context)
-        _, found, _ = command.resolve_command(context, [name])
-        if found is None:
-            raise click.UsageError(f"{context.command_path} has no command {name!r}", context)
-        command, context = found, click.Context(found, context, name, **found.context_settings)
-    click.echo(command.get_help(context))
-
-
-@click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print the completion script of a SHELL.
-
-    \b
-    Example:
-      redoma completion bash >> ~/.bashrc
-    """
-    from click.shell_completion import get_completion_class
-
-    from .app import cli
-
-    found = get_completion_class(shell)
-    if found is not None:
-        click.echo(found(cli, {}, "redoma", "_REDOMA_COMPLETE").source())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -11,8 +11,9 @@ import click
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Stream
 
-from .common import State, columns, json_option, print_json
-from .complete import outputs
+from .completion import outputs
+from .emit import emit, emit_list, json_option, local_time
+from .options import State
 
 if TYPE_CHECKING:
     from redoma.output.artifacts import Kept, Store
@@ -24,10 +25,10 @@ _PIECE = 1 << 20
 @click.command("output")
 @click.argument("id", required=False, shell_complete=outputs)
 @click.option("--stream", type=click.Choice(["stdout", "stderr"]), default="stdout", show_default=True)
-@click.option("--from", "first", type=click.IntRange(min=1), help="The first line to show; the first of all is 1.")
-@click.option("--lines", "count", type=click.IntRange(min=0), help="How many lines.")
-@click.option("--bytes", "span", metavar="A-B", help="Bytes A to B, both included; the first is 0. `A-` is to the end.")
-@click.option("--grep", metavar="RE", help="Only lines in which something fits (RE2), with their numbers.")
+@click.option("--from", "first", type=click.IntRange(min=1), help="Begin with this line; the first of all is 1.")
+@click.option("--lines", "count", type=click.IntRange(min=0), help="Print so many lines.")
+@click.option("--bytes", "span", metavar="A-B", help="Print bytes A to B, both included, from 0; `A-` is to the end.")
+@click.option("--grep", metavar="RE", help="Print only lines that match (RE2), with their numbers.")
 @json_option
 @click.pass_obj
 def output(
@@ -38,9 +39,8 @@ def output(
     count: int | None,
     span: str | None,
     grep: str | None,
-    as_json: bool,
 ) -> int:
-    """Print what a run with a long output printed; the beginning of its ID will do. Without an ID, list them.
+    """Print what a run with a long output printed; the beginning of its ID is enough. Without an ID, list them.
 
     Secrets and control characters are taken out, as everywhere. With --json, describe it instead.
 
@@ -58,18 +58,18 @@ def output(
         )
     store = _store(state)
     if id is None:
-        return _list(store, as_json)
-    kept = store.find(id, stream)
-    if as_json:
-        print_json(kept)
-    elif grep is not None:
-        for number, line in kept.matching(grep):
-            click.echo(f"{number}:{line}")
-    elif by_line:
-        for line in kept.lines(first or 1, kept.line_count if count is None else count):
-            click.echo(line)
-    else:
+        _list(store)
+        return 0
+
+    def render(kept: Kept) -> Iterable[str] | None:
+        if grep is not None:
+            return (f"{number}:{line}" for number, line in kept.matching(grep))
+        if by_line:
+            return kept.lines(first or 1, kept.line_count if count is None else count)
         _print(kept, *_span(span, kept.size))
+        return None
+
+    emit(store.find(id, stream), render)
     return 0
 
 
@@ -83,7 +83,7 @@ def _store(state: State) -> Store:
 
 
 def _span(span: str | None, size: int) -> tuple[int, int]:
-    """Where to begin, and where to stop."""
+    """The first byte to print, and the one to stop before."""
     if span is None:
         return 0, size
     match = _RANGE.match(span)
@@ -93,7 +93,7 @@ def _span(span: str | None, size: int) -> tuple[int, int]:
 
 
 def _print(kept: Kept, start: int, stop: int) -> None:
-    """Piece by piece. What a range cuts in half is no character any more, and shown as a sign for one."""
+    """Print bytes `start` to `stop`, piece by piece. A character that the range cuts in half becomes U+FFFD."""
     import codecs
 
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -105,15 +105,10 @@ def _print(kept: Kept, start: int, stop: int) -> None:
             break
 
 
-def _list(store: Store, as_json: bool) -> int:
-    found = store.listed()
-    if as_json:
-        print_json([{"id": one.run, "stream": one.stream, "size": one.size, "time": one.time} for one in found])
-    elif found:
-        columns(
-            (datetime.fromtimestamp(one.time).strftime("%Y-%m-%d %H:%M:%S"), one.run, one.stream, f"{one.size:,} bytes")
-            for one in found
-        )
-    else:
-        click.echo("nothing is kept: only what is too long for a result is, for some days", err=True)
-    return 0
+def _list(store: Store) -> None:
+    emit_list(
+        store.listed(),
+        lambda one: (local_time(one.time), one.run, one.stream, f"{one.size:,} bytes"),
+        empty="nothing is kept: only what is too long for a result is, for some days",
+        shape=lambda one: {"id": one.run, "stream": one.stream, "size": one.size, "time": one.time},
+    )

@@ -1,0 +1,218 @@
+"""check: what policy says of code or a command, in a cell and on the host, without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from redoma.lib.errors import InvalidRequest
+from redoma.models import Decision, Evaluation, Finding, Language, Request
+
+from .completion import backends, files
+from .emit import counted, emit, json_option
+from .options import State, TakesCommand, given_command, policy_option
+from .source import BASH_MEANT, is_bash, read_source, undefined_name
+
+if TYPE_CHECKING:
+    from redoma.config import Config
+    from redoma.policy import Leveled
+
+COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: "red"}
+EXIT = {Decision.ALLOW: 0, Decision.PROMPT: 1, Decision.FORBID: 2}
+_PLACES = {"cell": "auto", "host": "native"}
+NOWHERE = "none that can run it: see `redoma doctor`"
+
+seconds_option = click.option("--time", "seconds", type=float, help="Assume that it asks for so many seconds.")
+place_option = click.option(
+    "--backend",
+    shell_complete=backends,
+    help="Assume auto, jail, docker, monty or native.  [default: in a cell and on the host]",
+)
+
+
+@click.command("check", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
+@click.option(
+    "--lang",
+    type=click.Choice(["python", "bash"]),
+    help="Read it as this.  [default: by the file's name, else python]",
+)
+@seconds_option
+@place_option
+@policy_option
+@json_option
+@click.argument("source", required=False, metavar="", shell_complete=files)
+@click.pass_obj
+def check(
+    state: State,
+    /,
+    source: str | None,
+    lang: Language | None,
+    seconds: float | None,
+    backend: str | None,
+    policy: str | None,
+) -> int:
+    """Print the verdict, level and backend, without running anything.
+
+    Without --backend you see what is said of it in a cell and on the host itself, side by side.
+
+    Exit status: 0 allow, 1 prompt, 2 forbid, as on the host unless --backend says where; 3 if it can't be told, as of
+    what is not valid Python, or could only fail as such.
+
+    \b
+    Examples:
+      redoma check script.sh
+      redoma check --lang bash 'curl example.com/x | sh'
+      redoma check -- rm -rf /
+    """
+    command = given_command()
+    if (source is None) == (not command):
+        raise InvalidRequest(
+            "there is nothing to check, or too much",
+            why="it takes a SOURCE, or a command after `--`",
+            next="write it like: redoma check script.sh, or redoma check -- rm -rf build",
+        )
+    inline = guessed = False
+    if command:
+        what: dict[str, Any] = {"argv": command, "language": "command"}
+    else:
+        code, language, inline, guessed = read_source(source or "", lang)
+        what = {"code": code, "language": language}
+    places = verdicts(state.config, what, backend, seconds, policy)
+    if any(place.decision is Decision.ALLOW for place in places):
+        must_parse(places[-1].request)
+        if guessed:
+            _must_be_meant_as_python(places[-1].request.code)
+    emit(places, lambda places: _lines(places, guessed=inline and lang is None), shape=_shape)
+    return EXIT[places[-1].decision]
+
+
+def _shape(places: list[PlaceVerdict]) -> dict[str, Any]:
+    """As JSON: the verdict that counts, and with several places each of them under its name."""
+    from redoma.frontends.shapes import verdict_json
+
+    shapes = {place.where: verdict_json(place.evaluation, place.level, place.backend) for place in places}
+    return {**shapes[places[-1].where], **(shapes if len(shapes) > 1 else {})}
+
+
+def _lines(places: list[PlaceVerdict], *, guessed: bool) -> Iterator[str]:
+    """For people: each finding, the decision, the level with its reasons, and the backend."""
+    from redoma.lib.sanitise import sanitise
+
+    if heads(places):
+        yield click.style(heads(places), dim=True)
+    for finding, decisions, reasons in side_by_side(places):
+        where = f"{finding.line}:{finding.column}  " if finding.line else ""
+        text = sanitise(finding.text).replace("\n", " ")
+        yield f"{columns(decisions)}  {where}{finding.rule}  {text}"
+        yield f"    {finding.reason}"
+        for name, why in reasons.items():
+            yield f"    {name}: {why}"
+        if finding.suggestion:
+            yield f"    → {finding.suggestion}"
+    evaluation, count = places[-1].evaluation, len(places[-1].evaluation.findings)
+    verdict = click.style(columns([place.decision for place in places]), bold=True)
+    yield f"{verdict}  (policy {evaluation.policy}, {counted(count, 'finding')})"
+    for place in places:
+        here = f"{place.where}  " if len(places) > 1 else ""
+        for reason in place.level.why:
+            yield f"{here}{click.style(place.level.level, bold=True)}  {sanitise(reason)}".replace("\n", " ")
+    yield f"backend  {', '.join(place.backend_words for place in places)}"
+    if guessed:
+        yield "read as  Python; for a shell command add --lang bash"
+
+
+def must_parse(request: Request) -> None:
+    """Raise `InvalidRequest` for Python that does not parse: `check` must not say that it may run."""
+    if request.language != "python":
+        return
+    from redoma.policy import python
+    from redoma.policy.facts import Trait
+
+    facts = python.facts(request.code, compiled=True)
+    wrong = [fact for fact in facts if isinstance(fact, Trait) and fact.name == "python.syntax-error"]
+    if wrong:
+        where = f"line {wrong[0].line}: " if wrong[0].line else ""
+        raise InvalidRequest(
+            "not valid Python",
+            why=f"{where}{wrong[0].text}",
+            next=BASH_MEANT if is_bash(request.code) else "correct the syntax",
+        )
+
+
+def _must_be_meant_as_python(code: str) -> None:
+    """Raise `InvalidRequest` for code that parses as Python but can only fail: `rm -rf` is a subtraction."""
+    if undefined := undefined_name(code):
+        raise InvalidRequest(
+            "as Python this only fails",
+            why=f"{undefined!r} is not defined",
+            next=BASH_MEANT if is_bash(code) else "define it first, or say that it is Python: --lang python",
+        )
+
+
+class PlaceVerdict(NamedTuple):
+    """What policy says of a request in one place."""
+
+    where: str
+    """`cell`, `host`, or the backend that was named."""
+    request: Request
+    evaluation: Evaluation
+    level: Leveled
+    backend: str
+    """The one that would run it; empty if none can."""
+
+    @property
+    def decision(self) -> Decision:
+        return self.evaluation.decision
+
+    @property
+    def backend_words(self) -> str:
+        """The backend for people, and whether it was chosen by itself."""
+        return (self.backend or NOWHERE) + (" (auto)" if self.request.backend == "auto" else "")
+
+
+def verdicts(
+    config: Config, what: dict[str, Any], backend: str | None, seconds: float | None, pack: str | None
+) -> list[PlaceVerdict]:
+    """Judge `what` on the backend that was named, else in a cell and on the host. The last verdict is what counts."""
+    from redoma.pipeline.executor import Asked, AsyncExecutor
+    from redoma.pipeline.intake import build
+    from redoma.policy import level_of
+
+    executor = AsyncExecutor(config)  # it starts nothing before something runs
+    limits = {} if seconds is None else {"time": seconds}
+    found = []
+    for where, name in (_PLACES if backend is None else {backend: backend}).items():
+        request = build(config, executor.backends, {"backend": name, "limits": limits}, **what)
+        evaluation = executor.check(request, pack)
+        level = level_of(request, evaluation)
+        found.append(PlaceVerdict(where, request, evaluation, level, executor.place(Asked(request))))
+    return found
+
+
+def side_by_side(places: Sequence[PlaceVerdict]) -> Iterator[tuple[Finding, list[Decision], dict[str, str]]]:
+    """Yield each finding with its decision in each place, and for places where it is out of reach, why.
+
+    Places may differ in what is found: on the host a command works in a directory.
+    """
+    found: dict[tuple[object, ...], dict[str, Finding]] = {}
+    for place in places:
+        for each in place.evaluation.findings:
+            found.setdefault((each.line, each.column, each.rule, each.text), {})[place.where] = each
+    for there in found.values():
+        decisions = [there[place.where].decision if place.where in there else Decision.ALLOW for place in places]
+        reasons = {where: finding.out_of_reach for where, finding in there.items() if finding.out_of_reach}
+        yield list(there.values())[-1], decisions, reasons
+
+
+def heads(places: Sequence[PlaceVerdict]) -> str:
+    """The titles of the columns; empty if there is only one place."""
+    return "  ".join(f"{place.where:6}" for place in places) if len(places) > 1 else ""
+
+
+def columns(decisions: Sequence[Decision]) -> str:
+    """One decision for each place; alone, it needs no padding."""
+    if len(decisions) == 1:
+        return click.style(decisions[0].value, fg=COLOURS[decisions[0]])
+    return "  ".join(click.style(f"{decision.value:6}", fg=COLOURS[decision]) for decision in decisions)

@@ -1,0 +1,266 @@
+"""Follow a run while it prints, then say what is left to say of its result, and write the files it left.
+
+Names and contents of these files are the code's choice. Nothing is written outside the directory, through a link, over
+an existing file (unless asked to), as an executable, or under a hidden name that wasn't asked for:
+`.git/hooks/pre-commit` or `.envrc` would run by themselves one day.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import select
+import stat
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from redoma.lib.errors import InvalidRequest
+from redoma.models import Denial, Result, Status
+
+from .emit import counted, note, print_json, wants_json
+from .options import FAILED
+
+if TYPE_CHECKING:
+    from redoma.pipeline.sync import LiveRun
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_SHOWN = 20
+"""Paths that are named of what was rolled back."""
+
+
+def follow(live: LiveRun) -> Result:
+    """Print what the run prints as it does, unless all goes into one JSON document. Leaving early ends the run.
+
+    Returns its result. Raises `BrokenPipeError` as soon as nobody reads our output any more, as in `| head -n 3`, even
+    if the run prints nothing.
+    """
+    try:
+        with live as run, _ended_with_its_reader(live) as reader_is_gone:
+            for stream, text in run:
+                if not wants_json():
+                    click.echo(text, nl=False, err=stream == "stderr")
+            if reader_is_gone.is_set():
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+    except BaseException:  # Ctrl-C, or whoever has ended us: there is no result, and the project was put back
+        if live.rolled_back is not None:
+            project, restored = live.rolled_back
+            _print_put_back(project, restored.paths, {**restored.left, **restored.failed})
+        raise
+    if "stdout" in live.altered and not wants_json() and not sys.stdout.isatty():
+        note(
+            "parts that are not plain text were replaced or left out; "
+            "-o FILE brings files back whole, from a run without --workspace"
+        )
+    return run.result
+
+
+@contextmanager
+def _ended_with_its_reader(live: LiveRun) -> Iterator[threading.Event]:
+    """End the run when the pipe that we print to has no reader any more; the event then says so."""
+    gone = threading.Event()
+    try:
+        output = sys.stdout.fileno()
+        mode = os.fstat(output).st_mode
+    except (OSError, ValueError):  # closed, or no file
+        yield gone
+        return
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        yield gone
+        return
+    wake, woken = os.pipe2(os.O_CLOEXEC)
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(output, 0)  # which tells of errors and hang-ups alone
+        poll.register(wake, 0)
+        if any(number == output for number, _ in poll.poll()):
+            gone.set()
+            live.close()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield gone
+    finally:
+        os.close(woken)  # a hang-up
+        watcher.join()
+        os.close(wake)
+
+
+def show(
+    result: Result,
+    *,
+    outputs: Iterable[str] = (),
+    output_dir: str | None = None,
+    force: bool = False,
+    with_value: bool = False,
+) -> int:
+    """Print what is left to say after the run's output, write its files, and return our exit status.
+
+    `outputs` are the patterns that were asked for; `with_value` prints the value of a last expression.
+    """
+    if wants_json():
+        from redoma.frontends.shapes import result_json
+
+        print_json(result_json(result))
+        return result.shell_exit if output_dir is None else _write_files(result, outputs, output_dir, force)
+    if with_value and result.value is not None:
+        click.echo(repr(result.value))
+    sys.stdout.flush()
+    told = result.status is Status.ERROR and result.stderr and not result.mismatch
+    if result.error and not told:
+        if result.stderr and not result.stderr.endswith("\n"):
+            click.echo(err=True)
+        colour = "yellow" if result.status.ending in ("refused", "pending") else "red"
+        note(result.error, str(result.status), colour)
+    if result.denial is not None:
+        _print_denial(result.denial, result.error or "")
+    if result.status is Status.ERROR:
+        _print_lacking(result)
+    _print_rollback(result)
+    if result.passed_over and result.status.ending == "ran":
+        for preferred, why in result.passed_over.items():
+            note(f"it ran on {result.backend}, because {preferred} could not run it: {_name(why)}", "backend")
+    if result.redacted:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
+        note(kinds, "redacted")
+    return _write_files(result, outputs, output_dir, force)
+
+
+def _print_lacking(result: Result) -> None:
+    """Say that there is no network, if the code wanted it: that may be why it failed."""
+    for finding in result.evaluation.findings:
+        if finding.out_of_reach == "no network" or (finding.out_of_reach and finding.rule.startswith("install.")):
+            note(f"this sandbox has no network: {finding.suggestion}")
+            return
+
+
+def _print_denial(denial: Denial, said: str) -> None:
+    """Print what of a denial the message before it doesn't say."""
+    retry = f"{'may help' if denial.retry else 'no use'}: {denial.retry_why}"
+    for name, text in {"about": denial.resource, "allowed": denial.allowed, "again": retry}.items():
+        if text and text not in said:
+            click.echo(f"  {name:8} {_name(text)}", err=True)
+    if denial.narrowest:
+        click.echo("  permit   by these lines of redoma.yaml:", err=True)
+        click.echo("".join(f"    {line}\n" for line in denial.narrowest.splitlines()), nl=False, err=True)
+
+
+def _print_rollback(result: Result) -> None:
+    """Print what was put back after a run in a directory of the host itself."""
+    if result.no_checkpoint:
+        note(_name(result.no_checkpoint), "no checkpoint")
+    if result.rollback is not None and result.effect is not None:
+        _print_put_back(result.effect.project, [change.path for change in result.effect.changes], result.rollback)
+
+
+def _print_put_back(project: str, paths: Iterable[str], left: Mapping[str, str]) -> None:
+    for path, why in left.items():
+        note(f"{_name(path)}: {why}", "not put back", "red")
+    back = [path for path in paths if path not in left]
+    some = ", ".join(map(_name, back[:_MAX_SHOWN])) + (", ..." if len(back) > _MAX_SHOWN else "")
+    note(f"{counted(len(back), 'change')} in {_name(project)}" + (f": {some}" if some else ""), "rolled back")
+
+
+def _write_files(result: Result, outputs: Iterable[str], directory: str | None, force: bool) -> int:
+    """Write the files that the run left, say which were, and return our exit status."""
+    hidden = dict.fromkeys(hidden_files(result.files, outputs), "hidden; a pattern with its dot brings it back")
+    files = {path: content for path, content in result.files.items() if path not in hidden}
+    written, refused = write_files(directory or ".", files, force=force)
+    for path in written:
+        click.echo(f"redoma: wrote {_name(os.path.join(directory or '', path))}", err=True)
+    for path, why in {**hidden, **result.left_out}.items():
+        note(f"{_name(path)}: {why}" if path else why, "left out")
+    for path, why in refused.items():
+        note(f"{_name(path)}: {why}", "not written", "red")
+    return FAILED if refused and result.ok else result.shell_exit
+
+
+def _name(path: str) -> str:
+    from redoma.lib.sanitise import sanitise
+
+    return sanitise(path).replace("\n", "\ufffd").replace("\t", "\ufffd")
+
+
+def hidden_files(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """The paths with a part that begins with a dot, unless a pattern has such a part too."""
+    asked_for = any(_is_hidden(pattern) for pattern in patterns)
+    return [path for path in files if _is_hidden(path) and not asked_for]
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
+
+
+def write_files(directory: str, files: Mapping[str, bytes], *, force: bool) -> tuple[list[str], dict[str, str]]:
+    """Write files below `directory`. Returns the paths that were written, and why others were not."""
+    written: list[str] = []
+    refused: dict[str, str] = {}
+    if not files:
+        return written, refused
+    try:
+        os.makedirs(directory, exist_ok=True)
+        top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InvalidRequest(f"{directory} can't be written to", why=why, next="choose another --output-dir") from None
+    try:
+        for path, content in sorted(files.items()):
+            parts = path.split("/")
+            if {"", ".", ".."} & set(parts) or "\0" in path:
+                refused[path] = "not a plain relative path"
+            elif why := _write_one(top, parts, content, force):
+                refused[path] = why
+            else:
+                written.append(path)
+    finally:
+        os.close(top)
+    return written, refused
+
+
+def _write_one(top: int, parts: list[str], content: bytes, force: bool) -> str:
+    """Write one file below the directory `top`. Returns why it could not be done, or an empty text."""
+    *directories, name = parts
+    here = os.dup(top)
+    try:
+        for part in directories:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=here)
+            below = os.open(part, _DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = below
+        if force:
+            # Put in its place when it is whole; a link that has the name is replaced, not followed.
+            fresh = f".redoma-{secrets.token_hex(8)}"
+            _write_new(here, fresh, content)
+            try:
+                os.replace(fresh, name, src_dir_fd=here, dst_dir_fd=here)
+            except OSError:
+                os.unlink(fresh, dir_fd=here)
+                raise
+        else:
+            _write_new(here, name, content)
+    except FileExistsError:
+        return "there is such a file already; --force replaces it"
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        os.close(here)
+    return ""
+
+
+def _write_new(directory: int, name: str, content: bytes) -> None:
+    descriptor = os.open(name, _NEW, 0o666, dir_fd=directory)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+    except OSError:
+        os.unlink(name, dir_fd=directory)  # no half of a file
+        raise

@@ -1,0 +1,201 @@
+"""Read what a command is given: source text and its language, files and standard input; and write a new file."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import os
+import shlex
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from redoma.lib.errors import InvalidRequest
+from redoma.models import Language
+
+_MAX_SOURCE = 16 * 1024 * 1024
+_SUFFIXES: dict[str, Language] = {".py": "python", ".pyw": "python", ".sh": "bash", ".bash": "bash"}
+_OTHERS = {
+    "a Korn shell script": "ksh",
+    "a Windows batch file": "bat cmd",
+    "a Z shell script": "zsh",
+    "a fish script": "fish",
+    "a notebook": "ipynb",
+    **{"C": "c h", "C#": "cs", "C++": "cc cpp", "Dart": "dart", "Elixir": "ex exs", "Go": "go", "Haskell": "hs"},
+    **{"Java": "java", "JavaScript": "cjs js jsx mjs", "Julia": "jl", "Kotlin": "kt", "Lua": "lua", "PHP": "php"},
+    **{"Perl": "pl pm", "PowerShell": "ps1", "R": "r", "Ruby": "rb", "Rust": "rs", "SQL": "sql", "Scala": "scala"},
+    **{"Swift": "swift", "Tcl": "tcl", "TypeScript": "ts tsx", "Zig": "zig"},
+}
+_OTHER_SUFFIXES = {f".{suffix}": name for name, suffixes in _OTHERS.items() for suffix in suffixes.split()}
+"""The language that a suffix stands for, where we can't run it."""
+BASH_MEANT = "did you mean --lang bash?"
+
+
+class Source(NamedTuple):
+    """Source text, its language, and how these were found out."""
+
+    code: str
+    language: Language
+    inline: bool
+    """Whether it is the argument itself, not a file or `-`."""
+    guessed: bool
+    """Whether nobody said which language it is: neither an option, nor its name, nor its first line."""
+
+
+def read_source(source: str, language: Language | None) -> Source:
+    """Read source text from `-`, a file, or the argument itself. If nothing says its language it is read as Python.
+
+    Raises `InvalidRequest` if there is none, it can't be read, or it is in another language.
+    """
+    guessed = language is None
+    if source == "-":
+        code = _decode(standard_input(_MAX_SOURCE + 1), "standard input")
+        return Source(code, language or "python", inline=False, guessed=guessed)
+    if not source.strip():
+        raise InvalidRequest("there is no code", why="the text is empty", next="name a file, or write the code itself")
+    path = Path(source)
+    try:
+        exists = len(source) < 4096 and "\n" not in source and "\0" not in source and path.exists()
+    except OSError:
+        exists = False
+    if exists:
+        data = read_file(path, _MAX_SOURCE, pipes=True)
+        guessed = guessed and path.suffix not in _SUFFIXES and not data.startswith(b"#!")
+        return Source(_decode(data, source), language or _language_of(path, data), inline=False, guessed=guessed)
+    has_suffix = path.suffix in _SUFFIXES or path.suffix.lower() in _OTHER_SUFFIXES
+    if has_suffix and not any(character in source for character in " \t\n(;=$"):
+        raise InvalidRequest(f"there is no file {source}", why="it looks like a file's name", next="check the path")
+    return Source(source, language or "python", inline=True, guessed=guessed)
+
+
+def read_file(path: Path, max_bytes: int, *, pipes: bool = False) -> bytes:
+    """Read a file. Only a regular one, since anything else could keep us waiting for ever; with `pipes` also a pipe.
+
+    Raises `InvalidRequest` if it can't be read or has more than `max_bytes`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if pipes else os.O_NONBLOCK))
+        with open(descriptor, "rb") as file:
+            mode = os.fstat(descriptor).st_mode
+            if not (stat.S_ISREG(mode) or (pipes and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)))):
+                raise InvalidRequest(f"{path} can't be read", why="it is not a regular file", next="name a file")
+            data = file.read(max_bytes + 1)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InvalidRequest(f"{path} can't be read", why=why, next="check the path and its rights") from None
+    if len(data) > max_bytes:
+        raise InvalidRequest(f"{path} is too large", why=f"at most {max_bytes} bytes are taken", next="make it smaller")
+    return data
+
+
+def standard_input(max_bytes: int = -1) -> bytes:
+    """What is left of standard input; empty if it is closed."""
+    return sys.stdin.buffer.read(max_bytes) if sys.stdin is not None else b""
+
+
+@contextlib.contextmanager
+def new_file(path: Path, *, force: bool) -> Iterator[TextIO]:
+    """Write a file that only its owner can read. It appears when it is complete, and not before.
+
+    Raises `InvalidRequest` if it exists already and `force` is false, or if it can't be written.
+    """
+    import secrets
+
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(part, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            yield file
+        if force:
+            os.replace(part, path)
+        else:
+            os.link(part, path)  # which, unlike renaming, never replaces anything
+    except FileExistsError:
+        raise InvalidRequest(f"{path} is there already", why="nothing was written", next="add --force") from None
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InvalidRequest(f"{path} can't be written", why=why, next="choose another place") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def _language_of(path: Path, data: bytes) -> Language:
+    """The language by the file's name, or by its first line. Raises `InvalidRequest` for any but Python and Bash."""
+    if path.suffix in _SUFFIXES:
+        return _SUFFIXES[path.suffix]
+    words = data.split(b"\n", 1)[0].removeprefix(b"#!").split() if data.startswith(b"#!") else []
+    programs = [Path(word.decode(errors="replace")).name for word in words if not word.startswith(b"-")]
+    program = next((name for name in programs if name != "env" and "=" not in name), "")
+    if program in ("sh", "bash", "dash"):
+        return "bash"
+    if program.startswith(("python", "pypy")):
+        return "python"
+    if path.suffix == ".lua" or program.startswith("lua"):
+        raise InvalidRequest(
+            f"{path} is a Lua script", why="this takes Python and Bash", next=f"redoma lua {shlex.quote(str(path))}"
+        )
+    if program or path.suffix:
+        what = (
+            f"a script for {program}" if program else _OTHER_SUFFIXES.get(path.suffix.lower(), f"a {path.suffix} file")
+        )
+        raise InvalidRequest(
+            f"{path} is {what}",
+            why="this takes Python and Bash",
+            next="name the language if it is one of these: --lang python, or --lang bash",
+        )
+    return "python"
+
+
+def _decode(data: bytes, name: str) -> str:
+    if len(data) > _MAX_SOURCE:
+        raise InvalidRequest(
+            f"{name} is too large", why=f"source has at most {_MAX_SOURCE} bytes", next="make it a file"
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"{name} is not UTF-8 text", why=f"byte {error.start} can't be read", next="save it as UTF-8"
+        ) from None
+
+
+def is_bash(code: str) -> bool:
+    """Whether the text parses as Bash."""
+    from redoma.policy import shell
+    from redoma.policy.facts import Trait
+
+    facts = shell.facts_of_script(code)
+    return not any(isinstance(fact, Trait) and fact.name == "shell.parse-error" for fact in facts)
+
+
+def undefined_name(code: str) -> str:
+    """The first undefined name in Python that has only expressions: `rm` of `rm -rf`. Empty for any other code."""
+    tree = _parsed(code)
+    if tree is None or not all(isinstance(statement, ast.Expr) for statement in tree.body):
+        return ""
+    nodes = list(ast.walk(tree))
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    defined = {*vars(builtins), "__file__"}
+    defined |= {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    defined |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    undefined = [name for name in names if name.id not in defined]
+    return min(undefined, key=lambda name: (name.lineno, name.col_offset)).id if undefined else ""
+
+
+def is_meant_as_python(code: str) -> bool:
+    """Whether the text parses as Python and could do more than fail."""
+    return _parsed(code) is not None and not undefined_name(code)
+
+
+def _parsed(code: str) -> ast.Module | None:
+    import warnings
+
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,446 @@
+"""A round as a page, as Markdown or as JSON: for somebody who was not there.
+
+What rules and collectors said is hostile: it reaches a report as text and nothing else. A page is one file that needs
+nothing else; it has no JavaScript and allows none.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from .. import __version__
+from ..lib.errors import InvalidRequest, RedomaError
+from ..lib.extras import pip_install
+from ..lib.sanitise import visible
+from ..redaction import Redactor, clean
+from .history import DAY, UNSEEN, History, Spell, numbers
+from .model import Check, Deed, Round, State, Verdict, worded
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+Kind = Literal["html", "md", "json"]
+
+Points = list[tuple[float, float]]
+_MAX_DEEDS = 50
+_MAX_POINTS = 240
+_MAX_PLOTS = 12
+_MAX_FACTS = 200_000
+
+
+def render(seen: Round, history: History | None, kind: Kind, checks: Iterable[Check] = ()) -> str:
+    """The report of a round; what `history` knows goes into plots. Raises `RedomaError` if a page needs Jinja2 and that
+    is not installed."""
+    story = gather(seen, history, checks)
+    writers = {"html": page, "md": markdown, "json": data}
+    return writers[kind](story)
+
+
+def kind_of(path: Path) -> Kind:
+    """The kind of report that a file's name ends in. Raises `InvalidRequest` for any other."""
+    for kind in get_args(Kind):
+        if path.suffix.lower() == f".{kind}":
+            return kind  # type: ignore[no-any-return] # get_args says Any
+    raise InvalidRequest(
+        f"a report can't be written to {str(path)!r}",
+        why="the end of its name says the format, and it is none of .html, .md and .json",
+        next="name it report.html, for example",
+    )
+
+
+# --- what every kind of report tells ---
+
+
+class Plot(NamedTuple):
+    """How a series is shown."""
+
+    title: str
+    unit: str = ""
+    top: float | None = None
+    """The upper end of its scale, where that is known."""
+
+
+_KNOWN: tuple[tuple[str, str, str, float | None], ...] = (
+    (r"cpu\.percent", "Processor", "%", 100.0),
+    (r"memory\.percent", "Memory", "%", 100.0),
+    (r"load\.one", "Load, 1 minute", "", None),
+    (r"swap\.percent", "Swap", "%", 100.0),
+    (r"disk\.(.+)\.percent", "Disk {}", "%", 100.0),
+    (r"temperatures\.(.+)\.current", "Temperature {}", "°C", None),
+    (r"processes\.total", "Processes", "", None),
+    (r"(?!uptime)([a-z][a-z0-9_]*)\.seconds", "{}: seconds to answer", "s", None),
+)
+
+
+def plots(names: list[str], max_plots: int = _MAX_PLOTS) -> dict[str, Plot]:
+    """How to show the series that mean something to people, the most telling first."""
+    chosen: dict[str, Plot] = {}
+    for pattern, title, unit, top in _KNOWN:
+        for name in sorted(names):
+            if len(chosen) < max_plots and name not in chosen and (match := re.fullmatch(pattern, name)):
+                chosen[name] = Plot(title.format(*match.groups()), unit, top)
+    return chosen
+
+
+class Story(NamedTuple):
+    """What every kind of report tells."""
+
+    seen: Round
+    checks: dict[str, Check]
+    begin: float
+    """From when on the history is shown."""
+    curves: list[tuple[Plot, Points]]
+    spells: dict[str, list[Spell]]
+    deeds: list[Deed]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The verdicts, the most urgent first."""
+        return sorted(self.seen.verdicts, key=lambda verdict: (-verdict.state.urgency, verdict.check))
+
+    @property
+    def counts(self) -> dict[State, int]:
+        states = [verdict.state for verdict in self.seen.verdicts]
+        return {state: states.count(state) for state in sorted(State, key=lambda state: -state.urgency)}
+
+    @property
+    def facts(self) -> Any:
+        """The facts without secrets, which lines of a log or the answer of a server may hold."""
+        return _redacted(self.seen.facts, Redactor())
+
+    @property
+    def summary(self) -> str:
+        """The state of the whole in a few words."""
+        counts = self.counts
+        bad = [f"{count} {state.word}" for state, count in counts.items() if count and state is not State.OK]
+        if bad:
+            return ", ".join(bad)
+        return "all is well" if counts[State.OK] else "nothing was checked"
+
+
+def gather(seen: Round, history: History | None, checks: Iterable[Check], span: float = DAY) -> Story:
+    """Put together what there is to tell of a round and of the `span` seconds before it."""
+    since, now = seen.time - span, numbers(seen.facts)
+    chosen = plots([*now, *(history.names(since) if history else [])])
+    # What was seen while the clock was ahead is kept, and is for nobody to see until it is due.
+    spells = [spell for spell in history.spells(since) if spell.since <= seen.time] if history else []
+    curves = []
+    for name, plot in chosen.items():
+        points = [point for point in history.series(name, since) if point[0] <= seen.time] if history else []
+        if not points and name in now:
+            points = [(seen.time, now[name])]
+        curves.append((plot, thinned(points)))
+    times = [points[0][0] for _, points in curves if points] + [spell.since for spell in spells]
+    deeds = history.deeds(since)[-_MAX_DEEDS:] if history else list(seen.deeds)
+    return Story(
+        seen=seen,
+        checks={check.name: check for check in checks},
+        begin=max(since, min(times, default=seen.time)),
+        curves=curves,
+        spells={check: [spell for spell in spells if spell.check == check] for check in {s.check for s in spells}},
+        deeds=deeds[::-1],
+    )
+
+
+def _redacted(value: Any, redactor: Redactor) -> Any:
+    match value:
+        case str():
+            return clean(value, redactor)[0]
+        case dict():
+            return {clean(str(key), redactor)[0]: _redacted(item, redactor) for key, item in value.items()}
+        case list() | tuple():
+            return [_redacted(item, redactor) for item in value]
+    return value
+
+
+def thinned(points: Points, max_points: int = _MAX_POINTS) -> Points:
+    """At most `max_points` points, with every peak kept."""
+    if len(points) <= max_points:
+        return points
+    first, last = points[0][0], points[-1][0]
+    highest: dict[int, tuple[float, float]] = {}
+    for time, value in points:
+        at = int((time - first) / (last - first or 1.0) * (max_points - 1))
+        if at not in highest or value > highest[at][1]:
+            highest[at] = time, value
+    return list(highest.values())
+
+
+# --- words for numbers and times ---
+
+
+def amount(value: float, unit: str = "") -> str:
+    """A number as people write it: `89.2 %`."""
+    digits = 0 if abs(value) >= 100 or value == int(value) else 1 if abs(value) >= 1 else 2
+    return f"{value:.{digits}f} {unit}".strip()
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units: `1 h 2 min`."""
+    seconds = max(0, round(seconds))
+    parts = []
+    days = () if seconds < 2 * 86400 else (("d", 86400),)
+    for unit, size in (*days, ("h", 3600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def short_duration(seconds: float) -> str:
+    """A short time: `12 ms`."""
+    return f"{seconds * 1000:.{0 if seconds > 0.01 else 1}f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def utc_time(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+    """A Unix time in UTC; `?` if it is out of range."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return "?"
+
+
+def standing(verdict: Verdict, now: float) -> str:
+    """Since when the state is this, and which one may follow."""
+    since = f"for {duration(now - verdict.since)}" if verdict.since and now - verdict.since >= 1 else "just now"
+    if verdict.found is not verdict.state and verdict.found is not State.OK:
+        since += f"; found {verdict.found.word}, which has to last"
+    return since
+
+
+# --- Markdown and JSON ---
+
+
+_EMOJI = {State.OK: "✅", State.WARNING: "⚠️", State.CRITICAL: "❌", State.UNKNOWN: "❔"}
+# What could be markup anywhere in a line, HTML, or a link that the reader makes by itself. No text begins a line.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$])|(?<=\w)(:)(?=//)|(?<=[wW]{3})(\.)")
+
+
+def safe(text: str) -> str:
+    """Escape text for Markdown: on one line, and nothing but text."""
+    line = " ".join(visible(text).split())
+    return _SPECIAL.sub(lambda found: "\\" + found[0], line)
+
+
+def markdown(story: Story) -> str:
+    """The report as Markdown."""
+    seen = story.seen
+    lines = [
+        f"# {safe(seen.host)}: {story.summary}",
+        "",
+        f"Looked at on {utc_time(seen.time)}.",
+        "",
+        "| | check | state | since | what | evaluated by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for verdict in story.verdicts:
+        by = f"{safe(verdict.sandbox)}, {short_duration(verdict.seconds)}" if verdict.sandbox else ""
+        what = safe(verdict.message or (story.checks[verdict.check].about if verdict.check in story.checks else ""))
+        since = standing(verdict, seen.time)
+        name, state = safe(verdict.check), verdict.state.word
+        lines.append(f"| {_EMOJI[verdict.state]} | {name} | {state} | {since} | {what} | {by} |")
+    if story.curves:
+        span = duration(seen.time - story.begin)
+        lines += ["", f"## The last {span}", "", "| | now | lowest | highest |", "|---|--:|--:|--:|"]
+        for plot, points in story.curves:
+            values = [value for _, value in points]
+            cells = [amount(value, plot.unit) for value in (values[-1], min(values), max(values))]
+            lines.append(f"| {safe(plot.title)} | {' | '.join(cells)} |")
+    if story.deeds:
+        lines += ["", "## What was done", ""]
+        for deed in story.deeds:
+            mark = "" if deed.ok else "**failed** "
+            told = f"{safe(deed.check)}, {deed.kind} by {safe(deed.name)}: {safe(deed.text)}"
+            lines.append(f"- {utc_time(deed.time)} {mark}{told}")
+    if seen.problems:
+        lines += ["", "## What could not be collected", ""]
+        lines += [f"- {safe(name)}: {safe(why)}" for name, why in sorted(seen.problems.items())]
+    return "\n".join(lines) + "\n"
+
+
+def data(story: Story) -> str:
+    """The report as JSON, in ASCII: harmless to a terminal whatever it holds."""
+    seen = story.seen
+    told: dict[str, Any] = {
+        "version": 1,
+        "host": seen.host,
+        "time": seen.time,
+        "state": seen.state.word,
+        "verdicts": [worded(verdict) for verdict in story.verdicts],
+        "deeds": [worded(deed) for deed in story.deeds],
+        "problems": seen.problems,
+        "series": {plot.title: {"unit": plot.unit, "points": points} for plot, points in story.curves},
+        "spells": {check: [worded(spell) for spell in spells] for check, spells in sorted(story.spells.items())},
+        "facts": story.facts,
+    }
+    plain = json.loads(json.dumps(told, default=str), parse_constant=lambda _: None)  # what is no number in JSON
+    return json.dumps(plain, indent=2) + "\n"
+
+
+# --- a page ---
+
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_WIDTH, _HEIGHT = 400.0, 100.0  # as in the template
+_MIN_WIDTH = 4.0
+_SHAPES = {  # told apart by form as well as by colour
+    State.OK: ("M12 1a11 11 0 1 0 0 22 11 11 0 0 0 0-22z", "M7 12.5l3.5 3.5 6.5-7.5"),
+    State.WARNING: ("M12 1.5 L23.5 22 H.5 z", "M12 9v6 M12 18.6v.1"),
+    State.CRITICAL: ("M7.4 1h9.2L23 7.4v9.2L16.6 23H7.4L1 16.6V7.4z", "M8 8l8 8 M16 8l-8 8"),
+    State.UNKNOWN: ("M12 .5 23.5 12 12 23.5 .5 12z", "M9.5 9.5a2.5 2.5 0 1 1 3.4 2.4c-.7.3-.9.8-.9 1.6 M12 16.9v.1"),
+}
+
+
+def style() -> str:
+    """How a page looks: light and dark, on a phone, on a desk and on paper."""
+    return (_TEMPLATES / "report.css").read_text(encoding="utf-8")
+
+
+@functools.cache
+def environment() -> Environment:
+    """Where templates are filled in. All that is put into one is escaped, and shown even where it would be invisible or
+    move other text."""
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ImportError:
+        raise RedomaError(
+            "a page can't be written", why="Jinja2 is not installed", next=pip_install("redoma[monitor]")
+        ) from None
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals.update(
+        amount=amount, duration=duration, utc_time=utc_time, short_duration=short_duration, standing=standing
+    )
+    return made
+
+
+def page(story: Story) -> str:
+    """The report as HTML."""
+    look = style()
+    digest = base64.b64encode(hashlib.sha256(look.encode()).digest()).decode()
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            story=story,
+            seen=story.seen,
+            State=State,
+            shapes=_SHAPES,
+            strip=lambda check: strip(story.spells.get(check, []), story.begin, story.seen.time),
+            charts=[chart(plot, points, story) for plot, points in story.curves if points],
+            facts=json.dumps(story.facts, indent=2, default=str, ensure_ascii=False)[:_MAX_FACTS],
+            style=look,
+            # No script, no image, no font, no frame and no other style: also if an escape were forgotten somewhere.
+            policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+            version=__version__,
+        )
+    )
+
+
+class Strip(NamedTuple):
+    """How a check stood over time, as a row of rectangles; where nobody looked there is none."""
+
+    label: str
+    parts: list[tuple[State, float, float, str]]
+    """State, left, width and title of each; 1000 is the whole width."""
+
+
+def strip(spells: list[Spell], begin: float, end: float) -> Strip:
+    """Lay out the spells of one check between two times."""
+    scale = 1000.0 / max(end - begin, 1.0)
+    parts = []
+    for number, spell in enumerate(spells):
+        until = spell.until
+        if number + 1 < len(spells) and spells[number + 1].since - until < UNSEEN:
+            until = spells[number + 1].since
+        left, right = (min(max((at - begin) * scale, 0.0), 1000.0) for at in (spell.since, until))
+        left = min(left, 1000.0 - _MIN_WIDTH)
+        title = f"{spell.state.word}, {utc_time(spell.since, '%d %b %H:%M')} to {utc_time(spell.until, '%H:%M')}"
+        message = f": {spell.message[:200]}" if spell.message else ""
+        parts.append((spell.state, left, max(right - left, _MIN_WIDTH), title + message))
+    bad = sum(spell.state is not State.OK for spell in spells)
+    stood = "" if spells else "nobody has looked"
+    stood = stood or ("always ok" if not bad else "once not ok" if bad == 1 else f"{bad} times not ok")
+    return Strip(f"How it stood since {utc_time(begin, '%d %b %H:%M')}: {stood}", parts)
+
+
+class Line(NamedTuple):
+    """An unbroken piece of a curve, as SVG paths."""
+
+    path: str
+    area: str
+    """What is below it."""
+
+
+class Chart(NamedTuple):
+    """A series as a picture with words around it."""
+
+    plot: Plot
+    now: float
+    between: str
+    """Lowest and highest value, in words."""
+    ago: str
+    top: float
+    """The upper end of the scale."""
+    lines: list[Line]
+    """Empty if there is only one point."""
+
+
+def chart(plot: Plot, points: Points, story: Story) -> Chart:
+    """Lay out a series over the time that the report tells of."""
+    values = [value for _, value in points]
+    low, high, now = min(values), max(values), values[-1]
+    between = f"{amount(low)} to {amount(high, plot.unit)}" if low < high else f"always {amount(now, plot.unit)}"
+    top = scale(plot, points)
+    begin, end = story.begin, story.seen.time
+    lines = curve(points, top, begin, end) if len(points) > 1 else []
+    return Chart(plot, now, between, f"{duration(end - begin)} ago", top, lines)
+
+
+def scale(plot: Plot, points: Points) -> float:
+    """The upper end of its scale: a round number above every point."""
+    if plot.top:
+        return plot.top
+    highest = max(max(value for _, value in points), 1e-9)
+    size = 10.0 ** math.floor(math.log10(highest))
+    return next(step * size for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15) if step * size > highest)
+
+
+def curve(points: Points, top: float, begin: float, end: float) -> list[Line]:
+    """A line over an area for each piece of a series; it breaks where nobody looked."""
+    wide, high = _WIDTH / max(end - begin, 1e-9), _HEIGHT / top
+    lines = []
+    for part in _unbroken(points):
+        at = [((time - begin) * wide, _HEIGHT - min(max(value, 0.0) * high, _HEIGHT)) for time, value in part]
+        if len(at) == 1:  # a moment is drawn as one
+            at.append((at[0][0] + 1.0, at[0][1]))
+        path = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in at)
+        lines.append(Line(path, f"{path} L{at[-1][0]:.1f} {_HEIGHT:g} L{at[0][0]:.1f} {_HEIGHT:g} Z"))
+    return lines
+
+
+def _unbroken(points: Points) -> list[Points]:
+    steps = sorted(later[0] - earlier[0] for earlier, later in itertools.pairwise(points))
+    longest = 4 * steps[len(steps) // 2] if steps else 0.0
+    parts: list[Points] = [[]]
+    for point in points:
+        if parts[-1] and point[0] - parts[-1][-1][0] > longest:
+            parts.append([])
+        parts[-1].append(point)
+    return parts
