@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from approval_stage import RISKY, START, Stage, case_of, effect_of
+from approval_stage import RISKY, START, Stage, altered_case, case_of, effect_of
 
-from redoma.approval import STATES, Ask, Callback, Case, Chain, Console, Deny, Queue, digest_of, setting_of
-from redoma.approval.ask import decode, encode, is_same_person, stored
+from redoma.approval import STATES, Ask, Callback, Chain, Console, Deny, Queue, digest_of, setting_of
+from redoma.approval.ask import ask_of, decode, encode, is_same_person
 from redoma.lib.errors import ApprovalError, AuditError
-from redoma.models import Decision, Limits, Request, Seed, Status
+from redoma.models import Decision, Judged, Limits, PolicyView, Request, Seed, Status, Submission
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ async def test_whatever_is_altered_can_not_be_resumed_in_its_place(stage: Stage,
         {"effect": None},
         {"setting": setting_of("another image")},
         {"entry": "app:shell"},
-        {"judged_env": {}},
+        {"view": PolicyView(env=())},
         {"policy": "standard"},
     ],
     ids=str,
@@ -256,8 +256,8 @@ async def test_whatever_is_altered_can_not_be_resumed_in_its_place(stage: Stage,
 async def test_an_altered_effect_or_setting_is_asked_about_again(stage: Stage, altered: dict[str, Any]) -> None:
     case = case_of(effect=effect_of())
     id = await stage.approved(case)  # noqa: A001
-    assert (await stage.gate(Deny()).ask(case._replace(**altered))).status is Status.DENIED
-    assert (await stage.gate(Deny()).redeem(id, case._replace(**altered))).status is Status.DENIED
+    assert (await stage.gate(Deny()).ask(altered_case(case, **altered))).status is Status.DENIED
+    assert (await stage.gate(Deny()).redeem(id, altered_case(case, **altered))).status is Status.DENIED
     assert (await stage.gate(Deny()).redeem(id, case)).status is None
 
 
@@ -266,7 +266,7 @@ async def test_an_altered_finding_is_asked_about_again(stage: Stage) -> None:
     id = await stage.approved(case)  # noqa: A001
     milder = [msgspec.structs.replace(finding, decision=Decision.ALLOW) for finding in case.evaluation.findings]
     evaluation = msgspec.structs.replace(case.evaluation, findings=tuple(milder))
-    assert (await stage.gate(Deny()).redeem(id, case._replace(evaluation=evaluation))).status is Status.DENIED
+    assert (await stage.gate(Deny()).redeem(id, altered_case(case, evaluation=evaluation))).status is Status.DENIED
 
 
 def test_a_digest_binds_every_field_of_a_request_but_its_id_and_its_reason() -> None:
@@ -284,7 +284,7 @@ def test_a_digest_binds_every_field_of_a_request_but_its_id_and_its_reason() -> 
         if name in ("project", "workspace"):
             before |= {"workspace": "overlay", "project": "/p"}
         digests = {
-            digest_of(Case(Request(**fields), case_of().evaluation), b"key")
+            digest_of(Judged(submission=Submission(Request(**fields)), evaluation=case_of().evaluation), b"key")
             for fields in (before, {**before, name: value})
         }
         assert len(digests) == (1 if name in free else 2), name
@@ -295,10 +295,10 @@ def test_a_digest_is_the_same_after_the_request_was_kept() -> None:
     case = case_of(
         limits=Limits(time=30, cpu=120), label="caf\udce9", files={"a\udcff": b"\x00\xff"}, env={"A": "\u202e"}
     )
-    ask = stored(case, b"key", id="1", created=START, expires=START)
+    ask = ask_of(case, b"key", id="1", created=START, expires=START)
     again = decode(encode(ask))
     assert again == ask
-    case = case._replace(request=again.request, evaluation=again.evaluation)
+    case = altered_case(case, request=again.request, evaluation=again.evaluation)
     assert digest_of(case, b"key") == (ask.content, ask.digest)
 
 
@@ -429,9 +429,9 @@ async def test_what_waits_is_found_again_after_a_restart(stage: Stage, tmp_path:
     gate = stage.gate()
     ask = gate.recall(id, {})
     assert ask.request == case.request
-    assert (await gate.redeem(id, case._replace(request=ask.request))).status is Status.PENDING
+    assert (await gate.redeem(id, altered_case(case, request=ask.request))).status is Status.PENDING
     stage.book.answer(stage.yes(ask))
-    assert (await gate.redeem(id, case._replace(request=ask.request))).status is None
+    assert (await gate.redeem(id, altered_case(case, request=ask.request))).status is None
 
 
 async def test_who_asks_the_same_twice_without_waiting_is_told_the_same_id(stage: Stage) -> None:
@@ -451,9 +451,9 @@ async def test_secrets_are_not_kept_and_have_to_be_given_again(stage: Stage) -> 
             gate.recall(id, wrong)
         assert stage.kinds[-1] == "approval.refused"
     request = gate.recall(id, {"TOKEN": "another-value"}).request
-    assert (await gate.redeem(id, case._replace(request=request))).status is Status.DENIED
+    assert (await gate.redeem(id, altered_case(case, request=request))).status is Status.DENIED
     request = gate.recall(id, {"TOKEN": "s3cr3t-value"}).request
-    assert (await gate.redeem(id, case._replace(request=request))).status is None
+    assert (await gate.redeem(id, altered_case(case, request=request))).status is None
 
 
 HOLDING: dict[str, dict[str, Any]] = {

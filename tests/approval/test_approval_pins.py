@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from approval_stage import RISKY, Stage, case_of
 
-from redoma.approval import Case
 from redoma.approval.ask import encode
 from redoma.lib.errors import ApprovalError, StoreError
-from redoma.models import Limits, Status
+from redoma.models import Judged, Limits, Status
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def apart(tmp_path: Path) -> Stage:
     return Stage(tmp_path, separate=True)
 
 
-async def pinned(stage: Stage, case: Case, **said: Any) -> str:
+async def pinned(stage: Stage, case: Judged, **said: Any) -> str:
     until = stage.now.replace(year=2027)
     return await stage.approved(case, **{"pinned": True, "expires": until, **said})
 

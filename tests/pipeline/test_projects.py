@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from redoma import AsyncExecutor, Config, Executor, InvalidRequest, RedomaError, Rule, Status
-from redoma.approval import Ask, Book, Callback, Case
+from redoma.approval import Ask, Book, Callback
 from redoma.approval.ask import decode
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, PolicyConfig
 from redoma.lib.errors import ApprovalError, Conflict, WorkspaceError
 from redoma.lib.sqlite import NAME, Store
-from redoma.models import Approval, Decision, Effect, Request
+from redoma.models import Approval, Decision, Effect, Judged, Request, Submission
 from redoma.pipeline.projects import to_ask
 
 ASKS = ["sh", "-c", "sudo true; echo changed > a.txt"]
@@ -352,11 +352,14 @@ def test_input_that_nobody_has_read_is_asked_about_when_its_effect_is_applied_to
     with Executor(settings) as executor:
         request = Request(argv=("psql",), language="command", workspace="overlay", project=str(project))
         for live in (False, True):
-            case = Case(request, executor.core.check(request, live_input=live), live_input=live, entry="app:db")
+            case = Judged(
+                submission=Submission(request, unread_input=live, entry="app:db"),
+                evaluation=executor.core.check(request, live_input=live),
+            )
             kept = decode(to_ask(case))
-            again = executor.core.projects._case(kept, Effect(project=str(project)), None, (), False)
+            again = executor.core.projects._judged(kept, Effect(project=str(project)), None, (), False)
             assert again.evaluation.decision is (Decision.PROMPT if live else Decision.ALLOW)
-            assert (again.live_input, again.entry) == (live, "app:db")
+            assert (again.submission.live_input, again.submission.entry) == (live, "app:db")
 
 
 def test_secrets_in_names_of_files_are_not_shown(settings: Config, project: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether a case may go on: by a pin, by an approval, or by asking now."""
+"""Whether a submission may run: by a pin, by an approval, or by asking now."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import msgspec
 from .. import telemetry
 from ..lib.errors import Absent, ApprovalError, InvalidRequest, RedomaError
 from ..lib.sqlite import Store
-from ..models import Approval, Request, Status
+from ..models import Approval, Judged, Request, Status
 from .approvers import NOBODY, Approver, Deny, Queue
-from .ask import Ask, Case, digest_of, stored, unchecked
+from .ask import Ask, ask_of, digest_of
 from .book import Audit, Book, Entry, changed_files, unusable
 from .console import Console
 
@@ -85,40 +85,40 @@ class Gate:
         """Whether something is pinned under its label: then it is looked at whether this is that."""
         return bool(request.label) and self.book.pin_of(request.requester, request.label) is not None
 
-    async def watch(self, case: Case) -> Verdict | None:
+    async def watch(self, judged: Judged) -> Verdict | None:
         """For what needs nobody's yes: the refusal of a script that is pinned and was changed, if it is one."""
         # Not in a thread: nobody who writes holds up a reader, and a request that is refused needs no event loop.
-        if not self.watches(case.request):
+        if not self.watches(judged.request):
             return None
         now = self.book.now()
-        ask = unchecked(case, self.book.key(), id=random.token_hex(16), created=now, expires=now)
-        return self._alarm(ask, case.request.secrets.values())
+        ask = ask_of(judged, self.book.key(), id=random.token_hex(16), created=now, expires=now, kept=False)
+        return self._alarm(ask, judged.request.secrets.values())
 
-    async def ask(self, case: Case, *, wait: bool = True) -> Verdict:
+    async def ask(self, judged: Judged, *, wait: bool = True) -> Verdict:
         """Raises `StoreError` and `AuditError` where it can't be known or recorded; nothing may run then."""
-        with telemetry.approval(case.request.id) as told:
+        with telemetry.approval(judged.request.id) as told:
             try:
-                return told(await self._ask(case, wait))
+                return told(await self._ask(judged, wait))
             except ApprovalError as error:
                 kind = "approval.denied" if isinstance(error, Absent) else "approval.refused"
-                self.book.audit(kind, case.request.id, {"approval": None, "why": _harmless(error)})
+                self.book.audit(kind, judged.request.id, {"approval": None, "why": _harmless(error)})
                 return told(Verdict(status=Status.DENIED, error=str(error)))
 
-    async def _ask(self, case: Case, wait: bool) -> Verdict:
+    async def _ask(self, judged: Judged, wait: bool) -> Verdict:
         nobody = isinstance(self._approver, Deny)
         if nobody and not self.book.store.exists:
             raise Absent(NOBODY)  # and nothing was ever approved here: no reason to make a database
-        ask = await asyncio.to_thread(self._put, case, self._timeout if wait else self._expires)
+        ask = await asyncio.to_thread(self._put, judged, self._timeout if wait else self._expires)
         if (known := await asyncio.to_thread(self._known, ask)) is not None:
             return known
         if nobody:
             raise Absent(NOBODY)
         return await (self._asked(ask) if wait else self._deferred(ask))
 
-    def _put(self, case: Case, seconds: float) -> Ask:
+    def _put(self, judged: Judged, seconds: float) -> Ask:
         now = self.book.now()
         until = now + timedelta(seconds=seconds)
-        return stored(case, self.book.key(), id=random.token_hex(16), created=now, expires=until)
+        return ask_of(judged, self.book.key(), id=random.token_hex(16), created=now, expires=until)
 
     def _known(self, ask: Ask) -> Verdict | None:
         """What can be said without asking anybody."""
@@ -141,11 +141,11 @@ class Gate:
             f"Next: find out who changed it; if it is right, `redoma approvals unpin {pin.ask.id}` and ask again",
         )
 
-    def refuse_changed(self, case: Case, id: str) -> Verdict:  # noqa: A002 - as everywhere
+    def refuse_changed(self, judged: Judged, id: str) -> Verdict:  # noqa: A002 - as everywhere
         """For what may go on by somebody's yes, or as what is pinned, and has other files to execute by now."""
         now = self.book.now()
-        ask = unchecked(case, self.book.key(), id=id, created=now, expires=now)
-        if (alarm := self._alarm(ask, case.request.secrets.values())) is not None:
+        ask = ask_of(judged, self.book.key(), id=id, created=now, expires=now, kept=False)
+        if (alarm := self._alarm(ask, judged.request.secrets.values())) is not None:
             return alarm
         why = "a file that it executes has changed since it was approved, and nothing was run"
         self.book.refuse(ask, why)
@@ -224,17 +224,17 @@ class Gate:
             raise
         return msgspec.structs.replace(ask, request=request)
 
-    async def redeem(self, id: str, case: Case) -> Verdict:  # noqa: A002 - as everywhere
-        """Use the approval of what was asked under an id, if `case` is still exactly that."""
-        with telemetry.approval(case.request.id) as told:
+    async def redeem(self, id: str, judged: Judged) -> Verdict:  # noqa: A002 - as everywhere
+        """Use the approval of what was asked under an id, if `judged` is still exactly that."""
+        with telemetry.approval(judged.request.id) as told:
             try:
-                return told(_verdict(await asyncio.to_thread(self._redeem, id, case), self._expires))
+                return told(_verdict(await asyncio.to_thread(self._redeem, id, judged), self._expires))
             except ApprovalError as error:  # on record already
                 return told(Verdict(status=Status.DENIED, error=str(error)))
 
-    def _redeem(self, id: str, case: Case) -> Entry:  # noqa: A002 - as everywhere
+    def _redeem(self, id: str, judged: Judged) -> Entry:  # noqa: A002 - as everywhere
         self.book.load(id)  # before a key is looked for in a database that may not be there
-        return self.book.take(id, digest_of(case, self.book.key())[1])
+        return self.book.take(id, digest_of(judged, self.book.key())[1])
 
 
 _LONGEST_WHY = 1000

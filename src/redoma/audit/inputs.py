@@ -23,10 +23,10 @@ from ..lib.errors import RedomaError
 from ..models import MiB
 from .files import closing, locked, open_directory, open_private, open_regular, require_ours, write_all
 
-LARGEST = 4 * MiB
+MAX_INPUT = 4 * MiB
 """Bytes of one input."""
-MOST_OF_A_RUN = 4 * LARGEST
-TOTAL, MOST_FILES = 1024 * MiB, 200_000
+MAX_RUN = 4 * MAX_INPUT
+TOTAL, MAX_FILES = 1024 * MiB, 200_000
 _NAME = re.compile(r"[0-9a-f]{64}\Z")
 _PART = "part"
 _SWEEP_EVERY = 3600.0  # seconds
@@ -54,7 +54,7 @@ class Inputs:
         *,
         days: float = 30,
         total: int = TOTAL,
-        most: int = MOST_FILES,
+        most: int = MAX_FILES,
         fsync: bool = False,
     ) -> None:
         """Without a directory nothing is kept."""
@@ -99,7 +99,7 @@ class Inputs:
             return None
         try:
             with open(open_regular(self._directory / name, os.O_RDONLY), "rb") as file:
-                content = file.read(LARGEST + 1)
+                content = file.read(MAX_INPUT + 1)
         except (OSError, RedomaError):
             return None
         return content if hashlib.sha256(content).hexdigest() == name else None
@@ -107,8 +107,8 @@ class Inputs:
     def _must_fit(self, size: int) -> None:
         if self._directory is None:
             raise NotKept("no state directory is configured to keep it in")
-        if size > LARGEST:
-            raise NotKept(f"it has {size:,} bytes, and at most {LARGEST:,} are kept")
+        if size > MAX_INPUT:
+            raise NotKept(f"it has {size:,} bytes, and at most {MAX_INPUT:,} are kept")
 
     def _put(self, name: str, content: bytes) -> None:
         assert self._directory is not None  # noqa: S101 - see _must_fit

@@ -19,10 +19,9 @@ from typing import Literal, TypedDict
 import msgspec
 
 from ..lib.errors import InvalidRequest
-from ..models import Decision, Limits, MiB, Result, Status
+from ..models import Decision, Limits, MiB, PolicyView, Result, Status, Submission
 from ..output.capture import clean
 from ..pipeline import intake
-from ..pipeline.executor import Asked
 from ..pipeline.sync import Executor, default
 from ..policy.python.tree import parse
 from ..redaction import Redactor
@@ -92,7 +91,7 @@ class Core:
             asked = self._asked(code, executor)
         except InvalidRequest:  # it is no text
             return False
-        return executor.core.judge(asked).decision is Decision.ALLOW
+        return executor.core.judge(asked).evaluation.decision is Decision.ALLOW
 
     def handle_execution_error(self, error: BaseException) -> str:
         """The message for an exception, with its text as the detail: redacted, and without control characters."""
@@ -114,12 +113,13 @@ class Core:
         return answer
 
     @staticmethod
-    def _asked(code: str, executor: Executor) -> Asked:
+    def _asked(code: str, executor: Executor) -> Submission:
         core = executor.core
         judged = intake.build(core.config, core.backends, {"limits": LIMITS}, code=code, language="python")
         if "reduce" not in judged.code:
-            return Asked(judged, "core")
-        return Asked(msgspec.structs.replace(judged, code=_REDUCE + judged.code), "core", judged=judged)
+            return Submission(judged, "core")
+        request = msgspec.structs.replace(judged, code=_REDUCE + judged.code)
+        return Submission(request, "core", view=PolicyView.of(request, judged))
 
     def _error(self, result: Result) -> str | None:
         if result.ok:

@@ -21,7 +21,7 @@ from ..audit.inputs import Inputs
 from ..lib.errors import AuditError
 from ..models import Decision, Request
 from ..output.capture import visible
-from ..pipeline.executed_files import bind, seen_by
+from ..pipeline.executed_files import find, visible_to
 from ..policy import Permit, Policy, executes, fingerprint, permit_lines, permit_of
 from .policies import Judge, Judged, Unjudged, unknown
 from .recorded import Recorded, pairs, rebuilt
@@ -105,7 +105,7 @@ class _Candidate:
         self.unanswered = 0
 
     def permits(self, not_match: tuple[str, ...] = ()) -> tuple[Permit, ...]:
-        request, entry = self.run.judged, self.run.entry
+        request, entry = self.run.judged, self.run.submission.entry
         made = [permit_of(rule, request, entry, by_digest=self.by_digest, up_to=Decision.PROMPT) for rule in self.rules]
         return tuple(
             permit if permit.sha256 else msgspec.structs.replace(permit, match=(permit.text,), not_match=not_match)
@@ -127,10 +127,10 @@ class History:
         `asked`, those of kind `intent`: a no is not forgotten because it was said before a period."""
         self._runs, self.answers, self._asked, self._inputs = runs, answers, asked, inputs
 
-    def __iter__(self) -> Iterator[tuple[Record, Recorded]]:
+    def __iter__(self) -> Iterator[Recorded]:
         for intent, outcome in pairs(self._runs()):
             try:
-                yield intent, rebuilt(intent, outcome.data if outcome else None, self._inputs)
+                yield rebuilt(intent, outcome, self._inputs)
             except AuditError:
                 continue  # nothing was approved that can't be read: at worst something is not proposed
 
@@ -153,9 +153,9 @@ def learn(
     candidates: dict[_Key, _Candidate] = {}
     said_no = history.said_no(refused)
     count = 0
-    for intent, run in history:
+    for run in history:
         key = _key(run)
-        approval = str((intent.data.get("approval") or {}).get("id"))
+        approval = run.intent.approval.id if run.intent.approval else ""
         if not run.approver or run.status in _REFUSED:
             continue
         count += 1
@@ -214,14 +214,14 @@ def _answers(records: Iterable[Record]) -> tuple[dict[str, tuple[str, str, bool]
 
 
 def _key(run: Recorded) -> _Key:
-    return _Key(fingerprint(run.judged, run.entry), run.pack)
+    return _Key(fingerprint(run.judged, run.submission.entry), run.submission.policy)
 
 
 def _unfit(run: Recorded) -> str:
     """Why no permit can be made of it."""
     if run.request.secrets:
         return "it had secrets: no file may say which request they went with"
-    if run.live_input or run.unread_input:
+    if run.submission.live_input or run.submission.unread_input:
         return "it could be given input while it ran, which no permit is about"
     if unknown(run):
         return "the record doesn't have all of it"
@@ -232,12 +232,14 @@ def _runs_files(run: Recorded) -> bool:
     """Whether a yes to it is one to what some files of the host hold, too: of those a permit knows nothing, and would
     be good for whatever they hold some day."""
     request, found = run.request, executes(run.request)
-    if run.entry and request.backend == "docker":  # which volumes there are only its configuration of then could tell
+    if (
+        run.submission.entry and request.backend == "docker"
+    ):  # which volumes there are only its configuration of then could tell
         return bool(found.files or found.imported or found.unbound or found.opaque)
-    if (view := seen_by(request)) is None:
+    if (view := visible_to(request)) is None:
         return False
-    held = bind(request, view)
-    return bool(held.scripts or held.unbound or found.imported)  # a module may also appear there
+    held = find(request, view)
+    return bool(held.files or held.unbound or found.imported)  # a module may also appear there
 
 
 def _evidence(run: Recorded, approval: str, approver: str, reason: str, pinned: bool) -> Approved:
@@ -283,11 +285,11 @@ def _try(history: History, candidates: dict[_Key, _Candidate], judge: Judge, lef
     learned = Policy(name="learned", rules=(), permits=permits)
     prints = {key.fingerprint for key in candidates}
     dropped: set[_Key] = set()
-    for _, run in history:
+    for run in history:
         key = _key(run)
-        if (key in candidates and not run.unread_input) or run.live_input:
+        if (key in candidates and not run.submission.unread_input) or run.submission.live_input:
             continue
-        if not learned.covering(run.judged, run.entry):
+        if not learned.covering(run.judged, run.submission.entry):
             continue
         if key.fingerprint not in prints:
             for candidate in candidates.values():
@@ -326,7 +328,7 @@ def _kept_promise(
     learned = Judge(lambda pack: load(pack, permits), judge.last)
     passing, near = 0, dict[str, dict[str, None]]()
     wanted = {rule for candidate in candidates.values() for rule in candidate.rules}
-    for _, run in history:
+    for run in history:
         try:
             before, after = judge.judge(run), learned.judge(run)
         except Unjudged:

@@ -82,24 +82,30 @@ class Judge:
     def judge(self, run: Recorded) -> Judged:
         """Raises `Unjudged`."""
         try:
-            policy = self.policy(run.pack)
+            policy = self.policy(run.submission.policy)
         except PolicyError as error:
             raise Unjudged(f"its policy: {error.what}") from None
         missing = unknown(run)
         if run.missing:
             _must_be_readable(run, missing)
-        key = (run.pack, run.reach, run.live_input, tuple(run.judged.secrets), fingerprint(run.judged, run.entry))
+        key = (
+            run.submission.policy,
+            run.intent.reach,
+            run.submission.live_input,
+            tuple(run.judged.secrets),
+            fingerprint(run.judged, run.submission.entry),
+        )
         if (said := self._known.get(key)) is None:
             said = self._known[key] = self._evaluated(policy, run)
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
         if missing and not run.judged.secrets:
             _must_not_be_permitted(policy, run, said)
-        return _objected(run, said) if run.objections else said
+        return _objected(run, said) if run.submission.objections else said
 
     def _evaluated(self, policy: Policy, run: Recorded) -> Judged:
         self.evaluated += 1
-        about = {"reach": run.reach, "live_input": run.live_input, "entry": run.entry}
+        about = {"reach": run.intent.reach, "live_input": run.submission.live_input, "entry": run.submission.entry}
         evaluation = evaluate(policy, run.judged, **about, read=self.last)  # type: ignore[arg-type]
         deciding = tuple(dict.fromkeys(finding.rule for finding in evaluation.deciding))
         return Judged(evaluation.decision, deciding, frozenset(finding.rule for finding in evaluation.findings))
@@ -107,9 +113,7 @@ class Judge:
 
 def unknown(run: Recorded) -> frozenset[str]:
     """What is missing of a request that an evaluation, or a permit, may look at."""
-    return (
-        frozenset(each.partition(": ")[0] for each in run.missing) - _UNREAD - run.beside if run.missing else _NOTHING
-    )
+    return frozenset(run.missing) - _UNREAD - run.unread if run.missing else _NOTHING
 
 
 def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
@@ -128,21 +132,25 @@ def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
 def _must_not_be_permitted(policy: Policy, run: Recorded, said: Judged) -> None:
     """A permit is of all of a request. Where some of it is missing and one might be meant, nobody can say."""
     text = run.judged.text
-    if run.live_input:
+    if run.submission.live_input:
         return
     for permit in policy.permits:
-        same = permit.language == run.judged.language and permit.entry == run.entry and permit.rule in said.rules
+        same = (
+            permit.language == run.judged.language
+            and permit.entry == run.submission.entry
+            and permit.rule in said.rules
+        )
         if same and (permit.sha256 or permit.text == text):
-            raise Unjudged(f"a part of what a permit is about: {run.missing[0].partition(': ')[0]}")
+            raise Unjudged(f"a part of what a permit is about: {next(iter(run.missing))}")
 
 
 def _objected(run: Recorded, said: Judged) -> Judged:
     """With what its executor says of it, whatever the policy is."""
-    strictest = max(finding.decision for finding in run.objections)
+    strictest = max(finding.decision for finding in run.submission.objections)
     decision = max(strictest, said.decision)
-    theirs = [finding.rule for finding in run.objections if finding.decision is decision]
+    theirs = [finding.rule for finding in run.submission.objections if finding.decision is decision]
     deciding = tuple(dict.fromkeys([*theirs, *(said.deciding if said.decision is decision else ())]))
-    return Judged(decision, deciding, said.rules.union(finding.rule for finding in run.objections))
+    return Judged(decision, deciding, said.rules.union(finding.rule for finding in run.submission.objections))
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,14 +218,14 @@ def compare(
             unjudged[str(error)] += 1
             continue
         requests += 1
-        if current is not None and run.digest != current.policy(run.pack).digest:
-            differs += _says(current, run) is not run.decision
-        if said.decision is run.decision:
+        if current is not None and run.intent.policy_digest != current.policy(run.submission.policy).digest:
+            differs += _says(current, run) is not run.intent.decision
+        if said.decision is run.intent.decision:
             continue
         group = GROUPS[said.decision]
         totals[group] += 1
-        changes[f"{run.decision} → {said.decision}"] += 1
-        by_rule[group].update(said.deciding or tuple(dict.fromkeys(run.rules)))
+        changes[f"{run.intent.decision} → {said.decision}"] += 1
+        by_rule[group].update(said.deciding or tuple(dict.fromkeys(run.intent.rules)))
         _show(shown[group], run, said, examples)
     return Comparison(
         requests=requests,
@@ -238,7 +246,7 @@ def _says(current: Judge, run: Recorded) -> Decision | None:
     try:
         return current.judge(run).decision
     except Unjudged:
-        return run.decision  # what can't be said is no difference
+        return run.intent.decision  # what can't be said is no difference
 
 
 def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: Judged, most: int) -> None:
@@ -250,8 +258,8 @@ def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: Judged, mos
         requester=run.judged.requester,
         language=run.judged.language,
         text=text[:_TEXT] + ("…" if len(text) > _TEXT else ""),
-        before=run.decision,
-        before_rules=tuple(dict.fromkeys(run.rules)),
+        before=run.intent.decision,
+        before_rules=tuple(dict.fromkeys(run.intent.rules)),
         after=said.decision,
         after_rules=said.deciding,
     )

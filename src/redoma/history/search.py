@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from ..audit import Record
-from ..lib.errors import InvalidRequest
-from .recorded import found_by, pairs
+from ..audit.records import read_intent, read_outcome
+from ..lib.errors import AuditError, InvalidRequest
+from .recorded import pairs
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,51 +115,38 @@ def search(records: Iterable[Record], query: Query) -> Iterator[Run]:
 def runs(records: Iterable[Record]) -> Iterator[Run]:
     """Every run whose beginning is among the records."""
     for intent, outcome in pairs(records):
-        yield _ended(_begun(intent), outcome) if outcome else _begun(intent)
+        yield _row(intent, outcome)
 
 
-def _begun(record: Record) -> Run:
-    data = record.data
+def _row(begun: Record, ended: Record | None) -> Run:
+    try:
+        intent = read_intent(begun)
+        outcome = read_outcome(ended) if ended else None
+    except AuditError:  # a record that is not understood must not hide the others
+        return Run(id=begun.id, time=begun.time, ended=ended.time if ended else "", status="unknown")
     return Run(
-        id=record.id,
-        time=record.time,
-        requester=_text(data, "requester"),
-        label=_text(data, "label"),
-        entry=_text(data, "entry"),
-        language=_text(data, "language"),
-        text=_text(data, "code"),
-        reason=_text(data, "reason"),
-        policy=_text(data, "policy"),
-        decision=_text(data, "decision"),
-        level=_text(data, "level"),
-        rules=tuple(dict.fromkeys(found_by(data))),
-        approver=_text(data.get("approval"), "approver"),
-        backend=_text(data, "backend"),
+        id=begun.id,
+        time=begun.time,
+        ended=ended.time if ended else "",
+        requester=intent.requester,
+        label=intent.label,
+        entry=intent.entry,
+        language=intent.language,
+        text=intent.code,
+        reason=intent.reason,
+        policy=intent.policy,
+        decision=intent.decision.value,
+        level=intent.level.value,
+        rules=tuple(dict.fromkeys(intent.rules)),
+        approver=intent.approval.approver if intent.approval else "",
+        status=outcome.status.value if outcome else "",
+        backend=(outcome.backend if outcome else "") or intent.backend,
+        exit_code=outcome.exit_code if outcome else None,
+        duration=outcome.duration if outcome else None,
+        cpu=outcome.cpu if outcome else None,
+        memory=outcome.memory_used if outcome else None,
+        error=(outcome.error if outcome else "") or "",
+        denied_by=outcome.denial.rule if outcome and outcome.denial else "",
+        changes=outcome.effect.changes if outcome and outcome.effect else None,
+        result=outcome.result if outcome else "",
     )
-
-
-def _ended(run: Run, record: Record) -> Run:
-    data = record.data
-    return msgspec.structs.replace(
-        run,
-        ended=record.time,
-        status=_text(data, "status"),
-        backend=_text(data, "backend") or run.backend,
-        exit_code=_number(data, "exit_code"),
-        duration=_number(data, "duration"),
-        cpu=_number(data, "cpu"),
-        memory=_number(data, "memory_used"),
-        error=_text(data, "error"),
-        denied_by=_text(data.get("denial"), "rule"),
-        changes=_number(data.get("effect"), "changes"),
-        result=_text(data, "result"),
-    )
-
-
-def _text(data: Any, name: str) -> str:
-    return str(data.get(name) or "") if isinstance(data, dict) else ""
-
-
-def _number(data: Any, name: str) -> Any:
-    value = data.get(name) if isinstance(data, dict) else None
-    return value if isinstance(value, (int, float)) else None

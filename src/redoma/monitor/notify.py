@@ -111,12 +111,12 @@ async def _post(name: str, url: str, body: bytes, aside: Aside) -> str:
 async def _run(executor: AsyncExecutor, address: str, command: str, body: bytes) -> str:
     """Why it could not be told by a command; empty if it was."""
     try:
-        asked = executor.ask(command, address, {"stdin": body, "reason": "a notice of the monitor"})
+        submission = executor.prepare(command, address, {"stdin": body, "reason": "a notice of the monitor"})
         if executor.config.entries[address].command_whitelist is None:
             return f"{address} has no command_whitelist: a notice is only given to a command on one"
-        if executor.judge(asked).decision is Decision.PROMPT:
+        if executor.judge(submission).evaluation.decision is Decision.PROMPT:
             return "policy wants a person to approve this command, and nobody can for every notice: choose another"
-        result = await executor.submit(asked)
+        result = await executor.submit(submission)
     except RedomaError as error:
         return str(error)
     if result.status is Status.OK:

@@ -163,10 +163,10 @@ async def _command(name: str, given: CommandProbe, executor: AsyncExecutor) -> d
     """Through the whole pipeline: list, policy, approval, audit. It is asked for under its own label, so that an
     approval can be pinned to it."""
     limits = {"time": given.timeout, "output_bytes": _MOST_BODY, "output_total": 16 * _MOST_BODY}
-    asked = executor.ask(
+    submission = executor.prepare(
         given.command, given.run, {"limits": limits, "label": f"monitor:fact:{name}", "reason": f"the fact {name!r}"}
     )
-    result = await executor.submit(asked)
+    result = await executor.submit(submission)
     if result.status.ending != "ran":
         raise RedomaError(f"{given.run} did not run it", why=result.error or result.status.value)
     return {

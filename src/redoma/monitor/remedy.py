@@ -65,7 +65,7 @@ async def attempt(verdict: Verdict, remedy: Remedy, now: float, executor: AsyncE
 
 
 async def _run(executor: AsyncExecutor, remedy: Remedy, verdict: Verdict) -> Result:
-    asked = executor.ask(
+    submission = executor.prepare(
         remedy.command,
         remedy.run,
         {
@@ -74,7 +74,7 @@ async def _run(executor: AsyncExecutor, remedy: Remedy, verdict: Verdict) -> Res
         },
     )
     # Not to be resumed: once it is approved it is asked for again, by the configuration that is in force then.
-    return await executor.submit(asked._replace(wait=False))
+    return await executor.submit(msgspec.structs.replace(submission, wait=False))
 
 
 def _outcome(result: Result) -> str:

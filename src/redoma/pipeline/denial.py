@@ -15,7 +15,7 @@ import msgspec
 from ..backends.base import Outcome, exceeded
 from ..lib.errors import BackendError, BackendUnavailable, Unsupported
 from ..lib.units import format_size
-from ..models import Decision, Denial, Evaluation, Finding, Limits, Request, Status
+from ..models import Decision, Denial, Evaluation, Finding, Judged, Limits, Request, Status
 from ..output.capture import clean
 from ..policy import Policy, permit_lines, permit_of
 from ..redaction import Redactor
@@ -33,23 +33,15 @@ _OPTIONS = {"time": "{:g}".format, "cpu": "{:g}".format, "memory": _sized, "disk
 """Limits that the command line has options for, and how their values are written there."""
 
 
-def of_policy(
-    evaluation: Evaluation,
-    request: Request,
-    policy: Policy,
-    redactor: Redactor,
-    status: Status,
-    said: str = "",
-    *,
-    live_input: bool = False,
-    entry: str = "",
-) -> Denial:
-    """Policy refused it, or a person was to be asked: `said` is what they answered, if there was anybody.
+def of_policy(judged: Judged, policy: Policy, redactor: Redactor, status: Status, answer: str = "") -> Denial:
+    """Policy refused it, or a person was to be asked: `answer` is what they said, if anybody was there.
 
-    `request` is what policy was shown, and `policy` what it was judged by. With `live_input` no rule can be permitted:
-    see `evaluate`. `entry` is the configured executor that was to run it."""
+    `policy` is what it was judged by. No rule can be permitted where it can be given input while it runs: see
+    `evaluate`.
+    """
+    evaluation, submission, request = judged.evaluation, judged.submission, judged.submission.judged
     finding = evaluation.deciding[0]
-    allowed, permits = finding.suggestion, not live_input
+    allowed, permits = finding.suggestion, not submission.live_input
     if lacking := _lacking(finding, policy, evaluation):  # to permit it, or to say yes, would help nobody
         allowed, permits = f"this sandbox has {lacking}: {finding.suggestion}", False
     if status is Status.FORBIDDEN:
@@ -57,14 +49,14 @@ def of_policy(
     elif status is Status.EXPIRED:
         retry = "nobody answered in time; somebody may if it is asked again"
     else:
-        retry = f"a person has said no: {said}" if said else "a person has to say yes, and nobody is there to ask"
+        retry = f"a person has said no: {answer}" if answer else "a person has to say yes, and nobody is there to ask"
     return _shown(
         Denial(
             rule=finding.rule,
             resource=finding.text or request.text[:_SHOWN],
             why=finding.reason,
             allowed=allowed,
-            narrowest=_permitting(evaluation, request, policy, redactor, entry) if permits else "",
+            narrowest=_permitting(evaluation, request, policy, redactor, submission.entry) if permits else "",
             retry=status is Status.EXPIRED,
             retry_why=retry,
         ),

@@ -1,4 +1,4 @@
-"""Configured executors: from a command that one is given to the request it runs, what speaks against it, and where.
+"""Configured executors: from a command that one is given to what it runs, where, and the objections to it.
 
 An entry with a `command_whitelist` runs exactly the commands on it, and they mean what they mean to whoever wrote the
 list. So nothing that the caller chooses may change that meaning: not one character of the command, no variable but
@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from ..backends.base import Backend
+from ..backends.base import Backend, Control
 from ..config import Config, DockerEntry, Entry, JailEntry, MontyEntry, NativeEntry
 from ..lib.errors import InvalidRequest
-from ..models import Decision, Finding, Limits, Request
+from ..models import Decision, Finding, Limits, PolicyView, Request, Submission
 from . import denial, intake
 from .intake import Options
 
@@ -48,10 +48,9 @@ class Entries:
         self._making = threading.Lock()
 
     def prepare(
-        self, address: str, command: str | Iterable[str], options: Options
-    ) -> tuple[Request, Request, tuple[Finding, ...], Backend | None]:
-        """The request as this executor runs it and as its caller made it, what speaks against it, and the backend if it
-        is none of the usual."""
+        self, address: str, command: str | Iterable[str], options: Options, control: Control | None = None
+    ) -> Submission:
+        """A command as this executor runs it, with its objections. Raises `InvalidRequest`."""
         intake.must_be_configured(address, self._config)
         entry = self._config.entries[address]
         own, asked = _BACKENDS[type(entry)], options.get("backend", "auto")
@@ -61,22 +60,39 @@ class Entries:
             )
         command = str.__str__(command) if isinstance(command, str) else intake.words("argv", command)
         request = self._request(entry, command, options)
-        objections: tuple[Finding, ...] = ()
         apart = bool(request.files or request.outputs)  # in a directory of the run's own
         directory = None if apart and options.get("cwd") is None else _directory(address, entry, options.get("cwd"))
-        if entry.command_whitelist is not None:
-            if isinstance(entry, NativeEntry) and directory is not None:
-                directory = os.path.realpath(directory)  # what is looked at below, and nothing else, is where it runs
-            objections = tuple(_objections(address, entry, command, request, directory))
-            permit = _permitting(address, entry, command, objections)
-            objections = tuple(msgspec.structs.replace(each, permit=permit) for each in objections)
-        request = msgspec.structs.replace(request, backend=own, cwd=None if apart else directory)
-        request = msgspec.structs.replace(request, checkpoint=options.get("checkpoint"))  # of where it works by now
-        whole = msgspec.structs.replace(request, env={**entry.default_env, **request.env})
-        if request.limits.time <= entry.limits.get("time", 0):  # its owner has said that it may take that long
-            usual = msgspec.structs.replace(request.limits, time=min(request.limits.time, Limits().time))
-            request = msgspec.structs.replace(request, limits=usual)
-        return whole, request, objections, self._own_backend(address, entry)
+        listed = entry.command_whitelist is not None
+        if listed and isinstance(entry, NativeEntry) and directory is not None:
+            directory = os.path.realpath(directory)  # the directory that is checked below is the one where it runs
+        objections = _objections(address, entry, command, request, directory) if listed else ()
+        if not options.get("wait", True):
+            raise InvalidRequest(
+                f"{address} can't wait for an approval without its caller",
+                why="what runs later is what was asked for, and an executor may be configured anew until then",
+                next="leave `wait` out",
+            )
+        place = {"backend": own, "cwd": None if apart else directory}
+        request = msgspec.structs.replace(request, **place)
+        # With its own place, since only now it can be told whether there is something to checkpoint.
+        request = msgspec.structs.replace(request, checkpoint=options.get("checkpoint"))
+        limits = request.limits
+        if limits.time <= entry.limits.get("time", 0):  # its owner has said that it may take that long
+            limits = msgspec.structs.replace(limits, time=min(limits.time, Limits().time))
+        judged = msgspec.structs.replace(request, limits=limits)
+        request = msgspec.structs.replace(request, env={**entry.default_env, **request.env})
+        unread_input = control is not None and control.takes_input
+        return intake.submission(
+            request,
+            options,
+            objections=objections,
+            own_backend=self._own_backend(address, entry),
+            control=control,
+            view=PolicyView.of(request, judged),
+            entry=address,
+            live_input=unread_input and not listed,  # what a listed program may be told was for its owner to consider
+            unread_input=unread_input,
+        )
 
     def _request(self, entry: Entry, command: str | tuple[str, ...], options: Options) -> Request:
         """With the entry's limits, and the caller's variables alone."""
@@ -153,8 +169,16 @@ def _forbidden(rule: str, reason: str, text: str, suggestion: str) -> Finding:
 
 def _objections(
     address: str, entry: Entry, command: str | tuple[str, ...], request: Request, directory: str | None
+) -> tuple[Finding, ...]:
+    """Why the list of commands does not allow it, each with the lines that would permit it."""
+    found = tuple(_unlisted(address, entry, command, request, directory))
+    permit = _permitting(address, entry, command, found)
+    return tuple(msgspec.structs.replace(each, permit=permit) for each in found)
+
+
+def _unlisted(
+    address: str, entry: Entry, command: str | tuple[str, ...], request: Request, directory: str | None
 ) -> Iterator[Finding]:
-    """What speaks against it where there is a list of commands."""
     if not _is_listed(entry, command):
         yield _forbidden(
             "whitelist",
@@ -229,7 +253,9 @@ def _directory(address: str, entry: Entry, given: str | os.PathLike[str] | None)
     asked = os.fspath(given) if isinstance(given, os.PathLike) else given
     if asked is not None and (not isinstance(asked, str) or "\0" in asked):
         raise InvalidRequest(
-            f"the working directory {given!r} can't be used", why="it is no path, or holds a NUL byte", next="mend it"
+            f"the working directory {given!r} can't be used",
+            why="it is no path, or holds a NUL byte",
+            next="write a path",
         )
     default = _own_directory(entry)
     if isinstance(entry, NativeEntry):

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from io import FileIO
 from typing import NamedTuple
 
-from ..models import Request
+from ..models import ExecutedFiles, Request
 from ..policy import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
 from ..policy.facts import UNKNOWN, Executed
 from ..policy.shell.interpreters import interpreter
@@ -36,22 +36,13 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc
 _OWN = "/usr/local"
 """Of the system's directories the one whose files are no distribution's: a script that is named there is bound."""
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where shells look without PATH
-_LARGEST = 256 << 20  # bytes of one file, and
-_LARGEST_TOGETHER = 1 << 30
-_LONGEST_SCRIPT = 256 << 10  # that is read for what it runs
-_MOST, _DEEPEST = 500, 8  # files; scripts that are run by scripts
-_MOST_LINKS = 40  # as the kernel's
-_MOST_NOTES = 50
+_MAX_SIZE = 256 << 20  # bytes of one file, and
+_MAX_TOTAL = 1 << 30
+_MAX_SCRIPT = 256 << 10  # that is read for what it runs
+_MAX_FILES, _MAX_DEPTH = 500, 8  # files; scripts that are run by scripts
+_MAX_LINKS = 40  # as the kernel's
+_MAX_NOTES = 50
 _SHA256 = 64  # digits
-
-
-class Bound(NamedTuple):
-    """What was found."""
-
-    scripts: dict[str, str]
-    """Path → SHA-256 of the content, or a word of ours that says why there is none."""
-    unbound: tuple[str, ...] = ()
-    """What else is run, or may be: what is approved for good must be known whole."""
 
 
 class View(NamedTuple):
@@ -81,7 +72,7 @@ class View(NamedTuple):
         return any(inside != host for inside, host in self.roots)
 
 
-def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
+def visible_to(request: Request, volumes: Sequence[str] = ()) -> View | None:
     """What of the host's files a request sees beside the system's own; None: nothing."""
     given = request.environment
     search, home = given.get("PATH", _SEARCH), given.get("HOME", "")
@@ -95,24 +86,23 @@ def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
     return View(tuple(roots), request.cwd or request.project, search, home, libraries) if roots else None
 
 
-def bind(request: Request, view: View | None, *, live_input: bool = False) -> Bound:
+def find(request: Request, view: View | None, *, live_input: bool = False) -> ExecutedFiles:
     """Everything that it would execute, as it is now. `live_input`: it can be given input while it runs."""
     if view is None or request.language == "lua":  # of which each command is asked for by itself
-        return Bound({})
+        return ExecutedFiles()
     binder = _Binder(view)
     binder.all_of(executes(request, live_input=live_input), view.cwd, 0)
-    return Bound(
-        dict(sorted(binder.scripts.items())),
-        tuple(dict.fromkeys(binder.unbound))[:_MOST_NOTES],
+    return ExecutedFiles(
+        files=dict(sorted(binder.files.items())), unbound=tuple(dict.fromkeys(binder.unbound))[:_MAX_NOTES]
     )
 
 
 class _Binder:
     def __init__(self, view: View) -> None:
         self._view = view
-        self.scripts: dict[str, str] = {}
+        self.files: dict[str, str] = {}
         self.unbound: list[str] = []
-        self._left = _LARGEST_TOGETHER
+        self._left = _MAX_TOTAL
         self._contents: dict[str, bytes | None] = {}
         """Of those that may be scripts."""
         self._followed: set[tuple[str | None, ...]] = set()
@@ -209,8 +199,8 @@ class _Binder:
         for place in filter(None, places):
             for path in (*modules(name), *self._compiled(place, name)):
                 whole = _tidy(f"{place}/{path}")
-                if len(self.scripts) >= _MOST and whole not in self.scripts:
-                    self.unbound.append(f"it imports more than {_MOST} files: not all are bound")
+                if len(self.files) >= _MAX_FILES and whole not in self.files:
+                    self.unbound.append(f"it imports more than {_MAX_FILES} files: not all are bound")
                     return
                 if self._is_there(whole):
                     self._bind(whole, Executed(path=path, how="module"), cwd, depth)
@@ -261,7 +251,7 @@ class _Binder:
                         systems = True
                         break
                 self._bind(path, program, where, depth)
-                if self.scripts.get(path, MISSING) != MISSING:
+                if self.files.get(path, MISSING) != MISSING:
                     own = True
                     break
         if name in self._opaque and (systems or not (own or name in functions)):
@@ -280,23 +270,23 @@ class _Binder:
         if path in self._contents:
             self._follow(path, self._contents[path], fact, cwd, depth + 1)
             return
-        if len(self.scripts) >= _MOST:
-            self.unbound.append(f"it runs more than {_MOST} files")
+        if len(self.files) >= _MAX_FILES:
+            self.unbound.append(f"it runs more than {_MAX_FILES} files")
             return
         real = os.path.realpath(host)
         if self._view.moved and real != host:
             self.unbound.append(f"{path} is a link, or behind one, and where it leads inside can't be told")
         if is_systems(real) or is_systems(host):
             if real != host and not is_systems(host):
-                self.scripts[path] = f"leads to {real}"  # a program of the system's, by whatever way: to that one
+                self.files[path] = f"leads to {real}"  # a program of the system's, by whatever way: to that one
             if fact.how == "program":
                 self._systems_program(path, real)
             return
         if not any(real == root or real.startswith(f"{root.rstrip('/')}/") for _, root in self._view.roots):
-            self.scripts[path] = MISSING  # it leads out of what can be seen
+            self.files[path] = MISSING  # it leads out of what can be seen
             return
         state, content = self._content(host)
-        self.scripts[path], self._contents[path] = state, content
+        self.files[path], self._contents[path] = state, content
         if state == NO_FILE and fact.how == "script" and os.path.isdir(host):  # Python runs a directory so
             self._bind(f"{path}/__main__.py", fact, cwd, depth)
         if state in (TOO_LARGE, UNREADABLE):
@@ -333,7 +323,7 @@ class _Binder:
             about = os.fstat(opened)
             if not stat.S_ISREG(about.st_mode):
                 return NO_FILE, None
-            if about.st_size > min(_LARGEST, self._left):
+            if about.st_size > min(_MAX_SIZE, self._left):
                 return TOO_LARGE, None
             self._left -= about.st_size
             try:
@@ -347,10 +337,10 @@ class _Binder:
         if content is None or taken in self._followed:
             return
         self._followed.add(taken)
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             self.unbound.append(f"{path} is run by scripts of scripts: what it runs is not bound")
             return
-        if len(content) > _LONGEST_SCRIPT:
+        if len(content) > _MAX_SCRIPT:
             self.unbound.append(f"{path} is too long: what its end runs is not bound")
         first, text = content.split(b"\n", 1)[0], content.decode("utf-8", "replace")
         if first.startswith(b"#!") and fact.how == "program":
@@ -361,12 +351,12 @@ class _Binder:
 
 
 def _hashed(file: FileIO) -> tuple[str, bytes | None]:
-    head = file.read(_LONGEST_SCRIPT + 1)
+    head = file.read(_MAX_SCRIPT + 1)
     digest, size = hashlib.sha256(head), len(head)
     while chunk := file.read(1 << 20):
         digest.update(chunk)
         size += len(chunk)
-        if size > _LARGEST:  # it grows while it is read
+        if size > _MAX_SIZE:  # it grows while it is read
             return TOO_LARGE, None
     # As shells tell: what has a NUL in its first line is a binary, and further down one is passed over.
     is_script = b"\0" not in head.split(b"\n", 1)[0]
@@ -389,7 +379,7 @@ def _language(path: str, first: bytes, fact: Executed) -> str:
 def is_systems(path: str, *, searched: bool = False) -> bool:
     """Whether a program is the distribution's, and nobody but root can put another one in its place. One that is
     `searched` may also be where the administrator puts programs."""
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         directory = posixpath.dirname(path)
         if ".." in path.split("/") or not _is_systems_directory(directory):
             return False

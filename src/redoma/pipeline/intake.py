@@ -14,9 +14,10 @@ import msgspec
 
 from ..config import Config
 from ..lib.errors import InvalidRequest
-from ..models import LANGUAGES, Limits, Request, Stream, WorkspaceKind
+from ..models import LANGUAGES, Limits, Request, Stream, Submission, WorkspaceKind
+from ..output.expect import Expectation, expectation
 
-_LONGEST_COMMAND = 6 << 20  # the kernel's own bound; what no system runs need not be written to the log
+_MAX_COMMAND = 6 << 20  # the kernel's own bound; what no system runs need not be written to the log
 
 
 Files = Mapping[str, bytes | str | os.PathLike[str]] | Iterable[str | os.PathLike[str]]
@@ -132,11 +133,33 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
         raise InvalidRequest("the request can't be read", why=str(error), next="check the types given") from None
 
 
+def submission(request: Request, options: Options, **known: Any) -> Submission:
+    """The request with what else the caller's options say of it; `known` are further fields of the `Submission`."""
+    return Submission(
+        request=request,
+        policy=options.get("policy"),
+        wait=options.get("wait", True),
+        expectation=expected(options),
+        writes=writes(options),
+        **known,
+    )
+
+
+def expected(options: Options) -> Expectation | None:
+    given = options.get("expect")
+    return None if given is None else expectation(given)
+
+
+def writes(options: Options) -> tuple[str, ...] | None:
+    given = options.get("writes")
+    return None if given is None else words("writes", given)
+
+
 def _must_fit(parts: Iterable[str]) -> None:
-    if (size := sum(map(len, parts))) > _LONGEST_COMMAND:
+    if (size := sum(map(len, parts))) > _MAX_COMMAND:
         raise InvalidRequest(
             "the command is too long",
-            why=f"it has {size} characters, its variables included, and Linux takes {_LONGEST_COMMAND} at most",
+            why=f"it has {size} characters, its variables included, and Linux takes {_MAX_COMMAND} at most",
             next="pass data as input, or in a file",
         )
 

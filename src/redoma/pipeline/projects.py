@@ -17,17 +17,17 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 
 from .. import telemetry
-from ..approval import Ask, Case, Gate, Verdict, setting_of
-from ..approval.ask import decode, encode, stored
-from ..backends.base import Backend, Control, Outcome, OverlayBackend, Sink
+from ..approval import Ask, Gate, Verdict, setting_of
+from ..approval.ask import ask_of, decode, encode
+from ..backends.base import Backend, Control, Outcome, Sink, run_over
 from ..backends.scratch import remove_tree
 from ..lib.errors import ApprovalError, BackendError, WorkspaceError
-from ..models import Decision, Effect, Evaluation, Level, Request, Status
+from ..models import Decision, Effect, Evaluation, ExecutedFiles, Judged, Level, Request, Status
 from ..models.reach import EFFECT, Reach
 from ..redaction import Redactor
 from ..workspace.checkpoint import guarded
@@ -91,14 +91,13 @@ class Projects:
     def changes(self) -> Changes:
         return changes_in(self._state)
 
-    @telemetry.backend
     async def run(
         self,
         backend: Backend,
         request: Request,
         sink: Sink,
         control: Control | None,
-        case: Case,
+        judged: Judged,
         redactor: Redactor,
     ) -> tuple[Outcome, dict[str, Any]]:
         """Run it where its workspace is; and what the result has to say of that, beside the outcome."""
@@ -109,10 +108,10 @@ class Projects:
                 # Opened before anything runs, and looked at by what is open: whatever has its path afterwards.
                 with staged(self.changes.directory.parent) as stage, Tree(request.project or "") as tree:
                     began = time.time()
-                    outcome = await cast("OverlayBackend", backend).run_over(request, sink, control, str(stage))
-                    look = partial(self._effect, tree, request, outcome, stage, began, case, redactor)
+                    outcome = await run_over(backend)(request, sink, control, str(stage))
+                    look = partial(self._effect, tree, request, outcome, stage, began, judged, redactor)
                     return outcome, {"effect": await asyncio.to_thread(look)}
-            case "scratch" | "direct" if request.touches is not None and _is_guarded(request, case.evaluation):
+            case "scratch" | "direct" if request.touches is not None and _is_guarded(request, judged.evaluation):
                 return await self._guarded(backend, request, sink, control, redactor)
         return await backend.run(request, sink, control), {}
 
@@ -124,10 +123,10 @@ class Projects:
         outcome: Outcome,
         stage: Path,
         began: float,
-        case: Case,
+        judged: Judged,
         redactor: Redactor,
     ) -> Effect | None:
-        """It is kept if there is any, beside the case that a person may have to decide on."""
+        """It is kept if there is any, beside what a person may have to decide on."""
         if outcome.entries is None:
             return None
         if tree.path != request.project or not _is_still(tree):
@@ -138,7 +137,7 @@ class Projects:
             )
         effect = _redacted(effect_of(tree, outcome.entries, stage, began), redactor)
         if effect.changes:
-            about = {"command": redactor.redact(request.text)[0][:2000], "ask": to_ask(case)}
+            about = {"command": redactor.redact(request.text)[0][:2000], "ask": to_ask(judged)}
             self.changes.keep(request.id, effect, stage, about)
         return effect
 
@@ -244,14 +243,14 @@ class Projects:
                 why="the request that made them holds a secret, so it was not kept, and can't be judged now",
                 next="look at them, and apply them by hand",
             )
-        case = self._case(decode(kept.about["ask"]), kept.effect, paths, named, exact)
-        decision = case.evaluation.decision
+        judged = self._judged(decode(kept.about["ask"]), kept.effect, paths, named, exact)
+        decision = judged.evaluation.decision
         if decision is Decision.FORBID:
-            finding = case.evaluation.deciding[0]
+            finding = judged.evaluation.deciding[0]
             raise ApprovalError("the changes were not applied", why=finding.reason, next=finding.suggestion)
         if decision is Decision.ALLOW or (by_hand and not self._separate):
             return self._user if by_hand else ""
-        verdict = await gate.ask(case, wait=wait) if gate is not None else Verdict(status=Status.DENIED)
+        verdict = await gate.ask(judged, wait=wait) if gate is not None else Verdict(status=Status.DENIED)
         if verdict.status is not None or verdict.approval is None:
             pending = verdict.status is Status.PENDING
             raise ApprovalError(
@@ -263,21 +262,28 @@ class Projects:
             )
         return verdict.approval.approver
 
-    def _case(self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool) -> Case:
+    def _judged(
+        self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool
+    ) -> Judged:
         """What is put to somebody: this effect, or so much of it, under the policy as it is now."""
         below = "" if exact else " and what is below"
         parts = [f"only {', '.join(paths)}{below}"] if paths is not None else []
         parts += [f"also the protected {', '.join(named)}"] if named else []
         reason = f"{ask.request.reason} (to apply: {'; '.join(parts)})".strip() if parts else ask.request.reason
-        setting = setting_of("apply", sorted(named), None if paths is None else sorted(paths), exact)
-        request = judged = msgspec.structs.replace(ask.request, reason=reason)
-        if ask.judged_env is not None:
-            judged = msgspec.structs.replace(request, env=ask.judged_env)
-        evaluation = self._judge(judged, ask.policy, reach=EFFECT, live_input=ask.live_input, entry=ask.entry)
-        level = ask.level if evaluation.decision is Decision.ALLOW else Level.L4
-        case = Case(request, evaluation, level, effect, ask.policy, ask.entry, ask.judged_env, setting)
-        # The files as they were when it ran: that run has made the effect.
-        return case._replace(live_input=ask.live_input, scripts=ask.scripts, unbound=ask.unbound)
+        request = msgspec.structs.replace(ask.request, reason=reason)
+        submission = msgspec.structs.replace(ask.submission, request=request)
+        evaluation = self._judge(
+            submission.judged, ask.policy, reach=EFFECT, live_input=ask.live_input, entry=ask.entry
+        )
+        return Judged(
+            submission=submission,
+            evaluation=evaluation,
+            level=ask.level if evaluation.decision is Decision.ALLOW else Level.L4,
+            setting=setting_of("apply", sorted(named), None if paths is None else sorted(paths), exact),
+            # The files as they were when it ran: that run has made the effect.
+            executed=ExecutedFiles(files=ask.scripts, unbound=ask.unbound),
+            effect=effect,
+        )
 
     @telemetry.effect("redoma.discard")
     async def discard(self, id: str) -> Kept:  # noqa: A002
@@ -316,12 +322,12 @@ def staged(place: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def to_ask(case: Case) -> str:
+def to_ask(judged: Judged) -> str:
     """What may have to be asked, or judged again, before it is applied: to be kept beside the effect. Nothing where it
     holds a secret; then only a person can apply it."""
     now = datetime.now(UTC)  # it is asked later, and then anew
     try:
-        return encode(stored(case, b"", id="", created=now, expires=now))
+        return encode(ask_of(judged, b"", id="", created=now, expires=now))
     except ApprovalError:
         return ""
 

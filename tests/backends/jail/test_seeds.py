@@ -8,8 +8,7 @@ import pytest
 
 from redoma import AsyncExecutor, Config
 from redoma.config import AuditConfig, JailConfig
-from redoma.models import Request, Seed
-from redoma.pipeline.submission import Asked
+from redoma.models import Request, Seed, Submission
 
 SHOW = "import random; (random.random(), hash('text'), list({'a', 'b', 'c', 'd', 'e'}))"
 
@@ -25,8 +24,8 @@ async def test_a_seed_gives_the_same_numbers_and_the_same_order_of_sets_again(ke
     async with AsyncExecutor(kept) as executor:
         first = await executor.run(show, policy="none")
         second = await executor.run(show, policy="none")
-        again = await executor.submit(Asked(Request(code=show, seed=first.seed), "none"))
-        other = await executor.submit(Asked(Request(code=show, seed=Seed(random=1, hashes=1)), "none"))
+        again = await executor.submit(Submission(Request(code=show, seed=first.seed), "none"))
+        other = await executor.submit(Submission(Request(code=show, seed=Seed(random=1, hashes=1)), "none"))
     assert again.value == first.value
     assert again.seed == first.seed
     assert other.value[1] != first.value[1]

@@ -24,7 +24,7 @@ from .tools import as_found, say_why_it_is_not_there
 
 if TYPE_CHECKING:
     from redoma.config import Config, Entry
-    from redoma.exec import Reins
+    from redoma.exec import ProcessControl
     from redoma.pipeline.intake import Options
     from redoma.pipeline.sync import Executor
 
@@ -77,7 +77,7 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
 
 
 @contextmanager
-def _passed_on(executor: Executor, control: Reins) -> Iterator[None]:
+def _passed_on(executor: Executor, control: ProcessControl) -> Iterator[None]:
     """While the program runs, our input and our signals are its own."""
     # A handler may come while this very thread holds a lock of the executor's, so another one passes them on.
     caught: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -101,14 +101,14 @@ def _passed_on(executor: Executor, control: Reins) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _pass_signals(executor: Executor, control: Reins, caught: queue.SimpleQueue[int]) -> None:
+def _pass_signals(executor: Executor, control: ProcessControl, caught: queue.SimpleQueue[int]) -> None:
     while True:
         number = caught.get()
         with suppress(RedomaError):  # the run has ended meanwhile
             executor.wait(_called(control.signal, number))
 
 
-def _pass_input(executor: Executor, control: Reins) -> None:
+def _pass_input(executor: Executor, control: ProcessControl) -> None:
     with suppress(RedomaError):  # the run has ended meanwhile
         # Not before there is a program: until then what is typed may be the answer to whether there will be one.
         executor.wait(control.settled.wait())

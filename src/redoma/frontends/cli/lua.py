@@ -53,7 +53,7 @@ def lua(state: State, /, script: str, arguments: tuple[str, ...], as_json: bool,
         argv = ("stdin" if script == "-" else script, *arguments)
         asked = scripts.ask(code, argv, {**options, "limits": limits})  # type: ignore[typeddict-item]
         try:
-            result = follow(LiveRun(executor, executor.core.follow(asked, whole=True)), as_json)
+            result = follow(LiveRun(executor.core.follow(asked, whole=True), executor), as_json)
         finally:
             executor.wait(scripts.aclose())
     return show(result, as_json, {"outputs": (), "output_dir": None, "force": False})

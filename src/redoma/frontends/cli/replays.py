@@ -81,7 +81,7 @@ async def _replay(state: State, ids: tuple[str, ...], last: int | None, *, quiet
         with click.progressbar(found, label="replaying", file=sys.stderr, hidden=hidden) as bar:
             for intent, outcome in bar:
                 try:
-                    run = rebuilt(intent, outcome.data if outcome else None, inputs)
+                    run = rebuilt(intent, outcome, inputs)
                 except AuditError as error:
                     done.append(Replayed(id=intent.id, verdict="impossible", why=str(error)))
                 else:

@@ -22,8 +22,7 @@ from typing import Any
 import msgspec
 
 from ...lib.errors import InvalidRequest, RedomaError
-from ...models import MiB, Stream
-from ...models.result_parts import Artifact
+from ...models import Artifact, MiB, Stream
 from ...redaction import Redactor
 from . import files
 from .flow import Flow, Lost

@@ -14,8 +14,7 @@ import signal
 
 import msgspec
 
-from ...models import KiB, Status
-from ...models.result_parts import Diagnosis
+from ...models import Diagnosis, KiB, Status
 from .lines import GENERAL, LINES, SUMMARY, automata
 from .traces import traces
 

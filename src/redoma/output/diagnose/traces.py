@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from ...models.result_parts import Diagnosis
+from ...models import Diagnosis
 
 # By `re`: each is anchored, and goes over a line (of bounded length) once.
 _HEADER = re.compile(r"( *)(\+ Exception Group )?Traceback \(most recent call last\):\Z")

@@ -24,7 +24,7 @@ MOST_VALUES = 50_000
 """In the data: more are for a msgspec type, which is a thousand times as fast."""
 MOST_STEPS = 250_000
 """Keywords that one check may look at."""
-LONGEST_PATTERN = 2000
+MAX_PATTERN = 2000
 
 _MOST_ERRORS = 20  # that are weighed against each other for the one to tell
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -133,8 +133,8 @@ def _pattern(pattern: str) -> Any:
     options = re2.Options()
     options.log_errors = False
     try:
-        if len(pattern) > LONGEST_PATTERN:
-            raise _invalid(f"its pattern {pattern[:40]!r}… is longer than {LONGEST_PATTERN} characters")
+        if len(pattern) > MAX_PATTERN:
+            raise _invalid(f"its pattern {pattern[:40]!r}… is longer than {MAX_PATTERN} characters")
         return re2.compile(pattern, options)
     except re2.error as error:
         raise _invalid(f"its pattern {pattern[:80]!r} can't be used: {_words(error)} (the syntax is RE2's)") from None
