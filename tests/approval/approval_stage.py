@@ -1,4 +1,4 @@
-"""A book in a directory of its own, a clock that stands still, and cases to decide on."""
+"""A ledger in a directory of its own, a clock that stands still, and cases to decide on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from redoma.approval import Approver, Ask, Book, Callback, Gate
+from redoma.approval import Approver, Ask, Callback, Gate, Ledger
 from redoma.lib.sqlite import Store
 from redoma.models import Approval, Change, Effect, Judged, Request, Submission, Version
 from redoma.policy import evaluate, load
@@ -25,7 +25,7 @@ class Stage:
         self.path = directory / "state" / "redoma.db"
         self.now = START
         self.audit: list[tuple[str, str, dict[str, Any]]] = []
-        self.book = Book(Store(self.path), self._record, separate=separate, now=lambda: self.now)
+        self.ledger = Ledger(Store(self.path), self._record, separate=separate, now=lambda: self.now)
 
     def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
         self.audit.append((kind, run, dict(data)))
@@ -35,7 +35,7 @@ class Stage:
         return [kind for kind, _, _ in self.audit]
 
     def gate(self, approver: Approver | None = None, **options: Any) -> Gate:
-        return Gate(self.book, approver, **{"timeout": 300, "expires": 3600, **options})
+        return Gate(self.ledger, approver, **{"timeout": 300, "expires": 3600, **options})
 
     def later(self, **time: float) -> None:
         self.now += timedelta(**time)
@@ -60,7 +60,7 @@ class Stage:
     async def approved(self, case: Judged, **said: Any) -> str:
         """Ask without waiting, and have it approved; the id."""
         id = await self.pending(case)  # noqa: A001 - what it is called everywhere
-        self.book.answer(self.yes(self.book.load(id).ask, **said))
+        self.ledger.answer(self.yes(self.ledger.load(id).ask, **said))
         return id
 
 

@@ -82,8 +82,8 @@ async def test_an_approval_is_void_once_the_script_has_changed(job: Job) -> None
     waiting = await job.run("./x.sh", wait=False)
     async with AsyncExecutor(job.config, backends=[]) as executor:
         assert executor._gate is not None
-        book = executor._gate.book
-        book.answer(yes(book.load(waiting.approval_id).ask))
+        ledger = executor._gate.ledger
+        ledger.answer(yes(ledger.load(waiting.approval_id).ask))
     job.write("x.sh", EVIL)
     result = await job.run(id=waiting.approval_id)
     assert (result.status, result.stdout) == (Status.DENIED, "")
@@ -350,7 +350,7 @@ async def test_a_pin_that_can_not_be_given_is_on_record(job: Job) -> None:
     waiting = await job.run("bash text", 'bash "$1.sh"', wait=False, label="job")
     async with AsyncExecutor(job.config, backends=[]) as executor:
         assert executor._gate is not None
-        book = executor._gate.book
+        ledger = executor._gate.ledger
         with pytest.raises(ApprovalError, match="can't be pinned"):
-            book.answer(yes(book.load(waiting.approval_id).ask, pinned=True))
+            ledger.answer(yes(ledger.load(waiting.approval_id).ask, pinned=True))
     assert "only known when it runs" in job.records("approval.refused")[-1]["why"]

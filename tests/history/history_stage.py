@@ -60,7 +60,7 @@ class Stage:
         return request.id
 
     def approve(self, asked: Submission, by: str, reason: str = "it is right") -> str:
-        """As `Book` records it, and then it runs."""
+        """As `Ledger` records it, and then it runs."""
         approval = _answer("approved", by, reason)
         said = {"approval": approval.id, "approver": by, "reason": reason, "pinned": False}
         self.log.append("approval.given", asked.request.id, said)

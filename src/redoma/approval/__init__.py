@@ -5,9 +5,9 @@ into one digest, and an answer is an answer to that digest: whatever is altered,
 of the policy or a change in the effect, has another digest, and nobody has said yes to that.
 
     Judged ─▶ Gate ─▶ a pin, or an approval that was not used yet, of this digest? ──▶ it goes on
-                └──▶ post it in the book ─▶ ask the approver ─▶ answer ─▶ take ─────▶ it goes on, once
+                └──▶ post it in the ledger ─▶ ask the approver ─▶ answer ─▶ take ─────▶ it goes on, once
 
-The *book* (SQLite, `store`) is the one place where an answer becomes good: whoever answers, a console, a callback or
+The *ledger* (SQLite, `store`) is the one place where an answer becomes good: whoever answers, a console, a callback or
 `redoma approvals` in another process, writes it there, and whoever wants to run takes it from there. The first answer
 counts. Taking is one transaction, before anything runs: of two who try one gets it, and after a kill nobody does.
 Each step is written to the audit log inside its transaction; what can't be recorded doesn't happen.
@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from .approvers import NOBODY, Approver, Callback, Chain, Deny, Queue
 from .ask import Ask, digest_of, setting_of
-from .book import LAST_YEAR, STATES, Book, Entry
 from .console import Console
 from .gate import Gate, Verdict
+from .ledger import LAST_YEAR, STATES, Entry, Ledger
 from .show import describe
 
 __all__ = [
@@ -35,13 +35,13 @@ __all__ = [
     "STATES",
     "Approver",
     "Ask",
-    "Book",
     "Callback",
     "Chain",
     "Console",
     "Deny",
     "Entry",
     "Gate",
+    "Ledger",
     "Queue",
     "Verdict",
     "describe",

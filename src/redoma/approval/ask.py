@@ -1,4 +1,4 @@
-"""What is asked, and its digest. Pure: no files, no clock."""
+"""The question that a person is asked, and the digest that an answer is bound to. Pure: no files, no clock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..models import Approval, Effect, Evaluation, ExecutedFiles, Judged, Level,
 from ..output.capture import sanitise
 
 _NOT_BOUND = frozenset({"id", "reason", "secrets"})
-"""Of a request, what decides nothing of what happens: each run has its own id, and a reason is words. The values of
-secrets are bound by their seal. Every other field is bound, also one that is added to `Request` one day."""
+"""Fields of a request that don't decide what happens. (Secrets are bound by a keyed hash instead.) Every other field is
+bound, so a field that is added to `Request` is, too."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     digest: str
     content: str
-    """Of the request and of the files it executes: another one under the same label is a script that has changed."""
+    """SHA-256 of the request and the files it executes. Another one under the same label is a changed script."""
     request: Request
     """Without its secrets."""
     secrets: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         expires: datetime | None = None,
         pinned: bool = False,
     ) -> Approval:
-        """What an approver returns. An approval that says nothing else is good for as long as the question was."""
+        """The answer to this question, for an approver to return. By default it expires when the question does."""
         return Approval(
             id=self.id,
             digest=self.digest,
@@ -118,12 +118,12 @@ def digest_of(judged: Judged, key: bytes) -> tuple[str, str]:
 
 
 def setting_of(*parts: Any) -> str:
-    """SHA-256 of what else decides what happens: the entry that runs it, the images of its containers."""
+    """SHA-256 of the configuration that also decides what happens, such as the entry that runs it."""
     return _sha256(["redoma setting 1", *parts])
 
 
 def is_same_person(one: str, other: str) -> bool:
-    """Whether two names are one to a reader: neither case nor anything invisible makes another person."""
+    """Whether two names look the same to a reader: case and invisible characters don't make another person."""
     return _name(one) == _name(other)
 
 
@@ -140,7 +140,7 @@ def _sha256(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Lists, text and numbers, the same for equal data however it came here: 30 is 30.0, a tuple is a list."""
+    """The value as lists, text and numbers, the same for equal data: 30 is 30.0, a tuple is a list."""
     match value:
         case None | bool() | int():
             return value
@@ -160,7 +160,7 @@ def _plain(value: Any) -> Any:
             return [type(value).__name__, [[name, _plain(getattr(value, name))] for name in value.__struct_fields__]]
         case _ if hasattr(value, "value"):
             return _plain(value.value)
-    # What can't be bound must not be approved: the digest would be the same for another one.
+    # A value that can't be part of the digest must not be approved: another one would have the same digest.
     raise ApprovalError(
         "this request can't be put to anybody", why=f"it holds a {type(value).__name__}", next="leave that out"
     )
@@ -216,7 +216,7 @@ def ask_of(judged: Judged, key: bytes, *, id: str, created: datetime, expires: d
 
 
 def _texts(judged: Judged) -> Iterator[Any]:
-    """What somebody has written into it, or a run into its effect. Words of ours, such as `auto`, hold no secret."""
+    """All texts that the caller, or a run by its effect, has written. Our own words, such as `auto`, hold no secret."""
     names = ("code", "argv", "env", "files", "stdin", "outputs", "reason", "label", "cwd", "project")
     yield from (getattr(judged.request, name) for name in names)
     if judged.effect is not None:
@@ -227,7 +227,7 @@ def _texts(judged: Judged) -> Iterator[Any]:
 
 
 def _without(effect: Effect, secrets: Mapping[str, str]) -> Effect:
-    """With the secrets that the run has written taken out of its diffs, which are for reading: no digest has them."""
+    """The effect without secrets in its diffs. Diffs are for reading only: no digest includes them."""
     changes = []
     for change in effect.changes:
         diff = change.diff

@@ -1,11 +1,11 @@
-"""What runs were given, kept by content, so that a recorded one can be rebuilt: input, files, the policy itself.
+"""Inputs of runs (standard input, files, the policy), kept by content so that a recorded run can be rebuilt.
 
 A directory (0700) of files (0600), each named by the SHA-256 of what is in it: the same content is kept once, however
 many runs had it, and what somebody has altered is not taken for it. It is as private as the audit log, bounded, and
 forgotten with it: a use makes an input young again, and the oldest go first. `lock` holds how much there is.
 
 What can't be kept costs the run nothing: the record then says what is missing, and why. What holds a secret is not
-brought here at all: see `asked`.
+brought here at all: see `pipeline.intents`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _LEFT_BY_A_SWEEP = 0.9  # of the bounds: else each further input would be looked
 
 
 class NotKept(Exception):
-    """And why, in words that go on record."""
+    """Something was not kept; the message says why, in words that go on record."""
 
 
 class _Tally(msgspec.Struct, array_like=True):
-    """What the directory holds, as of the last who wrote to it."""
+    """How much the directory holds, as of the last write."""
 
     size: int = 0
     count: int = 0
@@ -62,11 +62,11 @@ class Inputs:
 
     @classmethod
     def within(cls, state: Path | None, *, days: float = 30, fsync: bool = False) -> Inputs:
-        """Those of a state directory."""
+        """The inputs of a state directory."""
         return cls(state / "inputs" if state else None, days=days, fsync=fsync)
 
     def keep(self, content: bytes) -> str:
-        """Its name. Raises `NotKept`."""
+        """Keep a content; returns its name. Raises `NotKept`."""
         self._must_fit(len(content))
         name = hashlib.sha256(content).hexdigest()
         if not self.is_there(name):
@@ -74,7 +74,7 @@ class Inputs:
         return name
 
     def is_there(self, name: str) -> bool:
-        """Whether it is kept. It is then kept for as long as if it were new."""
+        """Whether a name is kept. If so, its time begins anew."""
         if self._directory is None:
             return False
         try:
@@ -84,7 +84,7 @@ class Inputs:
         return True
 
     def put(self, name: str, content: bytes) -> None:
-        """Keep what has this name. Raises `NotKept`."""
+        """Keep a content whose name is known. Raises `NotKept`."""
         self._must_fit(len(content))
         try:
             self._put(name, content)
@@ -94,7 +94,7 @@ class Inputs:
             raise NotKept(f"it could not be kept ({error.what}: {error.why})") from error
 
     def get(self, name: str) -> bytes | None:
-        """What was kept under a name; None if it is gone, or is not what it was."""
+        """The content of a name; None if it is gone, or was altered."""
         if self._directory is None or not _NAME.match(name):
             return None
         try:
@@ -134,7 +134,7 @@ class Inputs:
             _write(lock, _Tally(tally.size + len(content), tally.count + 1, tally.swept))
 
     def _with_room(self, directory: int, tally: _Tally, size: int) -> _Tally:
-        """What there is, after what is too old or too much has gone."""
+        """The tally after making room: what is too old goes, and then the oldest if it is too much."""
         now = time.time()
         fits = tally.size + size <= self._total and tally.count < self._most
         if fits and 0 <= now - tally.swept < _SWEEP_EVERY:

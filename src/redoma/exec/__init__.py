@@ -60,7 +60,7 @@ def aget(address: str, executor: AsyncExecutor | None = None) -> AsyncProcessExe
 def talk(
     executor: Executor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool
 ) -> tuple[LiveRun, ProcessControl | None]:
-    """A command to follow as one stream of pieces, and what it is talked to with; nothing for what can't be.
+    """A command to follow as one stream of pieces, and its control; None if it can't be given input or signals.
 
     Without `live_input` it gets the input in its options and no more, so that policy has read all of it.
     """
@@ -143,7 +143,7 @@ class AsyncProcessExecutor:
 
 
 class ProcessControl(Control):
-    """A control that can tell when the program has been started, or won't be."""
+    """A `Control` whose event `settled` is set once the program has been started, or will not be."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class ProcessControl(Control):
 
 
 class _Printed:
-    """What one stream has printed and nobody has read. At most as much as is ever shown of a run: see `live`."""
+    """Unread output of one stream. Bounded, since `output.live` bounds what is shown of a run."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
@@ -177,7 +177,7 @@ class _Printed:
         self.changed.set()
 
     def take(self, size: int | None) -> str:
-        """The next characters, at most so many."""
+        """Take the next characters, at most `size`."""
         text = "".join(self.pieces)
         self.pieces[:] = [rest] if size is not None and (rest := text[size:]) else []
         return text[:size]
@@ -202,7 +202,7 @@ class AsyncProcess:
         return AsyncOutput(self, self._printed["stderr"])
 
     async def start(self) -> None:
-        """Returns when the program runs."""
+        """Start it; returns when the program runs. Raises `Refused`, or `BackendError` if Redoma failed."""
         if self._task is not None or self._closed:
             raise self._unstartable()
         submission, decision = self._submission, None
@@ -241,11 +241,11 @@ class AsyncProcess:
         await self._process_control().write(bytes(data))
 
     def close_stdin(self) -> None:
-        """There is no more input."""
+        """End its input."""
         self._process_control().end_input()
 
     def signal(self, number: int) -> None:
-        """To the program itself, not to its children."""
+        """Send a signal to the program itself, not to its children."""
         self._process_control().signal(number)
 
     async def wait(self) -> int:
@@ -357,7 +357,7 @@ class AsyncOutput:
 
 
 async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control: ProcessControl | None) -> Result:
-    """To its end, whoever listens: nobody has to read one stream for the other, or the program, to go on."""
+    """Follow a run to its end. The program never waits for somebody to read a stream."""
     try:
         async with run:
             async for stream, text in run:
@@ -371,7 +371,7 @@ async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """What the pipeline makes of a request that is refused. That takes no waiting, so it takes no event loop."""
+    """The result of a coroutine that never waits: submitting a refused request needs no event loop."""
     try:
         work.send(None)
     except StopIteration as done:

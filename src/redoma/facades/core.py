@@ -71,7 +71,7 @@ class Core:
     def run_python_code(self, code: str) -> str:
         """Run code; what it printed, the value of its last expression, or a message that is safe to show."""
         executor = self._executor or default()
-        result = executor.wait(executor.core.submit(self._asked(code, executor)))
+        result = executor.wait(executor.core.submit(self._submission(code, executor)))
         error = self._error(result)
         printed = _printed(result) or (self._messages["success"] if error is None else "")
         if (log := self._log or executor.core.config.log.core) is not None:
@@ -88,10 +88,10 @@ class Core:
         """Whether the profile would let code run: it parses, is short enough and uses nothing that is refused."""
         executor = self._executor or default()
         try:
-            asked = self._asked(code, executor)
+            submission = self._submission(code, executor)
         except InvalidRequest:  # it is no text
             return False
-        return executor.core.judge(asked).evaluation.decision is Decision.ALLOW
+        return executor.core.judge(submission).evaluation.decision is Decision.ALLOW
 
     def handle_execution_error(self, error: BaseException) -> str:
         """The message for an exception, with its text as the detail: redacted, and without control characters."""
@@ -113,7 +113,7 @@ class Core:
         return answer
 
     @staticmethod
-    def _asked(code: str, executor: Executor) -> Submission:
+    def _submission(code: str, executor: Executor) -> Submission:
         core = executor.core
         judged = intake.build(core.config, core.backends, {"limits": LIMITS}, code=code, language="python")
         if "reduce" not in judged.code:

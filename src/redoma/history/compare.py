@@ -1,4 +1,4 @@
-"""Two ends of a run side by side. Pure: both are outcomes as the audit log has them."""
+"""Compares two recorded outcomes, field by field. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SHOWN = 200  # characters
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that both have."""
+    """One field of two outcomes."""
 
     name: str
     state: Literal["same", "different", "unknown", "measured"]
-    """`unknown`: the record doesn't have it. `measured`: it is never twice the same, and no difference."""
+    """`unknown`: the record doesn't have it. `measured`: it varies from run to run, which is no difference."""
     before: str = ""
     after: str = ""
     diff: str = ""

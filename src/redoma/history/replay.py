@@ -1,10 +1,9 @@
-"""A recorded run, run again: with what it was given, under its limits and from its seed, and without effects.
+"""Runs a recorded run again, with its input, limits and seed, and without effects, and compares the two.
 
-It runs in an executor of its own that has nothing to lose: its state is a directory that is removed, so no change is
-kept that could be applied, and no approval or pin is there that could be used; its log is none, and what is to be
-known of a replay is written to the real one, beside the run that it repeats. Where the run worked in a project itself,
-the replay works in an overlay of it; where it ran on the host, the replay runs in an empty cell. What policy forbids,
-then or now, is not run again either, and nor is what a person did not allow.
+The replay has an executor of its own whose state directory is removed afterwards: no change is kept that could be
+applied, and no approval or pin can be used. It has no log; what happened is recorded in the real one, beside the run
+that was repeated. Where the run worked in a project itself, the replay works in an overlay of it; where it ran on the
+host, the replay runs in an empty cell. What policy forbids, then or now, or a person denied, is not run again.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ _ENDED_AT_A_LIMIT = ("timeout", "memory", "output")
 _MAX_DIFFED = 32 * KiB  # of what was printed, where all of it was kept
 _MAX_TWICE = 10.0  # seconds of a replay up to which it is run twice, to see whether it differs from itself
 _IRRELEVANT = ("policy", "requester", "reason", "label", "secrets")
-"""What may be missing without any difference to what it does; secrets have something in their place."""
+"""Parts that may be missing without changing what the run does; secrets are replaced by placeholders."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a replay."""
+    """The outcome of a replay."""
 
     id: str
     """Of the run that was repeated."""
@@ -55,10 +54,10 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["identical", "different", "impossible"]
     backend: str = ""
     why: str = ""
-    """It is impossible."""
+    """Why it is impossible."""
     fields: tuple[Field, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is not as it was then."""
+    """What was not the same as in the original run."""
     reasons: tuple[str, ...] = ()
     """What explains a difference."""
 
@@ -67,13 +66,13 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(field.name for field in self.fields if field.state == "different")
 
 
-class _Judged(NamedTuple):
-    """What policy says: that of then, if it is still known, and that of now."""
+class _Verdicts(NamedTuple):
+    """What the policy of then, if it is still known, and the policy of now say."""
 
     then: Evaluation | None
     now: Evaluation
     known: bool
-    """Whether what was judged is on record word for word."""
+    """Whether the record has exactly what was judged."""
 
     @property
     def forbidden(self) -> Evaluation | None:
@@ -82,7 +81,7 @@ class _Judged(NamedTuple):
 
 
 class Replayer:
-    """Use it as an asynchronous context manager: it starts what it needs, and leaves nothing."""
+    """Replays runs. Use it as an asynchronous context manager: it removes all that it made."""
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
         self._config, self._inputs = config, inputs
@@ -145,7 +144,7 @@ class Replayer:
 
     # --- whether it may be run ---
 
-    def _judged(self, run: Recorded) -> _Judged:
+    def _judged(self, run: Recorded) -> _Verdicts:
         about = {"reach": run.intent.reach, "live_input": run.submission.live_input, "entry": run.submission.entry}
 
         def says(policy: Policy) -> Evaluation:
@@ -154,7 +153,7 @@ class Replayer:
 
         then = self._policy_of_then(run.intent.policy_digest)
         known = not {what.partition(" ")[0] for what in run.missing} & {"code", "argv", "stdin", "variable"}
-        return _Judged(says(then) if then else None, says(self._config.load_policy(run.submission.policy)), known)
+        return _Verdicts(says(then) if then else None, says(self._config.load_policy(run.submission.policy)), known)
 
     def _policy_of_then(self, digest: str) -> Policy | None:
         if digest not in self._policies:
@@ -165,8 +164,8 @@ class Replayer:
                 self._policies[digest] = None
         return self._policies[digest]
 
-    def _unrun(self, run: Recorded, judged: _Judged, verdict: Field, notes: list[str]) -> Replayed:
-        """What was refused is refused again, and what is forbidden by now is not run: only the verdict is compared."""
+    def _unrun(self, run: Recorded, judged: _Verdicts, verdict: Field, notes: list[str]) -> Replayed:
+        """The replay of a run that was refused, or is forbidden now: only the verdicts are compared."""
         status = run.status
         fields = [verdict]
         reasons: list[str] = []
@@ -217,7 +216,7 @@ class Replayer:
         return Submission(again, "none", own_backend=on, expectation=expected, writes=writes), notes
 
     def _backend(self, ran_on: str, run: Recorded) -> tuple[str, str]:
-        """The same where it is a sandbox, else the jail; and why it is another."""
+        """The backend for the replay: the same if it is a sandbox, else the jail; and why it is another."""
         if ran_on == "auto":
             return "auto", ""
         if ran_on in _SANDBOXES and not (ran_on == "docker" and run.submission.entry):
@@ -283,7 +282,7 @@ class Replayer:
         return msgspec.structs.replace(outcome, **texts)
 
     def _reasons(self, run: Recorded, before: Outcome, after: Outcome, fields: tuple[Field, ...]) -> Iterator[str]:
-        """What is known to make a difference, the surest first."""
+        """Known reasons for a difference, the surest first."""
         if fields[0].state == "different":
             yield "the policy of then says something else of it, as this version of Redoma reads it"
         for what, missing in run.missing.items():
@@ -310,8 +309,8 @@ def _impossible(run: Recorded) -> str:
     return ""
 
 
-def _verdict(run: Recorded, judged: _Judged) -> Field:
-    """What the policy of then says of it now, which must be what it said then."""
+def _verdict(run: Recorded, judged: _Verdicts) -> Field:
+    """Whether the policy of then says now what it said then."""
     again = judged.then
     before = f"{run.intent.decision}{_named(run.intent.rules)}"
     if again is None or not judged.known:
@@ -329,7 +328,7 @@ def _rules(evaluation: Evaluation | None) -> str:
     return "; ".join(f"{finding.reason} [{finding.rule}]" for finding in (evaluation.deciding if evaluation else ()))
 
 
-def _of_policy(run: Recorded, judged: _Judged) -> Iterator[str]:
+def _of_policy(run: Recorded, judged: _Verdicts) -> Iterator[str]:
     now = judged.now
     if now.digest != run.intent.policy_digest:
         then = f"{run.intent.decision}{_named(run.intent.rules)}"

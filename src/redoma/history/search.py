@@ -1,7 +1,7 @@
-"""Runs on record, one flat row each: what was asked joined with what came of it, to be searched and exported.
+"""Runs on record as flat rows (intent and outcome joined), for searching and exporting.
 
-One pass, a run at a time: what is held is only what has begun and not ended. So rows come in the order of their ends,
-and at last those that have none.
+One pass over the log: only runs that have begun and not ended are held in memory. Rows come in the order in which the
+runs ended; those without an end come last.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What to look for. Everything that is said must hold; of several values of one field, any."""
+    """What to look for. All given fields must match; of several values of one field, any."""
 
     until: str = ""
     """A time as `Run.time` has it; runs from then on are left out."""
@@ -68,7 +68,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
     text: str = ""
-    """In what was asked for, its label or reason, its error or its result; whatever its case."""
+    """Text to find in the code, label, reason, error or result, ignoring case."""
     regex: str = ""
     """RE2, in the same places."""
 
@@ -94,7 +94,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expression(pattern: str) -> Any:
-    """An RE2 expression: it takes linear time, whatever it is and whatever it looks at."""
+    """Compile an RE2 expression, which takes linear time on any text. Raises `InvalidRequest`."""
     from ..policy.match import compile_re2
 
     try:

@@ -1,4 +1,4 @@
-"""The runs of a period in numbers: what `AuditLog.stats` counts, and what it takes to draw it."""
+"""The runs of a period in numbers: `AuditLog.stats`, and what a report draws beside it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def overview(records: Iterable[Record]) -> Overview:
     durations = [0] * (len(EDGES) + 1)
 
     def passing() -> Iterator[Record]:
-        """Counted on their way: they are read once, and not kept."""
+        """Count records as they pass by: they are read once, and not kept."""
         for record in records:
             with suppress(AuditError):  # of a record that is not understood only the time counts
                 if record.kind == "intent":

@@ -1,8 +1,7 @@
-"""Denials that help: what said no, about what, why, what is allowed, what would permit it, whether to try again.
+"""Denials: what said no, about what, why, what is allowed instead, what would permit it, and whether to try again.
 
-A room of its own because everybody who says no needs it: policy and people before a run, backends instead of one,
-limits at its end, and the workspace when changes are applied. Only what is known for certain becomes a denial: nothing
-here reads what a run has printed.
+Policy and people say no before a run, backends instead of it, limits at its end, and the workspace when changes are
+applied. A denial holds only what is known for certain: nothing here reads what a run has printed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _SHOWN = 200
 
 
 def _sized(size: int) -> str:
-    """As the command line takes it: always with a unit."""
+    """A size as the command line takes it: always with a unit."""
     text = format_size(size)
     return f"{text}B" if text.isdigit() else text
 
@@ -65,13 +64,13 @@ def of_policy(judged: Judged, policy: Policy, redactor: Redactor, status: Status
 
 
 def _lacking(finding: Finding, policy: Policy, evaluation: Evaluation) -> str:
-    """What the run would need for this, and doesn't have where it would run."""
+    """What the run would need for this and doesn't have in its sandbox; empty if it has it."""
     rule = policy.by_id.get(finding.rule)
     return evaluation.reach.lacks(rule.touches) if rule is not None and "files" not in rule.touches else ""
 
 
 def of_limit(outcome: Outcome, request: Request, configured: Limits, redactor: Redactor) -> Denial | None:
-    """A limit ended it. None where it was something else, or can't be known."""
+    """A limit ended the run. None if something else did, or that can't be known."""
     limit = _limit(outcome, request.limits)
     if limit is None:
         return None
@@ -94,7 +93,7 @@ def of_limit(outcome: Outcome, request: Request, configured: Limits, redactor: R
 
 
 def of_backend(error: BackendError, request: Request, redactor: Redactor) -> Denial | None:
-    """No backend could run it as asked. None for one that broke: that is no answer to the request."""
+    """No backend could run it as requested. None for a backend that broke: that says nothing of the request."""
     if not isinstance(error, (Unsupported, BackendUnavailable)):
         return None
     kind = "unsupported" if isinstance(error, Unsupported) else "unavailable"
@@ -113,7 +112,7 @@ def of_backend(error: BackendError, request: Request, redactor: Redactor) -> Den
 
 
 def of_pin(request: Request, redactor: Redactor) -> Denial:
-    """Something else under the label of a pin. No line of a configuration permits that."""
+    """Something else was submitted under the label of a pin. No configuration permits that."""
     return _shown(
         Denial(
             rule="approval.pin",
@@ -127,7 +126,7 @@ def of_pin(request: Request, redactor: Redactor) -> Denial:
 
 
 def of_protected(path: str, why: str, redactor: Redactor) -> Denial:
-    """A change to a path that is not applied along with the others."""
+    """A change to a protected path, which is not applied with the others."""
     return _shown(
         Denial(
             rule="workspace.protected",
@@ -156,7 +155,7 @@ def _limit(outcome: Outcome, limits: Limits) -> str | None:
 
 
 def _shown(denial: Denial, redactor: Redactor) -> Denial:
-    """It quotes the request, so it is as harmless and as redacted as a message."""
+    """The denial without secrets and control characters: it quotes the request."""
     fields = {name: clean(getattr(denial, name), redactor)[0] for name in ("resource", "why", "allowed", "retry_why")}
     return msgspec.structs.replace(denial, **fields)
 
@@ -165,7 +164,7 @@ def _shown(denial: Denial, redactor: Redactor) -> Denial:
 
 
 def _permitting(evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor, entry: str) -> str:
-    """Lines that permit this request; nothing if anything in the way can't be permitted."""
+    """Lines of a redoma.yaml that permit exactly this request; empty if some finding can't be permitted."""
     against = [finding for finding in evaluation.findings if finding.decision is not Decision.ALLOW]
     own = {rule.id for rule in policy.rules}
     rules = list(dict.fromkeys(finding.rule for finding in against if finding.rule in own))
@@ -183,7 +182,7 @@ def _permits(rules: list[str], request: Request, redactor: Redactor, entry: str)
 
 
 def of_entry(address: str, kind: str, fields: dict[str, Any]) -> str:
-    """Lines of an executor with these fields; those that are not here stay as they are."""
+    """Lines that set these fields of a configured executor; its others stay as they are."""
     namespace, _, name = address.partition(":")
     texts = [name, *(text for value in fields.values() for text in ([value] if isinstance(value, str) else value))]
     if not all(text.isprintable() for text in texts):
@@ -198,5 +197,5 @@ def _item(fields: dict[str, Any], indent: str) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """As YAML reads it: JSON is that, where all characters stand for themselves."""
+    """The value as YAML: JSON without escapes is YAML."""
     return json.dumps(value, ensure_ascii=False)

@@ -36,11 +36,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,:@+-]*\Z")
 _ZONE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_+,./:<>-]*\Z")
 _SHOWN = 80
 _OF_THE_CONTAINER = {"memory": "memory_limit", "processes": "pids_limit"}
-"""Limits that a container of an entry has as a whole, from its beginning: and the fields that say the same."""
+"""Limits that hold for a container as a whole → the field of the entry that says the same."""
 
 
 class Entries:
-    """The executors of a configuration, with the backends that belong to one of them alone: made on first use."""
+    """The configured executors. A backend that belongs to one of them alone is made on first use."""
 
     def __init__(self, config: Config, backends: Mapping[str, Backend]) -> None:
         self._config, self._backends = config, backends
@@ -95,7 +95,7 @@ class Entries:
         )
 
     def _request(self, entry: Entry, command: str | tuple[str, ...], options: Options) -> Request:
-        """With the entry's limits, and the caller's variables alone."""
+        """The request with the entry's limits, and without the entry's variables."""
         limits = intake.limits_given(options)
         if limits is None or isinstance(limits, Mapping):
             # What a container sees to as a whole, from its beginning on, is asked of no run.
@@ -126,7 +126,7 @@ class Entries:
 
 
 def _source(command: str | tuple[str, ...]) -> str:
-    """Python as one text, also where a command line could only give it as one word."""
+    """Python code as one text, also if it comes as a list of one word. Raises `InvalidRequest`."""
     if isinstance(command, str):
         return command
     if len(command) != 1:
@@ -135,8 +135,8 @@ def _source(command: str | tuple[str, ...]) -> str:
 
 
 def _argv(entry: Entry, command: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Its words, split as a shell would; there is none that could read anything else into them. What will be refused
-    is not read at all: the record has it as it came."""
+    """The words of a command, split as a shell would. A command that will be refused is not split: the record has it as
+    it came."""
     if entry.command_whitelist is not None and not _is_listed(entry, command):
         words = (command,) if isinstance(command, str) else command
         words = tuple(word.replace("\0", "\\0") if isinstance(word, str) else word for word in words)
@@ -152,7 +152,7 @@ def _argv(entry: Entry, command: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _is_listed(entry: Entry, command: str | tuple[str, ...]) -> bool:
-    """Character for character; or, where it comes as words, word for word."""
+    """Whether the command is on the list: character for character or, if it comes as words, word for word."""
     allowed = entry.command_whitelist or ()
     if isinstance(entry, MontyEntry):
         return _source(command) in allowed
@@ -224,7 +224,7 @@ def _unlisted(
 
 
 def _permitting(address: str, entry: Entry, command: str | tuple[str, ...], objections: tuple[Finding, ...]) -> str:
-    """The entry with what would permit exactly this command; nothing where no line of it could."""
+    """Lines of the entry that would permit exactly this command; empty if none could."""
     if not {each.rule for each in objections} <= {"entry.whitelist", "entry.variables"}:
         return ""
     fields: dict[str, Any] = {"image": entry.image} if isinstance(entry, DockerEntry) else {}
@@ -245,7 +245,7 @@ def _only_looks(name: str, value: str) -> bool:
 
 
 def _directory(address: str, entry: Entry, given: str | os.PathLike[str] | None) -> str | None:
-    """Where it works: on the host, or inside; None for wherever that backend puts it."""
+    """The working directory, on the host or inside; None for the backend's own. Raises `InvalidRequest`."""
     if isinstance(entry, MontyEntry):
         if given is None:
             return None

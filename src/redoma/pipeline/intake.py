@@ -1,4 +1,4 @@
-"""From what a caller gives to a `Request`: defaults filled in, names checked, everything else left as it is."""
+"""From a caller's options to a `Request` and its `Submission`: names are checked and defaults filled in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Files = Mapping[str, bytes | str | os.PathLike[str]] | Iterable[str | os.PathLik
 
 
 class More(TypedDict, total=False):
-    """What any run may be given, beside its code, its place and its variables."""
+    """Options of any run, beside its code, its place and its variables."""
 
     policy: str | None
     limits: Limits | Mapping[str, Any] | None
@@ -53,7 +53,7 @@ class More(TypedDict, total=False):
 
 
 class Options(More, total=False):
-    """What a run may be given, beside its code."""
+    """Options of a run."""
 
     args: Iterable[str]
     """Arguments of Python or Bash code: `sys.argv[1:]`, `"$@"`."""
@@ -86,7 +86,7 @@ def with_path(options: Options) -> Options:
 
 
 def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:
-    """A request, or `InvalidRequest` that says what is wrong with it."""
+    """The request that `options` and `what` (code or argv, language) describe. Raises `InvalidRequest`."""
     must_be_known("option", options, Options.__annotations__)
     backend = _plain(options.get("backend", "auto"))
     if backend != "auto":
@@ -165,7 +165,7 @@ def _must_fit(parts: Iterable[str]) -> None:
 
 
 def words(name: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Several words. One text is not taken for the list of its letters."""
+    """A list of words. Raises `InvalidRequest` for a text, which would be taken for a list of its letters."""
     if isinstance(given, (str, bytes)):
         raise InvalidRequest(f"{name} is one text", why="it takes a list of words", next=f"write {_split(given)!r}")
     if not isinstance(given, Iterable):
@@ -223,7 +223,7 @@ def must_be_one_of(kind: str, given: Any, choices: Iterable[str]) -> None:
 
 
 def limits_given(options: Options) -> Limits | Mapping[str, Any] | None:
-    """The limits that a caller asks for, whichever way they were written."""
+    """The limits that a caller asks for, also those given as `timeout` or `memory`."""
     limits = options.get("limits")
     short = {"time": options.get("timeout"), "memory": options.get("memory")}
     short = {name: value for name, value in short.items() if value is not None}
@@ -307,7 +307,7 @@ def _directory(options: Options, on_the_host: bool) -> str | None:
 
 
 def absolute(path: str) -> str:
-    """From the current directory, which is looked for only where it matters: it may have been removed."""
+    """The absolute path. The current directory is looked up only if needed: it may have been removed."""
     if os.path.isabs(path):
         return os.path.abspath(path)
     try:
@@ -319,7 +319,7 @@ def absolute(path: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Text that is nothing else: a class of somebody's own means nothing, or something else, in another process."""
+    """Plain `str` for subclasses of it, which could behave differently or not exist in another process."""
     match value:
         case str():
             return str.__str__(value)
@@ -338,7 +338,7 @@ def _bytes(content: bytes | str) -> bytes:
 
 
 def user() -> str:
-    """Who we are to the operating system; no variable or option says otherwise."""
+    """The user's name by the operating system; no variable or option changes it."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -76,7 +76,7 @@ _LARGE = 100  # parts of a value, or thousands of characters
 
 
 def is_large(value: object) -> bool:
-    """Whether it takes long to look through a value: more than about 10 ms."""
+    """Whether a value takes more than about 10 ms to search for secrets."""
     left, todo = _LARGE, [value]
     while todo and left > 0:
         item = todo.pop()
@@ -146,7 +146,7 @@ def printed(captured: Captured) -> dict[str, Any]:
 
 
 def _repr(came: Any, value: Any) -> str | None:
-    """The value as Python prints it: what came in place of a value that could not is that already."""
+    """The value as Python prints it. One that could not come back itself has come as its `repr`."""
     if came is None:
         return None
     try:
@@ -156,9 +156,9 @@ def _repr(came: Any, value: Any) -> str | None:
 
 
 def with_safe_names(result: Result, redactor: Redactor) -> Result:
-    """Without the secrets in names of files, which the code chose. What is kept to be applied keeps its true names.
+    """The result without secrets in names of files, which the code chose. What is kept to be applied keeps its names.
 
-    Personal data stays: a report that is called after somebody has to be found by its name.
+    Personal data stays: a report that is named after somebody has to be found by its name.
     """
     effect = result.effect
     changes = effect.changes if effect else ()
@@ -223,7 +223,7 @@ def _safe_name(name: str, redactor: Redactor) -> str:
 
 
 def _message(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
-    """A message may quote what the code chose: as harmless, as redacted and as bounded as its output."""
+    """A message without secrets and control characters, and bounded: it may quote what the code chose."""
     cleaned, counts = clean(text, redactor)
     return cleaned[:_MAX_MESSAGE], counts
 
@@ -298,7 +298,7 @@ def _effect(effect: Effect, redactor: Redactor) -> records.EffectSummary:
 
 
 def spelt(value: Any) -> str:
-    """A value as a text that is the same for equal values: a set has no order, and another in each process."""
+    """A text that is the same for equal values: the order of a set differs from process to process."""
     match value:
         case dict():
             return "{" + ", ".join(f"{spelt(key)}: {spelt(item)}" for key, item in value.items()) + "}"
@@ -311,7 +311,7 @@ def spelt(value: Any) -> str:
 
 
 def _path(change: Change) -> list[str]:
-    """A path, and what it was and is, in few letters."""
+    """The path, what it was, and what it is, in short."""
 
     def version(one: Version | None) -> str:
         return "" if one is None else f"{one.kind} {one.mode:o} {one.sha256[:16] or one.target}"
@@ -324,7 +324,7 @@ def _sha256(text: str) -> str:
 
 
 def encodable(value: Any) -> Any:
-    """Plain data whose text can be written as UTF-8: a file name that is none is recorded with escapes, not refused."""
+    """Plain data that can be written as UTF-8. Text that can't (a file name may be any bytes) gets escapes."""
     match value:
         case str():
             return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()

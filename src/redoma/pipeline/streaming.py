@@ -24,7 +24,7 @@ from ..models import Chunk, Result, Stream
 from ..output.live import Live
 
 OnOutput = Callable[[Stream, str], Any]
-"""Called with each piece of output. What it returns is awaited if that can be done, and else ignored."""
+"""Called with each piece of output. What it returns is awaited if it is awaitable."""
 
 
 class AsyncLiveRun:
@@ -93,7 +93,8 @@ class AsyncLiveRun:
         return self._task
 
     async def deliver(self, on_output: OnOutput) -> Result:
-        """Call somebody with all of it. If that fails, the run goes on to its end, and only then it is said."""
+        """Call `on_output` with each piece; returns the result. If it raises, the run goes on to its end all the same,
+        and then `CallbackError` is raised."""
         failure: Exception | None = None
         while chunk := await self.next_chunk():
             if failure is None:

@@ -11,7 +11,7 @@ import msgspec
 from .common import CommandGroup, State, audit_log, columns, json_option, print_json, shown
 
 if TYPE_CHECKING:
-    from redoma.approval import Book, Entry
+    from redoma.approval import Entry, Ledger
 
 _COLOURS = {"open": "yellow", "approved": "green", "used": "green"}
 
@@ -32,13 +32,13 @@ def approvals() -> None:
     """
 
 
-def _book(state: State) -> Book:
-    from redoma.approval import Book
+def _ledger(state: State) -> Ledger:
+    from redoma.approval import Ledger
     from redoma.config import state_directory
     from redoma.lib.sqlite import NAME, Store
 
     audit = audit_log(state).append if state.config.audit.enabled else lambda kind, run, data: None
-    return Book(Store(state_directory() / NAME), audit, separate=state.config.approval.separate)
+    return Ledger(Store(state_directory() / NAME), audit, separate=state.config.approval.separate)
 
 
 @approvals.command("list")
@@ -49,7 +49,7 @@ def list_(state: State, everything: bool, as_json: bool) -> None:
     """What waits for an answer, oldest first."""
     from redoma.approval import STATES
 
-    found = _book(state).entries(*(STATES if everything else ("open",)))
+    found = _ledger(state).entries(*(STATES if everything else ("open",)))
     if as_json:
         print_json([_shape(entry) for entry in found])
     elif not found:
@@ -66,8 +66,8 @@ def show(state: State, id: str, as_json: bool) -> None:  # noqa: A002 - the argu
     """All that is asked: command, reasoning, risks and effect. The beginning of its ID will do."""
     from redoma.approval import describe
 
-    book = _book(state)
-    entry = book.load(book.whole_id(id))
+    ledger = _ledger(state)
+    entry = ledger.load(ledger.whole_id(id))
     if as_json:
         print_json(_shape(entry))
         return
@@ -117,7 +117,7 @@ def deny(state: State, id: str, reason: str, as_json: bool) -> None:  # noqa: A0
 @click.pass_obj
 def pins(state: State, as_json: bool) -> None:
     """What is approved for good: exactly this content, under this policy, until a date."""
-    found = [entry for entry in _book(state).entries("approved") if entry.approval and entry.approval.pinned]
+    found = [entry for entry in _ledger(state).entries("approved") if entry.approval and entry.approval.pinned]
     if as_json:
         print_json([_shape(entry) for entry in found])
     elif not found:
@@ -135,19 +135,19 @@ def unpin(state: State, id: str, reason: str, as_json: bool) -> None:  # noqa: A
     """Take a pin back: the next run is asked about again."""
     from redoma.pipeline.intake import user
 
-    book = _book(state)
-    ask = book.unpin(book.whole_id(id), by=user(), reason=reason)
-    _say(book.load(ask.id), as_json)
+    ledger = _ledger(state)
+    ask = ledger.unpin(ledger.whole_id(id), by=user(), reason=reason)
+    _say(ledger.load(ask.id), as_json)
 
 
 def _answer(state: State, prefix: str, as_json: bool, **said: Any) -> None:
     from redoma.pipeline.intake import user
 
-    book = _book(state)
-    ask = book.load(book.whole_id(prefix)).ask
+    ledger = _ledger(state)
+    ask = ledger.load(ledger.whole_id(prefix)).ask
     # By whoever the operating system says we are: no option, and no variable, makes that somebody else.
-    book.answer(ask.answer(approver=user(), **said))
-    _say(book.load(ask.id), as_json)
+    ledger.answer(ask.answer(approver=user(), **said))
+    _say(ledger.load(ask.id), as_json)
 
 
 def _say(entry: Entry, as_json: bool) -> None:
