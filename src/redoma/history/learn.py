@@ -123,7 +123,7 @@ class History:
         asked: Callable[[], Iterable[Record]],
         inputs: Inputs,
     ) -> None:
-        """`runs` gives the records of kind `intent` and `outcome` of the period in question. `answers` gives those about
+        """`runs` gives the records of kind `intent` and `outcome` of one period. `answers` gives those about
         approvals, and `asked` those of kind `intent`, of all time: an earlier no is not forgotten."""
         self._runs, self.answers, self._asked, self._inputs = runs, answers, asked, inputs
 

@@ -347,11 +347,11 @@ class AsyncExecutor:
             try:
                 _must_offer(name, backend.capabilities(), submission)
                 _must_reach_no_further(backend, judged)
-                if (changed := await self._changed(judged, verdict.id)) is not None:
+                if judged.executed and (changed := await self._changed(judged, judged.executed, verdict.id)):
                     no = denial.of_pin(request, redactor) if changed.alarm else None
                     return ended(status=Status.DENIED, error=changed.error, denial=no)
-                protected = await self._protected(backend, submission)
-                outcome, project = await self._run_on(backend, protected, capture.feed, judged, redactor)
+                to_run = await self._protected(submission) if name == "native" else request
+                outcome, project = await self._run_on(backend, to_run, capture.feed, judged, redactor)
             except (Unsupported, BackendUnavailable) as error:
                 refusals.append(error)
                 passed_over[name] = redactor.redact(f"{error.what}: {error.why}")[0]
@@ -394,22 +394,20 @@ class AsyncExecutor:
             return await backend.run(request, sink, control), {}
         return await self.projects.run(backend, request, sink, control, judged, redactor)
 
-    async def _changed(self, judged: Judged, approval: str) -> Verdict | None:
+    async def _changed(self, judged: Judged, before: ExecutedFiles, approval: str) -> Verdict | None:
         """The refusal of a run whose executed files have changed since it was decided on. In an overlay that matters
         only if it has to be what is pinned: there the effect is what is decided on."""
-        if judged.executed is None or self._gate is None:
-            return None
-        if judged.request.workspace == "overlay" and not self._gate.watches(judged.request):
+        if self._gate is None or (judged.request.workspace == "overlay" and not self._gate.watches(judged.request)):
             return None
         now = await asyncio.to_thread(self._executed_files, judged.submission)
-        if now.files == judged.executed.files:
+        if now.files == before.files:
             return None
         return self._gate.refuse_changed(msgspec.structs.replace(judged, executed=now), approval)
 
-    async def _protected(self, backend: Backend, submission: Submission) -> Request:
-        """On the host Git runs nothing that a repository configures, unless the executor trusts it."""
+    async def _protected(self, submission: Submission) -> Request:
+        """A request for the host, where Git runs nothing that a repository configures unless the executor trusts it."""
         entry = self.config.entries.get(submission.entry)
-        if backend.name != "native" or (isinstance(entry, NativeEntry) and entry.trust_repository):
+        if isinstance(entry, NativeEntry) and entry.trust_repository:
             return submission.request
         listed = entry is not None and entry.command_whitelist is not None
         return await foreign_repositories.protected(submission.request, listed=listed)

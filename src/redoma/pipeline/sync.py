@@ -90,14 +90,14 @@ class Executor(Driven[AsyncExecutor]):
     def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
         """Run source text and return its `Result`. Options are those of `redoma.run`; so is what it raises."""
         if (on_output := options.pop("on_output", None)) is None:
-            return self.wait(self.core.run(code, language, **options))
+            return self.wait(self.core.submit(self.core.prepare_code(code, language, options)))
         with self.stream(code, language, **options) as run:
             return run.deliver(on_output)
 
     def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
         """Run a program with its arguments, without a shell: see `redoma.command`."""
         if (on_output := options.pop("on_output", None)) is None:
-            return self.wait(self.core.command(argv, entry=entry, **options))
+            return self.wait(self.core.submit(self.core.prepare(argv, entry, options)))
         with self.stream_command(argv, entry=entry, **options) as run:
             return run.deliver(on_output)
 
