@@ -105,7 +105,7 @@ def test_what_is_made_while_the_executor_is_released_is_not_left_open(
             assert go_on.wait(20)
             return ask(*arguments)
 
-        monkeypatch.setattr(executor.core, "ask", held)
+        monkeypatch.setattr(executor.core, "prepare", held)
         making = threads.submit(shell.exec, "true")
         assert asked.wait(20)
         shell.release()

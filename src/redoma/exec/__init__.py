@@ -37,7 +37,7 @@ from ..lib.errors import BackendError, InvalidRequest, RedomaError, Refused
 from ..models import Decision, Result, Stream, Submission
 from ..pipeline.executor import AsyncExecutor
 from ..pipeline.intake import More, Options, must_be_configured, must_be_known
-from ..pipeline.streaming import AsyncLiveRun
+from ..pipeline.streaming import AsyncLiveRun, end
 from ..pipeline.sync import Driven, Executor, LiveRun, default, driven, driven_end, on_loop
 
 T = TypeVar("T")
@@ -270,16 +270,8 @@ class AsyncProcess:
         self._closed = True
         for printed in self._printed.values():
             printed.close()
-        task, cancelled = self._task, False
-        if task is not None:
-            task.cancel()
-        while task is not None and not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError:  # we are cancelled ourselves: not before the run is gone
-                cancelled = True
-        if cancelled:
-            raise asyncio.CancelledError
+        if self._task is not None:
+            await end(self._task)
 
     def started(self) -> asyncio.Task[Result]:
         if self._task is None:

@@ -68,13 +68,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What matched, shortened for reading."""
     suggestion: str = ""
     permit: str = ""
-    """Lines of a redoma.yaml that would permit it, where what found it is no rule of the policy."""
+    """Lines of a redoma.yaml that would permit it, if it was not found by a rule of the policy."""
     out_of_reach: str = ""
-    """Why it decides nothing here although it is there: what it is about can't be touched, or not yet."""
+    """Why it doesn't count in this run: what it is about can't be touched, or not yet."""
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything policy has to say of a request."""
+    """Everything that policy says of a request."""
 
     policy: str
     """The pack's name; `none` when the static checks were switched off."""
@@ -82,7 +82,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the policy's rules: two evaluations with one digest followed the same rules."""
     findings: tuple[Finding, ...] = ()
     reach: Reach = HOST
-    """What the run could touch; with another reach, or another policy, the verdict would be another."""
+    """What the run could touch. The decision holds for this reach only."""
 
     @property
     def decision(self) -> Decision:
@@ -96,10 +96,10 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody said of exactly one request under one policy, or of one effect."""
+    """A person's answer to exactly one request under one policy, or to one effect."""
 
     id: str
-    """Of what was asked."""
+    """Of the question."""
     digest: str
     decision: Literal["approved", "denied", "expired"]
     approver: str

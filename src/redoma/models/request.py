@@ -94,10 +94,10 @@ class Seed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MIN_SECRET = 4
-"""Characters of the shortest value that can be taken out of an output: shorter ones stand everywhere by chance."""
+"""Characters of the shortest secret. A shorter text occurs by chance, and can't be taken out of an output."""
 
 MAX_PATTERN, MAX_PATTERNS = 1024, 100
-"""Bounds on what says which files to bring back."""
+"""Characters of one pattern in `outputs`, and how many there may be."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -142,9 +142,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     requester: str = ""
     label: str = ""
-    """What its requester calls it each time: the path of a script, or a name. A pinned approval goes by it."""
+    """The name under which its requester runs it each time. A pinned approval goes by it."""
     seed: Seed | None = None
-    """To draw the same random numbers as another run, where the backend can; None for new ones."""
+    """The seed of another run, to draw the same random numbers where the backend can; None for a new one."""
     id: str = msgspec.field(default_factory=_new_id)
 
     def __post_init__(self) -> None:
@@ -252,14 +252,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def touches(self) -> str | None:
-        """The directory of the host that it works in itself, and so changes; None if there is none."""
+        """The directory of the host that the run changes directly; None if there is none."""
         if self.workspace == "direct":
             return self.project
         return self.cwd if self.workspace == "scratch" and self.backend == "native" else None
 
     @property
     def text(self) -> str:
-        """What a person reads to know what is asked for."""
+        """The code, or the command as a shell would write it."""
         if self.language != "command":
             return self.code
         import shlex

@@ -57,7 +57,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Denial(msgspec.Struct, frozen=True, kw_only=True):
-    """Why something was not done, and what would be: one record, whoever said no and on whichever backend."""
+    """Why something was refused, and what would be allowed: the same record, whoever said no."""
 
     rule: str
     """What said no: a rule of the policy, `limits.memory`, `backend.unsupported`, `workspace.protected` …"""
@@ -65,12 +65,12 @@ class Denial(msgspec.Struct, frozen=True, kw_only=True):
     """What it was about: the command, the path, the limit, the layer."""
     why: str
     allowed: str
-    """What can be done instead."""
+    """What to do instead."""
     narrowest: str = ""
     """Lines of a redoma.yaml that permit it, as narrowly as one can say it there; empty where none could. For a rule
     exactly this request; for a limit, more of it for every run; for an executor, to be merged into its other lines."""
     retry: bool = False
-    """Whether the same request, unchanged, may fare better if it is made again."""
+    """Whether the same request may succeed if it is made again."""
     retry_why: str = ""
 
 
@@ -84,7 +84,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     file: str = ""
     line: int = 0
     column: int = 0
-    """1-based; 0 where it isn't told."""
+    """1-based; 0 if unknown."""
     function: str = ""
     exception: str = ""
     """The type, as its language spells it."""
@@ -139,21 +139,21 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     exception: str | None = None
     """The type of the exception that ended the code, where the backend can tell."""
     error: str | None = None
-    """What went wrong, in words."""
+    """What went wrong, in plain words."""
     backend: str = ""
     passed_over: dict[str, str] = {}
-    """Backends that `auto` prefers to the one that ran it, and why each could not."""
+    """Backend → why it could not run it, for those that `auto` tried first."""
     evaluation: Evaluation
     level: Level | None = None
     level_why: tuple[str, ...] = ()
     denial: Denial | None = None
-    """Where we refused, could not, or ended it at a limit: what said no, and what would be allowed."""
+    """What said no, and what would be allowed, if it was refused, could not run, or was ended at a limit."""
     isolation: Isolation = Isolation()
     usage: Usage = Usage()
     seed: Seed | None = None
-    """What its random numbers came from, where the backend can tell."""
+    """The seed of its random numbers, if the backend can tell."""
     redacted: dict[str, int] = {}
-    """How many secrets of each kind were taken out of what you read here."""
+    """Kind of secret → how many were taken out of this result."""
     omitted: dict[Stream, int] = {}
     """Bytes of each stream that were left out to keep it within the limits."""
     files: dict[str, bytes] = {}
@@ -161,25 +161,25 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     left_out: dict[str, str] = {}
     """Path → why a file that `outputs` asked for was not brought back."""
     data: Any = None
-    """What the output says, in the form that `expect` asked for."""
+    """The output parsed as `expect` asked for."""
     mismatch: str | None = None
-    """Where and how the output differs from what `expect` asked for. The code itself may have ended well."""
+    """How the output differs from what `expect` asked for. The code itself may have ended well."""
     diagnoses: tuple[Diagnosis, ...] = ()
     """Failures that were recognised in the output, the one that matters most first."""
     artifacts: dict[Stream, Artifact] = {}
-    """All of each stream that had to be cut for `stdout` and `stderr`."""
+    """The whole of each stream that was cut in `stdout` or `stderr`."""
     effect: Effect | None = None
     """What it did to its project. In an overlay nothing has happened to the project itself yet."""
     unexpected: tuple[str, ...] = ()
     """Paths that it changed outside of where it was to write."""
     rollback: dict[str, str] | None = None
-    """Of a run with a checkpoint that did not end well: path → why it could not be put back. None: nothing was."""
+    """Set if a checkpoint was restored: path → why it could not be put back. None if nothing was restored."""
     no_checkpoint: str = ""
-    """Why there was none of a run that a person had to say yes to, though it worked in a directory of the host."""
+    """Why there was no checkpoint, though the run needed approval and worked in a directory of the host."""
     approval: Approval | None = None
     """What a person said, where one had to be asked."""
     approval_id: str = ""
-    """Under which a person is asked: of a `pending` result, what `resume` takes."""
+    """The id of the question that a person was asked. Give that of a `pending` result to `resume`."""
 
     @property
     def ok(self) -> bool:
@@ -238,7 +238,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _shortened(text: str, limit: int) -> str:
-    """Its beginning and its end, with a note of what is missing between."""
+    """The beginning and the end of a text, with a note of how much was left out between."""
     if len(text) <= limit:
         return text
     note = f"\n[… {len(text) - limit:,} characters left out …]\n"
