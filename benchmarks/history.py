@@ -33,8 +33,9 @@ from redoma.audit.inputs import Inputs
 from redoma.audit.record import GENESIS, seal
 from redoma.history.policies import GROUPS, Judge, compare
 from redoma.history.recorded import rebuilt
-from redoma.models import Decision, Request
-from redoma.pipeline.submission import Asked, Kept, intent
+from redoma.models import Decision, Judged, Request, Result, Status, Submission, Usage
+from redoma.pipeline.intents import Kept, intent_record
+from redoma.pipeline.results import outcome_record
 from redoma.policy import Policy, Rule, evaluate, level_of, load
 from redoma.redaction import Redactor
 
@@ -74,9 +75,19 @@ def plant(directory: Path, requests: int, number: Callable[[int], int]) -> None:
     lines: list[bytes] = []
     for request in TEMPLATES:
         evaluation = evaluate(policy, request)
-        asked, level = Asked(request), level_of(request, evaluation)
-        lines.append(msgspec.json.encode(intent(asked, evaluation, level, redactor, None, Kept("", (), {}))))
-    outcome = {"status": "ok", "exit_code": 0, "result": "done", "error": None, "duration": 0.02, "backend": "jail"}
+        level = level_of(request, evaluation)
+        judged = Judged(submission=Submission(request), evaluation=evaluation, level=level.level, level_why=level.why)
+        lines.append(msgspec.json.encode(intent_record(judged, None, Kept(), redactor)))
+    result = Result(
+        id="",
+        status=Status.OK,
+        exit_code=0,
+        stdout="done",
+        backend="jail",
+        usage=Usage(wall=0.02),
+        evaluation=evaluation,
+    )
+    outcome = outcome_record(result, redactor)
     directory.mkdir(mode=0o700)
     start, seq, last = datetime.now(UTC) - timedelta(days=29), 0, GENESIS
     file, day = None, ""
@@ -108,7 +119,7 @@ def directly(log: AuditLog) -> Iterator[tuple[Decision, Decision]]:
     policy = proposed(None)
     for record in log.records(kinds=("intent",)):
         run = rebuilt(record, None, None)
-        yield run.decision, evaluate(policy, run.judged).decision
+        yield run.intent.decision, evaluate(policy, run.judged).decision
 
 
 def measured(name: str, place: Path, check: bool, current: Callable[[str | None], Policy] = lambda _: load()) -> None:

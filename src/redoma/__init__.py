@@ -47,9 +47,11 @@ if TYPE_CHECKING:
     )
     from .models import (
         Approval,
+        Artifact,
         Chunk,
         Decision,
         Denial,
+        Diagnosis,
         Evaluation,
         Finding,
         Isolation,
@@ -60,7 +62,6 @@ if TYPE_CHECKING:
         Status,
         Usage,
     )
-    from .models.result_parts import Artifact, Diagnosis
     from .pipeline.executor import AsyncExecutor
     from .pipeline.streaming import AsyncLiveRun
     from .pipeline.sync import Executor, LiveRun, arun, command, run, stream
@@ -81,8 +82,10 @@ _HOMES = {
     "pipeline.executor": "AsyncExecutor",
     "facades.core": "Core command_history handle_execution_error process_command run_python_code validate_code",
     "facades.safe": "execute_safe",
-    "models.result_parts": "Artifact Diagnosis",
-    "models": "Approval Chunk Decision Denial Evaluation Finding Isolation Level Limits Request Result Status Usage",
+    "models": (
+        "Approval Artifact Chunk Decision Denial Diagnosis Evaluation Finding Isolation Level Limits Request Result "
+        "Status Usage"
+    ),
     "policy": "Rule",
     "pipeline.streaming": "AsyncLiveRun",
     "pipeline.sync": "Executor LiveRun arun command run stream",

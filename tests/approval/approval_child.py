@@ -38,7 +38,7 @@ def die_recording(stage: Stage, id: str) -> None:  # noqa: A002 - as above
             say("recorded")
             sys.stdin.readline()
 
-    stage.book.audit = record
+    stage.ledger.audit = record
     asyncio.run(stage.gate().redeem(id, case_of()))
 
 
@@ -50,8 +50,8 @@ def make(stage: Stage, _: str) -> None:
 
 def wait(stage: Stage, _: str) -> None:
     """Ask, and wait for somebody in another process."""
-    stage.book.now = lambda: datetime.now(UTC)
-    verdict = asyncio.run(stage.gate(Queue(stage.book, wait=60)).ask(case_of()))
+    stage.ledger.now = lambda: datetime.now(UTC)
+    verdict = asyncio.run(stage.gate(Queue(stage.ledger, wait=60)).ask(case_of()))
     say(f"{verdict.status} {verdict.approval.approver if verdict.approval else None}")
 
 

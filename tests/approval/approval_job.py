@@ -12,8 +12,8 @@ from redoma.approval import Ask, Callback
 from redoma.audit import AuditLog
 from redoma.backends.native.backend import NativeBackend
 from redoma.config import ApprovalConfig, AuditConfig
-from redoma.models import Approval, Request
-from redoma.pipeline.executed_files import Bound, bind, seen_by
+from redoma.models import Approval, ExecutedFiles, Request
+from redoma.pipeline.executed_files import find, visible_to
 
 EVIL = "#!/bin/sh\necho evil\n"
 
@@ -62,10 +62,10 @@ class Job:
         return [record.data for record in self.log.records() if record.kind == kind]
 
 
-def found(place: Path, *command: str, **fields: Any) -> Bound:
+def found(place: Path, *command: str, **fields: Any) -> ExecutedFiles:
     fields = {"argv": command, "language": "command", "backend": "native", "cwd": str(place), **fields}
     request = Request(**fields)
-    return bind(request, seen_by(request))
+    return find(request, visible_to(request))
 
 
 def job_with_scripts(place: Path) -> Job:

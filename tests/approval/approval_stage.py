@@ -1,4 +1,4 @@
-"""A book in a directory of its own, a clock that stands still, and cases to decide on."""
+"""A ledger in a directory of its own, a clock that stands still, and cases to decide on."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from redoma.approval import Approver, Ask, Book, Callback, Case, Gate
+import msgspec
+
+from redoma.approval import Approver, Ask, Callback, Gate, Ledger
 from redoma.lib.sqlite import Store
-from redoma.models import Approval, Change, Effect, Request, Version
+from redoma.models import Approval, Change, Effect, Judged, Request, Submission, Version
 from redoma.policy import evaluate, load
 
 RISKY = "pip install requests"
@@ -23,7 +25,7 @@ class Stage:
         self.path = directory / "state" / "redoma.db"
         self.now = START
         self.audit: list[tuple[str, str, dict[str, Any]]] = []
-        self.book = Book(Store(self.path), self._record, separate=separate, now=lambda: self.now)
+        self.ledger = Ledger(Store(self.path), self._record, separate=separate, now=lambda: self.now)
 
     def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
         self.audit.append((kind, run, dict(data)))
@@ -33,7 +35,7 @@ class Stage:
         return [kind for kind, _, _ in self.audit]
 
     def gate(self, approver: Approver | None = None, **options: Any) -> Gate:
-        return Gate(self.book, approver, **{"timeout": 300, "expires": 3600, **options})
+        return Gate(self.ledger, approver, **{"timeout": 300, "expires": 3600, **options})
 
     def later(self, **time: float) -> None:
         self.now += timedelta(**time)
@@ -49,25 +51,32 @@ class Stage:
     def approving(self) -> Callback:
         return Callback(self.yes)
 
-    async def pending(self, case: Case) -> str:
+    async def pending(self, case: Judged) -> str:
         """Ask without waiting; the id."""
         verdict = await self.gate(self.approving).ask(case, wait=False)
         assert verdict.status == "pending"
         return verdict.id
 
-    async def approved(self, case: Case, **said: Any) -> str:
+    async def approved(self, case: Judged, **said: Any) -> str:
         """Ask without waiting, and have it approved; the id."""
         id = await self.pending(case)  # noqa: A001 - what it is called everywhere
-        self.book.answer(self.yes(self.book.load(id).ask, **said))
+        self.ledger.answer(self.yes(self.ledger.load(id).ask, **said))
         return id
 
 
-def case_of(code: str = RISKY, *, policy: str = "standard", effect: Effect | None = None, **fields: Any) -> Case:
+def case_of(code: str = RISKY, *, policy: str = "standard", effect: Effect | None = None, **fields: Any) -> Judged:
     """As the executor would make it, with the verdict of the real policy."""
     request = Request(**{"code": code, "language": "bash", "requester": "ana", "reason": "to test", **fields})
-    return Case(request, evaluate(load(policy), request), effect=effect)
+    return Judged(submission=Submission(request), evaluation=evaluate(load(policy), request), effect=effect)
 
 
 def effect_of(content: str = "1" * 64, **fields: Any) -> Effect:
     after = Version(kind="file", mode=0o644, size=3, sha256=content)
     return Effect(**{"project": "/srv/app", "changes": (Change(path="a.txt", after=after, diff="+new\n"),), **fields})
+
+
+def altered_case(case: Judged, **fields: Any) -> Judged:
+    """The case with other values in some fields, of its submission too."""
+    of_submission = {name: fields.pop(name) for name in [*fields] if name in Submission.__struct_fields__}
+    submission = msgspec.structs.replace(case.submission, **of_submission)
+    return msgspec.structs.replace(case, submission=submission, **fields)

@@ -90,7 +90,7 @@ async def test_an_answer_needs_a_reason(stage: Stage, redoma_command: Redoma, wo
         assert answer.returncode == (125 if reason else 2)
         assert "reason" in answer.stderr
         assert "Traceback" not in answer.stderr
-    assert stage.book.load(id).state == "open"
+    assert stage.ledger.load(id).state == "open"
 
 
 @pytest.mark.parametrize(("work", "id"), [("approve", "0" * 32), ("deny", "\x1b[2J"), ("unpin", "' OR 1=1 --")])
@@ -114,7 +114,7 @@ async def test_the_approver_is_who_the_operating_system_says(
     answer = redoma_command(*config, "approvals", "approve", id, "--reason", "mine")
     assert (answer.returncode, f"{me} has asked for it" in answer.stderr) == (125, True)
     assert redoma_command(*config, "approvals", "approve", id, "--reason", "x", "--as", "bob").returncode == 2
-    assert stage.book.load(id).state == "open"
+    assert stage.ledger.load(id).state == "open"
     assert [kind for kind, _ in recorded(stage)] == ["approval.refused"]
 
 

@@ -17,7 +17,7 @@ import pytest
 from approval_stage import START, case_of, effect_of
 
 from redoma.approval import Console, describe
-from redoma.approval.ask import stored
+from redoma.approval.ask import ask_of
 from redoma.models import Change, Version
 from redoma.workspace.diffs import too_long
 
@@ -167,7 +167,7 @@ def test_in_the_background_of_a_terminal_nobody_is_asked(tmp_path: Path) -> None
 
 def shown_of(**fields: object) -> tuple[str, bool]:
     case = case_of(**fields)  # type: ignore[arg-type]
-    return describe(stored(case, b"key", id="1" * 32, created=START, expires=START))
+    return describe(ask_of(case, b"key", id="1" * 32, created=START, expires=START))
 
 
 def test_what_is_too_long_to_be_read_is_not_whole() -> None:
@@ -221,14 +221,14 @@ def test_an_effect_is_whole_where_every_content_is_shown(name: str) -> None:
     """What is not shown has its digest, by which it can be looked for."""
     change = {**SEEN, **UNSEEN}[name]
     case = case_of(effect=effect_of(changes=(change,)))
-    shown = describe(stored(case, b"", id="1" * 32, created=START, expires=START))
+    shown = describe(ask_of(case, b"", id="1" * 32, created=START, expires=START))
     assert shown.whole is (name in SEEN)
     assert ("sha256 " + "2" * 64 in shown.text) is (name in UNSEEN)
 
 
 def test_an_effect_with_too_much_to_read_is_not_whole() -> None:
     changes = tuple(Change(path=f"a{n}", after=_file("1"), diff="+x\n" * 20_000) for n in range(2))
-    shown = describe(stored(case_of(effect=effect_of(changes=changes)), b"", id="1" * 32, created=START, expires=START))
+    shown = describe(ask_of(case_of(effect=effect_of(changes=changes)), b"", id="1" * 32, created=START, expires=START))
     assert not shown.whole
 
 
@@ -236,7 +236,7 @@ async def test_a_question_that_waits_behind_another_can_be_cancelled(monkeypatch
     """Whoever is asked first may take their time: the lock stands for them."""
     turn = threading.Lock()
     monkeypatch.setattr("redoma.approval.console._one_at_a_time", turn)
-    ask = stored(case_of(), b"", id="1" * 32, created=START, expires=START)
+    ask = ask_of(case_of(), b"", id="1" * 32, created=START, expires=START)
     with turn:
         second = asyncio.ensure_future(Console("bob").decide(ask))
         await asyncio.sleep(0.2)

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from approval_stage import RISKY, START, Stage, case_of, effect_of
+from approval_stage import RISKY, START, Stage, altered_case, case_of, effect_of
 
-from redoma.approval import STATES, Ask, Callback, Case, Chain, Console, Deny, Queue, digest_of, setting_of
-from redoma.approval.ask import decode, encode, is_same_person, stored
+from redoma.approval import STATES, Ask, Callback, Chain, Console, Deny, Queue, digest_of, setting_of
+from redoma.approval.ask import ask_of, decode, encode, is_same_person
 from redoma.lib.errors import ApprovalError, AuditError
-from redoma.models import Decision, Limits, Request, Seed, Status
+from redoma.models import Decision, Judged, Limits, PolicyView, Request, Seed, Status, Submission
 
 
 @pytest.fixture
@@ -114,17 +114,17 @@ async def test_an_approver_that_does_anything_but_approve_this_has_not_approved(
     assert said in verdict.error
     assert "approval.used" not in stage.kinds
     assert {"approval.denied", "approval.refused"} & set(stage.kinds)
-    assert stage.book.entries("open", "approved") == []
-    assert len(stage.book.entries(*STATES)) == 1  # and the book can still be read
+    assert stage.ledger.entries("open", "approved") == []
+    assert len(stage.ledger.entries(*STATES)) == 1  # and the ledger can still be read
 
 
 async def test_nobody_who_answers_in_time_is_a_no(stage: Stage) -> None:
-    verdict = await stage.gate(Queue(stage.book, wait=0.01)).ask(case_of())
+    verdict = await stage.gate(Queue(stage.ledger, wait=0.01)).ask(case_of())
     assert verdict.status is Status.EXPIRED
     assert "nobody has answered within 300 s" in verdict.error
     assert stage.kinds == ["approval.asked", "approval.expired"]
     with pytest.raises(ApprovalError, match="can't be answered any more"):
-        stage.book.answer(stage.yes(stage.book.load(verdict.id).ask))
+        stage.ledger.answer(stage.yes(stage.ledger.load(verdict.id).ask))
     assert stage.kinds[-1] == "approval.refused"
 
 
@@ -147,7 +147,7 @@ async def test_a_run_that_is_cancelled_takes_its_question_back(stage: Stage) -> 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert stage.book.entries("open") == []
+    assert stage.ledger.entries("open") == []
     assert stage.kinds[-1] == "approval.expired"
 
 
@@ -156,10 +156,10 @@ async def test_what_can_not_be_recorded_does_not_go_on(stage: Stage) -> None:
         if kind == "approval.used":
             raise AuditError("no room")
 
-    stage.book.audit = full
+    stage.ledger.audit = full
     with pytest.raises(AuditError):
         await stage.gate(stage.approving).ask(case_of())
-    assert [entry.uses for entry in stage.book.entries("approved")] == [0]
+    assert [entry.uses for entry in stage.ledger.entries("approved")] == [0]
 
 
 async def test_an_answer_that_can_not_be_recorded_is_none(stage: Stage) -> None:
@@ -168,10 +168,10 @@ async def test_an_answer_that_can_not_be_recorded_is_none(stage: Stage) -> None:
     def full(kind: str, run: str, data: object) -> None:
         raise AuditError("no room")
 
-    stage.book.audit = full
+    stage.ledger.audit = full
     with pytest.raises(AuditError):
-        stage.book.answer(stage.yes(stage.book.load(id).ask))
-    assert stage.book.load(id).state == "open"
+        stage.ledger.answer(stage.yes(stage.ledger.load(id).ask))
+    assert stage.ledger.load(id).state == "open"
 
 
 # --- a chain ---
@@ -248,7 +248,7 @@ async def test_whatever_is_altered_can_not_be_resumed_in_its_place(stage: Stage,
         {"effect": None},
         {"setting": setting_of("another image")},
         {"entry": "app:shell"},
-        {"judged_env": {}},
+        {"view": PolicyView(env=())},
         {"policy": "standard"},
     ],
     ids=str,
@@ -256,8 +256,8 @@ async def test_whatever_is_altered_can_not_be_resumed_in_its_place(stage: Stage,
 async def test_an_altered_effect_or_setting_is_asked_about_again(stage: Stage, altered: dict[str, Any]) -> None:
     case = case_of(effect=effect_of())
     id = await stage.approved(case)  # noqa: A001
-    assert (await stage.gate(Deny()).ask(case._replace(**altered))).status is Status.DENIED
-    assert (await stage.gate(Deny()).redeem(id, case._replace(**altered))).status is Status.DENIED
+    assert (await stage.gate(Deny()).ask(altered_case(case, **altered))).status is Status.DENIED
+    assert (await stage.gate(Deny()).redeem(id, altered_case(case, **altered))).status is Status.DENIED
     assert (await stage.gate(Deny()).redeem(id, case)).status is None
 
 
@@ -266,7 +266,7 @@ async def test_an_altered_finding_is_asked_about_again(stage: Stage) -> None:
     id = await stage.approved(case)  # noqa: A001
     milder = [msgspec.structs.replace(finding, decision=Decision.ALLOW) for finding in case.evaluation.findings]
     evaluation = msgspec.structs.replace(case.evaluation, findings=tuple(milder))
-    assert (await stage.gate(Deny()).redeem(id, case._replace(evaluation=evaluation))).status is Status.DENIED
+    assert (await stage.gate(Deny()).redeem(id, altered_case(case, evaluation=evaluation))).status is Status.DENIED
 
 
 def test_a_digest_binds_every_field_of_a_request_but_its_id_and_its_reason() -> None:
@@ -284,7 +284,7 @@ def test_a_digest_binds_every_field_of_a_request_but_its_id_and_its_reason() -> 
         if name in ("project", "workspace"):
             before |= {"workspace": "overlay", "project": "/p"}
         digests = {
-            digest_of(Case(Request(**fields), case_of().evaluation), b"key")
+            digest_of(Judged(submission=Submission(Request(**fields)), evaluation=case_of().evaluation), b"key")
             for fields in (before, {**before, name: value})
         }
         assert len(digests) == (1 if name in free else 2), name
@@ -295,10 +295,10 @@ def test_a_digest_is_the_same_after_the_request_was_kept() -> None:
     case = case_of(
         limits=Limits(time=30, cpu=120), label="caf\udce9", files={"a\udcff": b"\x00\xff"}, env={"A": "\u202e"}
     )
-    ask = stored(case, b"key", id="1", created=START, expires=START)
+    ask = ask_of(case, b"key", id="1", created=START, expires=START)
     again = decode(encode(ask))
     assert again == ask
-    case = case._replace(request=again.request, evaluation=again.evaluation)
+    case = altered_case(case, request=again.request, evaluation=again.evaluation)
     assert digest_of(case, b"key") == (ask.content, ask.digest)
 
 
@@ -341,16 +341,16 @@ async def test_a_question_that_is_past_its_time_can_not_be_answered(stage: Stage
     id = await stage.pending(case)  # noqa: A001
     stage.later(hours=1)
     with pytest.raises(ApprovalError, match="it is expired"):
-        stage.book.answer(stage.yes(stage.book.load(id).ask))
+        stage.ledger.answer(stage.yes(stage.ledger.load(id).ask))
     assert (await stage.gate(Deny()).redeem(id, case)).status is Status.EXPIRED
 
 
 async def test_the_first_answer_counts(stage: Stage) -> None:
     id = await stage.pending(case_of())  # noqa: A001
-    ask = stage.book.load(id).ask
-    stage.book.answer(stage.no(ask))
+    ask = stage.ledger.load(id).ask
+    stage.ledger.answer(stage.no(ask))
     with pytest.raises(ApprovalError, match="it is denied, by bob"):
-        stage.book.answer(stage.yes(ask, "mallory"))
+        stage.ledger.answer(stage.yes(ask, "mallory"))
     assert stage.kinds[-1] == "approval.refused"
     assert (await stage.gate(Deny()).redeem(id, case_of())).status is Status.DENIED
 
@@ -391,8 +391,8 @@ async def test_nobody_approves_their_own_request_where_they_have_to_be_two(apart
     assert apart.kinds == ["approval.asked", "approval.refused", "approval.expired"]
     id = await apart.pending(case_of())  # noqa: A001
     with pytest.raises(ApprovalError, match="have another person decide"):
-        apart.book.answer(apart.yes(apart.book.load(id).ask, name))
-    assert apart.book.load(id).state == "open"
+        apart.ledger.answer(apart.yes(apart.ledger.load(id).ask, name))
+    assert apart.ledger.load(id).state == "open"
     assert (await apart.gate(apart.approving).ask(case_of())).status is None
 
 
@@ -429,9 +429,9 @@ async def test_what_waits_is_found_again_after_a_restart(stage: Stage, tmp_path:
     gate = stage.gate()
     ask = gate.recall(id, {})
     assert ask.request == case.request
-    assert (await gate.redeem(id, case._replace(request=ask.request))).status is Status.PENDING
-    stage.book.answer(stage.yes(ask))
-    assert (await gate.redeem(id, case._replace(request=ask.request))).status is None
+    assert (await gate.redeem(id, altered_case(case, request=ask.request))).status is Status.PENDING
+    stage.ledger.answer(stage.yes(ask))
+    assert (await gate.redeem(id, altered_case(case, request=ask.request))).status is None
 
 
 async def test_who_asks_the_same_twice_without_waiting_is_told_the_same_id(stage: Stage) -> None:
@@ -451,9 +451,9 @@ async def test_secrets_are_not_kept_and_have_to_be_given_again(stage: Stage) -> 
             gate.recall(id, wrong)
         assert stage.kinds[-1] == "approval.refused"
     request = gate.recall(id, {"TOKEN": "another-value"}).request
-    assert (await gate.redeem(id, case._replace(request=request))).status is Status.DENIED
+    assert (await gate.redeem(id, altered_case(case, request=request))).status is Status.DENIED
     request = gate.recall(id, {"TOKEN": "s3cr3t-value"}).request
-    assert (await gate.redeem(id, case._replace(request=request))).status is None
+    assert (await gate.redeem(id, altered_case(case, request=request))).status is None
 
 
 HOLDING: dict[str, dict[str, Any]] = {
@@ -491,7 +491,7 @@ async def test_a_secret_that_a_run_has_written_is_taken_out_of_the_diff_that_is_
     effect = effect_of()
     change = msgspec.structs.replace(effect.changes[0], diff="+TOKEN=s3cr3t-value\n")
     case = case_of(secrets={"TOKEN": "s3cr3t-value"}, effect=msgspec.structs.replace(effect, changes=(change,)))
-    kept = stage.book.load(await stage.pending(case)).ask.effect
+    kept = stage.ledger.load(await stage.pending(case)).ask.effect
     assert kept is not None
     assert kept.changes[0].diff == "+TOKEN=[secret TOKEN]\n"
     assert kept.digest == effect.digest

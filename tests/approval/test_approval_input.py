@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from approval_stage import START, case_of
+from approval_stage import START, altered_case, case_of
 
 import redoma.exec
 from redoma import AsyncExecutor, Config, Refused
 from redoma.approval import Ask, Callback, describe
-from redoma.approval.ask import digest_of, stored
+from redoma.approval.ask import ask_of, digest_of
 from redoma.config import ApprovalConfig, AuditConfig, Entry, NativeEntry, PolicyConfig
 from redoma.models import Approval, Decision
 from redoma.policy import Permit
@@ -62,25 +62,25 @@ async def test_a_pin_of_an_interpreter_is_not_good_for_input_that_nobody_has_rea
 
 def test_a_digest_binds_that_there_will_be_input() -> None:
     case = case_of()
-    live = case._replace(live_input=True)
+    live = altered_case(case, unread_input=True)
     assert digest_of(case, b"")[0] == digest_of(live, b"")[0]
     assert digest_of(case, b"")[1] != digest_of(live, b"")[1]
-    assert stored(live, b"", id="1" * 32, created=START, expires=START).live_input
+    assert ask_of(live, b"", id="1" * 32, created=START, expires=START).live_input
 
 
 @pytest.mark.parametrize("live", [False, True])
 async def test_a_permit_is_not_good_for_input_that_nobody_has_read(config: Config, live: bool) -> None:
     """And a denial of such a run shows no lines, since none would permit it."""
     async with AsyncExecutor(config) as executor:
-        asked = executor.ask(["bash"], "app:shell", {"backend": "native"})
-        rules = [finding.rule for finding in executor.judge(asked).findings]
-        digest = redoma.policy.fingerprint(asked.judged or asked.request, "app:shell")
+        asked = executor.prepare(["bash"], "app:shell", {"backend": "native"})
+        rules = [finding.rule for finding in executor.judge(asked).evaluation.findings]
+        digest = redoma.policy.fingerprint(asked.judged, "app:shell")
     permits = tuple(Permit(rule=rule, language="command", sha256=digest, entry="app:shell") for rule in rules)
     permitting = msgspec.structs.replace(config, policy=PolicyConfig(permits=permits))
     person = Person(pins=0)
     async with AsyncExecutor(permitting, approver=Callback(person.decide)) as executor:
-        asked, _ = redoma.exec._ask(executor, "app:shell", ["bash"], {}, live_input=live)
-        assert executor.judge(asked).decision is (Decision.PROMPT if live else Decision.ALLOW)
+        asked, _ = redoma.exec._prepare(executor, "app:shell", ["bash"], {}, live_input=live)
+        assert executor.judge(asked).evaluation.decision is (Decision.PROMPT if live else Decision.ALLOW)
         result = await executor.submit(asked)
     assert result.ok is not live
     assert (result.denial.narrowest if result.denial else "") == ""

@@ -46,8 +46,8 @@ class Way:
     async def approve(self, id: str, **said: Any) -> None:  # noqa: A002 - what it is called everywhere
         async with AsyncExecutor(self.config, backends=[]) as executor:
             assert executor._gate is not None
-            book = executor._gate.book
-            book.answer(yes(book.load(id).ask, **said))
+            ledger = executor._gate.ledger
+            ledger.answer(yes(ledger.load(id).ask, **said))
 
     @property
     def kinds(self) -> list[str]:
@@ -120,7 +120,7 @@ async def test_what_is_expected_is_said_again_when_it_is_resumed(way: Way, expec
 
 async def test_what_needs_nobody_runs_also_where_it_holds_its_secret(way: Way) -> None:
     """Nobody is asked, so nothing is kept: only the record is made, and that knows the secret."""
-    await way.run(wait=False, label="other")  # there is a book
+    await way.run(wait=False, label="other")  # there is a ledger
     for label in ("job", "check"):
         result, ran = await way.run("echo hunter2", label=label, secrets={"T": "hunter2"})
         assert (result.status, ran) == (Status.OK, 1)

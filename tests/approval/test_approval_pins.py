@@ -1,4 +1,4 @@
-"""What is approved for good, and what the book keeps of it all."""
+"""What is approved for good, and what the ledger keeps of it all."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from approval_stage import RISKY, Stage, case_of
 
-from redoma.approval import Case
 from redoma.approval.ask import encode
 from redoma.lib.errors import ApprovalError, StoreError
-from redoma.models import Limits, Status
+from redoma.models import Judged, Limits, Status
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def apart(tmp_path: Path) -> Stage:
     return Stage(tmp_path, separate=True)
 
 
-async def pinned(stage: Stage, case: Case, **said: Any) -> str:
+async def pinned(stage: Stage, case: Judged, **said: Any) -> str:
     until = stage.now.replace(year=2027)
     return await stage.approved(case, **{"pinned": True, "expires": until, **said})
 
@@ -58,7 +57,7 @@ async def test_a_pinned_script_that_changed_is_an_alarm(stage: Stage, change: di
         assert verdict.error.startswith("ALARM: the pinned script '/opt/check.sh' has changed")
         assert stage.kinds[-1] == "alarm"
         assert stage.audit[-1][2]["pin"] == id
-    assert stage.book.entries("open") == []
+    assert stage.ledger.entries("open") == []
     assert (await stage.gate().ask(case_of(label="/opt/check.sh"))).status is None
 
 
@@ -90,10 +89,10 @@ async def test_a_pin_that_is_taken_back_or_replaced_is_void(stage: Stage) -> Non
     first, second = case_of(label="check"), case_of("pip install other", label="check")
     id = await stage.pending(second)  # noqa: A001
     await pinned(stage, first)
-    stage.book.answer(stage.yes(stage.book.load(id).ask, pinned=True))
+    stage.ledger.answer(stage.yes(stage.ledger.load(id).ask, pinned=True))
     assert (await stage.gate().ask(second)).status is None
     assert (await stage.gate().ask(first)).error.startswith("ALARM")
-    stage.book.unpin(id, by="bob", reason="done")
+    stage.ledger.unpin(id, by="bob", reason="done")
     for case in (first, second):
         assert (await stage.gate().ask(case)).status is Status.DENIED
     assert (await stage.gate().redeem(id, second)).error == "its approval was taken back"
@@ -120,7 +119,7 @@ async def test_what_is_too_large_is_put_to_nobody(stage: Stage) -> None:
 
 
 async def test_nobody_is_flooded_with_questions(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redoma.approval.book._MOST_OPEN", 3)
+    monkeypatch.setattr("redoma.approval.ledger._MAX_OPEN", 3)
     for number in range(3):
         await stage.pending(case_of(f"pip install a{number}"))
     verdict = await stage.gate(stage.approving).ask(case_of(), wait=False)
@@ -137,22 +136,22 @@ async def test_what_is_done_with_makes_room_and_what_is_in_force_stays(
     used = await stage.approved(done)
     await stage.gate().redeem(used, done)
     open_ = await stage.pending(case_of("pip install open"))
-    size = sum(len(encode(entry.ask)) for entry in stage.book.entries("approved", "used", "open"))
-    monkeypatch.setattr("redoma.approval.book._MOST_KEPT", size)
+    size = sum(len(encode(entry.ask)) for entry in stage.ledger.entries("approved", "used", "open"))
+    monkeypatch.setattr("redoma.approval.ledger._MAX_KEPT", size)
     new = await stage.pending(case_of("pip install new1"))
-    assert {entry.ask.id for entry in stage.book.entries("approved", "used", "open")} == {pin, open_, new}
+    assert {entry.ask.id for entry in stage.ledger.entries("approved", "used", "open")} == {pin, open_, new}
 
 
 async def test_a_record_that_was_tampered_with_is_not_run(stage: Stage) -> None:
     case = case_of()
     id = await stage.approved(case)  # noqa: A001
-    with stage.book.store.writing() as db:
+    with stage.ledger.store.writing() as db:
         db.execute("UPDATE asks SET ask = replace(ask, 'requests', 'evil')")
     ask = stage.gate().recall(id, {})
     evil = case_of(ask.request.code)
     assert evil.request.code == "pip install evil"
     assert (await stage.gate().redeem(id, evil)).status is Status.DENIED
-    with stage.book.store.writing() as db:
+    with stage.ledger.store.writing() as db:
         db.execute("UPDATE asks SET ask = '{}'")
     with pytest.raises(StoreError, match="its record is damaged"):
         await stage.gate().redeem(id, case)
@@ -161,14 +160,14 @@ async def test_a_record_that_was_tampered_with_is_not_run(stage: Stage) -> None:
 async def test_a_time_that_no_calendar_has_keeps_nobody_from_reading_the_book(stage: Stage) -> None:
     """As an earlier version has written it."""
     id = await stage.approved(case_of())  # noqa: A001
-    with stage.book.store.writing() as db:
+    with stage.ledger.store.writing() as db:
         db.execute("UPDATE asks SET good_until = 253402300800.0, decided = -1e12")
-    (entry,) = stage.book.entries("approved")
+    (entry,) = stage.ledger.entries("approved")
     assert (entry.ask.id, entry.approval and entry.approval.expires.year) == (id, 9998)
 
 
 async def test_an_answer_that_can_not_be_kept_is_refused_whoever_writes_it(stage: Stage) -> None:
     id = await stage.pending(case_of())  # noqa: A001
     with pytest.raises(ApprovalError, match="the year 9999"):
-        stage.book.answer(stage.yes(stage.book.load(id).ask, expires=datetime.max.replace(tzinfo=UTC)))
-    assert (stage.kinds[-1], stage.book.load(id).state) == ("approval.refused", "open")
+        stage.ledger.answer(stage.yes(stage.ledger.load(id).ask, expires=datetime.max.replace(tzinfo=UTC)))
+    assert (stage.kinds[-1], stage.ledger.load(id).state) == ("approval.refused", "open")

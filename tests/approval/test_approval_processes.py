@@ -86,7 +86,7 @@ async def test_several_who_are_the_first_make_one_database(stage: Stage) -> None
         for process in makers:
             go(process)
         ids = {told(process) for process in makers}
-    assert {entry.ask.id for entry in stage.book.entries("open")} == ids
+    assert {entry.ask.id for entry in stage.ledger.entries("open")} == ids
     assert len(ids) == 1
 
 
@@ -94,8 +94,8 @@ async def test_several_who_are_the_first_make_one_database(stage: Stage) -> None
 async def test_a_run_that_waits_hears_of_an_answer_from_another_process(stage: Stage, decision: str) -> None:
     with child("wait", stage) as process:
         stage.now = datetime.now(UTC)
-        while not (asked := stage.book.entries("open")):
+        while not (asked := stage.ledger.entries("open")):
             assert process.poll() is None
         ask = asked[0].ask
-        stage.book.answer(stage.yes(ask, "carla") if decision == "approved" else stage.no(ask, "carla"))
+        stage.ledger.answer(stage.yes(ask, "carla") if decision == "approved" else stage.no(ask, "carla"))
         assert told(process) == ("None carla" if decision == "approved" else "denied carla")

@@ -14,8 +14,8 @@ from redoma import AsyncExecutor, Status
 from redoma.approval import Ask, describe
 from redoma.approval.webhook import summary
 from redoma.lib.errors import ApprovalError
-from redoma.models import Approval, Request
-from redoma.pipeline.executed_files import Bound, View, bind
+from redoma.models import Approval, ExecutedFiles, Request
+from redoma.pipeline.executed_files import View, find
 from redoma.policy import executes
 
 ORDINARY = 65433
@@ -61,7 +61,7 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
     assert (await job.pin(*command)).stdout == "good\n"
     assert (await job.run(*command, label="job")).stdout == "good\n"
     with monkeypatch.context() as unbound:
-        unbound.setattr("redoma.pipeline.executed_files.bind", lambda *_, **__: Bound({}))
+        unbound.setattr("redoma.pipeline.executed_files.find", lambda *_, **__: ExecutedFiles())
         await job.pin(*command, requester="eve")
     job.write(file, evil)
     result = await job.run(*command, label="job")
@@ -74,7 +74,7 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
     assert alarm["changed"] == [str(job.place / file)]
     assert alarm["scripts"][str(job.place / file)]
     # Without what binds them, it runs.
-    monkeypatch.setattr("redoma.pipeline.executed_files.bind", lambda *_, **__: Bound({}))
+    monkeypatch.setattr("redoma.pipeline.executed_files.find", lambda *_, **__: ExecutedFiles())
     assert "evil\n" in (await job.run(*command, label="job", requester="eve")).stdout
 
 
@@ -82,8 +82,8 @@ async def test_an_approval_is_void_once_the_script_has_changed(job: Job) -> None
     waiting = await job.run("./x.sh", wait=False)
     async with AsyncExecutor(job.config, backends=[]) as executor:
         assert executor._gate is not None
-        book = executor._gate.book
-        book.answer(yes(book.load(waiting.approval_id).ask))
+        ledger = executor._gate.ledger
+        ledger.answer(yes(ledger.load(waiting.approval_id).ask))
     job.write("x.sh", EVIL)
     result = await job.run(id=waiting.approval_id)
     assert (result.status, result.stdout) == (Status.DENIED, "")
@@ -170,10 +170,10 @@ async def test_the_approver_sees_exactly_which_files_are_bound_and_what_is_not(j
 
 
 async def test_nothing_is_read_where_nobody_s_yes_counts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object, **__: object) -> Bound:
+    def never(*_: object, **__: object) -> ExecutedFiles:
         raise AssertionError
 
-    monkeypatch.setattr("redoma.pipeline.executed_files.bind", never)
+    monkeypatch.setattr("redoma.pipeline.executed_files.find", never)
     for label in ("", "job"):
         assert (await job.run("./x.sh", label=label, limits={})).stdout == "good\n"
 
@@ -190,7 +190,7 @@ def test_neither_a_pipe_nor_a_device_holds_anybody_up(tmp_path: Path) -> None:
     with open(tmp_path / "huge", "wb") as file:
         file.truncate(300 << 20)
     bound = found(tmp_path, "sh", "-c", "./pipe; . ./zero; ./self; ./huge; python3 app; ./none/x")
-    told = {os.path.relpath(path, tmp_path): held for path, held in bound.scripts.items()}
+    told = {os.path.relpath(path, tmp_path): held for path, held in bound.files.items()}
     assert told.pop("app/__main__.py")
     assert told == {
         **{"pipe": "no regular file", "zero": "no regular file", "app": "no regular file"},
@@ -218,7 +218,7 @@ def test_an_ordinary_user_binds_what_they_can_read_and_pins_nothing_else(tmp_pat
     finally:
         os.seteuid(0)
         os.setegid(0)
-    told = {os.path.relpath(path, tmp_path): held for path, held in bound.scripts.items()}
+    told = {os.path.relpath(path, tmp_path): held for path, held in bound.files.items()}
     assert {name: held for name, held in told.items() if len(held) < 64} == {
         **{"roots.sh": "unreadable", "bin/sh": "missing", "bin/ls": "missing"},
     }
@@ -234,22 +234,22 @@ def test_only_what_a_run_sees_of_the_host_is_bound(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hunter2")
     words = ("sh", "-c", f"./x.sh; ./out.sh; {tmp_path}/secret")
     over = {"backend": "auto", "workspace": "read-only", "project": str(project)}
-    assert {os.path.basename(path): len(held) for path, held in found(project, *words, **over).scripts.items()} == {
+    assert {os.path.basename(path): len(held) for path, held in found(project, *words, **over).files.items()} == {
         **{"x.sh": 64, "out.sh": len("missing")},
     }
-    assert found(project, *words, backend="auto", cwd=None) == Bound({})
+    assert found(project, *words, backend="auto", cwd=None) == ExecutedFiles()
     inside = View((("/data", str(project)),), "/data")
-    bound = bind(Request(argv=("sh", "-c", "./x.sh; /data/out.sh; /x.sh"), language="command"), inside)
-    assert set(bound.scripts) == {"/data/x.sh", "/data/out.sh"}
+    bound = find(Request(argv=("sh", "-c", "./x.sh; /data/out.sh; /x.sh"), language="command"), inside)
+    assert set(bound.files) == {"/data/x.sh", "/data/out.sh"}
     assert "where it leads inside can't be told" in bound.unbound[0]
 
 
 def test_what_only_root_can_change_is_the_systems_unless_it_was_put_there_by_hand(tmp_path: Path) -> None:
-    assert found(tmp_path, "ls").scripts == found(tmp_path, "/bin/ls").scripts == {}
+    assert found(tmp_path, "ls").files == found(tmp_path, "/bin/ls").files == {}
     (tmp_path / "python").symlink_to("/usr/bin/env")
     real = os.path.realpath("/usr/bin/env")
-    assert found(tmp_path, "./python", "-V").scripts == {f"{tmp_path}/python": f"leads to {real}"}
-    assert found(tmp_path, "/usr/local/bin/no-such.sh").scripts == {"/usr/local/bin/no-such.sh": "missing"}
+    assert found(tmp_path, "./python", "-V").files == {f"{tmp_path}/python": f"leads to {real}"}
+    assert found(tmp_path, "/usr/local/bin/no-such.sh").files == {"/usr/local/bin/no-such.sh": "missing"}
     assert found(tmp_path, "env", "PATH=.:/usr/bin", "tool").unbound
 
 
@@ -268,26 +268,26 @@ def test_a_directory_or_a_file_that_only_the_run_can_know_is_not_guessed(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     bound = found(tmp_path, *command)
-    assert (bound.scripts, len(bound.unbound)) == ({}, 1)
+    assert (bound.files, len(bound.unbound)) == ({}, 1)
 
 
 def test_a_compiled_module_that_python_would_take_instead_is_bound(tmp_path: Path) -> None:
     (tmp_path / "daily.py").write_text("import json, helper\n")
     (tmp_path / "helper.py").write_text("")
     for name in ("json.pyc", "helper.cpython-313-x86_64-linux-gnu.so", "helpers.so", "helper.log"):
-        before = found(tmp_path, "python3", "daily.py").scripts
+        before = found(tmp_path, "python3", "daily.py").files
         (tmp_path / name).write_text("")
-        appeared = found(tmp_path, "python3", "daily.py").scripts.keys() - before.keys()
+        appeared = found(tmp_path, "python3", "daily.py").files.keys() - before.keys()
         assert appeared == ({str(tmp_path / name)} if name.startswith(("json", "helper.cpython")) else set())
 
 
 def test_a_home_is_that_of_whom_it_names_and_a_login_shell_runs_what_is_there(tmp_path: Path) -> None:
     root = pwd.getpwuid(0).pw_dir
-    assert set(found(tmp_path, "bash", "-c", "~root/no-such.sh").scripts) == {f"{root}/no-such.sh"}
+    assert set(found(tmp_path, "bash", "-c", "~root/no-such.sh").files) == {f"{root}/no-such.sh"}
     (tmp_path / ".profile").write_text(". ./lib.sh\n")
-    bound = found(tmp_path, "bash", "-lc", "true", env={"HOME": str(tmp_path)}).scripts
+    bound = found(tmp_path, "bash", "-lc", "true", env={"HOME": str(tmp_path)}).files
     assert {os.path.basename(path) for path in bound} == {".bash_profile", ".bash_login", ".profile", "lib.sh"}
-    assert found(tmp_path, "bash", "-c", "true", env={"HOME": str(tmp_path)}).scripts == {}
+    assert found(tmp_path, "bash", "-c", "true", env={"HOME": str(tmp_path)}).files == {}
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_a_home_is_that_of_whom_it_names_and_a_login_shell_runs_what_is_there(tm
     ids=str,
 )
 def test_a_file_that_an_option_or_a_wrapper_runs_is_bound(tmp_path: Path, command: tuple[str, ...], file: str) -> None:
-    assert str(tmp_path / file) in found(tmp_path, *command).scripts
+    assert str(tmp_path / file) in found(tmp_path, *command).files
 
 
 @pytest.mark.parametrize(
@@ -329,28 +329,28 @@ def test_neither_length_nor_a_nul_nor_another_language_hides_what_a_script_runs(
     (tmp_path / "long.sh").write_text("./from-long.sh\n" + "# filler\n" * 30_000 + "./from-its-end.sh\n")
     (tmp_path / "both").write_text("'''#'\n./from-both.sh\nexit\n'''\n")
     bound = found(tmp_path, "bash", "-c", "./nul.sh; bash long.sh; python3 both; bash both")
-    names = {os.path.basename(path) for path in bound.scripts}
+    names = {os.path.basename(path) for path in bound.files}
     assert {"from-nul.sh", "from-both.sh"} <= names
     assert any("long.sh is too long" in why for why in bound.unbound)
 
 
 def test_a_hook_in_a_variable_is_a_file_that_is_executed(tmp_path: Path) -> None:
     bound = found(tmp_path, "bash", "-c", "true", env={"BASH_ENV": "./start.sh"})
-    assert bound.scripts == {f"{tmp_path}/start.sh": "missing"}
+    assert bound.files == {f"{tmp_path}/start.sh": "missing"}
 
 
 def test_scripts_that_run_one_another_come_to_an_end(tmp_path: Path) -> None:
     for one, other in (("a.sh", "b.sh"), ("b.sh", "a.sh")):
         (tmp_path / one).write_text(f"cd sub; ./{other}; bash {tmp_path}/{other}\n")
     bound = found(tmp_path, "bash", "a.sh")
-    assert {f"{tmp_path}/a.sh", f"{tmp_path}/b.sh"} <= set(bound.scripts)
+    assert {f"{tmp_path}/a.sh", f"{tmp_path}/b.sh"} <= set(bound.files)
 
 
 async def test_a_pin_that_can_not_be_given_is_on_record(job: Job) -> None:
     waiting = await job.run("bash text", 'bash "$1.sh"', wait=False, label="job")
     async with AsyncExecutor(job.config, backends=[]) as executor:
         assert executor._gate is not None
-        book = executor._gate.book
+        ledger = executor._gate.ledger
         with pytest.raises(ApprovalError, match="can't be pinned"):
-            book.answer(yes(book.load(waiting.approval_id).ask, pinned=True))
+            ledger.answer(yes(ledger.load(waiting.approval_id).ask, pinned=True))
     assert "only known when it runs" in job.records("approval.refused")[-1]["why"]

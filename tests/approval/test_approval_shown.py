@@ -10,7 +10,7 @@ import pytest
 from approval_stage import case_of
 
 from redoma.approval import Ask, describe
-from redoma.approval.ask import stored
+from redoma.approval.ask import ask_of
 from redoma.approval.webhook import summary
 from redoma.frontends.cli.emit import shown
 from redoma.lib.sanitise import visible
@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def ask_for(code: str, **fields: Any) -> Ask:
-    return stored(case_of(code, **fields), b"k" * 32, id="1" * 32, created=NOW, expires=NOW)
+    return ask_of(case_of(code, **fields), b"k" * 32, id="1" * 32, created=NOW, expires=NOW)
 
 
 TRICKS = {

@@ -60,7 +60,7 @@ async def test_it_is_readable_by_nobody_else(stage: Stage) -> None:
     before = os.umask(0)
     try:
         await stage.pending(case_of())
-        with stage.book.store.reading():
+        with stage.ledger.store.reading():
             modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in stage.path.parent.iterdir()}
     finally:
         os.umask(before)
@@ -71,7 +71,7 @@ async def test_it_is_readable_by_nobody_else(stage: Stage) -> None:
 async def test_a_file_that_others_could_read_is_closed_to_them(stage: Stage) -> None:
     await stage.pending(case_of())
     stage.path.chmod(0o644)
-    stage.book.entries("open")
+    stage.ledger.entries("open")
     assert stat.S_IMODE(stage.path.stat().st_mode) == 0o600
 
 
@@ -219,11 +219,11 @@ async def test_a_full_disk_is_an_error_and_the_answer_does_not_count(stage: Stag
 
     def answer() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        stage.book.answer(stage.yes(stage.book.load(id).ask))
+        stage.ledger.answer(stage.yes(stage.ledger.load(id).ask))
 
     said = in_a_fork(answer)
     assert said.startswith("StoreError: the database ")
-    assert stage.book.load(id).state == "open"
+    assert stage.ledger.load(id).state == "open"
     assert (await stage.gate().redeem(id, case_of())).status is Status.PENDING
 
 
@@ -232,9 +232,9 @@ def _fail(_: object) -> None:
 
 
 def test_an_error_takes_the_whole_change_back(stage: Stage) -> None:
-    with pytest.raises(ZeroDivisionError), stage.book.store.writing() as db:
+    with pytest.raises(ZeroDivisionError), stage.ledger.store.writing() as db:
         _fail(db.execute("DELETE FROM keys"))
-    assert len(stage.book.key()) == 32
+    assert len(stage.ledger.key()) == 32
 
 
 def later(*statements: str) -> Schema:
@@ -259,6 +259,6 @@ def test_a_migration_that_fails_leaves_the_old_one(stage: Stage) -> None:
 
 def test_what_is_committed_survives_a_power_cut(stage: Stage) -> None:
     """An approval that was used and is unused again could be used twice."""
-    with stage.book.store.writing() as db:
+    with stage.ledger.store.writing() as db:
         assert db.execute("PRAGMA synchronous").fetchone()[0] == 2
         assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"

@@ -9,8 +9,8 @@ import pytest
 from approval_job import EVIL, Job, found, job_with_scripts
 
 from redoma import Status
-from redoma.models import Request
-from redoma.pipeline.executed_files import Bound, bind, seen_by
+from redoma.models import ExecutedFiles, Request
+from redoma.pipeline.executed_files import find, visible_to
 
 # Each: the command, and the file that it runs. "bash text": as a script.
 ATTACKS: list[tuple[tuple[str, ...], str]] = [
@@ -204,7 +204,7 @@ def test_what_runs_a_file_is_bound_to_it_or_can_not_be_pinned(job: Job, command:
     fields = {"code": command[1], "argv": (), "language": "bash"} if command[0] == "bash text" else {}
     before = found(job.place, *command, **fields)
     job.write(file, "another\n")
-    assert before.unbound or before.scripts != found(job.place, *command, **fields).scripts
+    assert before.unbound or before.files != found(job.place, *command, **fields).files
 
 
 RUNNING = [
@@ -229,7 +229,7 @@ async def test_a_changed_file_does_not_run_under_a_pin(
 ) -> None:
     job.write("hook.sh", "#!/bin/sh\necho good\n")
     with monkeypatch.context() as blind:
-        blind.setattr("redoma.pipeline.executed_files.bind", lambda *_, **__: Bound({}))
+        blind.setattr("redoma.pipeline.executed_files.find", lambda *_, **__: ExecutedFiles())
         assert "good\n" in (await job.pin(*command, requester="eve")).stdout
         job.write("hook.sh", EVIL)
         assert "evil\n" in (await job.run(*command, label="job", requester="eve")).stdout
@@ -274,6 +274,6 @@ def test_input_that_will_be_given_while_it_runs_can_not_be_pinned_where_it_is_co
         (("./copied-shell",), True),
     ):
         request = Request(argv=words, language="command", backend="native", cwd=str(job.place))
-        view = seen_by(request)
-        assert bind(request, view).unbound == ()
-        assert bool(bind(request, view, live_input=True).unbound) is takes_code
+        view = visible_to(request)
+        assert find(request, view).unbound == ()
+        assert bool(find(request, view, live_input=True).unbound) is takes_code

@@ -102,6 +102,6 @@ def test_only_the_web_is_posted_to(url: str) -> None:
 
 async def test_the_configured_one_is_told(stage: Stage, listener: Listener) -> None:
     settings: dict[str, Any] = {"timeout": 60, "expires": 60, "separate": False, "webhook": listener.url}
-    gate = Gate.configured(Store(stage.path), stage.book.audit, user="bob", approver="queue", **settings)
+    gate = Gate.configured(Store(stage.path), stage.ledger.audit, user="bob", approver="queue", **settings)
     verdict = await gate.ask(case_of(), wait=False)
     assert [told["id"] for told in listener.posted] == [verdict.id]

@@ -85,7 +85,7 @@ def test_closing_in_one_thread_while_another_starts_it(tmp_path: Path, monkeypat
         monkeypatch.setattr(executor.core, "follow", held)
         starting = threads.submit(process.start)
         assert task_made.wait(20)
-        closing = executor.start(process._core.close())  # it has its turn as soon as `start` waits
+        closing = executor.start(process.core.close())  # it has its turn as soon as `start` waits
         go_on.set()
         closing.result(20)
         with pytest.raises(InvalidRequest, match="can't be started: it was closed"):
@@ -98,14 +98,14 @@ def test_what_is_made_while_the_executor_is_released_is_not_left_open(
     with Executor(configured(tmp_path, "name: shell, kind: exec.native")) as executor, ThreadPoolExecutor(1) as threads:
         shell = redoma.exec.get("app:shell", executor)
         asked, go_on = threading.Event(), threading.Event()
-        ask = executor.core.ask
+        ask = executor.core.prepare
 
         def held(*arguments: Any) -> Any:
             asked.set()
             assert go_on.wait(20)
             return ask(*arguments)
 
-        monkeypatch.setattr(executor.core, "ask", held)
+        monkeypatch.setattr(executor.core, "prepare", held)
         making = threads.submit(shell.exec, "true")
         assert asked.wait(20)
         shell.release()

@@ -11,8 +11,22 @@ import msgspec
 
 from redoma.audit import AuditLog
 from redoma.audit.inputs import Inputs
-from redoma.models import Approval, Decision, Evaluation, Finding, Limits, Request
-from redoma.pipeline.submission import Asked, intent, keep
+from redoma.models import (
+    Approval,
+    Decision,
+    Evaluation,
+    Finding,
+    Judged,
+    Limits,
+    PolicyView,
+    Request,
+    Result,
+    Status,
+    Submission,
+    Usage,
+)
+from redoma.pipeline.intents import intent_record, keep
+from redoma.pipeline.results import outcome_record
 from redoma.policy import Policy, evaluate, level_of, load, secrets_in
 from redoma.redaction import Redactor
 
@@ -27,29 +41,32 @@ class Stage:
     def policy(self, pack: str | None) -> Policy:
         return self._policy if self._policy and pack in (None, self._policy.name) else load(pack or "standard")
 
-    def judge(self, asked: Asked) -> Evaluation:
-        shown = asked.judged or asked.request
-        said = evaluate(self.policy(asked.policy), shown, live_input=asked.live_input, entry=asked.entry)
+    def judge(self, asked: Submission) -> Evaluation:
+        said = evaluate(self.policy(asked.policy), asked.judged, live_input=asked.live_input, entry=asked.entry)
         return msgspec.structs.replace(said, findings=asked.objections + said.findings)
 
-    def ask(self, asked: Asked, status: str = "ok", approval: Approval | None = None) -> str:
+    def ask(self, asked: Submission, status: str = "ok", approval: Approval | None = None) -> str:
         request, policy = asked.request, self.policy(asked.policy)
         evaluation = self.judge(asked)
         hidden = Redactor([*request.secrets.values(), *secrets_in(policy, request)])
-        level = level_of(asked.judged or request, evaluation)
+        level = level_of(asked.judged, evaluation)
+        judged = Judged(submission=asked, evaluation=evaluation, level=level.level, level_why=level.why)
         kept = keep(asked, policy, hidden, self.inputs)
-        self.log.append("intent", request.id, intent(asked, evaluation, level, hidden, approval, kept))
-        self.log.append("outcome", request.id, {"status": status, "duration": 0.1, "backend": "jail"})
+        self.log.append("intent", request.id, intent_record(judged, approval, kept, hidden))
+        result = Result(
+            id=request.id, status=Status(status), backend="jail", usage=Usage(wall=0.1), evaluation=evaluation
+        )
+        self.log.append("outcome", request.id, outcome_record(result, hidden))
         return request.id
 
-    def approve(self, asked: Asked, by: str, reason: str = "it is right") -> str:
-        """As `Book` records it, and then it runs."""
+    def approve(self, asked: Submission, by: str, reason: str = "it is right") -> str:
+        """As `Ledger` records it, and then it runs."""
         approval = _answer("approved", by, reason)
         said = {"approval": approval.id, "approver": by, "reason": reason, "pinned": False}
         self.log.append("approval.given", asked.request.id, said)
         return self.ask(asked, approval=approval)
 
-    def deny(self, asked: Asked, by: str) -> str:
+    def deny(self, asked: Submission, by: str) -> str:
         answer = _answer("denied", by, "no")
         said = {"approval": answer.id, "approver": by, "reason": "no", "pinned": False}
         self.log.append("approval.denied", asked.request.id, said)
@@ -67,7 +84,7 @@ def _answer(decision: str, by: str, reason: str) -> Approval:
     )
 
 
-def variety(seed: int, count: int) -> Iterator[Asked]:
+def variety(seed: int, count: int) -> Iterator[Submission]:
     """Requests that differ in everything an evaluation looks at, many of them more than once."""
     dice = random.Random(seed)
     objection = Finding(rule="entry.whitelist", decision=Decision.FORBID, reason="it is not listed")
@@ -97,11 +114,11 @@ def variety(seed: int, count: int) -> Iterator[Asked]:
             name = dice.choice(["TOKEN", "LD_PRELOAD", "EDITOR"])
             request = Request(code=text, language="bash", secrets={name: "vim-or-something"}, limits=limits)
         entry = dice.choice(["", "", "app:shell"]) if kind == 0 else ""
-        yield Asked(
+        yield Submission(
             request,
             dice.choice([None, None, "strict", "none"]),
             (objection,) if entry and number % 4 == 0 else (),
-            judged=msgspec.structs.replace(request, env={}) if entry and number % 2 else None,
+            view=PolicyView(env=()) if entry and number % 2 else None,
             entry=entry,
             live_input=kind == 0 and number % 5 == 0,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from redoma.audit.inputs import LARGEST, Inputs, NotKept
+from redoma.audit.inputs import MAX_INPUT, Inputs, NotKept
 
 
 def names(directory: Path) -> set[str]:
@@ -69,7 +69,7 @@ def test_a_directory_that_others_may_write_to_gets_nothing(tmp_path: Path) -> No
 
 def test_what_is_too_large_is_not_kept_and_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotKept, match="at most"):
-        Inputs(tmp_path).keep(bytes(LARGEST + 1))
+        Inputs(tmp_path).keep(bytes(MAX_INPUT + 1))
     assert names(tmp_path) == set()
 
 

@@ -20,8 +20,7 @@ from redoma.audit.inputs import Inputs
 from redoma.config import AuditConfig, check, proposed
 from redoma.history.learn import History, Learned, learn, yaml
 from redoma.history.recorded import recorded
-from redoma.models import Approval, Decision, Limits, Request
-from redoma.pipeline.submission import Asked
+from redoma.models import Approval, Decision, Limits, Request, Submission
 from redoma.policy import Permit, Policy, evaluate, load, verify_permit
 
 Called = Callable[..., tuple[int, str, str]]
@@ -43,8 +42,8 @@ def learned_from(stage: Stage, **options: int) -> Learned:
     return learn(history(stage.log, stage.inputs), with_permits, **options)
 
 
-def bash(code: str, **fields: object) -> Asked:
-    return Asked(Request(code=code, language="bash", requester="agent", **fields))  # type: ignore[arg-type]
+def bash(code: str, **fields: object) -> Submission:
+    return Submission(Request(code=code, language="bash", requester="agent", **fields))  # type: ignore[arg-type]
 
 
 def promise(learned: Learned, tmp_path: Path) -> Callable[[str | None], Policy]:
@@ -62,8 +61,8 @@ def test_over_the_history_it_came_from_what_was_approved_passes_and_all_else_is_
     tmp_path: Path, seed: int
 ) -> None:
     stage, dice = Stage(tmp_path), random.Random(seed)
-    approved: dict[str, Asked] = {}
-    everything: list[Asked] = []
+    approved: dict[str, Submission] = {}
+    everything: list[Submission] = []
     for asked in variety(seed, 120):
         everything.append(asked)
         chance, asks = dice.random(), stage.judge(asked).decision is Decision.PROMPT
@@ -81,13 +80,20 @@ def test_over_the_history_it_came_from_what_was_approved_passes_and_all_else_is_
     assert not promised & left_out
     assert promised
     same = {
-        (run.judged.text, run.judged.language, run.pack, run.entry, run.judged.limits, tuple(run.judged.env.items()))
+        (
+            run.judged.text,
+            run.judged.language,
+            run.submission.policy,
+            run.submission.entry,
+            run.judged.limits,
+            tuple(run.judged.env.items()),
+        )
         for run in recorded(stage.log.records(), stage.inputs)
         if run.id in promised
     }
     passing = 0
     for asked in everything:
-        shown = asked.judged or asked.request
+        shown = asked.judged
         before = evaluate(with_permits(asked.policy, ()), shown, live_input=asked.live_input, entry=asked.entry)
         after = evaluate(policy(asked.policy), shown, live_input=asked.live_input, entry=asked.entry)
         if asked.request.id in promised:
@@ -109,7 +115,7 @@ def test_what_was_denied_expired_forbidden_had_secrets_or_is_not_on_record_leads
         stage.approve(bash("curl s.io", secrets={"TOKEN": "very-secret"}), "ann"): "it had secrets",
         stage.approve(bash(f"curl {token[:40]}.io"), "ann"): "doesn't have all of it",
         stage.approve(
-            Asked(Request(argv=("psql", "x"), language="command"), live_input=True), "ann"
+            Submission(Request(argv=("psql", "x"), language="command"), live_input=True), "ann"
         ): "it could be given input while it ran",
     }
     stage.deny(bash("curl both.io"), "bob")
@@ -172,7 +178,7 @@ def test_a_text_that_was_also_asked_for_otherwise_is_permitted_by_its_digest(tmp
 def test_the_same_under_another_pack_is_not_proposed_unless_approved_there_too(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     run = stage.approve(bash("curl a.io"), "ann")
-    stage.ask(Asked(Request(code="curl a.io", language="bash"), "strict"), "expired")
+    stage.ask(Submission(Request(code="curl a.io", language="bash"), "strict"), "expired")
     assert learned_from(stage).left_out == {
         "the same was asked for under another policy, or with input while it ran, and not approved so": (run,)
     }
@@ -229,20 +235,20 @@ def test_what_runs_files_of_the_host_is_not_proposed_since_they_may_hold_anythin
         stage.approve(bash("curl c.io; . ./not_yet_there", **native), "ann"),
         stage.approve(bash('curl d.io; "$TOOL"', **native), "ann"),
         stage.approve(bash("curl e.io; make", **project), "ann"),
-        stage.approve(Asked(Request(code="import x\neval('1')", requester="agent", **project)), "ann"),  # type: ignore[arg-type]
+        stage.approve(Submission(Request(code="import x\neval('1')", requester="agent", **project)), "ann"),  # type: ignore[arg-type]
         stage.approve(bash("curl f.io", env={"PATH": f"{place}:/usr/bin"}, **native), "ann"),
-        stage.approve(bash("curl g.io; ./x.sh", backend="docker")._replace(entry="app:box"), "ann"),
+        stage.approve(msgspec.structs.replace(bash("curl g.io; ./x.sh", backend="docker"), entry="app:box"), "ann"),
         stage.approve(bash("curl l.io; cat x.sh | bash", **native), "ann"),
         stage.approve(bash("curl m.io; BASH_ENV=x.sh bash -c true", **native), "ann"),
         stage.approve(bash("curl n.io; psql -f x.sql", **native), "ann"),
         stage.approve(bash("pip install .", **native), "ann"),
-        stage.approve(bash("curl o.io; git push", backend="docker")._replace(entry="app:box"), "ann"),
+        stage.approve(msgspec.structs.replace(bash("curl o.io; git push", backend="docker"), entry="app:box"), "ann"),
     ]
     free = [
         stage.approve(bash("curl h.io; ./x.sh"), "ann"),  # in an empty directory of a cell there is no such file
         stage.approve(bash("curl i.io", **native), "ann"),
         stage.approve(bash("curl j.io", **project), "ann"),
-        stage.approve(bash("curl k.io", backend="docker")._replace(entry="app:box"), "ann"),
+        stage.approve(msgspec.structs.replace(bash("curl k.io", backend="docker"), entry="app:box"), "ann"),
     ]
     learned = learned_from(stage)
     assert [each.id for proposal in learned.proposals for each in proposal.approved] == free
@@ -253,13 +259,15 @@ def test_what_runs_files_of_the_host_is_not_proposed_since_they_may_hold_anythin
 
 def test_input_that_nobody_has_read_is_not_learned_nor_given_to_what_was_approved_without(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    listed = Asked(Request(argv=("curl", "a.io"), language="command"), entry="app:shell")
+    listed = Submission(Request(argv=("curl", "a.io"), language="command"), entry="app:shell")
     told = stage.approve(
-        listed._replace(request=Request(argv=("curl", "b.io"), language="command"), unread_input=True), "ann"
+        msgspec.structs.replace(listed, request=Request(argv=("curl", "b.io"), language="command"), unread_input=True),
+        "ann",
     )
     both = stage.approve(listed, "ann")
     stage.ask(
-        listed._replace(request=msgspec.structs.replace(listed.request, id="other"), unread_input=True), "expired"
+        msgspec.structs.replace(listed, request=msgspec.structs.replace(listed.request, id="other"), unread_input=True),
+        "expired",
     )
     assert learned_from(stage).left_out == {
         "it could be given input while it ran, which no permit is about": (told,),
@@ -271,9 +279,10 @@ def test_one_yes_that_was_pinned_is_one_yes_however_often_it_ran(tmp_path: Path)
     stage = Stage(tmp_path)
     first = stage.approve(bash("curl a.io"), "ann")
     intent = next(record for record in stage.log.records(kinds=("intent",)) if record.id == first)
+    outcome = next(record for record in stage.log.records(kinds=("outcome",)) if record.id == first)
     for number in range(2):
         stage.log.append("intent", f"again{number}", intent.data)
-        stage.log.append("outcome", f"again{number}", {"status": "ok"})
+        stage.log.append("outcome", f"again{number}", outcome.data)
     (proposal,) = learned_from(stage).proposals
     assert len(proposal.approved) == 3
     assert len(proposal.answers) == 1

@@ -21,8 +21,7 @@ from history_stage import Stage, variety
 from redoma.config import proposed
 from redoma.history.policies import Comparison, Judge, compare
 from redoma.history.recorded import recorded
-from redoma.models import Decision, Limits, Request
-from redoma.pipeline.submission import Asked
+from redoma.models import Decision, Limits, PolicyView, Request, Submission
 from redoma.policy import Permit, Policy, Rule, evaluate, fingerprint, load
 
 Called = Callable[..., tuple[int, str, str]]
@@ -61,7 +60,7 @@ def test_the_counts_of_2000_varied_requests_are_those_of_evaluating_each_one(tmp
         if {"LD_PRELOAD", "EDITOR"} & asked.request.secrets.keys():
             left_out += 1  # what such a variable does depends on its value, and that is kept nowhere
             continue
-        shown = asked.judged or asked.request
+        shown = asked.judged
         said = evaluate(new(asked.policy), shown, live_input=asked.live_input, entry=asked.entry)
         after = max([said.decision, *(each.decision for each in asked.objections)])
         expected[str(stage.judge(asked).decision), str(after)] += 1
@@ -85,25 +84,28 @@ _BASH = Request(code="sleep 3", language="bash")
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (Asked(_BASH), Asked(msgspec.structs.replace(_BASH, limits=Limits(time=90)))),
-        (Asked(Request(code="sleep 4", language="bash")), Asked(Request(code="sleep 4", language="bash"), "none")),
-        (Asked(_BASH), Asked(msgspec.structs.replace(_BASH, env={"A": "1"}))),
-        (Asked(_BASH), Asked(msgspec.structs.replace(_BASH, cwd="/srv"))),
-        (Asked(REQUEST), Asked(REQUEST, live_input=True)),
-        (Asked(REQUEST), Asked(msgspec.structs.replace(REQUEST, stdin=b"DROP TABLE x;"))),
+        (Submission(_BASH), Submission(msgspec.structs.replace(_BASH, limits=Limits(time=90)))),
         (
-            Asked(Request(argv=("rm", "-rf", "build2"), language="command"), entry="app:shell"),
-            Asked(Request(argv=("rm", "-rf", "build2"), language="command")),
+            Submission(Request(code="sleep 4", language="bash")),
+            Submission(Request(code="sleep 4", language="bash"), "none"),
+        ),
+        (Submission(_BASH), Submission(msgspec.structs.replace(_BASH, env={"A": "1"}))),
+        (Submission(_BASH), Submission(msgspec.structs.replace(_BASH, cwd="/srv"))),
+        (Submission(REQUEST), Submission(REQUEST, live_input=True)),
+        (Submission(REQUEST), Submission(msgspec.structs.replace(REQUEST, stdin=b"DROP TABLE x;"))),
+        (
+            Submission(Request(argv=("rm", "-rf", "build2"), language="command"), entry="app:shell"),
+            Submission(Request(argv=("rm", "-rf", "build2"), language="command")),
         ),
         (
-            Asked(Request(code="abs(3)", files={"a": b"2"})),
-            Asked(Request(code="abs(3)", files={"a": b"3"})),
+            Submission(Request(code="abs(3)", files={"a": b"2"})),
+            Submission(Request(code="abs(3)", files={"a": b"3"})),
         ),
     ],
     ids=["time", "pack", "env", "cwd", "live input", "stdin", "entry", "files"],
 )
 def test_requests_that_differ_in_one_thing_are_not_taken_for_one_another(
-    tmp_path: Path, one: Asked, other: Asked
+    tmp_path: Path, one: Submission, other: Submission
 ) -> None:
     """Each of these pairs is judged differently, so to mix them up would show."""
     stage, judge = Stage(tmp_path), Judge(new)
@@ -117,9 +119,9 @@ def test_requests_that_differ_in_one_thing_are_not_taken_for_one_another(
 def test_what_the_record_does_not_have_is_counted_apart_and_named(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     token = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" * 2
-    stage.ask(Asked(Request(code=f"echo {token[:40]}", language="bash")))
-    stage.ask(Asked(Request(argv=("bash",), language="command", stdin=f"TOKEN={token[:40]}".encode())))
-    stage.ask(Asked(Request(code="rm -r x", language="bash")))
+    stage.ask(Submission(Request(code=f"echo {token[:40]}", language="bash")))
+    stage.ask(Submission(Request(argv=("bash",), language="command", stdin=f"TOKEN={token[:40]}".encode())))
+    stage.ask(Submission(Request(code="rm -r x", language="bash")))
     stage.log.append("intent", "foreign", {"language": "cobol"})
     result = result_of(stage)
     assert result.requests == result.forbidden == 1
@@ -132,24 +134,25 @@ def test_what_policy_never_looked_at_is_not_missed(tmp_path: Path) -> None:
     token = "ghp_" + "a1B2c3D4e5F6g7H8i9J0"[:18] * 2
     theirs = Request(argv=("rm", "-rf", "build2"), language="command", env={"GITHUB": token, "A": "1"})
     judged = msgspec.structs.replace(theirs, env={})
-    stage.ask(Asked(theirs, judged=judged, entry="app:shell"))
+    stage.ask(Submission(theirs, view=PolicyView.of(theirs, judged), entry="app:shell"))
     rule = Request(code="import json\nabs(3)", stdin=b"{}")
     about = msgspec.structs.replace(rule, code="abs(3)", stdin=b"")
-    stage.ask(Asked(rule, judged=about, keeps=False))
+    stage.ask(Submission(rule, view=PolicyView.of(rule, about), keep_inputs=False))
     result = result_of(stage)
     assert result.unjudged == {}
     assert [evaluate(new(None), judged, entry="app:shell").decision, evaluate(new(None), about).decision] == [
         judge.decision for judge in map(Judge(new).judge, recorded(stage.log.records(), stage.inputs))
     ]
     seen = msgspec.structs.replace(theirs, env={"GITHUB": token})
-    stage.ask(Asked(msgspec.structs.replace(theirs, id="looked-at"), judged=seen, entry="app:shell"))
+    view = PolicyView.of(theirs, seen)
+    stage.ask(Submission(msgspec.structs.replace(theirs, id="looked-at"), view=view, entry="app:shell"))
     assert result_of(stage).unjudged == {"variable GITHUB": 1}
 
 
 def test_a_request_of_which_a_part_is_missing_is_not_guessed_to_be_permitted(tmp_path: Path) -> None:
     """Its files are gone: nobody can say whether it is what the permit, by digest, is about."""
     stage = Stage(tmp_path)
-    stage.ask(Asked(Request(code="abs(3)", files={"a": b"2"})))
+    stage.ask(Submission(Request(code="abs(3)", files={"a": b"2"})))
     assert result_of(stage).requests == 1
     for kept in (tmp_path / "inputs").iterdir():
         kept.unlink()
@@ -161,7 +164,7 @@ def test_a_request_of_which_a_part_is_missing_is_not_guessed_to_be_permitted(tmp
 def test_examples_are_the_newest_each_once_with_the_rules_before_and_after(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     for number in (1, 2, 4, 5, 5, 5):
-        last = stage.ask(Asked(Request(code=f"curl {number}.io", language="bash", requester="ann")))
+        last = stage.ask(Submission(Request(code=f"curl {number}.io", language="bash", requester="ann")))
     (first, second) = result_of(stage, examples=2).examples["pass"]
     assert (first.text, second.text) == ("curl 4.io", "curl 5.io")
     assert (second.id, second.requester) == (last, "ann")
@@ -171,8 +174,8 @@ def test_examples_are_the_newest_each_once_with_the_rules_before_and_after(tmp_p
 
 def test_what_the_policy_in_force_says_differently_already_is_told(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    stage.ask(Asked(Request(code="sleep 1", language="bash")))
-    stage.ask(Asked(Request(code="ls", language="bash")))
+    stage.ask(Submission(Request(code="sleep 1", language="bash")))
+    stage.ask(Submission(Request(code="ls", language="bash")))
     now = Judge(lambda pack: load("standard", RULES))
     result = compare(stage.log.records(kinds=("intent",)), Judge(new), now, inputs=stage.inputs)
     assert result.differs_now == 1
@@ -186,7 +189,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setenv("REDOMA_STATE_DIR", str(tmp_path / "state"))
     stage = Stage(tmp_path / "state")
     for code in ("curl a.io", "rm x", "ls"):
-        stage.ask(Asked(Request(code=code, language="bash", requester="ann")))
+        stage.ask(Submission(Request(code=code, language="bash", requester="ann")))
     return stage
 
 

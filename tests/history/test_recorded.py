@@ -17,8 +17,7 @@ from redoma.history.recorded import Recorded, recorded
 from redoma.history.search import runs
 from redoma.history.stats import overview
 from redoma.lib.errors import AuditError
-from redoma.models import Approval, Decision, Limits, Request
-from redoma.pipeline.submission import Asked
+from redoma.models import Approval, Decision, Limits, PolicyView, Request, Submission
 from redoma.policy import Policy, evaluate
 
 
@@ -59,8 +58,8 @@ def inputs_of(config: Config) -> Inputs:
 async def test_a_request_is_rebuilt_exactly(kept: Config, code: Any, options: dict[str, Any]) -> None:
     request, again = await one(kept, code, **options)
     assert again.request == request
-    assert again.missing == ()
-    assert again.pack == options.get("policy")
+    assert again.missing == {}
+    assert again.submission.policy == options.get("policy")
     assert again.status == "ok"
 
 
@@ -68,7 +67,7 @@ async def test_a_project_and_where_it_is_expected_to_write_are_rebuilt(kept: Con
     (tmp_path / "project").mkdir()
     _, again = await one(kept, ["make"], workspace="read-only", project=tmp_path / "project", writes=["build/*"])
     assert (again.request.workspace, again.request.project) == ("read-only", str(tmp_path / "project"))
-    assert again.writes == ("build/*",)
+    assert again.submission.writes == ("build/*",)
 
 
 SECRET = "s3cr3t-Value-0123"
@@ -83,7 +82,7 @@ async def test_what_holds_a_secret_is_kept_nowhere_and_said_to_be_missing(kept: 
         env={"A": SECRET, "B": "b"},
         secrets={"TOKEN": SECRET},
     )
-    about = {line.partition(":")[0] for line in again.missing}
+    about = set(again.missing)
     assert about == {"code", "stdin", "file not", "file wide", "variable A", "secrets"}
     assert again.request.files == {"plain": b"data", "not": b"", "wide": b""}
     assert again.request.env == {"B": "b"}
@@ -94,13 +93,13 @@ async def test_what_holds_a_secret_is_kept_nowhere_and_said_to_be_missing(kept: 
 
 async def test_the_policy_that_judged_it_is_rebuilt_to_the_digest(kept: Config) -> None:
     _, again = await one(kept, "import os; os.system('rm -rf /')", policy="strict")
-    encoded = inputs_of(kept).get(again.digest)
+    encoded = inputs_of(kept).get(again.intent.policy_digest)
     assert encoded is not None
     policy = Policy.decode(encoded)
-    assert policy.digest == again.digest
+    assert policy.digest == again.intent.policy_digest
     evaluation = evaluate(policy, again.judged)
-    assert evaluation.decision is again.decision is Decision.FORBID
-    assert tuple(finding.rule for finding in evaluation.findings) == again.rules
+    assert evaluation.decision is again.intent.decision is Decision.FORBID
+    assert tuple(finding.rule for finding in evaluation.findings) == again.intent.rules
 
 
 async def test_of_a_configured_executor_what_was_judged_and_what_objected_are_rebuilt(kept: Config) -> None:
@@ -110,15 +109,14 @@ async def test_of_a_configured_executor_what_was_judged_and_what_objected_are_re
     async with AsyncExecutor(config, backends=[backend]) as executor:
         await executor.command(["echo", "hi"], entry="app:shell", env={"LANG": "C"})
         await executor.command(["rm", "x"], entry="app:shell")
-        asked = executor.ask(["echo", "hi"], "app:shell", {"env": {"LANG": "C"}})
+        asked = executor.prepare(["echo", "hi"], "app:shell", {"env": {"LANG": "C"}})
     allowed, refused = recorded(AuditLog(config.audit.directory).records(), inputs_of(config))
     assert allowed.request == backend.requests[0]
     assert allowed.request.env == {"OURS": "1", "LANG": "C"}
-    assert asked.judged is not None
     assert allowed.judged == msgspec.structs.replace(asked.judged, id=allowed.id)
-    assert (allowed.entry, allowed.objections) == ("app:shell", ())
-    assert [finding.rule for finding in refused.objections] == ["entry.whitelist"]
-    assert (refused.status, refused.decision) == ("forbidden", Decision.FORBID)
+    assert (allowed.submission.entry, allowed.submission.objections) == ("app:shell", ())
+    assert [finding.rule for finding in refused.submission.objections] == ["entry.whitelist"]
+    assert (refused.status, refused.intent.decision) == ("forbidden", Decision.FORBID)
 
 
 async def test_what_policy_did_not_look_at_and_what_was_not_to_be_kept_are_known(kept: Config) -> None:
@@ -126,17 +124,17 @@ async def test_what_policy_did_not_look_at_and_what_was_not_to_be_kept_are_known
     request = Request(code="import json\nuptime > 3", stdin=b"{}")
     judged = msgspec.structs.replace(request, code="uptime > 3", stdin=b"")
     async with AsyncExecutor(kept, backends=[FakeBackend()]) as executor:
-        await executor.submit(Asked(request, judged=judged, keeps=False))
+        await executor.submit(Submission(request, view=PolicyView.of(request, judged), keep_inputs=False))
     (again,) = recorded(AuditLog(kept.audit.directory).records(), inputs_of(kept))
     assert again.judged == judged
     assert again.request == msgspec.structs.replace(request, stdin=b"")
-    assert again.missing == ("stdin: it was not to be kept",)
+    assert again.missing == {"stdin": "it was not to be kept"}
 
 
 async def test_inputs_are_kept_only_where_the_configuration_lets_them(kept: Config) -> None:
     config = msgspec.structs.replace(kept, audit=msgspec.structs.replace(kept.audit, inputs=False))
     _, again = await one(config, "print(1)", stdin="personal", files={"a": "personal"})
-    assert again.missing == ("stdin: it was not to be kept", "file a: it was not to be kept")
+    assert again.missing == {"stdin": "it was not to be kept", "file a": "it was not to be kept"}
     assert config.state is not None
     kept_files = [file for file in (config.state / "inputs").iterdir() if b"personal" in file.read_bytes()]
     assert kept_files == []
@@ -148,7 +146,7 @@ async def test_who_approved_it_is_on_record(kept: Config) -> None:
             return ask.answer("approved", approver="ana", reason="fine", at=ask.created)
 
     _, again = await one(kept, "git push origin main", language="bash", approver=Yes())
-    assert (again.approver, again.approved, again.decision) == ("ana", True, Decision.PROMPT)
+    assert (again.approver, again.intent.decision) == ("ana", Decision.PROMPT)
 
 
 async def test_a_run_without_input_writes_no_file_after_the_first(kept: Config) -> None:
@@ -167,8 +165,8 @@ def inputs_directory(config: Config) -> Path:
 
 async def test_without_a_state_directory_it_is_said_that_nothing_was_kept(config: Config) -> None:
     _, again = await one(config, ["cat"], stdin=b"abc")
-    assert [line.partition(":")[0] for line in again.missing] == ["policy", "stdin"]
-    assert all("no state directory" in line for line in again.missing)
+    assert list(again.missing) == ["policy", "stdin"]
+    assert all("no state directory" in why for why in again.missing.values())
 
 
 async def test_an_input_that_cannot_be_kept_costs_the_run_nothing(kept: Config) -> None:
@@ -176,26 +174,7 @@ async def test_an_input_that_cannot_be_kept_costs_the_run_nothing(kept: Config) 
     inputs_directory(kept).write_text("in the way")
     _, again = await one(kept, ["cat"], stdin=b"abc")
     assert again.status == "ok"
-    assert any(line.startswith("stdin: it could not be kept") for line in again.missing)
-
-
-async def test_a_record_from_before_is_read_and_what_it_lacks_is_told(kept: Config) -> None:
-    await one(kept, ["grep", "it's"], stdin=b"abc")
-    intent, outcome = AuditLog(kept.audit.directory).records()
-    new = ("argv", "workspace", "inputs", "missing")
-    old = {name: value for name, value in intent.data.items() if name not in new}
-    (again,) = recorded([msgspec.structs.replace(intent, data=old), outcome], inputs_of(kept))
-    assert again.request.argv == ("grep", "it's")
-    assert [line.partition(":")[0] for line in again.missing] == ["workspace", "stdin"]
-
-
-async def test_a_record_from_before_with_a_secret_taken_out_is_not_taken_for_all_of_it(kept: Config) -> None:
-    await one(kept, ["echo", SECRET], secrets={"TOKEN": SECRET}, env={"A": SECRET, "B": "b"})
-    intent, outcome = AuditLog(kept.audit.directory).records()
-    old = {name: value for name, value in intent.data.items() if name not in ("argv", "workspace", "missing")}
-    (again,) = recorded([msgspec.structs.replace(intent, data=old), outcome], inputs_of(kept))
-    assert [line.partition(":")[0] for line in again.missing] == ["workspace", "argv", "variable A", "secrets"]
-    assert again.request.env == {"B": "b"}
+    assert again.missing["stdin"].startswith("it could not be kept")
 
 
 async def test_a_run_that_never_ended_comes_last(kept: Config) -> None:
@@ -208,7 +187,7 @@ async def test_a_run_that_never_ended_comes_last(kept: Config) -> None:
 
 WRONG: list[tuple[str, dict[str, Any]]] = [
     *[("intent", {name: [7]}) for name in ("code", "requester", "policy_digest", "pack", "entry", "env", "backend")],
-    *[("intent", {name: "x"}) for name in ("findings", "missing", "judged", "approval", "limits", "objections")],
+    *[("intent", {name: "x"}) for name in ("findings", "missing", "view", "approval", "limits", "objections")],
     ("intent", {"findings": [7], "limits": {"time": [1]}}),
     ("intent", {"files": {"a": 1}, "inputs": {"files": 7}}),
     ("intent", {"workspace": "nowhere", "project": 7}),

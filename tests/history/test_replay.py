@@ -17,8 +17,7 @@ from redoma.config import AuditConfig, PolicyConfig
 from redoma.history.recorded import Recorded, is_kept, pairs, recorded
 from redoma.history.replay import Replayed, Replayer
 from redoma.lib.errors import AuditError
-from redoma.models import Approval, Decision, Request
-from redoma.pipeline.submission import Asked
+from redoma.models import Approval, Decision, Request, Submission
 from redoma.policy import Rule
 
 SECRET = "s3cr3t-Value-0123"
@@ -318,7 +317,7 @@ async def test_two_runs_draw_different_numbers_unless_a_seed_is_asked_for(config
     async with AsyncExecutor(config) as executor:
         one, other = [(await executor.run(draw)) for _ in range(2)]
         assert one.seed is not None
-        again = [await executor.submit(Asked(Request(code=draw, seed=one.seed))) for _ in range(2)]
+        again = [await executor.submit(Submission(Request(code=draw, seed=one.seed))) for _ in range(2)]
     assert one.value[0] != other.value[0]
     assert [result.value[0] for result in again] == [one.value[0]] * 2
     drawn = [result.value[1:] for result in (one, other, *again)]

@@ -24,8 +24,7 @@ from redoma.history.export import cell, write
 from redoma.history.search import Run, runs
 from redoma.history.stats import overview
 from redoma.lib.sanitise import visible
-from redoma.models import Request
-from redoma.pipeline.submission import Asked
+from redoma.models import Request, Submission
 
 Called = Callable[..., tuple[int, str, str]]
 
@@ -36,8 +35,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(tmp_path / "state")
 
 
-def asked(code: str, requester: str = "ann", **fields: Any) -> Asked:
-    return Asked(Request(code=code, language="bash", requester=requester, **fields))
+def asked(code: str, requester: str = "ann", **fields: Any) -> Submission:
+    return Submission(Request(code=code, language="bash", requester=requester, **fields))
 
 
 @pytest.fixture

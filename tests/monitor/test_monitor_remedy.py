@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, Place, found, mending
 
-from redoma.approval import Book
+from redoma.approval import Ledger
 from redoma.audit import AuditLog
 from redoma.config import NativeEntry
 from redoma.lib.sqlite import NAME, Store
@@ -45,18 +45,18 @@ def texts(seen: Round) -> list[str]:
     return [deed.text for deed in seen.deeds]
 
 
-def book(place: Place) -> Book:
+def ledger(place: Place) -> Ledger:
     assert place.config.state is not None
     audit = AuditLog(place.config.audit.directory, retention_days=30)
-    return Book(Store(place.config.state / NAME), audit.append)
+    return Ledger(Store(place.config.state / NAME), audit.append)
 
 
 def approve(place: Place, *, pinned: bool) -> None:
-    (entry,) = book(place).entries("open")
+    (entry,) = ledger(place).entries("open")
     now = datetime.now(UTC)
     until = now + timedelta(days=1)
     said = entry.ask.answer("approved", approver="bob", reason="it only cleans", at=now, expires=until, pinned=pinned)
-    book(place).answer(said)
+    ledger(place).answer(said)
 
 
 async def test_a_listed_command_that_policy_allows_mends_and_is_told(listed: Place, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_without_an_approver_it_is_refused_and_told(tmp_path: Path) -> Non
 
 async def test_what_needs_a_yes_waits_without_holding_up_the_round_and_is_asked_once(asking: Place) -> None:
     seen = await mend(asking, RISKY)
-    (entry,) = book(asking).entries("open")
+    (entry,) = ledger(asking).entries("open")
     assert entry.ask.label == "monitor:disk"
     assert "the check disk is critical: full" in entry.ask.reason
     assert texts(seen) == [
@@ -135,7 +135,7 @@ async def test_what_needs_a_yes_waits_without_holding_up_the_round_and_is_asked_
     ]
     assert not (await mend(asking, RISKY, NOON + 1)).deeds
     assert texts(await mend(asking, RISKY, NOON + 300)) == texts(seen)
-    assert len(book(asking).entries("open")) == 1
+    assert len(ledger(asking).entries("open")) == 1
 
 
 async def test_an_approval_lets_it_run_once_and_a_pin_for_good(asking: Place, tmp_path: Path) -> None:

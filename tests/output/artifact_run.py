@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from redoma.models import KiB, Limits, Stream
-from redoma.models.result_parts import Artifact
+from redoma.models import Artifact, KiB, Limits, Stream
 from redoma.output.artifacts import Store
 from redoma.output.capture import Capture, Captured
 from redoma.redaction import Redactor

@@ -15,7 +15,7 @@ import pytest
 from artifact_run import LINES, Run, left, whole
 
 from redoma.lib.errors import RedomaError
-from redoma.models.result_parts import Artifact
+from redoma.models import Artifact
 from redoma.output import artifact_files as files
 from redoma.output.artifacts import Kept, Store
 

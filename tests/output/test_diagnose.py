@@ -14,8 +14,7 @@ from failing_tools import FAILING, ORDINARY, PRINTED, UNKNOWN, Failing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redoma.models import Status
-from redoma.models.result_parts import Diagnosis
+from redoma.models import Diagnosis, Status
 from redoma.output.diagnoses import MAX_DIAGNOSES, diagnose
 from redoma.output.failure_lines import LINES, automata
 

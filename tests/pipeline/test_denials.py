@@ -32,6 +32,7 @@ from redoma.audit import AuditLog
 from redoma.backends.base import exceeded
 from redoma.config import DockerEntry, check, load
 from redoma.frontends.cli.run import run as run_command
+from redoma.models import Judged, Submission
 from redoma.pipeline import denial
 from redoma.pipeline.intake import Options, with_path
 from redoma.policy import Policy, evaluate
@@ -49,7 +50,8 @@ def denied(config: Config, request: Request) -> Denial:
     policy = config.load_policy()
     evaluation = evaluate(policy, request)
     forbidden = evaluation.decision is Decision.FORBID
-    return denial.of_policy(evaluation, request, policy, BARE, Status.FORBIDDEN if forbidden else Status.DENIED)
+    judged = Judged(submission=Submission(request), evaluation=evaluation)
+    return denial.of_policy(judged, policy, BARE, Status.FORBIDDEN if forbidden else Status.DENIED)
 
 
 def permitting(lines: str, where: Path) -> Config:
@@ -153,13 +155,13 @@ def test_a_permit_is_for_one_executor(config: Config, tmp_path: Path, entry: str
     def judged(config: Config, on: str | None) -> tuple[Decision, str]:
         options: Options = {"stdin": b"" if plain else b"x", "backend": "docker" if on else "native"}
         with Executor(msgspec.structs.replace(config, entries=entries)) as executor:
-            asked = executor.core.ask(["curl", "https://example.com"], on, options)
-            found, shown = executor.core.judge(asked), asked.judged or asked.request
+            asked = executor.core.prepare(["curl", "https://example.com"], on, options)
+            found = executor.core.judge(asked)
             rules = executor.core._policy(None)
-        if found.decision is Decision.ALLOW:
-            return found.decision, ""
-        no = denial.of_policy(found, shown, rules, BARE, Status.DENIED, entry=asked.entry)
-        return found.decision, no.narrowest
+        decision = found.evaluation.decision
+        if decision is Decision.ALLOW:
+            return decision, ""
+        return decision, denial.of_policy(found, rules, BARE, Status.DENIED).narrowest
 
     decision, lines = judged(config, entry)
     by_text = plain and entry is not None  # on the host it works in a directory, which is part of what is permitted
@@ -232,10 +234,10 @@ def test_a_permit_that_makes_no_sense_is_an_error(permit: str, tmp_path: Path) -
 def test_each_answer_of_a_person_says_whether_asking_again_can_help(config: Config) -> None:
     request = Request(code="sudo ls", language="bash")
     policy = config.load_policy()
-    evaluation = evaluate(policy, request)
+    judged = Judged(submission=Submission(request), evaluation=evaluate(policy, request))
 
     def told(status: Status, said: str = "") -> tuple[bool, str]:
-        no = denial.of_policy(evaluation, request, policy, BARE, status, said)
+        no = denial.of_policy(judged, policy, BARE, status, said)
         return no.retry, no.retry_why
 
     assert told(Status.EXPIRED) == (True, "nobody answered in time; somebody may if it is asked again")

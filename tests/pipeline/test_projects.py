@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from redoma import AsyncExecutor, Config, Executor, InvalidRequest, RedomaError, Rule, Status
-from redoma.approval import Ask, Book, Callback, Case
+from redoma.approval import Ask, Callback, Ledger
 from redoma.approval.ask import decode
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, PolicyConfig
 from redoma.lib.errors import ApprovalError, Conflict, WorkspaceError
 from redoma.lib.sqlite import NAME, Store
-from redoma.models import Approval, Decision, Effect, Request
+from redoma.models import Approval, Decision, Effect, Judged, Request, Submission
 from redoma.pipeline.projects import to_ask
 
 ASKS = ["sh", "-c", "sudo true; echo changed > a.txt"]
@@ -175,9 +175,9 @@ def test_an_approval_of_an_effect_is_none_of_its_protected_paths(settings: Confi
         result = executor.command(command, workspace="overlay", project=project)
         with pytest.raises(ApprovalError):
             executor.apply(result.id, wait=False)
-        book = Book(Store((settings.state or Path()) / NAME), lambda kind, run, data: None)
-        (entry,) = book.entries("open")
-        book.answer(answer(entry.ask, "approved"))
+        ledger = Ledger(Store((settings.state or Path()) / NAME), lambda kind, run, data: None)
+        (entry,) = ledger.entries("open")
+        ledger.answer(answer(entry.ask, "approved"))
         with pytest.raises(ApprovalError):
             executor.apply(result.id, named=[".git/hooks/*"], wait=False)
         assert executor.apply(result.id, wait=False).state == "partly"
@@ -217,9 +217,9 @@ def test_what_waits_is_resumed_once_by_another_process_s_executor(settings: Conf
         still = executor.resume(waiting.approval_id, secrets={"TOKEN": "s3cr3t-value"})
         assert still.status is Status.PENDING
     state = settings.state or Path()
-    book = Book(Store(state / NAME), lambda kind, run, data: None)
-    entry = book.load(waiting.approval_id)
-    book.answer(entry.ask.answer("approved", approver="ana", reason="looked at it", at=book.now()))
+    ledger = Ledger(Store(state / NAME), lambda kind, run, data: None)
+    entry = ledger.load(waiting.approval_id)
+    ledger.answer(entry.ask.answer("approved", approver="ana", reason="looked at it", at=ledger.now()))
     with Executor(queued) as executor:
         with pytest.raises(ApprovalError, match="TOKEN"):
             executor.resume(waiting.approval_id)
@@ -294,11 +294,11 @@ def test_a_pinned_label_whose_script_has_changed_is_an_alarm(settings: Config) -
     queued = msgspec.structs.replace(settings, approval=ApprovalConfig(approver="queue"))
     with Executor(queued) as executor:
         waiting = executor.run("sudo true", "bash", wait=False, label="nightly")
-        book = Book(Store((settings.state or Path()) / NAME), lambda kind, run, data: None)
-        ask = book.load(waiting.approval_id).ask
-        later = book.now().replace(year=book.now().year + 1)
-        book.answer(
-            ask.answer("approved", approver="ana", reason="each night", at=book.now(), expires=later, pinned=True)
+        ledger = Ledger(Store((settings.state or Path()) / NAME), lambda kind, run, data: None)
+        ask = ledger.load(waiting.approval_id).ask
+        later = ledger.now().replace(year=ledger.now().year + 1)
+        ledger.answer(
+            ask.answer("approved", approver="ana", reason="each night", at=ledger.now(), expires=later, pinned=True)
         )
         for _ in range(2):
             assert executor.run("sudo true", "bash", label="nightly").status.ending == "ran"
@@ -352,11 +352,14 @@ def test_input_that_nobody_has_read_is_asked_about_when_its_effect_is_applied_to
     with Executor(settings) as executor:
         request = Request(argv=("psql",), language="command", workspace="overlay", project=str(project))
         for live in (False, True):
-            case = Case(request, executor.core.check(request, live_input=live), live_input=live, entry="app:db")
+            case = Judged(
+                submission=Submission(request, unread_input=live, entry="app:db"),
+                evaluation=executor.core.check(request, live_input=live),
+            )
             kept = decode(to_ask(case))
-            again = executor.core.projects._case(kept, Effect(project=str(project)), None, (), False)
+            again = executor.core.projects._judged(kept, Effect(project=str(project)), None, (), False)
             assert again.evaluation.decision is (Decision.PROMPT if live else Decision.ALLOW)
-            assert (again.live_input, again.entry) == (live, "app:db")
+            assert (again.submission.live_input, again.submission.entry) == (live, "app:db")
 
 
 def test_secrets_in_names_of_files_are_not_shown(settings: Config, project: Path) -> None:

@@ -87,8 +87,8 @@ def test_a_configured_container_asks_for_what_it_reaches(
 ) -> None:
     entries = {"app:box": DockerEntry(name="box", image="x", **fields)}
     with Executor(msgspec.structs.replace(config, entries=entries)) as executor:
-        asked = executor.core.ask(line.split(), "app:box", {})
-        assert executor.core.judge(asked).decision is expected
+        asked = executor.core.prepare(line.split(), "app:box", {})
+        assert executor.core.judge(asked).evaluation.decision is expected
 
 
 def test_an_answer_for_one_reach_is_none_for_another(config: Config, tmp_path: Path) -> None:

@@ -25,8 +25,7 @@ from redoma.approval import Callback
 from redoma.audit import AuditLog
 from redoma.backends.jail import JailBackend
 from redoma.config import PolicyConfig
-from redoma.models import Decision, Request
-from redoma.pipeline.executor import Asked
+from redoma.models import Decision, Request, Submission
 from redoma.telemetry import INFO, events, logs, metrics, tell
 
 FORGED = 'a\n{"event": "run.ended", "status": "ok"}\r\n\x1b[2K\u2028\u202e run=b status=ok'
@@ -234,9 +233,9 @@ async def test_no_name_that_anybody_can_choose_forges_an_event(
     handler.setFormatter(formatter)
     try:
         async with AsyncExecutor(config, backends=[FakeBackend(name=FORGED)]) as executor:
-            await executor.submit(Asked(Request(code="1", backend=FORGED)))
-            await executor.submit(Asked(Request(code="1"), objections=(finding,)))
-            await executor.submit(Asked(Request(code="1", id=FORGED)))  # the audit log takes no such id
+            await executor.submit(Submission(Request(code="1", backend=FORGED)))
+            await executor.submit(Submission(Request(code="1"), objections=(finding,)))
+            await executor.submit(Submission(Request(code="1", id=FORGED)))  # the audit log takes no such id
     finally:
         logs.write("off")
     lines = (tmp_path / "log").read_bytes().decode().split("\n")

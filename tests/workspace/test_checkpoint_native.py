@@ -22,7 +22,7 @@ from checkpoint_stage import everything, in_a_fork, stage
 
 import redoma.exec
 from redoma import AsyncExecutor, Config, Executor, InvalidRequest, Result, Rule, Status
-from redoma.approval import Ask, Book, Callback
+from redoma.approval import Ask, Callback, Ledger
 from redoma.approval.show import describe
 from redoma.audit import AuditLog
 from redoma.backends import linux
@@ -307,14 +307,14 @@ def test_a_configured_executor_has_one_and_a_process_to_talk_to_only_if_asked_fo
 
 def test_what_was_chosen_is_shown_to_whoever_decides_and_holds_when_it_is_resumed(place: Path, project: Path) -> None:
     queued = settings(place, approval=ApprovalConfig(approver="queue"))
-    book = Book(Store(place / "state" / NAME), lambda kind, run, data: None)
+    ledger = Ledger(Store(place / "state" / NAME), lambda kind, run, data: None)
     with Executor(queued) as executor:
         for wanted, line, back in ((None, "is put back if the run fails", True), (False, "stays changed", False)):
             waiting = spoil(executor, project, checkpoint=wanted, wait=False)
             assert waiting.status is Status.PENDING
-            ask = book.load(waiting.approval_id).ask
+            ask = ledger.load(waiting.approval_id).ask
             assert line in describe(ask).text
-            book.answer(yes(ask))
+            ledger.answer(yes(ask))
             result = executor.resume(waiting.approval_id)
             assert (result.status, (project / "ignored").exists()) == (Status.ERROR, back)
 

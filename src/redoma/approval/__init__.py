@@ -1,13 +1,13 @@
 """A person has to say yes: to exactly this request, under exactly this policy, or to exactly this effect.
 
-Theory of operation. What needs a person is a `Case`. Everything in it that decides what would happen goes into one
-digest, and an answer is an answer to that digest: whatever is altered, be it one byte of an input file, a rule of the
-policy or a change in the effect, has another digest, and nobody has said yes to that.
+Theory of operation. What needs a person is a `Judged` submission. Everything in it that decides what would happen goes
+into one digest, and an answer is an answer to that digest: whatever is altered, be it one byte of an input file, a rule
+of the policy or a change in the effect, has another digest, and nobody has said yes to that.
 
-    Case ─▶ Gate ─▶ a pin, or an approval that was not used yet, of this digest? ──▶ it goes on
-              └──▶ post it in the book ─▶ ask the approver ─▶ answer ─▶ take ─────▶ it goes on, once
+    Judged ─▶ Gate ─▶ a pin, or an approval that was not used yet, of this digest? ──▶ it goes on
+                └──▶ post it in the ledger ─▶ ask the approver ─▶ answer ─▶ take ─────▶ it goes on, once
 
-The *book* (SQLite, `store`) is the one place where an answer becomes good: whoever answers, a console, a callback or
+The *ledger* (SQLite, `store`) is the one place where an answer becomes good: whoever answers, a console, a callback or
 `redoma approvals` in another process, writes it there, and whoever wants to run takes it from there. The first answer
 counts. Taking is one transaction, before anything runs: of two who try one gets it, and after a kill nobody does.
 Each step is written to the audit log inside its transaction; what can't be recorded doesn't happen.
@@ -23,10 +23,10 @@ where they have to be two, or that nobody hears from in time.
 from __future__ import annotations
 
 from .approvers import NOBODY, Approver, Callback, Chain, Deny, Queue
-from .ask import Ask, Case, digest_of, setting_of
-from .book import LAST_YEAR, STATES, Book, Entry
+from .ask import Ask, digest_of, setting_of
 from .console import Console
 from .gate import Gate, Verdict
+from .ledger import LAST_YEAR, STATES, Entry, Ledger
 from .show import describe
 
 __all__ = [
@@ -35,14 +35,13 @@ __all__ = [
     "STATES",
     "Approver",
     "Ask",
-    "Book",
     "Callback",
-    "Case",
     "Chain",
     "Console",
     "Deny",
     "Entry",
     "Gate",
+    "Ledger",
     "Queue",
     "Verdict",
     "describe",

@@ -1,4 +1,4 @@
-"""Who is asked. Each answers for what it was shown and nothing else; the gate checks that it did."""
+"""Approvers: who is asked. Each answers the question it was given; the gate checks that it did."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Protocol
 from ..lib.errors import Absent, ApprovalError
 from ..models import Approval
 from .ask import Ask
-from .book import Book
+from .ledger import Ledger
 
-_FIRST_LOOK, _LONGEST_PAUSE = 0.05, 1.0  # seconds between looks into the book, doubled each time
+_FIRST_LOOK, _MAX_PAUSE = 0.05, 1.0  # seconds between looks into the ledger, doubled each time
 
 
 NOBODY = "a person has to approve this, and no approver is configured"
@@ -20,8 +20,8 @@ NOBODY = "a person has to approve this, and no approver is configured"
 
 class Approver(Protocol):
     async def decide(self, ask: Ask) -> Approval | None:
-        """What somebody said, as `ask.answer(…)` makes it; None if nobody has, in the time there was. `Absent` if
-        nobody can be asked here."""
+        """The answer, made by `ask.answer(…)`; None if nobody answered in time. Raises `Absent` if nobody can be asked
+        here."""
         ...
 
 
@@ -52,23 +52,23 @@ class Callback:
 
 
 class Queue:
-    """Whoever uses `redoma approvals`, there or in another process: waits for what they write into the book."""
+    """Waits until somebody answers with `redoma approvals`, in this or another process."""
 
-    def __init__(self, book: Book, *, wait: float = 300.0) -> None:
-        self._book, self._wait = book, wait
+    def __init__(self, ledger: Ledger, *, wait: float = 300.0) -> None:
+        self._ledger, self._wait = ledger, wait
 
     async def decide(self, ask: Ask) -> Approval | None:
         loop, pause = asyncio.get_running_loop(), _FIRST_LOOK
         deadline = loop.time() + self._wait
-        while await asyncio.to_thread(self._book.is_open, ask.id) and (left := deadline - loop.time()) > 0:
+        while await asyncio.to_thread(self._ledger.is_open, ask.id) and (left := deadline - loop.time()) > 0:
             await asyncio.sleep(min(pause, left))
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        entry = await asyncio.to_thread(self._book.load, ask.id)
+            pause = min(2 * pause, _MAX_PAUSE)
+        entry = await asyncio.to_thread(self._ledger.load, ask.id)
         return entry.approval if entry.state in ("approved", "denied") else None
 
 
 class Chain:
-    """The first who answers. One who can't be asked, or has not answered in their time, leaves it to the next."""
+    """Asks several approvers in turn, until one answers. One who is absent or too slow leaves it to the next."""
 
     def __init__(self, *approvers: Approver) -> None:
         if not approvers:

@@ -1,4 +1,4 @@
-"""What is asked, and its digest. Pure: no files, no clock."""
+"""The question that a person is asked, and the digest that an answer is bound to. Pure: no files, no clock."""
 
 from __future__ import annotations
 
@@ -9,53 +9,26 @@ import os
 import unicodedata
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
 from ..lib.errors import ApprovalError, StoreError
 from ..lib.sanitise import sanitise
-from ..models import Approval, Effect, Evaluation, Level, Request
+from ..models import Approval, Effect, Evaluation, ExecutedFiles, Judged, Level, PolicyView, Request, Submission
 
 _NOT_BOUND = frozenset({"id", "reason", "secrets"})
-"""Of a request, what decides nothing of what happens: each run has its own id, and a reason is words. The values of
-secrets are bound by their seal. Every other field is bound, also one that is added to `Request` one day."""
-_LATER = ("checkpoint", "seed")
-"""Fields that were added to `Request` when there were pins already."""
-
-
-class Case(NamedTuple):
-    """What a person has to decide on: all that decides what would happen."""
-
-    request: Request
-    evaluation: Evaluation
-    level: Level = Level.L4
-    effect: Effect | None = None
-    """What it did in an overlay, where that and not the run itself is what needs a yes."""
-    policy: str | None = None
-    """The pack that was asked for; None for the configured one."""
-    entry: str = ""
-    """The address of the configured executor that runs it."""
-    judged_env: dict[str, str] | None = None
-    """The variables that policy looks at, where they are fewer than those of the request."""
-    setting: str = ""
-    """See `setting_of`."""
-    live_input: bool = False
-    """Whether it can be given input while it runs, which nobody has read when they decide."""
-    scripts: dict[str, str] | None = None
-    """The files of the host that it would execute, and what they hold: path → SHA-256, or why there is none. None: it
-    was not looked, since nobody's yes is needed."""
-    unbound: tuple[str, ...] = ()
-    """What else it runs, or may run, that no approval can be bound to: then it can't be pinned."""
+"""Fields of a request that don't decide what happens. (Secrets are bound by a keyed hash instead.) Every other field is
+bound, so a field that is added to `Request` is, too."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A case as it is put to somebody."""
+    """A judged submission as it is put to a person."""
 
     id: str
     digest: str
     content: str
-    """Of the request and of the files it executes: another one under the same label is a script that has changed."""
+    """SHA-256 of the request and the files it executes. Another one under the same label is a changed script."""
     request: Request
     """Without its secrets."""
     secrets: tuple[str, ...] = ()
@@ -65,13 +38,25 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     effect: Effect | None = None
     policy: str | None = None
     entry: str = ""
-    judged_env: dict[str, str] | None = None
+    view: PolicyView | None = None
     live_input: bool = False
     scripts: dict[str, str] = {}
     unbound: tuple[str, ...] = ()
     created: datetime
     expires: datetime
     """Until when it can be answered."""
+
+    @property
+    def submission(self) -> Submission:
+        """What was submitted, as far as it was kept."""
+        return Submission(
+            request=self.request,
+            policy=self.policy,
+            entry=self.entry,
+            view=self.view,
+            live_input=self.live_input,
+            unread_input=self.live_input,
+        )
 
     @property
     def requester(self) -> str:
@@ -95,7 +80,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         expires: datetime | None = None,
         pinned: bool = False,
     ) -> Approval:
-        """What an approver returns. An approval that says nothing else is good for as long as the question was."""
+        """The answer to this question, for an approver to return. By default it expires when the question does."""
         return Approval(
             id=self.id,
             digest=self.digest,
@@ -108,32 +93,37 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def digest_of(case: Case, key: bytes) -> tuple[str, str]:
-    """SHA-256 of the request's content, and of the whole case. `key` keeps secrets from being guessed by their seal."""
-    request = case.request
+def digest_of(judged: Judged, key: bytes) -> tuple[str, str]:
+    """SHA-256 of the request's content, and of everything that decides what would happen.
+
+    `key` keeps secrets from being guessed by their seal.
+    """
+    request, submission, evaluation = judged.request, judged.submission, judged.evaluation
     bound = [(name, getattr(request, name)) for name in request.__struct_fields__ if name not in _NOT_BOUND]
-    for name in _LATER:  # who says nothing of it has the digest that there was before it could be said
-        if getattr(request, name) is None:
-            bound.remove((name, None))
-    files = [case.scripts] if case.scripts else []
-    content = _sha256(["redoma request 1", bound, sorted(request.secrets), *files])
-    # An effect has happened already: which secrets the run had can't change it any more.
-    sealed = "" if case.effect else _seal(request.secrets, key)
-    evaluation = case.evaluation
-    rules = [evaluation.policy, evaluation.digest, evaluation.findings, case.policy, evaluation.reach]
-    effect = case.effect.digest if case.effect else ""
-    whole = ["redoma case 1", content, sealed, rules, case.entry, case.judged_env, case.setting, effect]
-    whole += ["live input"] if case.live_input else []  # a yes to a program is none to what it will be told
+    files = judged.executed.files if judged.executed else {}
+    content = _sha256(["redoma request 2", bound, sorted(request.secrets), files])
+    whole = [
+        "redoma case 2",
+        content,
+        # An effect has happened already: which secrets the run had can't change it any more.
+        "" if judged.effect else _seal(request.secrets, key),
+        [evaluation.policy, evaluation.digest, evaluation.findings, submission.policy, evaluation.reach],
+        submission.entry,
+        submission.view,
+        judged.setting,
+        judged.effect.digest if judged.effect else "",
+        submission.unread_input,  # a yes to a program is none to what it will be told
+    ]
     return content, _sha256(whole)
 
 
 def setting_of(*parts: Any) -> str:
-    """SHA-256 of what else decides what happens: the entry that runs it, the images of its containers."""
+    """SHA-256 of the configuration that also decides what happens, such as the entry that runs it."""
     return _sha256(["redoma setting 1", *parts])
 
 
 def is_same_person(one: str, other: str) -> bool:
-    """Whether two names are one to a reader: neither case nor anything invisible makes another person."""
+    """Whether two names look the same to a reader: case and invisible characters don't make another person."""
     return _name(one) == _name(other)
 
 
@@ -150,7 +140,7 @@ def _sha256(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Lists, text and numbers, the same for equal data however it came here: 30 is 30.0, a tuple is a list."""
+    """The value as lists, text and numbers, the same for equal data: 30 is 30.0, a tuple is a list."""
     match value:
         case None | bool() | int():
             return value
@@ -170,7 +160,7 @@ def _plain(value: Any) -> Any:
             return [type(value).__name__, [[name, _plain(getattr(value, name))] for name in value.__struct_fields__]]
         case _ if hasattr(value, "value"):
             return _plain(value.value)
-    # What can't be bound must not be approved: the digest would be the same for another one.
+    # A value that can't be part of the digest must not be approved: another one would have the same digest.
     raise ApprovalError(
         "this request can't be put to anybody", why=f"it holds a {type(value).__name__}", next="leave that out"
     )
@@ -190,55 +180,54 @@ def decode(text: str) -> Ask:
         ) from error
 
 
-def stored(case: Case, key: bytes, *, id: str, created: datetime, expires: datetime) -> Ask:  # noqa: A002 - the field's name
-    """The case as it is kept, without the values of its secrets."""
-    for name, value in case.request.secrets.items():
-        if any(_holds(text, value) for text in _texts(case)):
+def ask_of(judged: Judged, key: bytes, *, id: str, created: datetime, expires: datetime, kept: bool = True) -> Ask:  # noqa: A002 - the field's name
+    """The question that a person is asked, without the values of secrets.
+
+    Raises `ApprovalError` if it is to be `kept` and a text of it holds the value of a secret.
+    """
+    submission, secrets = judged.submission, judged.request.secrets
+    for name, value in secrets.items() if kept else ():
+        if any(_holds(text, value) for text in _texts(judged)):
             raise ApprovalError(
                 f"this request can't be put to anybody: it holds the value of its secret {name}",
                 why="what is asked is kept and shown, and secrets are neither",
                 next=f"take it from the variable {name}, where the code has it",
             )
-    return unchecked(case, key, id=id, created=created, expires=expires)
-
-
-def unchecked(case: Case, key: bytes, *, id: str, created: datetime, expires: datetime) -> Ask:  # noqa: A002 - as above
-    """As `stored`, for what is neither kept nor shown: it may hold the value of a secret."""
-    content, digest = digest_of(case, key)
-    secrets = case.request.secrets
+    content, digest = digest_of(judged, key)
+    executed = judged.executed or ExecutedFiles()
     return Ask(
         id=id,
         digest=digest,
         content=content,
-        request=msgspec.structs.replace(case.request, secrets={}),
+        request=msgspec.structs.replace(submission.request, secrets={}),
         secrets=tuple(sorted(secrets)),
-        evaluation=case.evaluation,
-        level=case.level,
-        effect=case.effect and _without(case.effect, secrets),
-        policy=case.policy,
-        entry=case.entry,
-        judged_env=case.judged_env,
-        live_input=case.live_input,
-        scripts=case.scripts or {},
-        unbound=case.unbound,
+        evaluation=judged.evaluation,
+        level=judged.level,
+        effect=judged.effect and _without(judged.effect, secrets),
+        policy=submission.policy,
+        entry=submission.entry,
+        view=submission.view,
+        live_input=submission.unread_input,
+        scripts=executed.files,
+        unbound=executed.unbound,
         created=created,
         expires=expires,
     )
 
 
-def _texts(case: Case) -> Iterator[Any]:
-    """What somebody has written into it, or a run into its effect. Words of ours, such as `auto`, hold no secret."""
+def _texts(judged: Judged) -> Iterator[Any]:
+    """All texts that the caller, or a run by its effect, has written. Our own words, such as `auto`, hold no secret."""
     names = ("code", "argv", "env", "files", "stdin", "outputs", "reason", "label", "cwd", "project")
-    yield from (getattr(case.request, name) for name in names)
-    if case.effect is not None:
-        yield from (case.effect.refused, case.effect.conflicts)
-        for change in case.effect.changes:
+    yield from (getattr(judged.request, name) for name in names)
+    if judged.effect is not None:
+        yield from (judged.effect.refused, judged.effect.conflicts)
+        for change in judged.effect.changes:
             targets = [version.target for version in (change.before, change.after) if version]
             yield [change.path, change.old_path, *targets]
 
 
 def _without(effect: Effect, secrets: Mapping[str, str]) -> Effect:
-    """With the secrets that the run has written taken out of its diffs, which are for reading: no digest has them."""
+    """The effect without secrets in its diffs. Diffs are for reading only: no digest includes them."""
     changes = []
     for change in effect.changes:
         diff = change.diff

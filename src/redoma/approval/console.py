@@ -1,4 +1,4 @@
-"""Asking whoever sits at the terminal."""
+"""Asks whoever sits at the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from ..lib.errors import Absent
 from ..models import Approval
 from .ask import Ask
-from .book import utc_now
+from .ledger import utc_now
 from .show import describe
 
 _TERMINAL = "/dev/tty"
@@ -22,7 +22,7 @@ _PAUSE = 0.1  # seconds: how soon a question that waits for its turn sees that i
 
 
 class Console:
-    """Shows all of it, and takes a `yes` that is typed in full, after it was shown. Anything else is no.
+    """Shows the whole question, and then takes a `yes` typed in full. Anything else means no.
 
     It talks to the controlling terminal itself: standard input and output may be pipes, and what comes through a pipe
     was typed by nobody. Where there is no terminal, or ours is in the background, nobody can be asked.

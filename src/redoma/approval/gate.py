@@ -1,4 +1,4 @@
-"""Whether a case may go on: by a pin, by an approval, or by asking now."""
+"""Decides whether a submission that needs a person may run: by a pin, by an unused approval, or by asking now."""
 
 from __future__ import annotations
 
@@ -13,40 +13,43 @@ import msgspec
 from .. import telemetry
 from ..lib.errors import Absent, ApprovalError, InvalidRequest, RedomaError
 from ..lib.sqlite import Store
-from ..models import Approval, Request, Status
+from ..models import Approval, Judged, Request, Status
 from .approvers import NOBODY, Approver, Deny, Queue
-from .ask import Ask, Case, digest_of, stored, unchecked
-from .book import Audit, Book, Entry, changed_files, unusable
+from .ask import Ask, ask_of, digest_of
 from .console import Console
+from .ledger import Audit, Entry, Ledger, changed_files, unusable
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether it may go on, or how it ends."""
+    """Whether a submission may run, or how it ends instead."""
 
     status: Status | None = None
-    """None: it may go on, now and once."""
+    """None: it may run, now and once."""
     approval: Approval | None = None
     id: str = ""
     """Under which somebody was asked."""
     error: str = ""
     alarm: bool = False
-    """Whether something else wants to run under the label of a pin."""
+    """Whether this is not what was pinned under its label."""
 
 
 class Gate:
-    """`timeout`: seconds that a run waits for an answer. `expires`: seconds that an approval can be used, and that a
-    question nobody waits for can be answered."""
+    """Asks an approver, and keeps questions and answers in a ledger.
+
+    `timeout` is how many seconds a run waits for an answer. `expires` is how many seconds an approval can be used, and
+    a question that nobody waits for can be answered. `notify` is told of each new question.
+    """
 
     def __init__(
         self,
-        book: Book,
+        ledger: Ledger,
         approver: Approver | None = None,
         *,
         timeout: float = 300.0,
         expires: float = 86400.0,
         notify: Callable[[Ask], Awaitable[None]] | None = None,
     ) -> None:
-        self.book, self._approver = book, approver or Deny()
+        self.ledger, self._approver = ledger, approver or Deny()
         self._timeout, self._expires, self._notify = timeout, expires, notify
 
     @classmethod
@@ -62,14 +65,14 @@ class Gate:
         separate: bool,
         webhook: str | None,
     ) -> Gate:
-        """With the section `approval` of a configuration; `user` is who sits at the console."""
-        book = Book(store, audit, separate=separate)
+        """A gate as the section `approval` of a configuration says; `user` is who sits at the console."""
+        ledger = Ledger(store, audit, separate=separate)
         chosen: Approver
         match approver:
             case "console":
                 chosen = Console(user, timeout=timeout, good_for=expires)
             case "queue":
-                chosen = Queue(book, wait=timeout)
+                chosen = Queue(ledger, wait=timeout)
             case str():
                 chosen = Deny()
             case _:
@@ -79,59 +82,62 @@ class Gate:
             from .webhook import webhook as posting  # what speaks HTTP takes longer to load than all else here
 
             notify = posting(webhook)
-        return cls(book, chosen, timeout=timeout, expires=expires, notify=notify)
+        return cls(ledger, chosen, timeout=timeout, expires=expires, notify=notify)
 
     def watches(self, request: Request) -> bool:
-        """Whether something is pinned under its label: then it is looked at whether this is that."""
-        return bool(request.label) and self.book.pin_of(request.requester, request.label) is not None
+        """Whether something is pinned under the label of the request, so that it has to be exactly that."""
+        return bool(request.label) and self.ledger.pin_of(request.requester, request.label) is not None
 
-    async def watch(self, case: Case) -> Verdict | None:
-        """For what needs nobody's yes: the refusal of a script that is pinned and was changed, if it is one."""
-        # Not in a thread: nobody who writes holds up a reader, and a request that is refused needs no event loop.
-        if not self.watches(case.request):
+    async def watch(self, judged: Judged) -> Verdict | None:
+        """For a submission that policy allows: its refusal if something else is pinned under its label, else None."""
+        # Not in a thread: writers never block readers, and a refused request is to be settled without an event loop.
+        if not self.watches(judged.request):
             return None
-        now = self.book.now()
-        ask = unchecked(case, self.book.key(), id=random.token_hex(16), created=now, expires=now)
-        return self._alarm(ask, case.request.secrets.values())
+        now = self.ledger.now()
+        ask = ask_of(judged, self.ledger.key(), id=random.token_hex(16), created=now, expires=now, kept=False)
+        return self._alarm(ask, judged.request.secrets.values())
 
-    async def ask(self, case: Case, *, wait: bool = True) -> Verdict:
-        """Raises `StoreError` and `AuditError` where it can't be known or recorded; nothing may run then."""
-        with telemetry.approval(case.request.id) as told:
+    async def ask(self, judged: Judged, *, wait: bool = True) -> Verdict:
+        """Use a pin or an approval of exactly this, or ask the approver; without `wait`, leave the question open.
+
+        Raises `StoreError` or `AuditError` if that can't be read or recorded: then nothing may run.
+        """
+        with telemetry.approval(judged.request.id) as told:
             try:
-                return told(await self._ask(case, wait))
+                return told(await self._ask(judged, wait))
             except ApprovalError as error:
                 kind = "approval.denied" if isinstance(error, Absent) else "approval.refused"
-                self.book.audit(kind, case.request.id, {"approval": None, "why": _harmless(error)})
+                self.ledger.audit(kind, judged.request.id, {"approval": None, "why": _harmless(error)})
                 return told(Verdict(status=Status.DENIED, error=str(error)))
 
-    async def _ask(self, case: Case, wait: bool) -> Verdict:
+    async def _ask(self, judged: Judged, wait: bool) -> Verdict:
         nobody = isinstance(self._approver, Deny)
-        if nobody and not self.book.store.exists:
-            raise Absent(NOBODY)  # and nothing was ever approved here: no reason to make a database
-        ask = await asyncio.to_thread(self._put, case, self._timeout if wait else self._expires)
+        if nobody and not self.ledger.store.exists:
+            raise Absent(NOBODY)  # nothing was ever approved here, so no database is made
+        ask = await asyncio.to_thread(self._put, judged, self._timeout if wait else self._expires)
         if (known := await asyncio.to_thread(self._known, ask)) is not None:
             return known
         if nobody:
             raise Absent(NOBODY)
         return await (self._asked(ask) if wait else self._deferred(ask))
 
-    def _put(self, case: Case, seconds: float) -> Ask:
-        now = self.book.now()
+    def _put(self, judged: Judged, seconds: float) -> Ask:
+        now = self.ledger.now()
         until = now + timedelta(seconds=seconds)
-        return stored(case, self.book.key(), id=random.token_hex(16), created=now, expires=until)
+        return ask_of(judged, self.ledger.key(), id=random.token_hex(16), created=now, expires=until)
 
     def _known(self, ask: Ask) -> Verdict | None:
-        """What can be said without asking anybody."""
+        """The verdict by a pin or an approval; None if somebody has to be asked."""
         if (alarm := self._alarm(ask)) is not None:
             return alarm
-        entry = self.book.find(ask.digest)
+        entry = self.ledger.find(ask.digest)
         return _passed(entry) if entry and entry.state == "approved" else None
 
     def _alarm(self, ask: Ask, secrets: Iterable[str] = ()) -> Verdict | None:
-        pin = self.book.pin_of(ask.requester, ask.label)
+        pin = self.ledger.pin_of(ask.requester, ask.label)
         if pin is None or pin.ask.content == ask.content:
             return None
-        self.book.alarm(ask, pin, secrets)
+        self.ledger.alarm(ask, pin, secrets)
         files = changed_files(pin.ask, ask)
         named = f" (changed: {', '.join(map(ascii, files[:5]))})" if files else ""
         return Verdict(
@@ -141,25 +147,25 @@ class Gate:
             f"Next: find out who changed it; if it is right, `redoma approvals unpin {pin.ask.id}` and ask again",
         )
 
-    def refuse_changed(self, case: Case, id: str) -> Verdict:  # noqa: A002 - as everywhere
-        """For what may go on by somebody's yes, or as what is pinned, and has other files to execute by now."""
-        now = self.book.now()
-        ask = unchecked(case, self.book.key(), id=id, created=now, expires=now)
-        if (alarm := self._alarm(ask, case.request.secrets.values())) is not None:
+    def refuse_changed(self, judged: Judged, id: str) -> Verdict:  # noqa: A002 - as everywhere
+        """The refusal of a submission that was approved or pinned, and whose executed files have changed since."""
+        now = self.ledger.now()
+        ask = ask_of(judged, self.ledger.key(), id=id, created=now, expires=now, kept=False)
+        if (alarm := self._alarm(ask, judged.request.secrets.values())) is not None:
             return alarm
         why = "a file that it executes has changed since it was approved, and nothing was run"
-        self.book.refuse(ask, why)
+        self.ledger.refuse(ask, why)
         return Verdict(status=Status.DENIED, id=id, error=f"{why}. Next: run it again: that asks for what it is now")
 
     async def _deferred(self, ask: Ask) -> Verdict:
-        """Nobody waits: it is in the book, and `redeem` finds it there, whenever and in whatever process."""
-        posted, new = await asyncio.to_thread(self.book.post, ask, deferred=True)
+        """Leave the question in the ledger. `redeem` finds it there later, from any process."""
+        posted, new = await asyncio.to_thread(self.ledger.post, ask, deferred=True)
         if new and self._notify is not None:
             await self._notify(posted)
         return _pending(posted)
 
     async def _asked(self, ask: Ask) -> Verdict:
-        await asyncio.to_thread(self.book.post, ask)
+        await asyncio.to_thread(self.ledger.post, ask)
         try:
             if self._notify is not None:
                 await self._notify(ask)
@@ -167,11 +173,11 @@ class Gate:
             return await asyncio.to_thread(self._settle, ask, answer)
         except asyncio.CancelledError:
             with suppress(RedomaError):  # it can't be answered for long in any case; that we are cancelled comes first
-                self.book.expire(ask.id)  # nobody waits for an answer any more, so none may be given
+                self.ledger.expire(ask.id)  # nobody waits for an answer any more, so none may be given
             raise
 
     async def _answer(self, ask: Ask) -> Approval | None:
-        """What the approver says; whatever it does but answer is a no that says what it did."""
+        """The approver's answer; None if it gives none. One that fails or answers wrongly has said no."""
         try:
             answer: object = await self._approver.decide(ask)
         except Absent as error:
@@ -189,55 +195,58 @@ class Gate:
         return answer
 
     def _no(self, ask: Ask, why: str) -> Approval:
-        return ask.answer("denied", approver="redoma", reason=why[:_LONGEST_WHY], at=self.book.now())
+        return ask.answer("denied", approver="redoma", reason=why[:_MAX_WHY], at=self.ledger.now())
 
     def _settle(self, ask: Ask, answer: Approval | None) -> Verdict:
-        """Write the answer into the book, unless it is there; then use what the book says."""
+        """Write the answer into the ledger unless another is there; then act on what the ledger says."""
         if answer is None:
-            entry = self.book.expire(ask.id)
-        elif (entry := self.book.load(ask.id)).state == "open":
+            entry = self.ledger.expire(ask.id)
+        elif (entry := self.ledger.load(ask.id)).state == "open":
             try:
-                self.book.answer(answer)
+                self.ledger.answer(answer)
             except ApprovalError as error:  # on record already
-                self.book.expire(ask.id)
+                self.ledger.expire(ask.id)
                 return Verdict(status=Status.DENIED, id=ask.id, error=str(error))
-            entry = self.book.load(ask.id)
+            entry = self.ledger.load(ask.id)
         if entry.state == "approved":
-            entry = self.book.take(ask.id, ask.digest)
+            entry = self.ledger.take(ask.id, ask.digest)
         return _verdict(entry, self._timeout)
 
     # --- later ---
 
     def recall(self, id: str, secrets: Mapping[str, str]) -> Ask:  # noqa: A002 - as everywhere
-        """What was asked under an id, to be judged and run now. Secrets were not kept, so they are given again."""
-        ask = self.book.load(id).ask
+        """The question that was asked under an id, with the secrets of its request given again: they were not kept.
+
+        Raises `ApprovalError` if there is none, or if these are not its secrets.
+        """
+        ask = self.ledger.load(id).ask
         if set(secrets) != set(ask.secrets):
             names = ", ".join(ask.secrets) or "none"
-            self.book.refuse(ask, "the secrets are not those of the request")
+            self.ledger.refuse(ask, "the secrets are not those of the request")
             raise ApprovalError(
                 f"{id} can't be resumed", why=f"its secrets are {names}", next="give exactly these again"
             )
         try:
             request = msgspec.structs.replace(ask.request, secrets=dict(secrets))
         except InvalidRequest:
-            self.book.refuse(ask, "its secrets can't be used")
+            self.ledger.refuse(ask, "its secrets can't be used")
             raise
         return msgspec.structs.replace(ask, request=request)
 
-    async def redeem(self, id: str, case: Case) -> Verdict:  # noqa: A002 - as everywhere
-        """Use the approval of what was asked under an id, if `case` is still exactly that."""
-        with telemetry.approval(case.request.id) as told:
+    async def redeem(self, id: str, judged: Judged) -> Verdict:  # noqa: A002 - as everywhere
+        """Use the approval that was given under an id, if `judged` is still exactly what was asked about."""
+        with telemetry.approval(judged.request.id) as told:
             try:
-                return told(_verdict(await asyncio.to_thread(self._redeem, id, case), self._expires))
+                return told(_verdict(await asyncio.to_thread(self._redeem, id, judged), self._expires))
             except ApprovalError as error:  # on record already
                 return told(Verdict(status=Status.DENIED, error=str(error)))
 
-    def _redeem(self, id: str, case: Case) -> Entry:  # noqa: A002 - as everywhere
-        self.book.load(id)  # before a key is looked for in a database that may not be there
-        return self.book.take(id, digest_of(case, self.book.key())[1])
+    def _redeem(self, id: str, judged: Judged) -> Entry:  # noqa: A002 - as everywhere
+        self.ledger.load(id)  # before a key is looked for in a database that may not be there
+        return self.ledger.take(id, digest_of(judged, self.ledger.key())[1])
 
 
-_LONGEST_WHY = 1000
+_MAX_WHY = 1000
 
 
 def _passed(entry: Entry) -> Verdict:

@@ -1,8 +1,8 @@
-"""What is asked, as a person reads it before deciding.
+"""A question as text, for a person to read before deciding.
 
-All of it was written by whoever wants it to run, so nothing of it may move the cursor, hide, or look like ours: what
-can't be seen is shown as an escape, and every line of theirs begins with a bar. It is shown as it is, without looking
-for secrets: a replacement could hide what runs.
+Its content was written by whoever wants it to run, so none of it may move the cursor, hide, or look like our own text:
+invisible characters are shown as escapes, and each of its lines begins with a bar. Secrets are not searched for and
+replaced: a replacement could hide what runs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ..lib.sanitise import visible
 from ..models import Change, Effect, Finding, Version
 from .ask import Ask
 
-_LONGEST = 100_000  # characters of a request that somebody can be expected to read
-_LONGEST_DIFFS = 100_000
-_LONGEST_WORDS = 2000  # of a reason
+_MAX_REQUEST = 100_000  # characters of a request that somebody can be expected to read
+_MAX_DIFFS = 100_000
+_MAX_WORDS = 2000  # of a reason
 _ROW = 76  # columns of a terminal with 80, behind the bar
 _CHECKPOINT = "that directory is put back if the run fails, where it can be kept; nothing outside of it is"
 _UNLESS = " (and not if a program started it by redoma.exec, to end it when it likes)"
@@ -29,24 +29,23 @@ _SHA256 = 64  # digits
 class Shown(NamedTuple):
     text: str
     whole: bool
-    """Whether nothing was left out of the request or its effect: what can't be shown must not be approved at a
-    prompt."""
+    """Whether the request and its effect are shown completely. If not, it must not be approved at a prompt."""
 
 
 def describe(ask: Ask) -> Shown:
-    """Command, reasoning, risks and effect."""
+    """The question as text: who asks, what for, the code, the risks, the effect."""
     request = ask.request
     theirs = list(_request(ask))
-    whole = sum(map(len, theirs)) <= _LONGEST
+    whole = sum(map(len, theirs)) <= _MAX_REQUEST
     if not whole:
         theirs = [f"  (it is too long to be shown here: {len(request.text):,} characters of code or command)"]
     limits = request.limits
     where = f" on {_line(ask.entry)}" if ask.entry else f" on {_line(request.backend)}"
-    who = _line(ask.requester, _LONGEST_WORDS) or "somebody"
+    who = _line(ask.requester, _MAX_WORDS) or "somebody"
     lines = [
         f"{ask.level}: {who} wants to run this {request.language} request{where}",
-        f"reason:   {_line(ask.reason, _LONGEST_WORDS) or '(none was given)'}",
-        *([f"label:    {_line(ask.label, _LONGEST_WORDS)}"] if ask.label else []),
+        f"reason:   {_line(ask.reason, _MAX_WORDS) or '(none was given)'}",
+        *([f"label:    {_line(ask.label, _MAX_WORDS)}"] if ask.label else []),
         f"limits:   {limits.time:g} s, {limits.memory:,} bytes of memory, {limits.processes} processes",
         f"digest:   {ask.digest}",
         f"asked:    {ask.created:%Y-%m-%d %H:%M:%S} UTC; until {ask.expires:%Y-%m-%d %H:%M:%S} UTC, as {ask.id}",
@@ -59,7 +58,7 @@ def describe(ask: Ask) -> Shown:
     if ask.effect is not None:
         lines += ["", *_effect(ask.effect)]
         diffs = sum(len(change.diff) for change in ask.effect.changes)
-        whole = whole and diffs <= _LONGEST_DIFFS and not any(map(_is_unseen, ask.effect.changes))
+        whole = whole and diffs <= _MAX_DIFFS and not any(map(_is_unseen, ask.effect.changes))
     return Shown("\n".join(lines), whole)
 
 
@@ -92,7 +91,7 @@ def _request(ask: Ask) -> Iterator[str]:
 
 
 def _scripts(ask: Ask) -> Iterator[str]:
-    """The files that it would execute: an approval is of what they hold now."""
+    """The files that it would execute. An approval is bound to their present content."""
     if ask.scripts:
         yield "executes, bound as they are now:"
     for path, held in ask.scripts.items():
@@ -112,7 +111,7 @@ def _effect(effect: Effect) -> Iterator[str]:
     yield f"effect on {_line(effect.project)}: {len(effect.changes)} changes"
     yield from (f"  {change.kind:9} {_change(change)}" for change in effect.changes)
     yield from (f"  left out  {_line(path)}: {_line(why)}" for path, why in effect.refused.items())
-    room, unseen = _LONGEST_DIFFS, 0
+    room, unseen = _MAX_DIFFS, 0
     for change in effect.changes:
         room -= len(change.diff)
         if room >= 0 and change.diff:
@@ -123,9 +122,9 @@ def _effect(effect: Effect) -> Iterator[str]:
 
 
 def _is_unseen(change: Change) -> bool:
-    """Whether it changes what a file holds, and no diff says how."""
+    """Whether it changes a file's content and there is no diff to show it."""
     before, after = (version.sha256 if version and version.size else "" for version in (change.before, change.after))
-    # A line that begins so is none of a file's: theirs have a sign before them.
+    # Lines from the file itself have a sign before them, so this line is ours.
     cut = any(line.startswith("\\ Too long to show") for line in change.diff.split("\n"))
     return cut or (before != after and not change.diff)
 
@@ -152,7 +151,7 @@ def _version(version: Version | None) -> str:
 
 
 def _barred(text: str) -> Iterator[str]:
-    """Each row with a bar, also where a terminal would begin a new one by itself, in which anything could stand."""
+    """The text with a bar before each row, also before rows that the terminal would wrap."""
     for line in visible(text).split("\n"):
         rows = list(_rows(line))
         yield f"  | {rows[0]}"
@@ -175,7 +174,7 @@ def _rows(line: str) -> Iterator[str]:
 
 
 def _line(text: str, most: int | None = None) -> str:
-    """On one line, whatever it holds; of words that decide nothing, so many characters at most."""
+    """The text on one line; with `most`, at most so many characters of it."""
     line = visible(text).replace("\n", "\\n").replace("\t", "\\t")
     more = len(line) - most if most is not None else 0
     return line if more <= 0 else f"{line[:most]}… ({more:,} more characters)"

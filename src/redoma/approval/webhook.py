@@ -1,4 +1,4 @@
-"""Telling somebody elsewhere that there is a request to decide on. It tells; nobody decides through it."""
+"""Posts each new question to a URL. It only notifies: answers are not taken from there."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ from ..redaction import Redactor, clean
 from .ask import Ask
 
 _SECONDS = 5.0
-_LONGEST_TEXT = 4000
+_MAX_TEXT = 4000
 
 
 def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
-    """What posts a request to a URL, as JSON. That it could not be posted is logged; the request waits all the same."""
+    """A function that posts a question to a URL, as JSON. A failure is logged, and the question stays open.
+
+    Raises `ApprovalError` if it is no http or https URL.
+    """
     if not posting.is_web(url):
-        raise ApprovalError("the webhook can't be used", why="it is no http or https URL", next="mend approval.webhook")
+        raise ApprovalError(
+            "the webhook can't be used", why="it is no http or https URL", next="correct approval.webhook"
+        )
 
     async def tell(ask: Ask) -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
@@ -50,14 +55,14 @@ def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
 
 
 def summary(ask: Ask) -> dict[str, Any]:
-    """What is asked, for somebody who will look at the whole before deciding: bounded, and without secrets."""
+    """A summary of the question: bounded, and without secrets. Whoever decides looks at the whole elsewhere."""
     redactor = Redactor()
 
     def text(value: str) -> str:
         cleaned, found = clean(value, redactor)  # a secret may be broken by something invisible
         told = visible(cleaned if found else value)
-        more = len(told) - _LONGEST_TEXT
-        return told if more <= 0 else f"{told[:_LONGEST_TEXT]}… ({more:,} more characters)"
+        more = len(told) - _MAX_TEXT
+        return told if more <= 0 else f"{told[:_MAX_TEXT]}… ({more:,} more characters)"
 
     return {
         "id": ask.id,

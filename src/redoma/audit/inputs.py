@@ -1,11 +1,11 @@
-"""What runs were given, kept by content, so that a recorded one can be rebuilt: input, files, the policy itself.
+"""Inputs of runs (standard input, files, the policy), kept by content so that a recorded run can be rebuilt.
 
 A directory (0700) of files (0600), each named by the SHA-256 of what is in it: the same content is kept once, however
 many runs had it, and what somebody has altered is not taken for it. It is as private as the audit log, bounded, and
 forgotten with it: a use makes an input young again, and the oldest go first. `lock` holds how much there is.
 
 What can't be kept costs the run nothing: the record then says what is missing, and why. What holds a secret is not
-brought here at all: see `asked`.
+brought here at all: see `pipeline.intents`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..lib.errors import RedomaError
 from ..models import MiB
 from .files import closing, locked, open_directory, open_private, open_regular, require_ours, write_all
 
-LARGEST = 4 * MiB
+MAX_INPUT = 4 * MiB
 """Bytes of one input."""
-MOST_OF_A_RUN = 4 * LARGEST
-TOTAL, MOST_FILES = 1024 * MiB, 200_000
+MAX_RUN = 4 * MAX_INPUT
+TOTAL, MAX_FILES = 1024 * MiB, 200_000
 _NAME = re.compile(r"[0-9a-f]{64}\Z")
 _PART = "part"
 _SWEEP_EVERY = 3600.0  # seconds
@@ -34,11 +34,11 @@ _LEFT_BY_A_SWEEP = 0.9  # of the bounds: else each further input would be looked
 
 
 class NotKept(Exception):
-    """And why, in words that go on record."""
+    """Something was not kept; the message says why, in words that go on record."""
 
 
 class _Tally(msgspec.Struct, array_like=True):
-    """What the directory holds, as of the last who wrote to it."""
+    """How much the directory holds, as of the last write."""
 
     size: int = 0
     count: int = 0
@@ -54,7 +54,7 @@ class Inputs:
         *,
         days: float = 30,
         total: int = TOTAL,
-        most: int = MOST_FILES,
+        most: int = MAX_FILES,
         fsync: bool = False,
     ) -> None:
         """Without a directory nothing is kept."""
@@ -62,11 +62,11 @@ class Inputs:
 
     @classmethod
     def within(cls, state: Path | None, *, days: float = 30, fsync: bool = False) -> Inputs:
-        """Those of a state directory."""
+        """The inputs of a state directory."""
         return cls(state / "inputs" if state else None, days=days, fsync=fsync)
 
     def keep(self, content: bytes) -> str:
-        """Its name. Raises `NotKept`."""
+        """Keep a content; returns its name. Raises `NotKept`."""
         self._must_fit(len(content))
         name = hashlib.sha256(content).hexdigest()
         if not self.is_there(name):
@@ -74,7 +74,7 @@ class Inputs:
         return name
 
     def is_there(self, name: str) -> bool:
-        """Whether it is kept. It is then kept for as long as if it were new."""
+        """Whether a name is kept. If so, its time begins anew."""
         if self._directory is None:
             return False
         try:
@@ -84,7 +84,7 @@ class Inputs:
         return True
 
     def put(self, name: str, content: bytes) -> None:
-        """Keep what has this name. Raises `NotKept`."""
+        """Keep a content whose name is known. Raises `NotKept`."""
         self._must_fit(len(content))
         try:
             self._put(name, content)
@@ -94,12 +94,12 @@ class Inputs:
             raise NotKept(f"it could not be kept ({error.what}: {error.why})") from error
 
     def get(self, name: str) -> bytes | None:
-        """What was kept under a name; None if it is gone, or is not what it was."""
+        """The content of a name; None if it is gone, or was altered."""
         if self._directory is None or not _NAME.match(name):
             return None
         try:
             with open(open_regular(self._directory / name, os.O_RDONLY), "rb") as file:
-                content = file.read(LARGEST + 1)
+                content = file.read(MAX_INPUT + 1)
         except (OSError, RedomaError):
             return None
         return content if hashlib.sha256(content).hexdigest() == name else None
@@ -107,8 +107,8 @@ class Inputs:
     def _must_fit(self, size: int) -> None:
         if self._directory is None:
             raise NotKept("no state directory is configured to keep it in")
-        if size > LARGEST:
-            raise NotKept(f"it has {size:,} bytes, and at most {LARGEST:,} are kept")
+        if size > MAX_INPUT:
+            raise NotKept(f"it has {size:,} bytes, and at most {MAX_INPUT:,} are kept")
 
     def _put(self, name: str, content: bytes) -> None:
         assert self._directory is not None  # noqa: S101 - see _must_fit
@@ -134,7 +134,7 @@ class Inputs:
             _write(lock, _Tally(tally.size + len(content), tally.count + 1, tally.swept))
 
     def _with_room(self, directory: int, tally: _Tally, size: int) -> _Tally:
-        """What there is, after what is too old or too much has gone."""
+        """The tally after making room: what is too old goes, and then the oldest if it is too much."""
         now = time.time()
         fits = tally.size + size <= self._total and tally.count < self._most
         if fits and 0 <= now - tally.swept < _SWEEP_EVERY:

@@ -48,6 +48,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     control: bool = False
     """Whether a run can be given input and signals while it goes on: a `Control`."""
     workspaces: frozenset[WorkspaceKind] = frozenset({"scratch"})
+    run_over: RunOver | None = None
+    """How it runs something above a project, if `overlay` is among its workspaces."""
 
 
 EVERYTHING = "."
@@ -213,12 +215,21 @@ class Backend(Protocol):
         """Let go of whatever is kept warm. Safe to call twice."""
 
 
-class OverlayBackend(Backend, Protocol):
-    """One that can run beneath a layer of its own: with `overlay` among its `workspaces`."""
+class RunOver(Protocol):
+    """Runs a request above its project, in a layer of its own: what a backend with `overlay` among its workspaces
+    declares as `Capabilities.run_over`."""
 
-    async def run_over(self, request: Request, sink: Sink, control: Control | None, stage: str) -> Outcome:
-        """Run it above the project of the request. What it left there is in `Outcome.entries`, and the contents of its
-        files in the directory `stage`, which is private and empty."""
+    async def __call__(self, request: Request, sink: Sink, control: Control | None, stage: str) -> Outcome:
+        """As `Backend.run`. What the run left in the layer is in `Outcome.entries`, and the contents of its files in
+        the directory `stage`, which is private and empty."""
+
+
+def run_over(backend: Backend) -> RunOver:
+    """How a backend runs something above a project. Raises `Unsupported` if it can't."""
+    run = backend.capabilities().run_over
+    if run is None:
+        raise Unsupported(f"{backend.name} can't run this request", why="it doesn't offer the workspace 'overlay'")
+    return run
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,11 +34,11 @@ from typing import Any, TypeVar, Unpack, cast
 from ..backends.base import Control
 from ..config import MontyEntry
 from ..lib.errors import BackendError, InvalidRequest, RedomaError, Refused
-from ..models import Decision, Result, Stream
-from ..pipeline.executor import Asked, AsyncExecutor
+from ..models import Decision, Result, Stream, Submission
+from ..pipeline.executor import AsyncExecutor
 from ..pipeline.intake import More, Options, must_be_configured, must_be_known
-from ..pipeline.streaming import AsyncLiveRun
-from ..pipeline.sync import Executor, LiveRun, default
+from ..pipeline.streaming import AsyncLiveRun, end
+from ..pipeline.sync import Driven, Executor, LiveRun, default, driven, driven_end, on_loop
 
 T = TypeVar("T")
 
@@ -59,23 +59,23 @@ def aget(address: str, executor: AsyncExecutor | None = None) -> AsyncProcessExe
 
 def talk(
     executor: Executor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool
-) -> tuple[LiveRun, Reins | None]:
-    """A command to follow as one stream of pieces, and what it is talked to with; nothing for what can't be.
+) -> tuple[LiveRun, ProcessControl | None]:
+    """A command to follow as one stream of pieces, and its control; None if it can't be given input or signals.
 
     Without `live_input` it gets the input in its options and no more, so that policy has read all of it.
     """
-    asked, control = _ask(executor.core, address, command, options, live_input=live_input)
-    return LiveRun(executor, executor.core.follow(asked, whole=options.get("whole_output", False))), control
+    submission, control = _prepare(executor.core, address, command, options, live_input=live_input)
+    return LiveRun(executor.core.follow(submission, whole=options.get("whole_output", False)), executor), control
 
 
-def _ask(
+def _prepare(
     executor: AsyncExecutor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool = True
-) -> tuple[Asked, Reins | None]:
+) -> tuple[Submission, ProcessControl | None]:
     # Monty's code is not a program that could be talked to.
-    control = None if isinstance(executor.config.entries.get(address), MontyEntry) else Reins()
+    control = None if isinstance(executor.config.entries.get(address), MontyEntry) else ProcessControl()
     if control is not None and not live_input:
         control.end_input()
-    return executor.ask(command, address, options, control), control
+    return executor.prepare(command, address, options, control), control
 
 
 class AsyncProcessExecutor:
@@ -107,12 +107,12 @@ class AsyncProcessExecutor:
         must_be_known("option", given, ("work_dir", "env"))
         must_be_known("option", more, More.__annotations__)
         chosen = cast("Options", {**more, "cwd": given["work_dir"], "env": given["env"] or {}})
-        asked, control = _ask(self._executor, self.address, command, chosen)
+        submission, control = _prepare(self._executor, self.address, command, chosen)
         if control is not None:
             control.lasts = True
-        if asked.objections:
-            raise self._refused(asked)
-        process = AsyncProcess(self.address, self._executor, asked, control)
+        if submission.objections:
+            raise self._refused(submission)
+        process = AsyncProcess(self.address, self._executor, submission, control)
         with self._gate:
             if self._released:  # meanwhile: nobody would close this one
                 raise self._gone()
@@ -122,8 +122,8 @@ class AsyncProcessExecutor:
     def _gone(self) -> InvalidRequest:
         return InvalidRequest(f"{self.address} was released", why="it makes no more processes", next="get it again")
 
-    def _refused(self, asked: Asked) -> Refused:
-        return Refused(f"{self.address} did not run the command", _at_once(self._executor.submit(asked)))
+    def _refused(self, submission: Submission) -> Refused:
+        return Refused(f"{self.address} did not run the command", _at_once(self._executor.submit(submission)))
 
     async def release(self) -> None:
         """End and close all its processes. Safe to call twice."""
@@ -142,8 +142,8 @@ class AsyncProcessExecutor:
         await self.release()
 
 
-class Reins(Control):
-    """A control that can tell when the program has been started, or won't be."""
+class ProcessControl(Control):
+    """A `Control` whose event `settled` is set once the program has been started, or will not be."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Reins(Control):
 
 
 class _Printed:
-    """What one stream has printed and nobody has read. At most as much as is ever shown of a run: see `live`."""
+    """Unread output of one stream. Bounded, since `output.live` bounds what is shown of a run."""
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
@@ -177,7 +177,7 @@ class _Printed:
         self.changed.set()
 
     def take(self, size: int | None) -> str:
-        """The next characters, at most so many."""
+        """Take the next characters, at most `size`."""
         text = "".join(self.pieces)
         self.pieces[:] = [rest] if size is not None and (rest := text[size:]) else []
         return text[:size]
@@ -186,8 +186,10 @@ class _Printed:
 class AsyncProcess:
     """One run of one program: `start` it, talk to it, `wait` for it, `close` it."""
 
-    def __init__(self, address: str, executor: AsyncExecutor, asked: Asked, control: Reins | None) -> None:
-        self._address, self._executor, self._asked, self._control = address, executor, asked, control
+    def __init__(
+        self, address: str, executor: AsyncExecutor, submission: Submission, control: ProcessControl | None
+    ) -> None:
+        self._address, self._executor, self._submission, self._control = address, executor, submission, control
         self._printed: dict[Stream, _Printed] = {"stdout": _Printed(), "stderr": _Printed()}
         self._task: asyncio.Task[Result] | None = None
         self._closed = False
@@ -200,15 +202,15 @@ class AsyncProcess:
         return AsyncOutput(self, self._printed["stderr"])
 
     async def start(self) -> None:
-        """Returns when the program runs."""
+        """Start it; returns when the program runs. Raises `Refused`, or `BackendError` if Redoma failed."""
         if self._task is not None or self._closed:
             raise self._unstartable()
-        asked, decision = self._asked, None
+        submission, decision = self._submission, None
         if self._control is None:  # nothing will tell us that it has been started, so ask now whether it may be
-            decision = self._executor.judge(asked).decision
+            decision = self._executor.judge(submission).evaluation.decision
             if decision is Decision.FORBID:
-                raise self._wrong(_at_once(self._executor.submit(asked)))
-        run = self._executor.follow(asked)
+                raise self._wrong(_at_once(self._executor.submit(submission)))
+        run = self._executor.follow(submission)
         # It doesn't refer to us: a process that nobody refers to any more must be seen to be one.
         self._task = asyncio.get_running_loop().create_task(_follow(run, self._printed, self._control))
         control = self._control
@@ -236,15 +238,15 @@ class AsyncProcess:
             data = data.encode("utf-8", "surrogateescape")
         elif not isinstance(data, (bytes, bytearray, memoryview)):
             raise InvalidRequest(f"{data!r} can't be written", why="it is neither text nor bytes", next="write text")
-        await self._reins().write(bytes(data))
+        await self._process_control().write(bytes(data))
 
     def close_stdin(self) -> None:
-        """There is no more input."""
-        self._reins().end_input()
+        """End its input."""
+        self._process_control().end_input()
 
     def signal(self, number: int) -> None:
-        """To the program itself, not to its children."""
-        self._reins().signal(number)
+        """Send a signal to the program itself, not to its children."""
+        self._process_control().signal(number)
 
     async def wait(self) -> int:
         """Wait for its end: its exit status as a shell has it, 128 + n after signal n, 124 after a time-out."""
@@ -268,23 +270,15 @@ class AsyncProcess:
         self._closed = True
         for printed in self._printed.values():
             printed.close()
-        task, cancelled = self._task, False
-        if task is not None:
-            task.cancel()
-        while task is not None and not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError:  # we are cancelled ourselves: not before the run is gone
-                cancelled = True
-        if cancelled:
-            raise asyncio.CancelledError
+        if self._task is not None:
+            await end(self._task)
 
     def started(self) -> asyncio.Task[Result]:
         if self._task is None:
             raise InvalidRequest("the process does not run", why="it was not started", next="call start() first")
         return self._task
 
-    def _reins(self) -> Reins:
+    def _process_control(self) -> ProcessControl:
         self.started()
         if self._control is None:
             raise InvalidRequest(
@@ -354,8 +348,8 @@ class AsyncOutput:
         self.close()
 
 
-async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control: Reins | None) -> Result:
-    """To its end, whoever listens: nobody has to read one stream for the other, or the program, to go on."""
+async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control: ProcessControl | None) -> Result:
+    """Follow a run to its end. The program never waits for somebody to read a stream."""
     try:
         async with run:
             async for stream, text in run:
@@ -369,7 +363,7 @@ async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """What the pipeline makes of a request that is refused. That takes no waiting, so it takes no event loop."""
+    """The result of a coroutine that never waits: submitting a refused request needs no event loop."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -382,15 +376,16 @@ def _at_once(work: Coroutine[Any, Any, T]) -> T:
 # --- for ordinary code ---
 
 
-class ProcessExecutor:
+class ProcessExecutor(Driven[AsyncProcessExecutor]):
     """Makes processes. `release` it when done, or use it as a context manager."""
 
     def __init__(self, core: AsyncProcessExecutor, executor: Executor) -> None:
-        self._core, self._executor = core, executor
+        super().__init__(core, executor)
+        self._executor = executor
 
     @property
     def address(self) -> str:
-        return self._core.address
+        return self.core.address
 
     def exec(
         self,
@@ -402,12 +397,9 @@ class ProcessExecutor:
         **more: Unpack[More],
     ) -> Process:
         """A process that runs a command: one text, or a list of words. `options` has `work_dir` and `env`."""
-        return Process(self._core.exec(command, options, work_dir=work_dir, env=env, **more), self._executor)
+        return Process(self.core.exec(command, options, work_dir=work_dir, env=env, **more), self._executor)
 
-    def release(self) -> None:
-        """End and close all its processes. Safe to call twice."""
-        with suppress(RedomaError):  # the executor is closed: it has ended its runs
-            self._executor.wait(self._core.release())
+    release = driven_end(AsyncProcessExecutor.release)
 
     def __enter__(self) -> ProcessExecutor:
         return self
@@ -416,48 +408,31 @@ class ProcessExecutor:
         self.release()
 
 
-class Process:
+class Process(Driven[AsyncProcess]):
     """One run of one program: `start` it, talk to it, `wait` for it, `close` it. Several threads may share it."""
 
     def __init__(self, core: AsyncProcess, executor: Executor) -> None:
-        self._core, self._executor = core, executor
+        super().__init__(core, executor)
+        self._executor = executor
 
     def stdout_stream(self) -> Output:
         """What it prints, before or after it was started."""
-        return Output(self._core.stdout_stream(), self._executor)
+        return Output(self.core.stdout_stream(), self._executor)
 
     def stderr_stream(self) -> Output:
-        return Output(self._core.stderr_stream(), self._executor)
+        return Output(self.core.stderr_stream(), self._executor)
 
-    def start(self) -> None:
-        """Returns when the program runs."""
-        self._executor.wait(self._core.start())
-
-    def write_stdin(self, data: str | bytes) -> None:
-        """Give it input. Waits while it has plenty that it has not read."""
-        self._executor.wait(self._core.write_stdin(data))
-
-    def close_stdin(self) -> None:
-        """There is no more input."""
-        self._executor.wait(_called(self._core.close_stdin))
-
-    def signal(self, number: int) -> None:
-        """To the program itself, not to its children."""
-        self._executor.wait(_called(self._core.signal, number))
-
-    def wait(self) -> int:
-        """Wait for its end: its exit status as a shell has it, 128 + n after signal n, 124 after a time-out."""
-        return self._executor.wait(self._core.wait())
+    start = driven(AsyncProcess.start)
+    write_stdin = driven(AsyncProcess.write_stdin)
+    close_stdin = on_loop(AsyncProcess.close_stdin)
+    signal = on_loop(AsyncProcess.signal)
+    wait = driven(AsyncProcess.wait)
+    close = driven_end(AsyncProcess.close)
 
     @property
     def result(self) -> Result:
         """Everything that is known of it, when it has ended."""
-        return self._core.result
-
-    def close(self) -> None:
-        """End it if it still runs: nothing of it is left when this returns. Safe to call twice."""
-        with suppress(RedomaError):  # the executor is closed: it has ended its runs
-            self._executor.wait(self._core.close())
+        return self.core.result
 
     def __enter__(self) -> Process:
         return self
@@ -466,23 +441,12 @@ class Process:
         self.close()
 
 
-class Output:
+class Output(Driven[AsyncOutput]):
     """What a process prints on one of its streams, piece by piece."""
 
-    def __init__(self, core: AsyncOutput, executor: Executor) -> None:
-        self._core, self._executor = core, executor
-
-    def read(self, size: int | None = None) -> str:
-        """The next piece as soon as there is one, at most `size` characters of it; nothing at the end."""
-        return self._executor.wait(self._core.read(size))
-
-    def read_all(self) -> str:
-        """All the rest, when it has come to its end."""
-        return self._executor.wait(self._core.read_all())
-
-    def close(self) -> None:
-        """Drop what was not read, and what will come. The result keeps its own copy."""
-        self._executor.wait(_called(self._core.close))
+    read = driven(AsyncOutput.read)
+    read_all = driven(AsyncOutput.read_all)
+    close = on_loop(AsyncOutput.close)
 
     def __iter__(self) -> Iterator[str]:
         while text := self.read():
@@ -493,7 +457,3 @@ class Output:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-async def _called(function: Callable[..., None], *arguments: Any) -> None:
-    function(*arguments)

@@ -19,9 +19,8 @@ from typing import Literal, TypedDict
 import msgspec
 
 from ..lib.errors import InvalidRequest
-from ..models import Decision, Limits, MiB, Result, Status
+from ..models import Decision, Limits, MiB, PolicyView, Result, Status, Submission
 from ..pipeline import intake
-from ..pipeline.executor import Asked
 from ..pipeline.sync import Executor, default
 from ..policy.python.tree import parse
 from ..redaction import Redactor, clean
@@ -71,7 +70,7 @@ class Core:
     def run_python_code(self, code: str) -> str:
         """Run code; what it printed, the value of its last expression, or a message that is safe to show."""
         executor = self._executor or default()
-        result = executor.wait(executor.core.submit(self._asked(code, executor)))
+        result = executor.wait(executor.core.submit(self._submission(code, executor)))
         error = self._error(result)
         printed = _printed(result) or (self._messages["success"] if error is None else "")
         if (log := self._log or executor.core.config.log.core) is not None:
@@ -88,10 +87,10 @@ class Core:
         """Whether the profile would let code run: it parses, is short enough and uses nothing that is refused."""
         executor = self._executor or default()
         try:
-            asked = self._asked(code, executor)
+            submission = self._submission(code, executor)
         except InvalidRequest:  # it is no text
             return False
-        return executor.core.judge(asked).decision is Decision.ALLOW
+        return executor.core.judge(submission).evaluation.decision is Decision.ALLOW
 
     def handle_execution_error(self, error: BaseException) -> str:
         """The message for an exception, with its text as the detail: redacted, and without control characters."""
@@ -113,12 +112,13 @@ class Core:
         return answer
 
     @staticmethod
-    def _asked(code: str, executor: Executor) -> Asked:
+    def _submission(code: str, executor: Executor) -> Submission:
         core = executor.core
         judged = intake.build(core.config, core.backends, {"limits": LIMITS}, code=code, language="python")
         if "reduce" not in judged.code:
-            return Asked(judged, "core")
-        return Asked(msgspec.structs.replace(judged, code=_REDUCE + judged.code), "core", judged=judged)
+            return Submission(judged, "core")
+        request = msgspec.structs.replace(judged, code=_REDUCE + judged.code)
+        return Submission(request, "core", view=PolicyView.of(request, judged))
 
     def _error(self, result: Result) -> str | None:
         if result.ok:

@@ -16,13 +16,13 @@ from redoma.backends.lua import backend as lua
 from redoma.backends.lua.backend import LuaBackend, as_bytes, as_latin, as_text
 from redoma.lib.errors import InvalidRequest
 from redoma.pipeline import intake
-from redoma.pipeline.executor import Asked
 
 if TYPE_CHECKING:
     from redoma.backends.jail import JailBackend
     from redoma.exec import AsyncProcess, AsyncProcessExecutor
+    from redoma.models import Submission
     from redoma.pipeline.executor import AsyncExecutor
-    from redoma.pipeline.intake import Options
+from redoma.pipeline.intake import Options
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class Scripts:
         self._executor = executor
         self._cells: JailBackend | None = None
 
-    def ask(self, source: str, argv: tuple[str, ...], options: Options) -> Asked:
+    def ask(self, source: str, argv: tuple[str, ...], options: Options) -> Submission:
         """Make a request of a script. `argv` is its name and its arguments. Raises `InvalidRequest` for a backend that
         has no Lua."""
         executor, backend = self._executor, options.get("backend", "auto")
@@ -55,7 +55,7 @@ class Scripts:
         else:
             self._cells = self._cells or lua.cells()
             on = LuaBackend(self._cells, broker, lua.in_cell)
-        return Asked(msgspec.structs.replace(request, backend=on.name), options.get("policy"), on=on)
+        return Submission(msgspec.structs.replace(request, backend=on.name), options.get("policy"), own_backend=on)
 
     async def aclose(self) -> None:
         if self._cells is not None:

@@ -1,1 +1,1 @@
-"""The record as something to work with: runs rebuilt from it, to be judged again or run again."""
+"""Working with the record: runs are rebuilt from it, searched, judged by another policy, and run again."""

@@ -1,4 +1,4 @@
-"""Runs as CSV and as JSON, written one by one."""
+"""Writes runs as CSV or JSON, one by one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LEADING = ("\t", "\r", "\n", "'")
 
 
 def write(runs: Iterable[Run], file: TextIO, form: Format) -> int:
-    """How many were written. `json` is one array, `jsonl` one object a line; both have every text as it is on record.
-    In CSV a text is made harmless for spreadsheets and terminals first."""
+    """Write runs to a file; returns how many. `json` is one array, `jsonl` one object a line, both with texts as they
+    are on record. In CSV texts are made harmless for spreadsheets and terminals."""
     count = 0
     if form == "csv":
         table = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
@@ -42,7 +42,7 @@ def write(runs: Iterable[Run], file: TextIO, form: Format) -> int:
 
 
 def cell(value: object) -> object:
-    """A value of a row as a cell. Numbers are ours; whatever is text may be anybody's."""
+    """A value as a CSV cell. Text may hold anything; numbers are our own."""
     if isinstance(value, tuple):
         value = " ".join(value)
     if not isinstance(value, str):

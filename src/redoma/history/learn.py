@@ -1,8 +1,8 @@
-"""From what people have approved to the permits that would have spared them the question.
+"""Proposes permits for requests that people have approved, so that they are not asked again.
 
-Nothing is generalised. A permit is of one exact request, so what is proposed is the narrowest there is; it takes back a
-question, never a refusal (`up_to: prompt`); and it is tried over the whole history before it is proposed: what was
-approved passes, and nothing else changes. What was approved and is not proposed is told, with why.
+Nothing is generalised: a permit is for one exact request. It lifts a prompt, never a refusal (`up_to: prompt`). Before
+it is proposed it is tried over the whole history: what was approved passes, and nothing else changes. Approved requests
+that lead to no permit are listed with the reason.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from ..audit.inputs import Inputs
 from ..lib.errors import AuditError
 from ..lib.sanitise import visible
 from ..models import Decision, Request
-from ..pipeline.executed_files import bind, seen_by
+from ..pipeline.executed_files import find, visible_to
 from ..policy import Permit, Policy, executes, fingerprint, permit_lines, permit_of
-from .policies import Judge, Judged, Unjudged, unknown
+from .policies import Judge, PolicyVerdict, Unjudged, unknown
 from .recorded import Recorded, pairs, rebuilt
 
-MOST = 200
-"""Permits that are proposed at once: who would read more?"""
+MAX_PERMITS = 200
+"""Permits that are proposed at once: nobody would read more."""
 _REFUSED = ("", "denied", "expired", "forbidden", "pending")
-"""Endings of what was not run after all, whatever somebody has said of it; or that are not on record."""
-_NEAR, _LONGEST_NEAR = 500, 200
+"""Statuses of runs that did not run although somebody approved them; empty: the end is not on record."""
+_MAX_NEAR, _MAX_NEAR_TEXT = 500, 200
 _SHOWN = 3
 
 
 class Approved(msgspec.Struct, frozen=True, kw_only=True):
-    """One run that somebody has said yes to."""
+    """One run that somebody has approved."""
 
     id: str
     time: str
     requester: str
     approval: str
-    """The id of the question. One yes that was pinned is of many runs."""
+    """The id of the question. A pinned approval covers many runs."""
     approver: str
     reason: str
     pinned: bool
@@ -49,18 +49,18 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """The permits of one request, and why."""
+    """The permits for one request, with the approvals behind them."""
 
     permits: tuple[Permit, ...]
     """One for each rule that asks about it."""
     text: str
     approved: tuple[Approved, ...]
     unanswered: int
-    """How often the same was asked for and nobody said anything; that would pass as well."""
+    """How often the same was submitted and nobody answered; that would pass as well."""
 
     @property
     def answers(self) -> dict[str, Approved]:
-        """The first run of each yes."""
+        """Approval id → its first run."""
         return _answers_of(self.approved)
 
 
@@ -69,11 +69,11 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     proposals: tuple[Proposal, ...]
     left_out: dict[str, tuple[str, ...]]
-    """Why → the runs that were approved and yet lead to nothing."""
+    """Reason → the runs that were approved and lead to no permit."""
     approved: int
     """Runs that somebody had approved."""
     passing: int
-    """Runs on record that ask under the policy in force, and would not with what is proposed: no other changes."""
+    """Runs on record that need a person under the policy in force, and would not with these permits."""
 
     @property
     def permits(self) -> tuple[Permit, ...]:
@@ -88,14 +88,14 @@ def _answers_of(approved: Iterable[Approved]) -> dict[str, Approved]:
 
 
 class _Key(NamedTuple):
-    """What a permit tells apart, and what it doesn't: the same request may be judged by another pack."""
+    """A request as permits identify it, and the policy pack it was for, which permits don't know."""
 
     fingerprint: str
     pack: str | None
 
 
 class _Candidate:
-    """One request that was approved, as often as it was."""
+    """One request that was approved, with all its approvals."""
 
     def __init__(self, run: Recorded) -> None:
         self.run = run
@@ -105,7 +105,7 @@ class _Candidate:
         self.unanswered = 0
 
     def permits(self, not_match: tuple[str, ...] = ()) -> tuple[Permit, ...]:
-        request, entry = self.run.judged, self.run.entry
+        request, entry = self.run.judged, self.run.submission.entry
         made = [permit_of(rule, request, entry, by_digest=self.by_digest, up_to=Decision.PROMPT) for rule in self.rules]
         return tuple(
             permit if permit.sha256 else msgspec.structs.replace(permit, match=(permit.text,), not_match=not_match)
@@ -114,7 +114,7 @@ class _Candidate:
 
 
 class History:
-    """What is on record, read as often as need be: it is never held as a whole. `since` bounds the runs alone."""
+    """The record, read again for each pass: it is never held in memory as a whole."""
 
     def __init__(
         self,
@@ -123,19 +123,19 @@ class History:
         asked: Callable[[], Iterable[Record]],
         inputs: Inputs,
     ) -> None:
-        """`runs`: the records of kind `intent` and `outcome`. `answers`: those about approvals, of all time, as are
-        `asked`, those of kind `intent`: a no is not forgotten because it was said before a period."""
+        """`runs` gives the records of kind `intent` and `outcome` of one period. `answers` gives those about
+        approvals, and `asked` those of kind `intent`, of all time: an earlier no is not forgotten."""
         self._runs, self.answers, self._asked, self._inputs = runs, answers, asked, inputs
 
-    def __iter__(self) -> Iterator[tuple[Record, Recorded]]:
+    def __iter__(self) -> Iterator[Recorded]:
         for intent, outcome in pairs(self._runs()):
             try:
-                yield intent, rebuilt(intent, outcome.data if outcome else None, self._inputs)
+                yield rebuilt(intent, outcome, self._inputs)
             except AuditError:
                 continue  # nothing was approved that can't be read: at worst something is not proposed
 
     def said_no(self, refused: set[str]) -> dict[str, str]:
-        """What a person has said no to, by its fingerprint, each with a run."""
+        """Fingerprints of requests that a person has denied → a run. `refused` are the ids of denied runs."""
         found: dict[str, str] = {}
         for intent in self._asked() if refused else ():
             if intent.id in refused:
@@ -145,17 +145,25 @@ class History:
 
 
 def learn(
-    history: History, load: Callable[[str | None, tuple[Permit, ...]], Policy], *, at_least: int = 1, most: int = MOST
+    history: History,
+    load: Callable[[str | None, tuple[Permit, ...]], Policy],
+    *,
+    at_least: int = 1,
+    most: int = MAX_PERMITS,
 ) -> Learned:
-    """`load` gives the policy in force with further permits. `at_least` so many approvals are wanted of each."""
+    """Propose permits. `load` gives the policy in force, for a pack, with further permits. A request is proposed if it
+    was approved `at_least` so many times; at most `most` permits are.
+
+    Raises `AuditError` if the proposal would change anything but what was approved.
+    """
     given, taken_back, refused = _answers(history.answers())
     left_out: dict[str, list[str]] = {}
     candidates: dict[_Key, _Candidate] = {}
     said_no = history.said_no(refused)
     count = 0
-    for intent, run in history:
+    for run in history:
         key = _key(run)
-        approval = str((intent.data.get("approval") or {}).get("id"))
+        approval = run.intent.approval.id if run.intent.approval else ""
         if not run.approver or run.status in _REFUSED:
             continue
         count += 1
@@ -198,7 +206,7 @@ def learn(
 
 
 def _answers(records: Iterable[Record]) -> tuple[dict[str, tuple[str, str, bool]], set[str], set[str]]:
-    """Who has approved what, by the id of the question; what of it was taken back; and the runs that were denied."""
+    """The approvals by question id, the question ids whose approval was taken back, and the runs that were denied."""
     given: dict[str, tuple[str, str, bool]] = {}
     taken_back: set[str] = set()
     refused: set[str] = set()
@@ -214,14 +222,14 @@ def _answers(records: Iterable[Record]) -> tuple[dict[str, tuple[str, str, bool]
 
 
 def _key(run: Recorded) -> _Key:
-    return _Key(fingerprint(run.judged, run.entry), run.pack)
+    return _Key(fingerprint(run.judged, run.submission.entry), run.submission.policy)
 
 
 def _unfit(run: Recorded) -> str:
     """Why no permit can be made of it."""
     if run.request.secrets:
         return "it had secrets: no file may say which request they went with"
-    if run.live_input or run.unread_input:
+    if run.submission.live_input or run.submission.unread_input:
         return "it could be given input while it ran, which no permit is about"
     if unknown(run):
         return "the record doesn't have all of it"
@@ -229,15 +237,16 @@ def _unfit(run: Recorded) -> str:
 
 
 def _runs_files(run: Recorded) -> bool:
-    """Whether a yes to it is one to what some files of the host hold, too: of those a permit knows nothing, and would
-    be good for whatever they hold some day."""
+    """Whether it executes files of the host. An approval is bound to their content; a permit knows nothing of that."""
     request, found = run.request, executes(run.request)
-    if run.entry and request.backend == "docker":  # which volumes there are only its configuration of then could tell
+    if (
+        run.submission.entry and request.backend == "docker"
+    ):  # which volumes there are only its configuration of then could tell
         return bool(found.files or found.imported or found.unbound or found.opaque)
-    if (view := seen_by(request)) is None:
+    if (view := visible_to(request)) is None:
         return False
-    held = bind(request, view)
-    return bool(held.scripts or held.unbound or found.imported)  # a module may also appear there
+    held = find(request, view)
+    return bool(held.files or held.unbound or found.imported)  # a module may also appear there
 
 
 def _evidence(run: Recorded, approval: str, approver: str, reason: str, pinned: bool) -> Approved:
@@ -254,7 +263,7 @@ def _evidence(run: Recorded, approval: str, approver: str, reason: str, pinned: 
 
 
 def _objection(candidate: _Candidate, judge: Judge, denied: str | None, at_least: int) -> str:
-    """Why it is not proposed, by what is known of it alone."""
+    """Why a candidate is not proposed, by what is known of it alone; empty if nothing speaks against it."""
     if denied is not None:
         return f"a person has also said no to the same (run {denied[:12]})"
     if len(_answers_of(candidate.approved)) < at_least:
@@ -283,11 +292,11 @@ def _try(history: History, candidates: dict[_Key, _Candidate], judge: Judge, lef
     learned = Policy(name="learned", rules=(), permits=permits)
     prints = {key.fingerprint for key in candidates}
     dropped: set[_Key] = set()
-    for _, run in history:
+    for run in history:
         key = _key(run)
-        if (key in candidates and not run.unread_input) or run.live_input:
+        if (key in candidates and not run.submission.unread_input) or run.submission.live_input:
             continue
-        if not learned.covering(run.judged, run.entry):
+        if not learned.covering(run.judged, run.submission.entry):
             continue
         if key.fingerprint not in prints:
             for candidate in candidates.values():
@@ -320,13 +329,15 @@ def _kept_promise(
     load: Callable[[str | None, tuple[Permit, ...]], Policy],
     judge: Judge,
 ) -> tuple[int, dict[str, dict[str, None]]]:
-    """How many runs would pass; and for each rule, texts that it would still ask about. Raises `AuditError` if what
-    is proposed does anything but what is promised."""
+    """How many runs would pass, and for each rule some texts that it would still ask about.
+
+    Raises `AuditError` if the permits change anything but what was approved.
+    """
     permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
     learned = Judge(lambda pack: load(pack, permits), judge.last)
     passing, near = 0, dict[str, dict[str, None]]()
     wanted = {rule for candidate in candidates.values() for rule in candidate.rules}
-    for _, run in history:
+    for run in history:
         try:
             before, after = judge.judge(run), learned.judge(run)
         except Unjudged:
@@ -346,21 +357,21 @@ def _kept_promise(
     return passing, near
 
 
-def _remember(near: dict[str, dict[str, None]], wanted: set[str], run: Recorded, said: Judged) -> None:
+def _remember(near: dict[str, dict[str, None]], wanted: set[str], run: Recorded, said: PolicyVerdict) -> None:
     text = run.judged.text
-    if said.decision is Decision.ALLOW or not text.isprintable() or len(text) > _LONGEST_NEAR or unknown(run):
+    if said.decision is Decision.ALLOW or not text.isprintable() or len(text) > _MAX_NEAR_TEXT or unknown(run):
         return
     for rule in wanted.intersection(said.deciding):
         texts = near.setdefault(f"{run.judged.language} {rule}", {})
-        if len(texts) < _NEAR:
+        if len(texts) < _MAX_NEAR:
             texts[text] = None
 
 
 def _nearest(candidate: _Candidate, near: dict[str, dict[str, None]]) -> tuple[str, ...]:
-    """Of what is still asked about, what looks most like it; and it with one more word."""
+    """Examples that must not match: the most similar text that is still asked about, and its own with a word more."""
     request: Request = candidate.run.judged
     others = {text for rule in candidate.rules for text in near.get(f"{request.language} {rule}", ())} - {request.text}
-    close = difflib.get_close_matches(request.text[:_LONGEST_NEAR], sorted(others), n=2, cutoff=0.5)
+    close = difflib.get_close_matches(request.text[:_MAX_NEAR_TEXT], sorted(others), n=2, cutoff=0.5)
     return (*close, f"{request.text} more")
 
 
@@ -368,7 +379,7 @@ def _nearest(candidate: _Candidate, near: dict[str, dict[str, None]]) -> tuple[s
 
 
 def yaml(learned: Learned, *, when: str, since: str = "") -> str:
-    """A redoma.yaml with what is proposed; the evidence is in comments."""
+    """A redoma.yaml with the permits, and the evidence in comments."""
     runs = f"{learned.approved:,} approved run{'' if learned.approved == 1 else 's'}"
     where = "on record since then" if since else "on record"
     lines = [
@@ -411,6 +422,6 @@ def _evidence_lines(proposal: Proposal) -> Iterator[str]:
 
 
 def _comment(text: str, most: int = 100) -> str:
-    """On one line: whatever it holds, it stays a comment."""
+    """The text on one line, so that it stays a comment."""
     line = visible(text[: 4 * most]).replace("\n", "\\n").replace("\t", "\\t")
     return line if len(line) <= most else line[: most - 1] + "…"

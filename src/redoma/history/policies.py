@@ -1,8 +1,8 @@
-"""What another policy would have said of everything that was asked for.
+"""Evaluates another policy against every recorded request.
 
-Each recorded request is rebuilt and evaluated as it would be today; identical ones are evaluated once, and what makes
-two identical is everything that an evaluation looks at. What the record can't tell is not guessed: such a request is
-counted apart, with what is missing.
+Each request is rebuilt and evaluated as it would be today; identical ones (in everything an evaluation looks at) are
+evaluated once. A request that the record does not have completely is not guessed: it is counted apart, with what is
+missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUPS: dict[Decision, Group] = {Decision.FORBID: "forbidden", Decision.PROMPT: 
 
 _REMEMBERED = 100_000
 _UNREAD = frozenset({"requester", "reason", "label", "policy", "writes", "secrets"})
-"""What no evaluation looks at; a permit covers nothing that has secrets."""
+"""Parts that no evaluation looks at (a permit never covers a request with secrets)."""
 _NOTHING: frozenset[str] = frozenset()
 _TEXT = 500
 
@@ -35,18 +35,18 @@ class Unjudged(Exception):
     """Why a recorded request can't be evaluated exactly."""
 
 
-class Judged(NamedTuple):
+class PolicyVerdict(NamedTuple):
     """What a policy says of a recorded request."""
 
     decision: Decision
     deciding: tuple[str, ...]
     """The rules that made the decision what it is."""
     rules: frozenset[str]
-    """All that found something, permitted or not."""
+    """All rules that found something, permitted or not."""
 
 
 class Last:
-    """What was read of the last request: to parse it is most of what it costs, and two judges look at it in turn."""
+    """Remembers the facts of the last request: parsing is expensive, and two judges look at each request in turn."""
 
     def __init__(self) -> None:
         self._reading = Reading(Request())
@@ -58,57 +58,60 @@ class Last:
 
 
 class Judge:
-    """One policy, as loaded for whatever pack a request has asked for. Judges that are asked about the same runs share
-    what is read of them."""
+    """Evaluates recorded runs by one policy; `load` gives it for a pack. Judges of the same runs share `last`."""
 
     def __init__(self, load: Callable[[str | None], Policy], last: Last | None = None) -> None:
         self._load = load
         self.last = last or Last()
         self._policies: dict[str | None, Policy] = {}
-        self._known: dict[tuple[object, ...], Judged] = {}
+        self._known: dict[tuple[object, ...], PolicyVerdict] = {}
         self.evaluated = 0
-        """How often it had to look; the rest was identical to something it had seen."""
+        """How many requests were evaluated; the others were identical to one of them."""
 
     def policy(self, pack: str | None) -> Policy:
         if pack not in self._policies:
             self._policies[pack] = self._load(pack)
         return self._policies[pack]
 
-    def judge(self, run: Recorded) -> Judged:
-        """Raises `Unjudged`."""
+    def judge(self, run: Recorded) -> PolicyVerdict:
+        """What the policy says of a recorded run. Raises `Unjudged` if that can't be said exactly."""
         try:
-            policy = self.policy(run.pack)
+            policy = self.policy(run.submission.policy)
         except PolicyError as error:
             raise Unjudged(f"its policy: {error.what}") from None
         missing = unknown(run)
         if run.missing:
             _must_be_readable(run, missing)
-        key = (run.pack, run.reach, run.live_input, tuple(run.judged.secrets), fingerprint(run.judged, run.entry))
+        key = (
+            run.submission.policy,
+            run.intent.reach,
+            run.submission.live_input,
+            tuple(run.judged.secrets),
+            fingerprint(run.judged, run.submission.entry),
+        )
         if (said := self._known.get(key)) is None:
             said = self._known[key] = self._evaluated(policy, run)
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
         if missing and not run.judged.secrets:
             _must_not_be_permitted(policy, run, said)
-        return _objected(run, said) if run.objections else said
+        return _objected(run, said) if run.submission.objections else said
 
-    def _evaluated(self, policy: Policy, run: Recorded) -> Judged:
+    def _evaluated(self, policy: Policy, run: Recorded) -> PolicyVerdict:
         self.evaluated += 1
-        about = {"reach": run.reach, "live_input": run.live_input, "entry": run.entry}
+        about = {"reach": run.intent.reach, "live_input": run.submission.live_input, "entry": run.submission.entry}
         evaluation = evaluate(policy, run.judged, **about, reading=self.last.of(run.judged))  # type: ignore[arg-type]
         deciding = tuple(dict.fromkeys(finding.rule for finding in evaluation.deciding))
-        return Judged(evaluation.decision, deciding, frozenset(finding.rule for finding in evaluation.findings))
+        return PolicyVerdict(evaluation.decision, deciding, frozenset(finding.rule for finding in evaluation.findings))
 
 
 def unknown(run: Recorded) -> frozenset[str]:
-    """What is missing of a request that an evaluation, or a permit, may look at."""
-    return (
-        frozenset(each.partition(": ")[0] for each in run.missing) - _UNREAD - run.beside if run.missing else _NOTHING
-    )
+    """The missing parts of a request that an evaluation or a permit may look at."""
+    return frozenset(run.missing) - _UNREAD - run.unread if run.missing else _NOTHING
 
 
 def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
-    """Everything that rules look at has to be on record."""
+    """Raise `Unjudged` if anything that rules look at is not on record."""
     from ..policy.shell.variables import may_be_hook
 
     command = run.judged.language == "command"
@@ -120,28 +123,32 @@ def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
         raise Unjudged(f"the secret {hooks[0]}")
 
 
-def _must_not_be_permitted(policy: Policy, run: Recorded, said: Judged) -> None:
-    """A permit is of all of a request. Where some of it is missing and one might be meant, nobody can say."""
+def _must_not_be_permitted(policy: Policy, run: Recorded, said: PolicyVerdict) -> None:
+    """Raise `Unjudged` if a permit might cover it: a permit is for a whole request, and some of this one is missing."""
     text = run.judged.text
-    if run.live_input:
+    if run.submission.live_input:
         return
     for permit in policy.permits:
-        same = permit.language == run.judged.language and permit.entry == run.entry and permit.rule in said.rules
+        same = (
+            permit.language == run.judged.language
+            and permit.entry == run.submission.entry
+            and permit.rule in said.rules
+        )
         if same and (permit.sha256 or permit.text == text):
-            raise Unjudged(f"a part of what a permit is about: {run.missing[0].partition(': ')[0]}")
+            raise Unjudged(f"a part of what a permit is about: {next(iter(run.missing))}")
 
 
-def _objected(run: Recorded, said: Judged) -> Judged:
-    """With what its executor says of it, whatever the policy is."""
-    strictest = max(finding.decision for finding in run.objections)
+def _objected(run: Recorded, said: PolicyVerdict) -> PolicyVerdict:
+    """The verdict together with the objections of its executor, which count whatever the policy says."""
+    strictest = max(finding.decision for finding in run.submission.objections)
     decision = max(strictest, said.decision)
-    theirs = [finding.rule for finding in run.objections if finding.decision is decision]
+    theirs = [finding.rule for finding in run.submission.objections if finding.decision is decision]
     deciding = tuple(dict.fromkeys([*theirs, *(said.deciding if said.decision is decision else ())]))
-    return Judged(decision, deciding, said.rules.union(finding.rule for finding in run.objections))
+    return PolicyVerdict(decision, deciding, said.rules.union(finding.rule for finding in run.submission.objections))
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that would fare differently."""
+    """A request whose decision would change."""
 
     id: str
     time: str
@@ -157,7 +164,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy against history."""
+    """How a policy's decisions differ from the recorded ones."""
 
     requests: int
     """How many were evaluated."""
@@ -176,9 +183,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     unjudged: dict[str, int]
     """Requests that can't be evaluated, by what is missing."""
     differs_now: int
-    """Requests of which the policy in force says something else already than was said at their time."""
+    """Requests that already the policy in force decides differently than was recorded."""
     evaluated: int
-    """How many had to be looked at; the others were identical to one of them."""
+    """How many were evaluated; the others were identical to one of them."""
 
     @property
     def left_out(self) -> int:
@@ -188,7 +195,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(
     intents: Iterable[Record], judge: Judge, current: Judge | None = None, *, inputs: Inputs, examples: int = 3
 ) -> Comparison:
-    """`intents` are the records of that kind. `current` is the policy in force."""
+    """Compare what `judge` says with what was recorded. `intents` are the records of that kind; `current` judges by the
+    policy in force; of each kind of change some `examples` are kept."""
     changes, unjudged = Counter[str](), Counter[str]()
     totals = Counter[Group]()
     by_rule: dict[Group, Counter[str]] = {group: Counter() for group in GROUPS.values()}
@@ -205,14 +213,14 @@ def compare(
             unjudged[str(error)] += 1
             continue
         requests += 1
-        if current is not None and run.digest != current.policy(run.pack).digest:
-            differs += _says(current, run) is not run.decision
-        if said.decision is run.decision:
+        if current is not None and run.intent.policy_digest != current.policy(run.submission.policy).digest:
+            differs += _says(current, run) is not run.intent.decision
+        if said.decision is run.intent.decision:
             continue
         group = GROUPS[said.decision]
         totals[group] += 1
-        changes[f"{run.decision} → {said.decision}"] += 1
-        by_rule[group].update(said.deciding or tuple(dict.fromkeys(run.rules)))
+        changes[f"{run.intent.decision} → {said.decision}"] += 1
+        by_rule[group].update(said.deciding or tuple(dict.fromkeys(run.intent.rules)))
         _show(shown[group], run, said, examples)
     return Comparison(
         requests=requests,
@@ -233,11 +241,11 @@ def _says(current: Judge, run: Recorded) -> Decision | None:
     try:
         return current.judge(run).decision
     except Unjudged:
-        return run.decision  # what can't be said is no difference
+        return run.intent.decision  # what can't be said is no difference
 
 
-def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: Judged, most: int) -> None:
-    """The newest, each once, oldest of them first."""
+def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: PolicyVerdict, most: int) -> None:
+    """Keep the newest examples, each text once, oldest first."""
     text = run.judged.text
     example = Example(
         id=run.id,
@@ -245,8 +253,8 @@ def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: Judged, mos
         requester=run.judged.requester,
         language=run.judged.language,
         text=text[:_TEXT] + ("…" if len(text) > _TEXT else ""),
-        before=run.decision,
-        before_rules=tuple(dict.fromkeys(run.rules)),
+        before=run.intent.decision,
+        before_rules=tuple(dict.fromkeys(run.intent.rules)),
         after=said.decision,
         after_rules=said.deciding,
     )

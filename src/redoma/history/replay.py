@@ -1,10 +1,9 @@
-"""A recorded run, run again: with what it was given, under its limits and from its seed, and without effects.
+"""Runs a recorded run again, with its input, limits and seed, and without effects, and compares the two.
 
-It runs in an executor of its own that has nothing to lose: its state is a directory that is removed, so no change is
-kept that could be applied, and no approval or pin is there that could be used; its log is none, and what is to be
-known of a replay is written to the real one, beside the run that it repeats. Where the run worked in a project itself,
-the replay works in an overlay of it; where it ran on the host, the replay runs in an empty cell. What policy forbids,
-then or now, is not run again either, and nor is what a person did not allow.
+The replay has an executor of its own whose state directory is removed afterwards: no change is kept that could be
+applied, and no approval or pin can be used. It has no log; what happened is recorded in the real one, beside the run
+that was repeated. Where the run worked in a project itself, the replay works in an overlay of it; where it ran on the
+host, the replay runs in an empty cell. What policy forbids, then or now, or a person denied, is not run again.
 """
 
 from __future__ import annotations
@@ -19,16 +18,17 @@ import msgspec
 
 from ..audit import AuditLog
 from ..audit.inputs import Inputs
+from ..audit.records import Outcome, Printed
 from ..backends.base import Backend
 from ..config import ApprovalConfig, Config, PolicyConfig, home
 from ..lib.errors import BackendUnavailable, InvalidRequest, PolicyError, RedomaError
-from ..models import Decision, Evaluation, KiB, Request, Result, Seed, Status
+from ..models import Decision, Evaluation, KiB, Request, Result, Seed, Status, Submission
 from ..output.artifacts import Store as Artifacts
 from ..output.expectations import Expectation, expectation
 from ..pipeline.executor import AsyncExecutor
+from ..pipeline.intents import UNWANTED
 from ..pipeline.projects import staged
-from ..pipeline.results import outcome
-from ..pipeline.submission import UNWANTED, Asked
+from ..pipeline.results import outcome_record
 from ..policy import Policy, evaluate
 from ..redaction import Redactor
 from ..workspace.protected import must_be_a_project
@@ -38,14 +38,14 @@ from .sources import sources
 
 _SANDBOXES = ("jail", "docker", "monty")
 _ENDED_AT_A_LIMIT = ("timeout", "memory", "output")
-_DIFFED = 32 * KiB  # of what was printed, where all of it was kept
-_PATIENCE = 10.0  # seconds of a replay up to which it is run twice, to see whether it differs from itself
-_OF_NO_ACCOUNT = ("policy", "requester", "reason", "label", "secrets")
-"""What may be missing without any difference to what it does; secrets have something in their place."""
+_MAX_DIFFED = 32 * KiB  # of what was printed, where all of it was kept
+_MAX_TWICE = 10.0  # seconds of a replay up to which it is run twice, to see whether it differs from itself
+_IRRELEVANT = ("policy", "requester", "reason", "label", "secrets")
+"""Parts that may be missing without changing what the run does; secrets are replaced by placeholders."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a replay."""
+    """The outcome of a replay."""
 
     id: str
     """Of the run that was repeated."""
@@ -54,10 +54,10 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["identical", "different", "impossible"]
     backend: str = ""
     why: str = ""
-    """It is impossible."""
+    """Why it is impossible."""
     fields: tuple[Field, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is not as it was then."""
+    """What was not the same as in the original run."""
     reasons: tuple[str, ...] = ()
     """What explains a difference."""
 
@@ -66,13 +66,13 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(field.name for field in self.fields if field.state == "different")
 
 
-class _Judged(NamedTuple):
-    """What policy says: that of then, if it is still known, and that of now."""
+class _Verdicts(NamedTuple):
+    """What the policy of then, if it is still known, and the policy of now say."""
 
     then: Evaluation | None
     now: Evaluation
     known: bool
-    """Whether what was judged is on record word for word."""
+    """Whether the record has exactly what was judged."""
 
     @property
     def forbidden(self) -> Evaluation | None:
@@ -81,7 +81,7 @@ class _Judged(NamedTuple):
 
 
 class Replayer:
-    """Use it as an asynchronous context manager: it starts what it needs, and leaves nothing."""
+    """Replays runs. Use it as an asynchronous context manager: it removes all that it made."""
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
         self._config, self._inputs = config, inputs
@@ -114,11 +114,11 @@ class Replayer:
 
     async def replay(self, run: Recorded) -> Replayed:
         """Run it again and compare. Raises `AuditError` where that can't be recorded: then it is not run."""
-        if why := _impossible(run):
+        if (why := _impossible(run)) or run.outcome is None:
             return Replayed(id=run.id, verdict="impossible", why=why)
         try:
             judged = self._judged(run)
-            asked, more = self._asked(run)
+            submission, more = self._submission(run)
         except RedomaError as error:
             return Replayed(id=run.id, verdict="impossible", why=str(error))
         verdict = _verdict(run, judged)
@@ -126,8 +126,8 @@ class Replayer:
         if Status(run.status).ending in ("refused", "pending") or judged.forbidden is not None:
             return self._unrun(run, judged, verdict, notes)
         notes += more
-        self._record("replay", run.id, {"replay": asked.request.id, "backend": asked.request.backend})
-        replayed = await self._run(run, asked, verdict, notes)
+        self._record("replay", run.id, {"replay": submission.request.id, "backend": submission.request.backend})
+        replayed = await self._run(run, run.outcome, submission, verdict, notes)
         told = {
             "replay": replayed.replay,
             "verdict": replayed.verdict,
@@ -144,17 +144,16 @@ class Replayer:
 
     # --- whether it may be run ---
 
-    def _judged(self, run: Recorded) -> _Judged:
-        about = {"reach": run.reach, "live_input": run.live_input, "entry": run.entry}
+    def _judged(self, run: Recorded) -> _Verdicts:
+        about = {"reach": run.intent.reach, "live_input": run.submission.live_input, "entry": run.submission.entry}
 
         def says(policy: Policy) -> Evaluation:
             evaluation = evaluate(policy, run.judged, **about)  # type: ignore[arg-type]
-            return msgspec.structs.replace(evaluation, findings=run.objections + evaluation.findings)
+            return msgspec.structs.replace(evaluation, findings=run.submission.objections + evaluation.findings)
 
-        then = self._policy_of_then(run.digest)
-        words = {line.partition(":")[0].partition(" ")[0] for line in run.missing}
-        known = not words & {"code", "argv", "stdin", "variable", "workspace"}
-        return _Judged(says(then) if then else None, says(self._config.load_policy(run.pack)), known)
+        then = self._policy_of_then(run.intent.policy_digest)
+        known = not {what.partition(" ")[0] for what in run.missing} & {"code", "argv", "stdin", "variable"}
+        return _Verdicts(says(then) if then else None, says(self._config.load_policy(run.submission.policy)), known)
 
     def _policy_of_then(self, digest: str) -> Policy | None:
         if digest not in self._policies:
@@ -165,8 +164,8 @@ class Replayer:
                 self._policies[digest] = None
         return self._policies[digest]
 
-    def _unrun(self, run: Recorded, judged: _Judged, verdict: Field, notes: list[str]) -> Replayed:
-        """What was refused is refused again, and what is forbidden by now is not run: only the verdict is compared."""
+    def _unrun(self, run: Recorded, judged: _Verdicts, verdict: Field, notes: list[str]) -> Replayed:
+        """The replay of a run that was refused, or is forbidden now: only the verdicts are compared."""
         status = run.status
         fields = [verdict]
         reasons: list[str] = []
@@ -187,11 +186,11 @@ class Replayer:
 
     # --- what is run, and where ---
 
-    def _asked(self, run: Recorded) -> tuple[Asked, list[str]]:
-        """What is asked for in place of the original, and what about it is not the same."""
+    def _submission(self, run: Recorded) -> tuple[Submission, list[str]]:
+        """What is submitted in place of the original, and what about it is not the same."""
         notes: list[str] = []
         request = run.request
-        ran_on = str((run.outcome or {}).get("backend") or request.backend)
+        ran_on = (run.outcome.backend if run.outcome else "") or request.backend
         where, why = self._backend(ran_on, run)
         if why:
             notes.append(why)
@@ -207,36 +206,38 @@ class Replayer:
             must_be_a_project(request.project, home=home(), private=private)
         if request.secrets:
             notes.append(f"the values of {', '.join(sorted(request.secrets))} were not kept; others are in their place")
-        if run.unread_input:
+        if run.submission.unread_input:
             notes.append("what it was told while it ran was not kept")
         again = msgspec.structs.replace(request, **changes)
         on: Backend | None = self._executor.backends["jail"] if again.cwd and not again.project else None
         expected, told = _expectation(run)
         notes += told
-        return Asked(again, "none", on=on, expectation=expected, writes=run.writes), notes
+        writes = run.submission.writes
+        return Submission(again, "none", own_backend=on, expectation=expected, writes=writes), notes
 
     def _backend(self, ran_on: str, run: Recorded) -> tuple[str, str]:
-        """The same where it is a sandbox, else the jail; and why it is another."""
+        """The backend for the replay: the same if it is a sandbox, else the jail; and why it is another."""
         if ran_on == "auto":
             return "auto", ""
-        if ran_on in _SANDBOXES and not (ran_on == "docker" and run.entry):
+        if ran_on in _SANDBOXES and not (ran_on == "docker" and run.submission.entry):
             try:
                 self._executor.backends[ran_on].capabilities()
             except BackendUnavailable as error:
                 why = f"it ran on {ran_on}, which is not to be had here ({error.why}); this is a cell of the jail"
                 return "jail", why
             return ran_on, ""
-        what = f"the containers of {run.entry}" if run.entry and ran_on == "docker" else ran_on
+        what = f"the containers of {run.submission.entry}" if run.submission.entry and ran_on == "docker" else ran_on
         return "jail", f"it ran on {what}, where it could have effects; this is a cell of the jail"
 
     # --- and what came of it ---
 
-    async def _run(self, run: Recorded, asked: Asked, verdict: Field, notes: list[str]) -> Replayed:
-        result, after = await self._once(asked)
-        before = run.outcome or {}
+    async def _run(
+        self, run: Recorded, before: Outcome, submission: Submission, verdict: Field, notes: list[str]
+    ) -> Replayed:
+        result, after = await self._once(submission)
         if result.status is Status.FAILED and run.status != "failed":
             why = f"the replay failed: {result.error}"
-            return Replayed(id=run.id, replay=asked.request.id, verdict="impossible", why=why, notes=tuple(notes))
+            return Replayed(id=run.id, replay=result.id, verdict="impossible", why=why, notes=tuple(notes))
         fields = (verdict, *compared(before, after))
         different = any(field.state == "different" for field in fields)
         reasons: list[str] = []
@@ -244,9 +245,9 @@ class Replayer:
             before = self._with_texts(run.id, before, self._config)
             fields = (verdict, *compared(before, self._with_texts(result.id, after, self._executor.config)))
             reasons = [*self._reasons(run, before, after, fields)]
-            if result.usage.wall <= _PATIENCE and result.status.ending == "ran":
-                other = msgspec.structs.replace(asked.request, id=Request().id)
-                _, twice = await self._once(asked._replace(request=other))
+            if result.usage.wall <= _MAX_TWICE and result.status.ending == "ran":
+                other = msgspec.structs.replace(submission.request, id=Request().id)
+                _, twice = await self._once(msgspec.structs.replace(submission, request=other))
                 itself = [field.name for field in compared(after, twice) if field.state == "different"]
                 if itself:
                     differs = f"it is not deterministic: run twice, it differs from itself in {', '.join(itself)}"
@@ -254,7 +255,7 @@ class Replayer:
             reasons += [f"not as it was then: {note}" for note in notes]
         return Replayed(
             id=run.id,
-            replay=asked.request.id,
+            replay=result.id,
             verdict="different" if different else "identical",
             backend=result.backend,
             fields=fields,
@@ -262,38 +263,36 @@ class Replayer:
             reasons=tuple(reasons) or (("nothing on record explains it",) if different else ()),
         )
 
-    async def _once(self, asked: Asked) -> tuple[Result, dict[str, Any]]:
-        result = await self._executor.submit(asked)
-        return result, outcome(result, Redactor(asked.request.secrets.values()))
+    async def _once(self, submission: Submission) -> tuple[Result, Outcome]:
+        result = await self._executor.submit(submission)
+        record = outcome_record(result, Redactor(submission.request.secrets.values()))
+        return result, msgspec.convert(record, Outcome)
 
-    def _with_texts(self, run: str, outcome: dict[str, Any], config: Config) -> dict[str, Any]:
+    def _with_texts(self, run: str, outcome: Outcome, config: Config) -> Outcome:
         """With more of what it printed than its record has, where all of it was kept."""
-        for stream in outcome.get("artifacts", {}):
-            if config.state is not None and stream in outcome:
-                with suppress(RedomaError):  # it is kept for a few days only
-                    text = (
-                        Artifacts(config.state / "artifacts")
-                        .find(run, stream)
-                        .read(0, _DIFFED)
-                        .decode(errors="replace")
-                    )
-                    outcome = {**outcome, stream: {**outcome[stream], "text": text}}
-        return outcome
+        texts: dict[str, Printed] = {}
+        if config.state is None:
+            return outcome
+        artifacts = Artifacts(config.state / "artifacts")
+        for stream in outcome.artifacts:
+            with suppress(RedomaError):  # it is kept for a few days only
+                whole = artifacts.find(run, stream)
+                text = whole.read(0, _MAX_DIFFED).decode(errors="replace")
+                texts[stream] = msgspec.structs.replace(getattr(outcome, stream), text=text)
+        return msgspec.structs.replace(outcome, **texts)
 
-    def _reasons(
-        self, run: Recorded, before: dict[str, Any], after: dict[str, Any], fields: tuple[Field, ...]
-    ) -> Iterator[str]:
-        """What is known to make a difference, the surest first."""
+    def _reasons(self, run: Recorded, before: Outcome, after: Outcome, fields: tuple[Field, ...]) -> Iterator[str]:
+        """Known reasons for a difference, the surest first."""
         if fields[0].state == "different":
             yield "the policy of then says something else of it, as this version of Redoma reads it"
-        for line in run.missing:
-            if line.partition(":")[0] not in _OF_NO_ACCOUNT:
-                yield f"missing: {line}"
+        for what, missing in run.missing.items():
+            if what not in _IRRELEVANT:
+                yield f"missing: {what}: {missing}"
         for path in _changed_since(before, after):
             yield f"the project has changed since: {path}"
         for each, whose in ((before, "it was"), (after, "the replay was")):
-            if each.get("status") in _ENDED_AT_A_LIMIT:
-                yield f"{whose} ended at a limit: how far it gets depends on the machine ({each.get('error') or ''})"
+            if each.status in _ENDED_AT_A_LIMIT:
+                yield f"{whose} ended at a limit: how far it gets depends on the machine ({each.error or ''})"
                 break
         yield from sources(run.request, seeded=_seed(run) is not None)
         if run.request.project is not None and any(field.state == "different" for field in fields):
@@ -305,19 +304,15 @@ def _impossible(run: Recorded) -> str:
         return "it has no end on record that it could be compared with: it still runs, or was cut short"
     if run.request.language == "lua":
         return "a Lua script asks executors for commands, and those have effects"
-    if any(line.endswith(f": {UNWANTED}") for line in run.missing):
+    if UNWANTED in run.missing.values():
         return "what it was given was not to be kept: it is a rule of the monitor, or `audit.inputs` was false"
-    try:
-        Status(run.status)
-    except ValueError:
-        return f"it ended {run.status!r}, which this version of Redoma does not know"
     return ""
 
 
-def _verdict(run: Recorded, judged: _Judged) -> Field:
-    """What the policy of then says of it now, which must be what it said then."""
+def _verdict(run: Recorded, judged: _Verdicts) -> Field:
+    """Whether the policy of then says now what it said then."""
     again = judged.then
-    before = f"{run.decision}{_named(run.rules)}"
+    before = f"{run.intent.decision}{_named(run.intent.rules)}"
     if again is None or not judged.known:
         why = "its policy is not on record" if again is None else "what was judged is not on record word for word"
         return Field(name="verdict", state="unknown", before=before, after=f"({why})")
@@ -333,10 +328,10 @@ def _rules(evaluation: Evaluation | None) -> str:
     return "; ".join(f"{finding.reason} [{finding.rule}]" for finding in (evaluation.deciding if evaluation else ()))
 
 
-def _of_policy(run: Recorded, judged: _Judged) -> Iterator[str]:
+def _of_policy(run: Recorded, judged: _Verdicts) -> Iterator[str]:
     now = judged.now
-    if now.digest != run.digest:
-        then = f"{run.decision}{_named(run.rules)}"
+    if now.digest != run.intent.policy_digest:
+        then = f"{run.intent.decision}{_named(run.intent.rules)}"
         said = f"{now.decision}{_named(tuple(finding.rule for finding in now.findings))}"
         same = "the verdict is the same" if then == said else f"it was {then}, and would now be {said}"
         yield f"the policy has changed since: {same}"
@@ -345,29 +340,28 @@ def _of_policy(run: Recorded, judged: _Judged) -> Iterator[str]:
 
 
 def _seed(run: Recorded) -> Seed | None:
-    seed = (run.outcome or {}).get("seed")
-    return msgspec.convert(seed, Seed) if seed else None
+    return run.outcome.seed if run.outcome else None
 
 
 def _inside(run: Recorded) -> bool:
     """Whether its working directory is one in a cell: of an executor of the kind exec.jail."""
-    return bool(run.entry) and run.request.backend == "jail"
+    return bool(run.submission.entry) and run.request.backend == "jail"
 
 
 def _expectation(run: Recorded) -> tuple[Expectation | None, list[str]]:
-    if not run.expects:
+    if not run.intent.expect:
         return None, []
-    if run.expects == "json" or (run.expects.startswith("regex:") and len(run.expects) < 200):
+    if run.intent.expect == "json" or (run.intent.expect.startswith("regex:") and len(run.intent.expect) < 200):
         try:
-            return expectation(run.expects), []
+            return expectation(run.intent.expect), []
         except InvalidRequest:  # what is on record is not all of it
             pass
-    return None, [f"what it was expected to print ({run.expects}) can't be rebuilt, so it is not looked for"]
+    return None, [f"what it was expected to print ({run.intent.expect}) can't be rebuilt, so it is not looked for"]
 
 
-def _changed_since(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+def _changed_since(before: Outcome, after: Outcome) -> Iterator[str]:
     """Paths that both have changed, and that were not the same before."""
-    effects = [(each.get("effect") or {}).get("paths") or () for each in (before, after)]
+    effects = [each.effect.paths if each.effect else () for each in (before, after)]
     was, now = ({path: old for path, old, _ in paths} for paths in effects)
     for path, old in was.items():
         if path in now and now[path] != old:

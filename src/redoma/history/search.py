@@ -1,7 +1,7 @@
-"""Runs on record, one flat row each: what was asked joined with what came of it, to be searched and exported.
+"""Runs on record as flat rows (intent and outcome joined), for searching and exporting.
 
-One pass, a run at a time: what is held is only what has begun and not ended. So rows come in the order of their ends,
-and at last those that have none.
+One pass over the log: only runs that have begun and not ended are held in memory. Rows come in the order in which the
+runs ended; those without an end come last.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from ..audit import Record
-from ..lib.errors import InvalidRequest
-from .recorded import found_by, pairs
+from ..audit.records import read_intent, read_outcome
+from ..lib.errors import AuditError, InvalidRequest
+from .recorded import pairs
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What to look for. Everything that is said must hold; of several values of one field, any."""
+    """What to look for. All given fields must match; of several values of one field, any."""
 
     until: str = ""
     """A time as `Run.time` has it; runs from then on are left out."""
@@ -67,7 +68,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
     text: str = ""
-    """In what was asked for, its label or reason, its error or its result; whatever its case."""
+    """Text to find in the code, label, reason, error or result, ignoring case."""
     regex: str = ""
     """RE2, in the same places."""
 
@@ -93,7 +94,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expression(pattern: str) -> Any:
-    """An RE2 expression: it takes linear time, whatever it is and whatever it looks at."""
+    """Compile an RE2 expression, which takes linear time on any text. Raises `InvalidRequest`."""
     from ..lib.text import compile_re2
 
     try:
@@ -114,51 +115,38 @@ def search(records: Iterable[Record], query: Query) -> Iterator[Run]:
 def runs(records: Iterable[Record]) -> Iterator[Run]:
     """Every run whose beginning is among the records."""
     for intent, outcome in pairs(records):
-        yield _ended(_begun(intent), outcome) if outcome else _begun(intent)
+        yield _row(intent, outcome)
 
 
-def _begun(record: Record) -> Run:
-    data = record.data
+def _row(begun: Record, ended: Record | None) -> Run:
+    try:
+        intent = read_intent(begun)
+        outcome = read_outcome(ended) if ended else None
+    except AuditError:  # a record that is not understood must not hide the others
+        return Run(id=begun.id, time=begun.time, ended=ended.time if ended else "", status="unknown")
     return Run(
-        id=record.id,
-        time=record.time,
-        requester=_text(data, "requester"),
-        label=_text(data, "label"),
-        entry=_text(data, "entry"),
-        language=_text(data, "language"),
-        text=_text(data, "code"),
-        reason=_text(data, "reason"),
-        policy=_text(data, "policy"),
-        decision=_text(data, "decision"),
-        level=_text(data, "level"),
-        rules=tuple(dict.fromkeys(found_by(data))),
-        approver=_text(data.get("approval"), "approver"),
-        backend=_text(data, "backend"),
+        id=begun.id,
+        time=begun.time,
+        ended=ended.time if ended else "",
+        requester=intent.requester,
+        label=intent.label,
+        entry=intent.entry,
+        language=intent.language,
+        text=intent.code,
+        reason=intent.reason,
+        policy=intent.policy,
+        decision=intent.decision.value,
+        level=intent.level.value,
+        rules=tuple(dict.fromkeys(intent.rules)),
+        approver=intent.approval.approver if intent.approval else "",
+        status=outcome.status.value if outcome else "",
+        backend=(outcome.backend if outcome else "") or intent.backend,
+        exit_code=outcome.exit_code if outcome else None,
+        duration=outcome.duration if outcome else None,
+        cpu=outcome.cpu if outcome else None,
+        memory=outcome.memory_used if outcome else None,
+        error=(outcome.error if outcome else "") or "",
+        denied_by=outcome.denial.rule if outcome and outcome.denial else "",
+        changes=outcome.effect.changes if outcome and outcome.effect else None,
+        result=outcome.result if outcome else "",
     )
-
-
-def _ended(run: Run, record: Record) -> Run:
-    data = record.data
-    return msgspec.structs.replace(
-        run,
-        ended=record.time,
-        status=_text(data, "status"),
-        backend=_text(data, "backend") or run.backend,
-        exit_code=_number(data, "exit_code"),
-        duration=_number(data, "duration"),
-        cpu=_number(data, "cpu"),
-        memory=_number(data, "memory_used"),
-        error=_text(data, "error"),
-        denied_by=_text(data.get("denial"), "rule"),
-        changes=_number(data.get("effect"), "changes"),
-        result=_text(data, "result"),
-    )
-
-
-def _text(data: Any, name: str) -> str:
-    return str(data.get(name) or "") if isinstance(data, dict) else ""
-
-
-def _number(data: Any, name: str) -> Any:
-    value = data.get(name) if isinstance(data, dict) else None
-    return value if isinstance(value, (int, float)) else None

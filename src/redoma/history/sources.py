@@ -1,6 +1,6 @@
-"""What makes a run differ from itself: the clock, chance, the machine. Found the way policy finds things, by rules.
+"""Finds what makes a run nondeterministic (the clock, random numbers, the machine), by rules like those of a policy.
 
-They explain a difference that was seen; they decide nothing, and what they overlook is found by running it twice.
+It explains a difference that was seen. What it overlooks is found by running the code twice.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _policy() -> Policy:
 
 
 def sources(request: Request, *, seeded: bool) -> Iterator[str]:
-    """What in it could come out another way, each once, with where it was found. `seeded`: its seed is known."""
+    """Possible reasons for a different output, each once, with where it was found. `seeded`: its seed is known."""
     told = {_SEEDED} if seeded else set()
     for finding in evaluate(_policy(), request).findings:
         if finding.rule not in told:

@@ -1,10 +1,11 @@
-"""The runs of a period in numbers: what `AuditLog.stats` counts, and what it takes to draw it."""
+"""The runs of a period in numbers: `AuditLog.stats`, and what a report draws beside it."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -12,12 +13,13 @@ import msgspec
 
 from ..audit import Record, Stats
 from ..audit.read import stats
-from .recorded import found_by
+from ..audit.records import read_intent, read_outcome
+from ..lib.errors import AuditError
 
 EDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Seconds that part the bars of the histogram; the last is of all that took longer."""
-_MOST_HOURS = 48
-_MOST_DAYS = 120
+_MAX_HOURS = 48
+_MAX_DAYS = 120
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,16 +42,17 @@ def overview(records: Iterable[Record]) -> Overview:
     durations = [0] * (len(EDGES) + 1)
 
     def passing() -> Iterator[Record]:
-        """Counted on their way: they are read once, and not kept."""
+        """Count records as they pass by: they are read once, and not kept."""
         for record in records:
-            data = record.data
-            if record.kind == "intent":
-                hours[record.time[:13]] += 1
-                rules.update({*found_by(data)})
-                levels[str(data.get("level") or "unknown")] += 1
-                decisions[str(data.get("decision") or "unknown")] += 1
-            elif record.kind == "outcome" and isinstance(seconds := data.get("duration"), int | float):
-                durations[bisect_left(EDGES, seconds)] += 1
+            with suppress(AuditError):  # of a record that is not understood only the time counts
+                if record.kind == "intent":
+                    hours[record.time[:13]] += 1
+                    intent = read_intent(record)
+                    rules.update({*intent.rules})
+                    levels[intent.level.value] += 1
+                    decisions[intent.decision.value] += 1
+                elif record.kind == "outcome":
+                    durations[bisect_left(EDGES, read_outcome(record).duration)] += 1
             yield record
 
     counted = stats(passing())
@@ -70,10 +73,10 @@ def _over_time(hours: Counter[str]) -> tuple[Literal["hour", "day", "week"], lis
         return "day", []
     times = {datetime.fromisoformat(f"{hour}:00"): count for hour, count in hours.items()}
     first, last = min(times), max(times)
-    if last - first < timedelta(hours=_MOST_HOURS):
+    if last - first < timedelta(hours=_MAX_HOURS):
         return "hour", _filled(times, first, last, timedelta(hours=1), "%Y-%m-%d %H:00")
     first = first.replace(hour=0)
-    if last - first < timedelta(days=_MOST_DAYS):
+    if last - first < timedelta(days=_MAX_DAYS):
         return "day", _filled(times, first, last, timedelta(days=1), "%Y-%m-%d")
     first -= timedelta(days=first.weekday())
     return "week", _filled(times, first, last, timedelta(weeks=1), "%Y-%m-%d")

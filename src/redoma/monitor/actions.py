@@ -199,12 +199,12 @@ async def _post(name: str, url: str, body: bytes, calls: BoundedCalls) -> str:
 async def _notify_by_command(executor: AsyncExecutor, address: str, command: str, body: bytes) -> str:
     """Give a notice to a command. Returns why that failed, or an empty text."""
     try:
-        asked = executor.ask(command, address, {"stdin": body, "reason": "a notice of the monitor"})
+        submission = executor.prepare(command, address, {"stdin": body, "reason": "a notice of the monitor"})
         if executor.config.entries[address].command_whitelist is None:
             return f"{address} has no command_whitelist: a notice is only given to a command on one"
-        if executor.judge(asked).decision is Decision.PROMPT:
+        if executor.judge(submission).evaluation.decision is Decision.PROMPT:
             return "policy wants a person to approve this command, and nobody can for every notice: choose another"
-        result = await executor.submit(asked)
+        result = await executor.submit(submission)
     except RedomaError as error:
         return str(error)
     if result.status is Status.OK:
@@ -278,7 +278,7 @@ async def attempt(verdict: Verdict, remedy: Remedy, now: float, executor: AsyncE
 
 
 async def _run_remedy(executor: AsyncExecutor, remedy: Remedy, verdict: Verdict) -> Result:
-    asked = executor.ask(
+    submission = executor.prepare(
         remedy.command,
         remedy.run,
         {
@@ -287,7 +287,7 @@ async def _run_remedy(executor: AsyncExecutor, remedy: Remedy, verdict: Verdict)
         },
     )
     # Not to be resumed: once it is approved it is asked for again, by the configuration that is in force then.
-    return await executor.submit(asked._replace(wait=False))
+    return await executor.submit(msgspec.structs.replace(submission, wait=False))
 
 
 def _outcome(result: Result) -> str:

@@ -296,10 +296,10 @@ async def _command(name: str, given: CommandProbe, executor: AsyncExecutor) -> d
     """Run a listed command through the whole pipeline: policy, approval, audit. It has a label of its own, so that an
     approval can be pinned to it."""
     limits = {"time": given.timeout, "output_bytes": _MAX_BODY, "output_total": 16 * _MAX_BODY}
-    asked = executor.ask(
+    submission = executor.prepare(
         given.command, given.run, {"limits": limits, "label": f"monitor:fact:{name}", "reason": f"the fact {name!r}"}
     )
-    result = await executor.submit(asked)
+    result = await executor.submit(submission)
     if result.status.ending != "ran":
         raise RedomaError(f"{given.run} did not run it", why=result.error or result.status.value)
     return {

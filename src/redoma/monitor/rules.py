@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..lib.sanitise import sanitise
-from ..models import Decision, Finding, KiB, Limits, MiB, Result, Status
+from ..models import Decision, Finding, KiB, Limits, MiB, PolicyView, Result, Status, Submission
 from ..pipeline import intake
-from ..pipeline.executor import Asked, AsyncExecutor
+from ..pipeline.executor import AsyncExecutor
 from ..policy import PACKS
 from ..policy.python.tree import parse
 from .model import Check, Facts, State, Verdict
@@ -149,10 +149,11 @@ async def _run(
     }
     request = intake.build(executor.config, executor.backends, options, code=made.code, language="python")
     judged_of = msgspec.structs.replace(request, code=made.judged, stdin=b"")
-    asked = Asked(request, pack, judged=judged_of, keeps=False)  # the facts are others each time; the history has them
-    if (judged := executor.judge(asked)).decision is Decision.PROMPT:
-        asked = asked._replace(objections=(_unattended(judged.deciding[0]),))
-    return await executor.submit(asked)
+    # The facts are different each time, and the history has them: they are not kept as inputs.
+    submission = Submission(request, pack, view=PolicyView.of(request, judged_of), keep_inputs=False)
+    if (judged := executor.judge(submission).evaluation).decision is Decision.PROMPT:
+        submission = msgspec.structs.replace(submission, objections=(_unattended(judged.deciding[0]),))
+    return await executor.submit(submission)
 
 
 def _unattended(found: Finding) -> Finding:

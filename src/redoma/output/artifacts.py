@@ -23,8 +23,7 @@ import msgspec
 
 from ..lib.errors import InvalidRequest, RedomaError
 from ..lib.text import compile_re2
-from ..models import MiB, Stream
-from ..models.result_parts import Artifact
+from ..models import Artifact, MiB, Stream
 from ..redaction import Redactor
 from . import artifact_files as files
 from .cleaning import Lost, StreamCleaner

@@ -13,8 +13,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ..models import KiB, Limits, MiB, Stream
-from ..models.result_parts import Artifact
+from ..models import Artifact, KiB, Limits, MiB, Stream
 from ..redaction import Redactor
 from ..redaction.redactor import replace
 from ..redaction.scanner import Found, cut_outside, found_after

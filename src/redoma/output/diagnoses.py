@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from ..lib.text import shorten
-from ..models import KiB, Status
-from ..models.result_parts import Diagnosis
+from ..models import Diagnosis, KiB, Status
 from .failure_lines import GENERAL, LINES, SUMMARY, automata
 
 MAX_DIAGNOSES = 10

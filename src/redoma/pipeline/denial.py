@@ -1,8 +1,7 @@
-"""Denials that help: what said no, about what, why, what is allowed, what would permit it, whether to try again.
+"""Denials: what said no, about what, why, what is allowed instead, what would permit it, and whether to try again.
 
-A room of its own because everybody who says no needs it: policy and people before a run, backends instead of one,
-limits at its end, and the workspace when changes are applied. Only what is known for certain becomes a denial: nothing
-here reads what a run has printed.
+Policy and people say no before a run, backends instead of it, limits at its end, and the workspace when changes are
+applied. A denial holds only what is known for certain: nothing here reads what a run has printed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 from ..backends.base import Outcome, exceeded
 from ..lib.errors import BackendError, BackendUnavailable, Unsupported
 from ..lib.units import format_size
-from ..models import Decision, Denial, Evaluation, Finding, Limits, Request, Status
+from ..models import Decision, Denial, Evaluation, Finding, Judged, Limits, Request, Status
 from ..policy import Policy, permit_lines, permit_of
 from ..redaction import Redactor, clean
 
@@ -23,7 +22,7 @@ _SHOWN = 200
 
 
 def _sized(size: int) -> str:
-    """As the command line takes it: always with a unit."""
+    """A size as the command line takes it: always with a unit."""
     text = format_size(size)
     return f"{text}B" if text.isdigit() else text
 
@@ -32,23 +31,15 @@ _OPTIONS = {"time": "{:g}".format, "cpu": "{:g}".format, "memory": _sized, "disk
 """Limits that the command line has options for, and how their values are written there."""
 
 
-def of_policy(
-    evaluation: Evaluation,
-    request: Request,
-    policy: Policy,
-    redactor: Redactor,
-    status: Status,
-    said: str = "",
-    *,
-    live_input: bool = False,
-    entry: str = "",
-) -> Denial:
-    """Policy refused it, or a person was to be asked: `said` is what they answered, if there was anybody.
+def of_policy(judged: Judged, policy: Policy, redactor: Redactor, status: Status, answer: str = "") -> Denial:
+    """Policy refused it, or a person was to be asked: `answer` is what they said, if anybody was there.
 
-    `request` is what policy was shown, and `policy` what it was judged by. With `live_input` no rule can be permitted:
-    see `evaluate`. `entry` is the configured executor that was to run it."""
+    `policy` is what it was judged by. No rule can be permitted where it can be given input while it runs: see
+    `evaluate`.
+    """
+    evaluation, submission, request = judged.evaluation, judged.submission, judged.submission.judged
     finding = evaluation.deciding[0]
-    allowed, permits = finding.suggestion, not live_input
+    allowed, permits = finding.suggestion, not submission.live_input
     if lacking := _lacking(finding, policy, evaluation):  # to permit it, or to say yes, would help nobody
         allowed, permits = f"this sandbox has {lacking}: {finding.suggestion}", False
     if status is Status.FORBIDDEN:
@@ -56,14 +47,14 @@ def of_policy(
     elif status is Status.EXPIRED:
         retry = "nobody answered in time; somebody may if it is asked again"
     else:
-        retry = f"a person has said no: {said}" if said else "a person has to say yes, and nobody is there to ask"
+        retry = f"a person has said no: {answer}" if answer else "a person has to say yes, and nobody is there to ask"
     return _shown(
         Denial(
             rule=finding.rule,
             resource=finding.text or request.text[:_SHOWN],
             why=finding.reason,
             allowed=allowed,
-            narrowest=_permitting(evaluation, request, policy, redactor, entry) if permits else "",
+            narrowest=_permitting(evaluation, request, policy, redactor, submission.entry) if permits else "",
             retry=status is Status.EXPIRED,
             retry_why=retry,
         ),
@@ -72,13 +63,13 @@ def of_policy(
 
 
 def _lacking(finding: Finding, policy: Policy, evaluation: Evaluation) -> str:
-    """What the run would need for this, and doesn't have where it would run."""
+    """What the run would need for this and doesn't have in its sandbox; empty if it has it."""
     rule = policy.by_id.get(finding.rule)
     return evaluation.reach.lacks(rule.touches) if rule is not None and "files" not in rule.touches else ""
 
 
 def of_limit(outcome: Outcome, request: Request, configured: Limits, redactor: Redactor) -> Denial | None:
-    """A limit ended it. None where it was something else, or can't be known."""
+    """A limit ended the run. None if something else did, or that can't be known."""
     limit = _limit(outcome, request.limits)
     if limit is None:
         return None
@@ -101,7 +92,7 @@ def of_limit(outcome: Outcome, request: Request, configured: Limits, redactor: R
 
 
 def of_backend(error: BackendError, request: Request, redactor: Redactor) -> Denial | None:
-    """No backend could run it as asked. None for one that broke: that is no answer to the request."""
+    """No backend could run it as requested. None for a backend that broke: that says nothing of the request."""
     if not isinstance(error, (Unsupported, BackendUnavailable)):
         return None
     kind = "unsupported" if isinstance(error, Unsupported) else "unavailable"
@@ -120,7 +111,7 @@ def of_backend(error: BackendError, request: Request, redactor: Redactor) -> Den
 
 
 def of_pin(request: Request, redactor: Redactor) -> Denial:
-    """Something else under the label of a pin. No line of a configuration permits that."""
+    """Something else was submitted under the label of a pin. No configuration permits that."""
     return _shown(
         Denial(
             rule="approval.pin",
@@ -134,7 +125,7 @@ def of_pin(request: Request, redactor: Redactor) -> Denial:
 
 
 def of_protected(path: str, why: str, redactor: Redactor) -> Denial:
-    """A change to a path that is not applied along with the others."""
+    """A change to a protected path, which is not applied with the others."""
     return _shown(
         Denial(
             rule="workspace.protected",
@@ -163,7 +154,7 @@ def _limit(outcome: Outcome, limits: Limits) -> str | None:
 
 
 def _shown(denial: Denial, redactor: Redactor) -> Denial:
-    """It quotes the request, so it is as harmless and as redacted as a message."""
+    """The denial without secrets and control characters: it quotes the request."""
     fields = {name: clean(getattr(denial, name), redactor)[0] for name in ("resource", "why", "allowed", "retry_why")}
     return msgspec.structs.replace(denial, **fields)
 
@@ -172,7 +163,7 @@ def _shown(denial: Denial, redactor: Redactor) -> Denial:
 
 
 def _permitting(evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor, entry: str) -> str:
-    """Lines that permit this request; nothing if anything in the way can't be permitted."""
+    """Lines of a redoma.yaml that permit exactly this request; empty if some finding can't be permitted."""
     against = [finding for finding in evaluation.findings if finding.decision is not Decision.ALLOW]
     own = {rule.id for rule in policy.rules}
     rules = list(dict.fromkeys(finding.rule for finding in against if finding.rule in own))
@@ -190,7 +181,7 @@ def _permits(rules: list[str], request: Request, redactor: Redactor, entry: str)
 
 
 def of_entry(address: str, kind: str, fields: dict[str, Any]) -> str:
-    """Lines of an executor with these fields; those that are not here stay as they are."""
+    """Lines that set these fields of a configured executor; its others stay as they are."""
     namespace, _, name = address.partition(":")
     texts = [name, *(text for value in fields.values() for text in ([value] if isinstance(value, str) else value))]
     if not all(text.isprintable() for text in texts):
@@ -205,5 +196,5 @@ def _item(fields: dict[str, Any], indent: str) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """As YAML reads it: JSON is that, where all characters stand for themselves."""
+    """The value as YAML: JSON without escapes is YAML."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Configured executors: from a command that one is given to the request it runs, what speaks against it, and where.
+"""Configured executors: from a command that one is given to what it runs, where, and the objections to it.
 
 An entry with a `command_whitelist` runs exactly the commands on it, and they mean what they mean to whoever wrote the
 list. So nothing that the caller chooses may change that meaning: not one character of the command, no variable but
@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from ..backends.base import Backend
+from ..backends.base import Backend, Control
 from ..config import Config, DockerEntry, Entry, JailEntry, MontyEntry, NativeEntry
 from ..lib.errors import InvalidRequest
-from ..models import Decision, Finding, Limits, Request
+from ..models import Decision, Finding, Limits, PolicyView, Request, Submission
 from . import denial, intake
 from .intake import Options
 
@@ -36,11 +36,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.,:@+-]*\Z")
 _ZONE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_+,./:<>-]*\Z")
 _SHOWN = 80
 _OF_THE_CONTAINER = {"memory": "memory_limit", "processes": "pids_limit"}
-"""Limits that a container of an entry has as a whole, from its beginning: and the fields that say the same."""
+"""Limits that hold for a container as a whole → the field of the entry that says the same."""
 
 
 class Entries:
-    """The executors of a configuration, with the backends that belong to one of them alone: made on first use."""
+    """The configured executors. A backend that belongs to one of them alone is made on first use."""
 
     def __init__(self, config: Config, backends: Mapping[str, Backend]) -> None:
         self._config, self._backends = config, backends
@@ -48,10 +48,9 @@ class Entries:
         self._making = threading.Lock()
 
     def prepare(
-        self, address: str, command: str | Iterable[str], options: Options
-    ) -> tuple[Request, Request, tuple[Finding, ...], Backend | None]:
-        """The request as this executor runs it and as its caller made it, what speaks against it, and the backend if it
-        is none of the usual."""
+        self, address: str, command: str | Iterable[str], options: Options, control: Control | None = None
+    ) -> Submission:
+        """A command as this executor runs it, with its objections. Raises `InvalidRequest`."""
         intake.must_be_configured(address, self._config)
         entry = self._config.entries[address]
         own, asked = _BACKENDS[type(entry)], options.get("backend", "auto")
@@ -61,25 +60,42 @@ class Entries:
             )
         command = str.__str__(command) if isinstance(command, str) else intake.words("argv", command)
         request = self._request(entry, command, options)
-        objections: tuple[Finding, ...] = ()
         apart = bool(request.files or request.outputs)  # in a directory of the run's own
         directory = None if apart and options.get("cwd") is None else _directory(address, entry, options.get("cwd"))
-        if entry.command_whitelist is not None:
-            if isinstance(entry, NativeEntry) and directory is not None:
-                directory = os.path.realpath(directory)  # what is looked at below, and nothing else, is where it runs
-            objections = tuple(_objections(address, entry, command, request, directory))
-            permit = _permitting(address, entry, command, objections)
-            objections = tuple(msgspec.structs.replace(each, permit=permit) for each in objections)
-        request = msgspec.structs.replace(request, backend=own, cwd=None if apart else directory)
-        request = msgspec.structs.replace(request, checkpoint=options.get("checkpoint"))  # of where it works by now
-        whole = msgspec.structs.replace(request, env={**entry.default_env, **request.env})
-        if request.limits.time <= entry.limits.get("time", 0):  # its owner has said that it may take that long
-            usual = msgspec.structs.replace(request.limits, time=min(request.limits.time, Limits().time))
-            request = msgspec.structs.replace(request, limits=usual)
-        return whole, request, objections, self._own_backend(address, entry)
+        listed = entry.command_whitelist is not None
+        if listed and isinstance(entry, NativeEntry) and directory is not None:
+            directory = os.path.realpath(directory)  # the directory that is checked below is the one where it runs
+        objections = _objections(address, entry, command, request, directory) if listed else ()
+        if not options.get("wait", True):
+            raise InvalidRequest(
+                f"{address} can't wait for an approval without its caller",
+                why="what runs later is what was asked for, and an executor may be configured anew until then",
+                next="leave `wait` out",
+            )
+        place = {"backend": own, "cwd": None if apart else directory}
+        request = msgspec.structs.replace(request, **place)
+        # With its own place, since only now it can be told whether there is something to checkpoint.
+        request = msgspec.structs.replace(request, checkpoint=options.get("checkpoint"))
+        limits = request.limits
+        if limits.time <= entry.limits.get("time", 0):  # its owner has said that it may take that long
+            limits = msgspec.structs.replace(limits, time=min(limits.time, Limits().time))
+        judged = msgspec.structs.replace(request, limits=limits)
+        request = msgspec.structs.replace(request, env={**entry.default_env, **request.env})
+        unread_input = control is not None and control.takes_input
+        return intake.submission(
+            request,
+            options,
+            objections=objections,
+            own_backend=self._own_backend(address, entry),
+            control=control,
+            view=PolicyView.of(request, judged),
+            entry=address,
+            live_input=unread_input and not listed,  # what a listed program may be told was for its owner to consider
+            unread_input=unread_input,
+        )
 
     def _request(self, entry: Entry, command: str | tuple[str, ...], options: Options) -> Request:
-        """With the entry's limits, and the caller's variables alone."""
+        """The request with the entry's limits, and without the entry's variables."""
         limits = intake.limits_given(options)
         if limits is None or isinstance(limits, Mapping):
             # What a container sees to as a whole, from its beginning on, is asked of no run.
@@ -110,7 +126,7 @@ class Entries:
 
 
 def _source(command: str | tuple[str, ...]) -> str:
-    """Python as one text, also where a command line could only give it as one word."""
+    """Python code as one text, also if it comes as a list of one word. Raises `InvalidRequest`."""
     if isinstance(command, str):
         return command
     if len(command) != 1:
@@ -119,8 +135,8 @@ def _source(command: str | tuple[str, ...]) -> str:
 
 
 def _argv(entry: Entry, command: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Its words, split as a shell would; there is none that could read anything else into them. What will be refused
-    is not read at all: the record has it as it came."""
+    """The words of a command, split as a shell would. A command that will be refused is not split: the record has it as
+    it came."""
     if entry.command_whitelist is not None and not _is_listed(entry, command):
         words = (command,) if isinstance(command, str) else command
         words = tuple(word.replace("\0", "\\0") if isinstance(word, str) else word for word in words)
@@ -136,7 +152,7 @@ def _argv(entry: Entry, command: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _is_listed(entry: Entry, command: str | tuple[str, ...]) -> bool:
-    """Character for character; or, where it comes as words, word for word."""
+    """Whether the command is on the list: character for character or, if it comes as words, word for word."""
     allowed = entry.command_whitelist or ()
     if isinstance(entry, MontyEntry):
         return _source(command) in allowed
@@ -153,8 +169,16 @@ def _forbidden(rule: str, reason: str, text: str, suggestion: str) -> Finding:
 
 def _objections(
     address: str, entry: Entry, command: str | tuple[str, ...], request: Request, directory: str | None
+) -> tuple[Finding, ...]:
+    """Why the list of commands does not allow it, each with the lines that would permit it."""
+    found = tuple(_unlisted(address, entry, command, request, directory))
+    permit = _permitting(address, entry, command, found)
+    return tuple(msgspec.structs.replace(each, permit=permit) for each in found)
+
+
+def _unlisted(
+    address: str, entry: Entry, command: str | tuple[str, ...], request: Request, directory: str | None
 ) -> Iterator[Finding]:
-    """What speaks against it where there is a list of commands."""
     if not _is_listed(entry, command):
         yield _forbidden(
             "whitelist",
@@ -200,7 +224,7 @@ def _objections(
 
 
 def _permitting(address: str, entry: Entry, command: str | tuple[str, ...], objections: tuple[Finding, ...]) -> str:
-    """The entry with what would permit exactly this command; nothing where no line of it could."""
+    """Lines of the entry that would permit exactly this command; empty if none could."""
     if not {each.rule for each in objections} <= {"entry.whitelist", "entry.variables"}:
         return ""
     fields: dict[str, Any] = {"image": entry.image} if isinstance(entry, DockerEntry) else {}
@@ -221,7 +245,7 @@ def _only_looks(name: str, value: str) -> bool:
 
 
 def _directory(address: str, entry: Entry, given: str | os.PathLike[str] | None) -> str | None:
-    """Where it works: on the host, or inside; None for wherever that backend puts it."""
+    """The working directory, on the host or inside; None for the backend's own. Raises `InvalidRequest`."""
     if isinstance(entry, MontyEntry):
         if given is None:
             return None
@@ -229,7 +253,9 @@ def _directory(address: str, entry: Entry, given: str | os.PathLike[str] | None)
     asked = os.fspath(given) if isinstance(given, os.PathLike) else given
     if asked is not None and (not isinstance(asked, str) or "\0" in asked):
         raise InvalidRequest(
-            f"the working directory {given!r} can't be used", why="it is no path, or holds a NUL byte", next="mend it"
+            f"the working directory {given!r} can't be used",
+            why="it is no path, or holds a NUL byte",
+            next="write a path",
         )
     default = _own_directory(entry)
     if isinstance(entry, NativeEntry):

@@ -1,15 +1,14 @@
-"""What the files hold that a request would execute: an approval is of that, too.
+"""Finds and hashes the files that a request would execute: an approval is bound to their content.
 
-`policy.executed` says which files they are, from the request's words; here they are found, as a run would, and hashed.
-A script is also read for the files that it runs itself. Only what is executed is looked at: the data
-that a program reads may change every day. What the system's own directories hold, and only root can change, is not
-bound by its content: an upgrade is no alarm.
+`policy.executed` says which files those are, from the request's text; here they are found, as a run would find them,
+and hashed. Scripts are also read for the files that they run. Only executed files count: data that a program reads may
+change every day. Files in system directories that only root can change are not hashed: an upgrade is no alarm.
 
-What can't be bound is told, and whatever has some of that can't be pinned. So a program of the system's has to be known
-to run nothing else (`policy/executed.py`), and a script to be in a language that is read here.
+What can't be bound is listed as `unbound`, and such a request can't be pinned. So a system program has to be known to
+run nothing else (`policy/executed.py`), and a script has to be in a language that is read here.
 
-Nothing here opens anything but a regular file, and nothing waits: no pipe, no device. What isn't there is bound as
-missing, so that its appearing is a change.
+Only regular files are opened, so nothing here waits on a pipe or device. A file that isn't there is bound as missing,
+so that its appearing is a change.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from collections.abc import Sequence
 from io import FileIO
 from typing import NamedTuple
 
-from ..models import Request
+from ..models import ExecutedFiles, Request
 from ..policy import Executes, Reading, candidates, executed_by, executed_by_words, executes, modules, placed
 from ..policy.executed import PLAIN_MODULES
 from ..policy.facts import UNKNOWN, Executed
@@ -34,24 +33,15 @@ from ..policy.shell.interpreters import interpreter
 MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives")
 _OWN = "/usr/local"
-"""Of the system's directories the one whose files are no distribution's: a script that is named there is bound."""
+"""The system directory that distributions leave alone: a script named there is bound."""
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where shells look without PATH
-_LARGEST = 256 << 20  # bytes of one file, and
-_LARGEST_TOGETHER = 1 << 30
-_LONGEST_SCRIPT = 256 << 10  # that is read for what it runs
-_MOST, _DEEPEST = 500, 8  # files; scripts that are run by scripts
-_MOST_LINKS = 40  # as the kernel's
-_MOST_NOTES = 50
+_MAX_SIZE = 256 << 20  # bytes of one file, and
+_MAX_TOTAL = 1 << 30
+_MAX_SCRIPT = 256 << 10  # that is read for what it runs
+_MAX_FILES, _MAX_DEPTH = 500, 8  # files; scripts that are run by scripts
+_MAX_LINKS = 40  # as the kernel's
+_MAX_NOTES = 50
 _SHA256 = 64  # digits
-
-
-class Bound(NamedTuple):
-    """What was found."""
-
-    scripts: dict[str, str]
-    """Path → SHA-256 of the content, or a word of ours that says why there is none."""
-    unbound: tuple[str, ...] = ()
-    """What else is run, or may be: what is approved for good must be known whole."""
 
 
 class View(NamedTuple):
@@ -81,8 +71,8 @@ class View(NamedTuple):
         return any(inside != host for inside, host in self.roots)
 
 
-def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
-    """What of the host's files a request sees beside the system's own; None: nothing."""
+def visible_to(request: Request, volumes: Sequence[str] = ()) -> View | None:
+    """The files of the host that a request sees beside the system's own; None if it sees none."""
     given = request.environment
     search, home = given.get("PATH", _SEARCH), given.get("HOME", "")
     libraries = tuple(place for place in given.get("PYTHONPATH", "").split(":") if place.startswith("/"))
@@ -95,25 +85,26 @@ def seen_by(request: Request, volumes: Sequence[str] = ()) -> View | None:
     return View(tuple(roots), request.cwd or request.project, search, home, libraries) if roots else None
 
 
-def bind(request: Request, view: View | None, *, live_input: bool = False, reading: Reading | None = None) -> Bound:
-    """Everything that it would execute, as it is now. `live_input`: it can be given input while it runs. `reading`:
-    that of the same request, if there is one already."""
+def find(
+    request: Request, view: View | None, *, live_input: bool = False, reading: Reading | None = None
+) -> ExecutedFiles:
+    """All files that a request would execute, as they are now. `live_input`: it can be given input while it runs.
+    `reading`: what policy has read of the same request, if it has."""
     if view is None or request.language == "lua":  # of which each command is asked for by itself
-        return Bound({})
+        return ExecutedFiles()
     binder = _Binder(view)
     binder.all_of(executes(request, live_input=live_input, reading=reading), view.cwd, 0)
-    return Bound(
-        dict(sorted(binder.scripts.items())),
-        tuple(dict.fromkeys(binder.unbound))[:_MOST_NOTES],
+    return ExecutedFiles(
+        files=dict(sorted(binder.files.items())), unbound=tuple(dict.fromkeys(binder.unbound))[:_MAX_NOTES]
     )
 
 
 class _Binder:
     def __init__(self, view: View) -> None:
         self._view = view
-        self.scripts: dict[str, str] = {}
+        self.files: dict[str, str] = {}
         self.unbound: list[str] = []
-        self._left = _LARGEST_TOGETHER
+        self._left = _MAX_TOTAL
         self._contents: dict[str, bytes | None] = {}
         """Of those that may be scripts."""
         self._followed: set[tuple[str | None, ...]] = set()
@@ -124,7 +115,7 @@ class _Binder:
         self._opaque: set[str] = set()
 
     def all_of(self, found: Executes, cwd: str | None, depth: int, beside: str = "") -> None:
-        """What a request, or a script, runs in a directory. `beside`: the script, which may look there."""
+        """Bind what a request, or the script `beside`, runs in a directory."""
         self.unbound += [f"{beside}: {each}" if depth else each for each in found.unbound]
         self._opaque |= found.opaque
         self._search = {**dict.fromkeys(found.searched), **self._search}
@@ -164,7 +155,7 @@ class _Binder:
             self._bind(each, fact, where, depth)
 
     def _run_module(self, name: str, cwd: str | None, depth: int) -> None:
-        """`python -m name`, where it is none of the current directory's."""
+        """Bind the module that `python -m name` runs."""
         places = [cwd, *self._modules]
         for each in (name, f"{name}.__main__"):
             self._module(each, places, cwd, depth)
@@ -173,8 +164,8 @@ class _Binder:
             self.unbound.append(f"what the module {name} runs is not known")
 
     def _mentioned(self, text: str, where: str | None, depth: int, *, by: str = "") -> None:
-        """A value that may name files which something runs. `by`: a program that is given it, of which nobody knows
-        what it does with them; a whole directory can't be bound."""
+        """Bind files that a value may name and something may run. `by`: the program that is given it, if what that does
+        with files is not known; then a directory makes it unbound."""
         if UNKNOWN in text or (where is None and by and not text.startswith("/")):
             self.unbound += [f"what {by} is given is only known when it runs"] if by else []
             return
@@ -193,7 +184,7 @@ class _Binder:
                 self.unbound.append(f"{by} may run what is in {part}")
 
     def _packages(self, environment: str) -> None:
-        """What is installed in an environment of Python's is imported from there, and some of it unasked."""
+        """Bind the files of a Python environment that are imported at start, and search its packages from now on."""
         host = self._view.on_host(_tidy(environment))
         for place in sorted(glob.glob(f"{glob.escape(host)}/lib/python3*/site-packages")) if host else []:
             inside = f"{environment}{place[len(host or '') :]}"
@@ -205,19 +196,19 @@ class _Binder:
                 self._bind(_tidy(f"{inside}/{name}"), Executed(path=name, how="script", language="python"), None, 1)
 
     def _module(self, name: str, places: Sequence[str | None], cwd: str | None, depth: int) -> None:
-        """A module of Python's, where it is one of the project's: any other is not there, or the system's. One that
-        appears there and comes before another is bound from then on, and that is a change."""
+        """Bind a Python module if it is in one of `places`; any other is the system's. One that appears there later
+        is bound from then on, which is a change."""
         for place in filter(None, places):
             for path in (*modules(name), *self._compiled(place, name)):
                 whole = _tidy(f"{place}/{path}")
-                if len(self.scripts) >= _MOST and whole not in self.scripts:
-                    self.unbound.append(f"it imports more than {_MOST} files: not all are bound")
+                if len(self.files) >= _MAX_FILES and whole not in self.files:
+                    self.unbound.append(f"it imports more than {_MAX_FILES} files: not all are bound")
                     return
                 if self._is_there(whole):
                     self._bind(whole, Executed(path=path, how="module"), cwd, depth)
 
     def _compiled(self, place: str, name: str) -> list[str]:
-        """What Python takes instead of a module's source, or without one: `x.pyc`, `x.so`, `x.cpython-313-….so`."""
+        """Files that Python loads in place of a module's source: `x.pyc`, `x.so`, `x.cpython-313-….so`."""
         *above, last = name.split(".")
         directory = "/".join((place, *above))
         if directory not in self._extensions:
@@ -241,7 +232,7 @@ class _Binder:
         depth: int,
         functions: frozenset[str] = frozenset(),
     ) -> None:
-        """A program that is looked for. Where others than root may put one, it is bound, there or not."""
+        """Bind a program that is searched for. Where users other than root may put one, it is bound also if missing."""
         name = program.path
         where = None if program.directory is None else _joined(cwd, program.directory, self._view.home)
         own = systems = False
@@ -262,7 +253,7 @@ class _Binder:
                         systems = True
                         break
                 self._bind(path, program, where, depth)
-                if self.scripts.get(path, MISSING) != MISSING:
+                if self.files.get(path, MISSING) != MISSING:
                     own = True
                     break
         if name in self._opaque and (systems or not (own or name in functions)):
@@ -281,23 +272,23 @@ class _Binder:
         if path in self._contents:
             self._follow(path, self._contents[path], fact, cwd, depth + 1)
             return
-        if len(self.scripts) >= _MOST:
-            self.unbound.append(f"it runs more than {_MOST} files")
+        if len(self.files) >= _MAX_FILES:
+            self.unbound.append(f"it runs more than {_MAX_FILES} files")
             return
         real = os.path.realpath(host)
         if self._view.moved and real != host:
             self.unbound.append(f"{path} is a link, or behind one, and where it leads inside can't be told")
         if is_systems(real) or is_systems(host):
             if real != host and not is_systems(host):
-                self.scripts[path] = f"leads to {real}"  # a program of the system's, by whatever way: to that one
+                self.files[path] = f"leads to {real}"  # a program of the system's, by whatever way: to that one
             if fact.how == "program":
                 self._systems_program(path, real)
             return
         if not any(real == root or real.startswith(f"{root.rstrip('/')}/") for _, root in self._view.roots):
-            self.scripts[path] = MISSING  # it leads out of what can be seen
+            self.files[path] = MISSING  # it leads out of what can be seen
             return
         state, content = self._content(host)
-        self.scripts[path], self._contents[path] = state, content
+        self.files[path], self._contents[path] = state, content
         if state == NO_FILE and fact.how == "script" and os.path.isdir(host):  # Python runs a directory so
             self._bind(f"{path}/__main__.py", fact, cwd, depth)
         if state in (TOO_LARGE, UNREADABLE):
@@ -310,7 +301,7 @@ class _Binder:
                 self._mentioned(arg, cwd, depth, by=path)
 
     def _systems_program(self, path: str, real: str) -> None:
-        """By its path, which may be a link's. Under another name than its own it is not read as what it is."""
+        """Note what a system program may run. By a link of another name it is not recognised as what it is."""
         name, own = posixpath.basename(path), posixpath.basename(real)
         same = interpreter(name) == interpreter(own) and interpreter(own) in ("shell", "python")
         if name in self._opaque or not (same or name == own or is_systems(path)):
@@ -320,7 +311,7 @@ class _Binder:
             self._packages(environment)
 
     def _content(self, path: str) -> tuple[str, bytes | None]:
-        """The SHA-256, and as much of a script as is read."""
+        """The SHA-256 of a file, or why there is none; and the part of a script that is read."""
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 return NO_FILE, None
@@ -334,7 +325,7 @@ class _Binder:
             about = os.fstat(opened)
             if not stat.S_ISREG(about.st_mode):
                 return NO_FILE, None
-            if about.st_size > min(_LARGEST, self._left):
+            if about.st_size > min(_MAX_SIZE, self._left):
                 return TOO_LARGE, None
             self._left -= about.st_size
             try:
@@ -343,15 +334,15 @@ class _Binder:
                 return UNREADABLE, None
 
     def _follow(self, path: str, content: bytes | None, fact: Executed, cwd: str | None, depth: int) -> None:
-        """What a script runs itself, in the directory where it runs."""
+        """Bind what a script runs itself, in the directory where it runs."""
         taken = path, cwd, fact.how, fact.language  # a file can be a script in two languages
         if content is None or taken in self._followed:
             return
         self._followed.add(taken)
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             self.unbound.append(f"{path} is run by scripts of scripts: what it runs is not bound")
             return
-        if len(content) > _LONGEST_SCRIPT:
+        if len(content) > _MAX_SCRIPT:
             self.unbound.append(f"{path} is too long: what its end runs is not bound")
         first, text = content.split(b"\n", 1)[0], content.decode("utf-8", "replace")
         if first.startswith(b"#!") and fact.how == "program":
@@ -362,12 +353,12 @@ class _Binder:
 
 
 def _hashed(file: FileIO) -> tuple[str, bytes | None]:
-    head = file.read(_LONGEST_SCRIPT + 1)
+    head = file.read(_MAX_SCRIPT + 1)
     digest, size = hashlib.sha256(head), len(head)
     while chunk := file.read(1 << 20):
         digest.update(chunk)
         size += len(chunk)
-        if size > _LARGEST:  # it grows while it is read
+        if size > _MAX_SIZE:  # it grows while it is read
             return TOO_LARGE, None
     # As shells tell: what has a NUL in its first line is a binary, and further down one is passed over.
     is_script = b"\0" not in head.split(b"\n", 1)[0]
@@ -375,7 +366,7 @@ def _hashed(file: FileIO) -> tuple[str, bytes | None]:
 
 
 def _language(path: str, first: bytes, fact: Executed) -> str:
-    """Of those that are read here. What has no first line of its own is a shell's, if anybody's."""
+    """The language of a script, if it is one that is read here. A program without `#!` is a shell script."""
     if fact.how == "plan" or fact.language:
         return fact.language if fact.language in ("shell", "python") else ""
     if fact.how == "data":
@@ -388,9 +379,9 @@ def _language(path: str, first: bytes, fact: Executed) -> str:
 
 
 def is_systems(path: str, *, searched: bool = False) -> bool:
-    """Whether a program is the distribution's, and nobody but root can put another one in its place. One that is
-    `searched` may also be where the administrator puts programs."""
-    for _ in range(_MOST_LINKS):
+    """Whether a program is the distribution's, and only root can replace it. One that is `searched` for may also be in
+    /usr/local."""
+    for _ in range(_MAX_LINKS):
         directory = posixpath.dirname(path)
         if ".." in path.split("/") or not _is_systems_directory(directory):
             return False
@@ -408,7 +399,7 @@ def is_systems(path: str, *, searched: bool = False) -> bool:
 
 
 def _is_systems_directory(path: str) -> bool:
-    """With all that is above it."""
+    """Whether a directory is the system's, and only root can change it or anything above it."""
     if not any(path == root or path.startswith(f"{root}/") for root in _SYSTEM):
         return False
     real = os.path.realpath(path)
@@ -427,7 +418,7 @@ def _is_roots(about: os.stat_result) -> bool:
 
 
 def _joined(cwd: str | None, path: str, home: str) -> str | None:
-    """Absolute, and as it is written otherwise: `..` behind a link is not what it looks like."""
+    """The absolute path. `..` is kept: behind a link it does not lead where it seems to."""
     if path.startswith("~"):
         user, slash, below = path[1:].partition("/")
         home = _home_of(user) if user else home
@@ -442,7 +433,7 @@ def _tidy(path: str) -> str:
 
 
 def _home_of(user: str = "") -> str:
-    """By default of who we are."""
+    """The home directory of a user, by default of our own; empty if unknown."""
     try:
         return (pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())).pw_dir
     except (KeyError, ValueError):

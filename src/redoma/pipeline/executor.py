@@ -16,10 +16,10 @@ import msgspec
 
 from .. import config as configuration
 from .. import telemetry
-from ..approval import NOBODY, Approver, Case, Gate, Verdict, setting_of
+from ..approval import NOBODY, Approver, Gate, Verdict, setting_of
 from ..audit import AuditLog
 from ..audit.inputs import Inputs
-from ..backends.base import Backend, Capabilities, Control
+from ..backends.base import Backend, Capabilities, Control, Outcome, Sink
 from ..config import Config, DockerEntry, NativeEntry
 from ..lib.errors import (
     ApprovalError,
@@ -32,22 +32,32 @@ from ..lib.errors import (
 )
 from ..lib.sqlite import NAME as DATABASE
 from ..lib.sqlite import Store
-from ..models import Decision, Evaluation, Language, Limits, MiB, Request, Result, Status, Stream
+from ..models import (
+    Decision,
+    Evaluation,
+    ExecutedFiles,
+    Judged,
+    Language,
+    Limits,
+    MiB,
+    Request,
+    Result,
+    Status,
+    Stream,
+    Submission,
+)
 from ..models.reach import NOTHING, Reach
 from ..output.artifacts import Store as Artifacts
 from ..output.capture import Capture, Spool
-from ..output.expectations import Expectation, expectation
 from ..output.live import Live
-from ..policy import PACKS, Leveled, Policy, Reading, evaluate, level_of, secrets_in
+from ..policy import PACKS, Policy, Reading, evaluate, level_of, secrets_in
 from ..redaction import Redactor
 from ..workspace.kept import Kept
-from . import denial, executed_files, foreign_repositories, intake, results
+from . import denial, executed_files, foreign_repositories, intake, intents, results
 from .entries import Entries
 from .intake import Options
 from .projects import Projects
 from .streaming import AsyncLiveRun
-from .submission import Asked as Asked
-from .submission import intent, keep
 
 AUTO = ("jail", "docker", "monty")
 """What `backend="auto"` tries, in this order: never one without a boundary."""
@@ -70,6 +80,7 @@ class AsyncExecutor:
         }
         self._entries = Entries(self.config, self.backends)
         self._policies: dict[str | None, Policy] = {}
+        self._settings: dict[str, str] = {}
         audit, state, approval = self.config.audit, self.config.state, self.config.approval
         self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
         self._artifacts = Artifacts(state / "artifacts") if state else None
@@ -78,7 +89,9 @@ class AsyncExecutor:
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
         self._gate = Gate.configured(Store(state / DATABASE), self._record, user=user, **settings) if state else None
         self.projects = Projects(
-            *(state, self._record, self.check),
+            state,
+            self._record,
+            self.check,
             user=user,
             home=configuration.home(),
             separate=approval.separate,
@@ -87,67 +100,87 @@ class AsyncExecutor:
 
     async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
         """Run source text and return its `Result`. Options are those of `redoma.run`; so is what it raises."""
-        return await self._run(self._source(code, language, options), options)
+        return await self._run(self.prepare_code(code, language, options), options)
 
     async def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
-        """Run a program with its arguments, without a shell; `entry` names a configured executor such as `app:shell`.
-        Options are those of `redoma.run`."""
-        return await self._run(self.ask(argv, entry, options), options)
+        """Run a program with its arguments, without a shell, and return the `Result`.
+
+        `argv` is a list such as `["git", "status"]`; `entry` names a configured executor such as `app:shell`, which may
+        also take one text. Options are those of `redoma.run`.
+        """
+        return await self._run(self.prepare(argv, entry, options), options)
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[Options]) -> AsyncLiveRun:
         """Run source text and follow its output: `async with … as run`, `async for` over it, then `run.result`."""
-        return self._live(self._source(code, language, options), options)
+        return self._stream(self.prepare_code(code, language, options), options)
 
     def stream_command(
         self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]
     ) -> AsyncLiveRun:
-        """Run an argument vector and follow its output."""
-        return self._live(self.ask(argv, entry, options), options)
+        """Run a program with its arguments and follow its output. Options are those of `redoma.run`."""
+        return self._stream(self.prepare(argv, entry, options), options)
 
-    def follow(self, asked: Asked, *, whole: bool = False) -> AsyncLiveRun:
-        """Run what was asked and follow its output: with `whole` all of it, else as much as the result keeps."""
-        live = Live(asked.request.limits, Redactor(asked.request.secrets.values()), whole=whole)
-        return AsyncLiveRun(live, lambda live: self.submit(asked, live=live))
+    def follow(self, submission: Submission, *, whole: bool = False) -> AsyncLiveRun:
+        """Run a submission and follow its output: with `whole` all of it, else as much as the result keeps."""
+        live = Live(submission.request.limits, Redactor(submission.request.secrets.values()), whole=whole)
+        return AsyncLiveRun(live, lambda live: self.submit(submission, live=live))
 
-    def _source(self, code: str, language: Language, options: Options) -> Asked:
+    def prepare_code(self, code: str, language: Language, options: Options) -> Submission:
+        """Source text as a submission. Raises `InvalidRequest`."""
         request = intake.build(self.config, self.backends, intake.with_path(options), code=code, language=language)
-        asked = Asked(request, options.get("policy"), wait=options.get("wait", True), writes=_writes(options))
-        return asked._replace(expectation=_expectation(options))
+        return intake.submission(request, options)
 
-    def ask(
+    def prepare(
         self, command: str | Iterable[str], entry: str | None, options: Options, control: Control | None = None
-    ) -> Asked:
-        """A command as it would be run, with what speaks against it. A configured executor also takes one text."""
-        live_input = unread_input = control is not None and control.takes_input
+    ) -> Submission:
+        """A command as a submission; one for a configured executor may also be one text. Raises `InvalidRequest`."""
         if entry is not None:
-            request, judged, objections, on = self._entries.prepare(entry, command, options)
-            if self.config.entries[entry].command_whitelist is not None:
-                live_input = False  # what may be said to a listed program was for its owner to consider
-            if not options.get("wait", True):
-                raise InvalidRequest(
-                    f"{entry} can't wait for an approval without its caller",
-                    why="what runs later is what was asked for, and an executor may be configured anew until then",
-                    next="leave `wait` out",
-                )
-            asked = Asked(request, options.get("policy"), objections, on, control, judged, entry=entry)
-        else:
-            argv = intake.words("argv", command)
-            request = intake.build(self.config, self.backends, intake.with_path(options), argv=argv, language="command")
-            asked = Asked(request, options.get("policy"), control=control, wait=options.get("wait", True))
-        asked = asked._replace(live_input=live_input, unread_input=unread_input)
-        return asked._replace(expectation=_expectation(options), writes=_writes(options))
+            return self._entries.prepare(entry, command, options, control)
+        argv = intake.words("argv", command)
+        request = intake.build(self.config, self.backends, intake.with_path(options), argv=argv, language="command")
+        live_input = control is not None and control.takes_input
+        return intake.submission(request, options, control=control, live_input=live_input, unread_input=live_input)
 
-    async def _run(self, asked: Asked, options: Options) -> Result:
+    async def _run(self, submission: Submission, options: Options) -> Result:
         on_output = options.get("on_output")
         if on_output is None:
-            return await self.submit(asked)
-        async with self.follow(asked) as run:
+            return await self.submit(submission)
+        async with self.follow(submission) as run:
             return await run.deliver(on_output)
 
-    def _live(self, asked: Asked, options: Options) -> AsyncLiveRun:
+    def _stream(self, submission: Submission, options: Options) -> AsyncLiveRun:
         if options.get("on_output") is not None:
             raise InvalidRequest("on_output was given to a stream", why="it would get nothing", next="leave it out")
-        return self.follow(asked, whole=options.get("whole_output", False))
+        return self.follow(submission, whole=options.get("whole_output", False))
+
+    @telemetry.run
+    async def submit(self, submission: Submission, live: Live | None = None) -> Result:
+        """The whole path of one request. Raises neither for what the code did nor for what we could not do.
+
+        Whoever follows the run gets its output through `live`, too.
+        """
+        redactor = live.redactor if live else Redactor(submission.request.secrets.values())
+        judged, verdict = self.judge(submission), Verdict()
+        try:
+            judged, verdict = await self._decide(judged)
+            await self._record_intent(judged, verdict, redactor)
+        except (AuditError, StoreError) as error:  # what can't be recorded doesn't run
+            return results.failed(judged, verdict, error, redactor)
+        result: Result | None = None
+        try:
+            if verdict.status is None:
+                result = await self._execute(judged, verdict, redactor, live)
+            else:
+                result = self._refused(judged, verdict, redactor)
+        finally:  # also when we are cancelled: the record then says so
+            result = result or results.ended(judged, verdict, status=Status.KILLED, error="it was cancelled")
+            try:
+                self._record("outcome", result.id, results.outcome_record(result, redactor))
+            except AuditError as error:
+                result = results.unrecorded(result, error, redactor)
+        return results.with_safe_names(result, redactor)
+
+    # --- judging ---
 
     def check(
         self,
@@ -158,32 +191,66 @@ class AsyncExecutor:
         live_input: bool = False,
         entry: str = "",
     ) -> Evaluation:
-        """What policy says of a request where it would run, without running it; or of one that could touch what
-        `reach` says. See `evaluate`."""
-        reach = self.reach(Asked(request)) if reach is None else reach
+        """What policy says of a request, without running it: the `Evaluation`, with its findings and its decision.
+
+        `policy` names the pack that judges; by default the configured one. `reach` is what the run could touch; by
+        default what it could where it would run. For the others see `evaluate`. Raises `InvalidRequest` for an unknown
+        policy.
+        """
+        reach = self._reach(Submission(request)) if reach is None else reach
         return evaluate(self._policy(policy), request, reach=reach, live_input=live_input, entry=entry)
 
     @telemetry.policy
-    def judge(self, asked: Asked) -> Evaluation:
-        """What speaks against it, in one list."""
-        shown, reach = asked.judged or asked.request, self.reach(asked)
+    def judge(self, submission: Submission) -> Judged:
+        """What policy says of a submission where it would run, and its level."""
+        request = submission.judged
+        reading = Reading(request)
         evaluation = evaluate(
-            self._policy(asked.policy),
-            shown,
-            reach=reach,
-            live_input=asked.live_input,
-            entry=asked.entry,
-            reading=asked.reading,
+            self._policy(submission.policy),
+            request,
+            reach=self._reach(submission),
+            live_input=submission.live_input,
+            entry=submission.entry,
+            reading=reading,
         )
-        return msgspec.structs.replace(evaluation, findings=asked.objections + evaluation.findings)
+        if submission.objections:
+            findings = submission.objections + evaluation.findings
+            evaluation = msgspec.structs.replace(evaluation, findings=findings)
+        level = level_of(request, evaluation, reading=reading)
+        return Judged(
+            submission=submission,
+            evaluation=evaluation,
+            level=level.level,
+            level_why=level.why,
+            reading=reading,
+            setting=self._setting(submission.entry),
+        )
 
-    def reach(self, asked: Asked) -> Reach:
-        """What it could touch on the backend that would be the first to be tried. If none can run it, what it could on
-        any of them."""
-        candidates = self._candidates(asked)
-        first = next((backend for backend in candidates if _can_run(backend, asked)), None)
-        tried = candidates if first is None else [first]
-        return functools.reduce(Reach.__or__, (_reach(backend, asked.request) for backend in tried), NOTHING)
+    def _setting(self, entry: str) -> str:
+        if entry not in self._settings:
+            self._settings[entry] = setting(self.config, entry)
+        return self._settings[entry]
+
+    def place(self, submission: Submission) -> str:
+        """The name of the backend that would be tried first, without trying it; empty if none can run it."""
+        first = self._first(submission)
+        return first.name if first else ""
+
+    def _first(self, submission: Submission) -> Backend | None:
+        return next((each for each in self._candidates(submission) if _can_run(each, submission)), None)
+
+    def _reach(self, submission: Submission) -> Reach:
+        """What it could touch on the backend that is tried first; if none can run it, what it could on any of them."""
+        first = self._first(submission)
+        tried = self._candidates(submission) if first is None else [first]
+        workspace = submission.request.workspace
+        return functools.reduce(Reach.__or__, (backend.reach.over(workspace) for backend in tried), NOTHING)
+
+    def _candidates(self, submission: Submission) -> list[Backend]:
+        if submission.own_backend is not None:
+            return [submission.own_backend]
+        names = AUTO if submission.request.backend == "auto" else (submission.request.backend,)
+        return [self.backends[name] for name in names if name in self.backends]
 
     def _policy(self, pack: str | None) -> Policy:
         if pack is not None:
@@ -192,164 +259,166 @@ class AsyncExecutor:
             self._policies[pack] = self.config.load_policy(pack)
         return self._policies[pack]
 
-    def place(self, asked: Asked) -> str:
-        """The backend that would be the first to be tried, without trying it; empty if none can do it."""
-        return next((backend.name for backend in self._candidates(asked) if _can_run(backend, asked)), "")
-
-    @telemetry.run
-    async def submit(self, asked: Asked, live: Live | None = None) -> Result:
-        """The whole path of one request. Raises neither for what the code did nor for what we could not do.
-
-        Whoever follows the run gets its output through `live`, too."""
-        asked = asked._replace(reading=Reading(asked.judged or asked.request))
-        request, evaluation = asked.request, self.judge(asked)
-        redactor = live.redactor if live else Redactor(request.secrets.values())
-        level = level_of(asked.judged or request, evaluation, reading=asked.reading)
-        case = Case(request, evaluation, level.level, None, asked.policy, asked.entry, _env_of(asked.judged))
-        case = case._replace(setting=setting(self.config, asked.entry), live_input=asked.unread_input)
-        result = Result(id=request.id, status=Status.KILLED, error="it was cancelled", evaluation=evaluation)
-        result = msgspec.structs.replace(result, level=level.level, level_why=level.why)
-        try:
-            try:
-                case = await self._bound(asked, case)
-                verdict = await self._decided(asked, case)
-            except ApprovalError as error:  # it can't be known whether it may run, so it may not
-                verdict = Verdict(status=Status.DENIED, error=str(error))
-            result = msgspec.structs.replace(result, approval=verdict.approval, approval_id=verdict.id)
-            await self._record_intent(asked, evaluation, level, verdict, redactor)
-        except (AuditError, StoreError) as error:
-            return results.failed(result, error, redactor)  # what can't be recorded doesn't run
-        try:
-            if verdict.status is None:
-                result = await self._execute(asked, case, result, redactor, live)
-            else:
-                result = self._refused(asked, result, verdict, verdict.status, redactor)
-        finally:  # also when we are cancelled: the record then says so
-            try:
-                self._record("outcome", request.id, results.outcome(result, redactor))
-            except AuditError as error:
-                result = results.failed(result, error, redactor, ran=True)
-        return results.with_safe_names(result, redactor)
-
-    async def _bound(self, asked: Asked, case: Case) -> Case:
-        """With the files that it would execute, where somebody's yes counts: to read them takes time."""
-        decision = case.evaluation.decision
-        later = case.evaluation.reach.files == "later" and case.evaluation.findings  # asked when it is to be applied
-        asks = asked.redeems or decision is Decision.PROMPT or later
-        if self._gate is None or not (asks or self._gate.watches(case.request)):
-            return case
-        refused = decision is Decision.FORBID  # which needs no event loop: see `Gate.watch`
-        found = self._executes(asked) if refused else await asyncio.to_thread(self._executes, asked)
-        return case._replace(**found._asdict())
-
-    def _executes(self, asked: Asked) -> executed_files.Bound:
-        entry = self.config.entries.get(asked.entry)
-        # Those of another machine's engine are that machine's.
-        here = isinstance(entry, DockerEntry) and (entry.host is None or entry.host.startswith("unix:"))
-        volumes = entry.volumes if isinstance(entry, DockerEntry) and here else ()
-        seen = executed_files.seen_by(asked.request, volumes)
-        reading = asked.reading if asked.judged is None else None  # of what runs, which may be more than was judged
-        return executed_files.bind(asked.request, seen, live_input=asked.unread_input, reading=reading)
+    # --- deciding ---
 
     @telemetry.decided
-    async def _decided(self, asked: Asked, case: Case) -> Verdict:
-        """Whether it may run: by policy, or by a person. What only an overlay would change asks nobody yet: there a
-        person decides on the effect, when it is to be applied."""
-        decision = case.evaluation.decision
-        if asked.redeems and self._gate is not None and decision is not Decision.FORBID:
-            return await self._gate.redeem(asked.redeems, case)  # also where nobody need be asked any more: see there
-        if decision is not Decision.PROMPT:
-            alarm = await self._gate.watch(case) if self._gate else None
-            return alarm or Verdict(status=Status.FORBIDDEN if decision is Decision.FORBID else None)
-        if self._gate is None:
-            return Verdict(status=Status.DENIED)
-        return await self._gate.ask(case, wait=asked.wait)
+    async def _decide(self, judged: Judged) -> tuple[Judged, Verdict]:
+        """Whether it may run, by policy or by a person; with the files that it executes, if the verdict is on those.
 
-    async def _record_intent(
-        self, asked: Asked, evaluation: Evaluation, level: Leveled, verdict: Verdict, redactor: Redactor
-    ) -> None:
-        """What is about to run, or was refused, with what it was given; without the secrets that the policy has
-        recognised, too."""
-        if not self.config.audit.enabled:
-            return
-        policy = self._policy(asked.policy)
-        if embedded := secrets_in(policy, asked.judged or asked.request):
-            redactor = Redactor([*asked.request.secrets.values(), *embedded])
-        if not self.config.audit.inputs:
-            asked = asked._replace(keeps=False)
-        given = asked, policy, redactor, self.inputs
-        large = verdict.status is None and asked.size > MiB  # what is refused needs no event loop
-        kept = await asyncio.to_thread(keep, *given) if large else keep(*given)
-        told = intent(asked, evaluation, level, redactor, verdict.approval, kept)
-        self._record("intent", asked.request.id, told)
+        What only an overlay would change asks nobody yet: there a person decides on the effect, when it is applied.
+        """
+        gate, decision = self._gate, judged.evaluation.decision
+        try:
+            if gate is None:
+                refused = {Decision.PROMPT: Status.DENIED, Decision.FORBID: Status.FORBIDDEN}
+                return judged, Verdict(status=refused.get(decision))
+            if self._needs_executed_files(judged, gate):
+                # What is forbidden is settled without an event loop: see `Gate.watch`.
+                look = functools.partial(self._executed_files, judged)
+                found = look() if decision is Decision.FORBID else await asyncio.to_thread(look)
+                judged = msgspec.structs.replace(judged, executed=found)
+            if judged.submission.resumes and decision is not Decision.FORBID:
+                # Also where nobody has to be asked any more: it must still be exactly what was asked about.
+                return judged, await gate.redeem(judged.submission.resumes, judged)
+            if decision is Decision.PROMPT:
+                return judged, await gate.ask(judged, wait=judged.submission.wait)
+            alarm = await gate.watch(judged)
+            return judged, alarm or Verdict(status=Status.FORBIDDEN if decision is Decision.FORBID else None)
+        except ApprovalError as error:  # it can't be known whether it may run, so it may not
+            return judged, Verdict(status=Status.DENIED, error=str(error))
 
-    def _refused(self, asked: Asked, result: Result, verdict: Verdict, status: Status, redactor: Redactor) -> Result:
-        """By the gate alone where it is not what was pinned or asked about; else by the policy, or who it asks."""
-        evaluation = result.evaluation
+    def _needs_executed_files(self, judged: Judged, gate: Gate) -> bool:
+        """Whether an approval depends on the files that it executes. Finding and hashing them is slow."""
+        evaluation = judged.evaluation
+        asked_later = evaluation.reach.files == "later" and evaluation.findings  # when the effect is applied
+        asks = judged.submission.resumes or evaluation.decision is Decision.PROMPT or asked_later
+        return bool(asks) or gate.watches(judged.request)
+
+    def _executed_files(self, judged: Judged) -> ExecutedFiles:
+        submission = judged.submission
+        entry = self.config.entries.get(submission.entry)
+        # The volumes of another machine's engine are that machine's.
+        here = isinstance(entry, DockerEntry) and (entry.host is None or entry.host.startswith("unix:"))
+        volumes = entry.volumes if isinstance(entry, DockerEntry) and here else ()
+        visible = executed_files.visible_to(submission.request, volumes)
+        # The request that runs may hold more than the one that was judged, which is what was read.
+        reading = judged.reading if submission.view is None else None
+        return executed_files.find(submission.request, visible, live_input=submission.unread_input, reading=reading)
+
+    def _refused(self, judged: Judged, verdict: Verdict, redactor: Redactor) -> Result:
+        """By the gate alone, if it is not what was pinned or asked about; else by the policy, or a person it asked."""
+        evaluation, submission, status = judged.evaluation, judged.submission, verdict.status or Status.DENIED
         alarm = verdict.alarm and evaluation.decision is Decision.PROMPT  # what is forbidden is so under any label
         if alarm or evaluation.decision is Decision.ALLOW:
-            no = denial.of_pin(asked.request, redactor) if verdict.alarm else None
-            return msgspec.structs.replace(result, status=status, error=verdict.error, denial=no)
-        said = "" if verdict.error == NOBODY else verdict.error
-        by = evaluation, asked.judged or asked.request, self._policy(asked.policy), redactor, status, said
-        no = denial.of_policy(*by, live_input=asked.live_input, entry=asked.entry)
-        return results.refused(result, no, status, said)
+            no = denial.of_pin(judged.request, redactor) if verdict.alarm else None
+            return results.ended(judged, verdict, status=status, error=verdict.error, denial=no)
+        answer = "" if verdict.error == NOBODY else verdict.error
+        no = denial.of_policy(judged, self._policy(submission.policy), redactor, status, answer)
+        error = results.refusal(evaluation.deciding[0], status, answer)
+        return results.ended(judged, verdict, status=status, error=error, denial=no)
 
-    async def _changed(self, asked: Asked, case: Case, id: str) -> Verdict | None:  # noqa: A002 - of the approval
-        """The refusal of what executes other files than when it was decided on. In an overlay it matters only where it
-        has to be what is pinned: there the effect is what is decided on."""
-        if case.scripts is None or self._gate is None:
-            return None
-        if case.request.workspace == "overlay" and not self._gate.watches(case.request):
-            return None
-        now = case._replace(**(await asyncio.to_thread(self._executes, asked))._asdict())
-        return None if now.scripts == case.scripts else self._gate.refuse_changed(now, id)
+    # --- recording ---
 
-    async def _execute(self, asked: Asked, case: Case, result: Result, redactor: Redactor, live: Live | None) -> Result:
-        """On the first backend that can. One that raises `Unsupported` has run nothing, so the next may be tried."""
-        request, control = asked.request, asked.control
+    async def _record_intent(self, judged: Judged, verdict: Verdict, redactor: Redactor) -> None:
+        """Record what is about to run, or was refused, and keep what it was given; without secrets, also those that
+        the policy has recognised in its text."""
+        if not self.config.audit.enabled:
+            return
+        submission, request = judged.submission, judged.request
+        policy = self._policy(submission.policy)
+        if embedded := secrets_in(policy, submission.judged):
+            redactor = Redactor([*request.secrets.values(), *embedded])
+        inputs = self.inputs if self.config.audit.inputs else None
+        keep = functools.partial(intents.keep, submission, policy, redactor, self.inputs, wanted=inputs is not None)
+        large = verdict.status is None and len(request.stdin) + sum(map(len, request.files.values())) > MiB
+        kept = await asyncio.to_thread(keep) if large else keep()  # what is refused needs no event loop
+        self._record("intent", request.id, intents.intent_record(judged, verdict.approval, kept, redactor))
+
+    def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
+        if self.config.audit.enabled:
+            self._audit.append(kind, run, data)
+
+    # --- executing ---
+
+    async def _execute(self, judged: Judged, verdict: Verdict, redactor: Redactor, live: Live | None) -> Result:
+        """Run it on the first backend that can. One that raises `Unsupported` has run nothing, so the next is tried."""
+        submission, request = judged.submission, judged.request
+        passed_over: dict[str, str] = {}
         refusals: list[BackendError] = []
-        for backend in self._candidates(asked):
-            result = msgspec.structs.replace(result, backend=backend.name)
-            capture = Capture(request.limits, redactor, live.feed if live else None, self._keep(request, redactor))
+        name = ""
+        for backend in self._candidates(submission):
+            name = backend.name
+            ended = functools.partial(results.ended, judged, verdict, backend=name, passed_over=dict(passed_over))
+            capture = Capture(request.limits, redactor, live.feed if live else None, self._spool(request, redactor))
             try:
-                _require(backend.name, backend.capabilities(), asked)
-                _must_be_judged(backend, request, result.evaluation)
-                if (changed := await self._changed(asked, case, result.approval_id)) is not None:
+                _must_offer(name, backend.capabilities(), submission)
+                _must_reach_no_further(backend, judged)
+                if judged.executed and (changed := await self._changed(judged, judged.executed, verdict.id)):
                     no = denial.of_pin(request, redactor) if changed.alarm else None
-                    return msgspec.structs.replace(result, status=Status.DENIED, error=changed.error, denial=no)
-                outcome, more = await self.projects.run(
-                    backend, await self._kept_to_itself(backend, asked), capture.feed, control, case, redactor
-                )
+                    return ended(status=Status.DENIED, error=changed.error, denial=no)
+                to_run = await self._protected(submission) if name == "native" else request
+                outcome, project = await self._run_on(backend, to_run, capture.feed, judged, redactor)
             except (Unsupported, BackendUnavailable) as error:
                 refusals.append(error)
-                passed_over = {**result.passed_over, backend.name: redactor.redact(f"{error.what}: {error.why}")[0]}
-                result = msgspec.structs.replace(result, passed_over=passed_over)
+                passed_over[name] = redactor.redact(f"{error.what}: {error.why}")[0]
             except Exception as error:  # a backend's own bug too: the output is kept, and the record says what broke
-                return results.failed(result, error, redactor, captured=capture.finish())
+                message = results.failure(error, redactor)
+                return ended(status=Status.FAILED, error=message, **results.printed(capture.finish()))
             else:
-                no = denial.of_limit(outcome, request, self.config.limits, redactor)
-                result = results.with_effect(msgspec.structs.replace(result, denial=no, **more), asked.writes)
                 finish = functools.partial(
-                    results.finished, result, outcome, capture.finish(), redactor, request.limits, asked.expectation
+                    results.finished,
+                    ended,
+                    outcome,
+                    capture.finish(),
+                    redactor,
+                    submission,
+                    denial=denial.of_limit(outcome, request, self.config.limits, redactor),
+                    project=project,
                 )
                 # Other runs end by the clock of this event loop.
                 return await asyncio.to_thread(finish) if results.is_large(outcome.value) else finish()
             finally:
                 capture.close()
         unable = _no_backend(request, refusals)
-        result = msgspec.structs.replace(result, denial=denial.of_backend(unable, request, redactor))
-        return results.failed(result, unable, redactor)
+        return results.ended(
+            judged,
+            verdict,
+            status=Status.FAILED,
+            error=results.failure(unable, redactor),
+            backend=name,
+            passed_over=passed_over,
+            denial=denial.of_backend(unable, request, redactor),
+        )
 
-    async def _kept_to_itself(self, backend: Backend, asked: Asked) -> Request:
-        """On the host Git runs nothing that a repository configures, unless the executor trusts it."""
-        entry = self.config.entries.get(asked.entry)
-        if backend.name != "native" or (isinstance(entry, NativeEntry) and entry.trust_repository):
-            return asked.request
+    @telemetry.backend
+    async def _run_on(
+        self, backend: Backend, request: Request, sink: Sink, judged: Judged, redactor: Redactor
+    ) -> tuple[Outcome, dict[str, Any]]:
+        """Run it where its workspace is; and what the result says of that beside the outcome."""
+        control = judged.submission.control
+        if request.workspace == "scratch" and request.touches is None:
+            return await backend.run(request, sink, control), {}
+        return await self.projects.run(backend, request, sink, control, judged, redactor)
+
+    async def _changed(self, judged: Judged, before: ExecutedFiles, approval: str) -> Verdict | None:
+        """The refusal of a run whose executed files have changed since it was decided on. In an overlay that matters
+        only if it has to be what is pinned: there the effect is what is decided on."""
+        if self._gate is None or (judged.request.workspace == "overlay" and not self._gate.watches(judged.request)):
+            return None
+        now = await asyncio.to_thread(self._executed_files, judged)
+        if now.files == before.files:
+            return None
+        return self._gate.refuse_changed(msgspec.structs.replace(judged, executed=now), approval)
+
+    async def _protected(self, submission: Submission) -> Request:
+        """A request for the host, where Git runs nothing that a repository configures unless the executor trusts it."""
+        entry = self.config.entries.get(submission.entry)
+        if isinstance(entry, NativeEntry) and entry.trust_repository:
+            return submission.request
         listed = entry is not None and entry.command_whitelist is not None
-        return await foreign_repositories.protected(asked.request, listed=listed)
+        return await foreign_repositories.protected(submission.request, listed=listed)
 
-    def _keep(self, request: Request, redactor: Redactor) -> Callable[[Stream], Spool] | None:
+    def _spool(self, request: Request, redactor: Redactor) -> Callable[[Stream], Spool] | None:
         """Where all of an output goes that is too long for the result."""
         if self._artifacts is None:
             return None
@@ -357,15 +426,7 @@ class AsyncExecutor:
             self._artifacts.spool, request.id, redactor=redactor, max_bytes=request.limits.output_total
         )
 
-    def _candidates(self, asked: Asked) -> list[Backend]:
-        if asked.on is not None:
-            return [asked.on]
-        names = AUTO if asked.request.backend == "auto" else (asked.request.backend,)
-        return [self.backends[name] for name in names if name in self.backends]
-
-    def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
-        if self.config.audit.enabled:
-            self._audit.append(kind, run, data)
+    # --- later ---
 
     async def resume(
         self,
@@ -375,14 +436,27 @@ class AsyncExecutor:
         expect: Any = None,
         writes: Iterable[str] | None = None,
     ) -> Result:
-        """Run what was `pending`, if a person has said yes to it since. Its secrets were not kept: give them again. Nor
-        were `expect` and `writes`, which nobody has to approve."""
+        """Run what was `pending`, if a person has said yes to it since.
+
+        Args:
+            id: `result.approval_id` of the pending result.
+            secrets: The same as before: they were not kept.
+            expect, writes: As of `redoma.run`; they were not kept either, and nobody has to approve them.
+
+        Returns:
+            The `Result`, which is `pending` still if nobody has answered.
+
+        Raises:
+            ApprovalError: Nothing waits under that id, or the secrets are others.
+        """
         if self._gate is None:
             raise ApprovalError("nothing waits here", why="the configuration names no state directory", next="give one")
         options: Options = {"expect": expect, "writes": writes}
-        expected, within = _expectation(options), _writes(options)  # a mistake in these uses no approval up
+        expected, within = intake.expected(options), intake.writes(options)  # a mistake in these uses no approval up
         ask = await asyncio.to_thread(self._gate.recall, id, secrets or {})
-        return await self.submit(Asked(ask.request, ask.policy, redeems=id, expectation=expected, writes=within))
+        return await self.submit(
+            Submission(request=ask.request, policy=ask.policy, resumes=id, expectation=expected, writes=within)
+        )
 
     async def apply(
         self,
@@ -394,19 +468,32 @@ class AsyncExecutor:
         by_hand: bool = False,
         wait: bool = True,
     ) -> Kept:
-        """Make what a run did in an overlay happen to its project, all or nothing; with `paths`, only what is there or
-        below (with `exact`, only there). `named` are protected paths, or globs, to be applied too. Where policy wants a
-        person to say yes, one is asked, and shown the effect; `by_hand` says that one has seen it and is saying so."""
-        return await self.projects.apply(
-            *(self._gate, id, paths, tuple(named)), exact=exact, by_hand=by_hand, wait=wait
-        )
+        """Make what a run did in an overlay happen to its project, all or nothing.
+
+        Args:
+            id: Of the run: `result.id`.
+            paths: Only what is at these paths or below; by default everything.
+            named: Protected paths, or globs, that are to be applied too.
+            exact: Only what is at `paths` itself.
+            by_hand: A person has seen the effect and is saying yes by this call.
+            wait: Whether to wait for a person who has to say yes; they are shown the effect.
+
+        Returns:
+            What is kept of the run, with what was applied and what was left.
+
+        Raises:
+            ApprovalError: A person has to say yes and has not.
+            Conflict: The project has changed since in the same places; nothing was applied.
+            WorkspaceError: There is nothing of that run to apply, or it can't be applied.
+        """
+        return await self.projects.apply(self._gate, id, paths, tuple(named), exact=exact, by_hand=by_hand, wait=wait)
 
     async def discard(self, id: str) -> Kept:  # noqa: A002
-        """Drop what a run did in an overlay."""
+        """Drop what the run of that `id` did in an overlay. Raises `WorkspaceError` if there is nothing of it."""
         return await self.projects.discard(id)
 
     async def undo(self, id: str) -> Kept:  # noqa: A002
-        """Take back exactly what was applied; refused if it has changed since."""
+        """Take back exactly what was applied of that run. Raises `WorkspaceError` if it has changed since."""
         return await self.projects.undo(id)
 
     async def aclose(self) -> None:
@@ -423,23 +510,9 @@ class AsyncExecutor:
 
 
 def setting(config: Config, entry: str) -> str:
-    """What of the configuration decides, beside the policy, what a request does: an approval is of that, too."""
+    """Digest of what, of the configuration beside the policy, decides what a request does: part of an approval."""
     docker = msgspec.structs.replace(config.docker, minimum=0, maximum=None, queue=0, idle=0.0)
     return setting_of(docker, config.jail.preload, config.entries.get(entry))
-
-
-def _writes(options: Options) -> tuple[str, ...] | None:
-    given = options.get("writes")
-    return None if given is None else intake.words("writes", given)
-
-
-def _env_of(judged: Request | None) -> dict[str, str] | None:
-    return None if judged is None else judged.env
-
-
-def _expectation(options: Options) -> Expectation | None:
-    given = options.get("expect")
-    return None if given is None else expectation(given)
 
 
 def _installed(config: Config) -> list[Backend]:
@@ -456,43 +529,42 @@ def _installed(config: Config) -> list[Backend]:
     ]
 
 
-def _can_run(backend: Backend, asked: Asked) -> bool:
+def _can_run(backend: Backend, submission: Submission) -> bool:
     try:
-        _require(backend.name, backend.capabilities(), asked)
+        _must_offer(backend.name, backend.capabilities(), submission)
     except (Unsupported, BackendUnavailable):
         return False
     return True
 
 
-def _reach(backend: Backend, request: Request) -> Reach:
-    return backend.reach.over(request.workspace)
-
-
-def _must_be_judged(backend: Backend, request: Request, evaluation: Evaluation) -> None:
+def _must_reach_no_further(backend: Backend, judged: Judged) -> None:
     """The verdict was for the backend that was to run it. Another one may run it only if it reaches no further."""
-    reach = _reach(backend, request)
-    if not reach.within(evaluation.reach):
+    reach, weighed = backend.reach.over(judged.request.workspace), judged.evaluation.reach
+    if not reach.within(weighed):
         raise Unsupported(
             f"{backend.name} can't run this request",
-            why=f"there it could touch {reach.words}, and it was judged as what touches {evaluation.reach.words}",
+            why=f"there it could touch {reach.words}, and it was judged as what touches {weighed.words}",
             next=f"ask for it by its name: backend={backend.name}",
         )
 
 
-def _require(name: str, can: Capabilities, asked: Asked) -> None:
+def _must_offer(name: str, can: Capabilities, submission: Submission) -> None:
     """Refuse, before anything runs, what the backend could only do in part."""
-    request = asked.request
+    request = submission.request
     needs = {
         f"{request.language} code": request.language in can.languages,
         "arguments": can.arguments or not request.argv or request.language not in ("python", "bash"),
         "input": can.stdin or not request.stdin,
-        "input and signals while it runs": can.control or asked.control is None,
+        "input and signals while it runs": can.control or submission.control is None,
         "variables": can.env or not request.environment,
         "files": can.files or not request.files,
         "files to bring back": can.outputs or not request.outputs,
         f"the workspace {request.workspace!r}": request.workspace in can.workspaces,
         # Where the backend was chosen with the request, so was the directory: it is one inside.
-        "a working directory on the host": can.cwd or not request.cwd or request.project or asked.on is not None,
+        "a working directory on the host": can.cwd
+        or not request.cwd
+        or request.project
+        or submission.own_backend is not None,
         **{f"the isolation layer {layer!r}": False for layer in can.isolation.lacking(request.require)},
         **{f"a limit on {field}": False for field in _unenforced(can, request.limits)},
     }

@@ -1,4 +1,4 @@
-"""From what a caller gives to a `Request`: defaults filled in, names checked, everything else left as it is."""
+"""From a caller's options to a `Request` and its `Submission`: names are checked and defaults filled in."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ import msgspec
 from ..config import Config
 from ..lib.errors import InvalidRequest
 from ..lib.text import did_you_mean
-from ..models import LANGUAGES, Limits, Request, Stream, WorkspaceKind
+from ..models import LANGUAGES, Limits, Request, Stream, Submission, WorkspaceKind
+from ..output.expectations import Expectation, expectation
 
-_LONGEST_COMMAND = 6 << 20  # the kernel's own bound; what no system runs need not be written to the log
+_MAX_COMMAND = 6 << 20  # the kernel's own bound; what no system runs need not be written to the log
 
 
 Files = Mapping[str, bytes | str | os.PathLike[str]] | Iterable[str | os.PathLike[str]]
 
 
 class More(TypedDict, total=False):
-    """What any run may be given, beside its code, its place and its variables."""
+    """Options of any run, beside its code, its place and its variables."""
 
     policy: str | None
     limits: Limits | Mapping[str, Any] | None
@@ -52,7 +53,7 @@ class More(TypedDict, total=False):
 
 
 class Options(More, total=False):
-    """What a run may be given, beside its code."""
+    """Options of a run."""
 
     args: Iterable[str]
     """Arguments of Python or Bash code: `sys.argv[1:]`, `"$@"`."""
@@ -85,7 +86,7 @@ def with_path(options: Options) -> Options:
 
 
 def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:
-    """A request, or `InvalidRequest` that says what is wrong with it."""
+    """The request that `options` and `what` (code or argv, language) describe. Raises `InvalidRequest`."""
     must_be_known("option", options, Options.__annotations__)
     backend = _plain(options.get("backend", "auto"))
     if backend != "auto":
@@ -132,17 +133,39 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
         raise InvalidRequest("the request can't be read", why=str(error), next="check the types given") from None
 
 
+def submission(request: Request, options: Options, **known: Any) -> Submission:
+    """The request with what else the caller's options say of it; `known` are further fields of the `Submission`."""
+    return Submission(
+        request=request,
+        policy=options.get("policy"),
+        wait=options.get("wait", True),
+        expectation=expected(options),
+        writes=writes(options),
+        **known,
+    )
+
+
+def expected(options: Options) -> Expectation | None:
+    given = options.get("expect")
+    return None if given is None else expectation(given)
+
+
+def writes(options: Options) -> tuple[str, ...] | None:
+    given = options.get("writes")
+    return None if given is None else words("writes", given)
+
+
 def _must_fit(parts: Iterable[str]) -> None:
-    if (size := sum(map(len, parts))) > _LONGEST_COMMAND:
+    if (size := sum(map(len, parts))) > _MAX_COMMAND:
         raise InvalidRequest(
             "the command is too long",
-            why=f"it has {size} characters, its variables included, and Linux takes {_LONGEST_COMMAND} at most",
+            why=f"it has {size} characters, its variables included, and Linux takes {_MAX_COMMAND} at most",
             next="pass data as input, or in a file",
         )
 
 
 def words(name: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Several words. One text is not taken for the list of its letters."""
+    """A list of words. Raises `InvalidRequest` for a text, which would be taken for a list of its letters."""
     if isinstance(given, (str, bytes)):
         raise InvalidRequest(f"{name} is one text", why="it takes a list of words", next=f"write {_split(given)!r}")
     if not isinstance(given, Iterable):
@@ -198,7 +221,7 @@ def must_be_one_of(kind: str, given: Any, choices: Iterable[str]) -> None:
 
 
 def limits_given(options: Options) -> Limits | Mapping[str, Any] | None:
-    """The limits that a caller asks for, whichever way they were written."""
+    """The limits that a caller asks for, also those given as `timeout` or `memory`."""
     limits = options.get("limits")
     short = {"time": options.get("timeout"), "memory": options.get("memory")}
     short = {name: value for name, value in short.items() if value is not None}
@@ -282,7 +305,7 @@ def _directory(options: Options, on_the_host: bool) -> str | None:
 
 
 def absolute(path: str) -> str:
-    """From the current directory, which is looked for only where it matters: it may have been removed."""
+    """The absolute path. The current directory is looked up only if needed: it may have been removed."""
     if os.path.isabs(path):
         return os.path.abspath(path)
     try:
@@ -294,7 +317,7 @@ def absolute(path: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Text that is nothing else: a class of somebody's own means nothing, or something else, in another process."""
+    """Plain `str` for subclasses of it, which could behave differently or not exist in another process."""
     match value:
         case str():
             return str.__str__(value)
@@ -313,7 +336,7 @@ def _bytes(content: bytes | str) -> bytes:
 
 
 def user() -> str:
-    """Who we are to the operating system; no variable or option says otherwise."""
+    """The user's name by the operating system; no variable or option changes it."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

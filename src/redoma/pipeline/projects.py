@@ -18,17 +18,17 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 
 from .. import telemetry
-from ..approval import Ask, Case, Gate, Verdict, setting_of
-from ..approval.ask import decode, encode, stored
-from ..backends.base import Backend, Control, Outcome, OverlayBackend, Sink
+from ..approval import Ask, Gate, Verdict, setting_of
+from ..approval.ask import ask_of, decode, encode
+from ..backends.base import Backend, Control, Outcome, Sink, run_over
 from ..lib import files
 from ..lib.errors import ApprovalError, BackendError, WorkspaceError
-from ..models import Decision, Effect, Evaluation, Level, Request, Status
+from ..models import Decision, Effect, Evaluation, ExecutedFiles, Judged, Level, Request, Status
 from ..models.reach import EFFECT, Reach
 from ..redaction import Redactor
 from ..workspace.checkpoint import guarded
@@ -100,14 +100,13 @@ class Projects:
     def changes(self) -> Changes:
         return changes_in(self._state)
 
-    @telemetry.backend
     async def run(
         self,
         backend: Backend,
         request: Request,
         sink: Sink,
         control: Control | None,
-        case: Case,
+        judged: Judged,
         redactor: Redactor,
     ) -> tuple[Outcome, dict[str, Any]]:
         """Run a request in its workspace. Returns the outcome, and fields for the result: `effect`, `rollback`,
@@ -119,10 +118,10 @@ class Projects:
                 # Opened before anything runs: afterwards we look at this directory, whatever has its path by then.
                 with staged(self.changes.directory.parent) as stage, Tree(request.project or "") as tree:
                     began = time.time()
-                    outcome = await cast("OverlayBackend", backend).run_over(request, sink, control, str(stage))
-                    look = partial(self._effect, tree, request, outcome, stage, began, case, redactor)
+                    outcome = await run_over(backend)(request, sink, control, str(stage))
+                    look = partial(self._effect, tree, request, outcome, stage, began, judged, redactor)
                     return outcome, {"effect": await asyncio.to_thread(look)}
-            case "scratch" | "direct" if request.touches is not None and _is_guarded(request, case.evaluation):
+            case "scratch" | "direct" if request.touches is not None and _is_guarded(request, judged.evaluation):
                 return await self._guarded(backend, request, sink, control, redactor)
         return await backend.run(request, sink, control), {}
 
@@ -134,7 +133,7 @@ class Projects:
         outcome: Outcome,
         stage: Path,
         began: float,
-        case: Case,
+        judged: Judged,
         redactor: Redactor,
     ) -> Effect | None:
         """What the run would change. Kept, if anything, together with the case that a person may have to decide on."""
@@ -148,7 +147,7 @@ class Projects:
             )
         effect = _redacted(effect_of(tree, outcome.entries, stage, began), redactor)
         if effect.changes:
-            about = {"command": redactor.redact(request.text)[0][:2000], "ask": to_ask(case)}
+            about = {"command": redactor.redact(request.text)[0][:2000], "ask": to_ask(judged)}
             self.changes.keep(request.id, effect, stage, about)
         return effect
 
@@ -260,14 +259,14 @@ class Projects:
                 why="the request that made them holds a secret, so it was not kept, and can't be judged now",
                 next="look at them, and apply them by hand",
             )
-        case = self._case(decode(kept.about["ask"]), kept.effect, paths, named, exact)
-        decision = case.evaluation.decision
+        judged = self._judged(decode(kept.about["ask"]), kept.effect, paths, named, exact)
+        decision = judged.evaluation.decision
         if decision is Decision.FORBID:
-            finding = case.evaluation.deciding[0]
+            finding = judged.evaluation.deciding[0]
             raise ApprovalError("the changes were not applied", why=finding.reason, next=finding.suggestion)
         if decision is Decision.ALLOW or (by_hand and not self._separate):
             return self._user if by_hand else ""
-        verdict = await gate.ask(case, wait=wait) if gate is not None else Verdict(status=Status.DENIED)
+        verdict = await gate.ask(judged, wait=wait) if gate is not None else Verdict(status=Status.DENIED)
         if verdict.status is not None or verdict.approval is None:
             pending = verdict.status is Status.PENDING
             raise ApprovalError(
@@ -279,21 +278,28 @@ class Projects:
             )
         return verdict.approval.approver
 
-    def _case(self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool) -> Case:
-        """What somebody is asked to approve: this effect, or a part of it, under the policy as it is now."""
+    def _judged(
+        self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool
+    ) -> Judged:
+        """What is put to somebody: this effect, or so much of it, under the policy as it is now."""
         below = "" if exact else " and what is below"
         parts = [f"only {', '.join(paths)}{below}"] if paths is not None else []
         parts += [f"also the protected {', '.join(named)}"] if named else []
         reason = f"{ask.request.reason} (to apply: {'; '.join(parts)})".strip() if parts else ask.request.reason
-        setting = setting_of("apply", sorted(named), None if paths is None else sorted(paths), exact)
-        request = judged = msgspec.structs.replace(ask.request, reason=reason)
-        if ask.judged_env is not None:
-            judged = msgspec.structs.replace(request, env=ask.judged_env)
-        evaluation = self._judge(judged, ask.policy, reach=EFFECT, live_input=ask.live_input, entry=ask.entry)
-        level = ask.level if evaluation.decision is Decision.ALLOW else Level.L4
-        case = Case(request, evaluation, level, effect, ask.policy, ask.entry, ask.judged_env, setting)
-        # The files as they were when it ran: that run has made the effect.
-        return case._replace(live_input=ask.live_input, scripts=ask.scripts, unbound=ask.unbound)
+        request = msgspec.structs.replace(ask.request, reason=reason)
+        submission = msgspec.structs.replace(ask.submission, request=request)
+        evaluation = self._judge(
+            submission.judged, ask.policy, reach=EFFECT, live_input=ask.live_input, entry=ask.entry
+        )
+        return Judged(
+            submission=submission,
+            evaluation=evaluation,
+            level=ask.level if evaluation.decision is Decision.ALLOW else Level.L4,
+            setting=setting_of("apply", sorted(named), None if paths is None else sorted(paths), exact),
+            # The files as they were when it ran: that run has made the effect.
+            executed=ExecutedFiles(files=ask.scripts, unbound=ask.unbound),
+            effect=effect,
+        )
 
     @telemetry.effect("redoma.discard")
     async def discard(self, id: str) -> Kept:  # noqa: A002
@@ -331,12 +337,12 @@ def staged(place: Path) -> Iterator[Path]:
         yield stage
 
 
-def to_ask(case: Case) -> str:
-    """The case as text, to be kept beside the effect: it is judged again, and perhaps asked about, before that happens.
-    Empty where it holds a secret; then only a person can apply it."""
+def to_ask(judged: Judged) -> str:
+    """What may have to be asked, or judged again, before it is applied: to be kept beside the effect. Nothing where it
+    holds a secret; then only a person can apply it."""
     now = datetime.now(UTC)  # it is asked later, and then anew
     try:
-        return encode(stored(case, b"", id="", created=now, expires=now))
+        return encode(ask_of(judged, b"", id="", created=now, expires=now))
     except ApprovalError:
         return ""
 

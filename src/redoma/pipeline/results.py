@@ -1,59 +1,82 @@
-"""How a request ends: the `Result` of each ending, and what the audit log keeps of it."""
+"""How a submission ends: the `Result` of each ending, built once, and the `Outcome` that the audit log has of it."""
 
 from __future__ import annotations
 
 import hashlib
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from ..approval import NOBODY, Verdict
+from ..audit import records
 from ..backends.base import Outcome, Repr, exceeded
-from ..lib.errors import RedomaError
-from ..models import Change, Denial, Limits, Result, Status, Version
+from ..lib.errors import AuditError, RedomaError
+from ..models import Change, Denial, Effect, Finding, Judged, Limits, Result, Status, Submission, Version
 from ..output.capture import Captured
 from ..output.diagnoses import diagnose
-from ..output.expectations import Expectation, applied
+from ..output.expectations import applied
 from ..redaction import PERSONAL_KINDS, Redactor, clean
 from ..redaction.redactor import replace
 from ..redaction.scanner import Found
-from ..workspace.effects import unexpected
+from ..workspace.effects import unexpected as undeclared
 
-_LONGEST_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
-_MOST_PATHS = 200  # of an effect, in the audit log
-_KEPT_OF_A_STREAM = 2048  # characters likewise, of what is no result
-_KEPT_OF_A_RESULT = 8192  # characters in the audit log: enough to know a run by; the caller has the whole
+_MAX_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
+_MAX_PATHS = 200  # of an effect, in the audit log
+_MAX_STREAM = 2048  # characters likewise, of what is no result
+_MAX_RESULT = 8192  # characters in the audit log: enough to know a run by; the caller has the whole
 
 
-def refused(result: Result, denial: Denial, status: Status, said: str = "") -> Result:
-    """Policy said no, or that a person has to say yes; then `said` is what came of asking, if there was anybody."""
-    finding = result.evaluation.deciding[0]
-    where = f" (line {finding.line}, column {finding.column})" if finding.line else ""
-    wait = "" if status is Status.FORBIDDEN else "a person has to approve this, and no approver is configured: "
-    wait = f"{said}: " if said else wait
-    hint = f". {finding.suggestion}" if finding.suggestion else ""
-    return msgspec.structs.replace(
-        result, status=status, error=f"{wait}{finding.reason} [{finding.rule}]{where}{hint}", denial=denial
+class Ended(Protocol):
+    """`ended` for a run that has got to a backend: it knows the submission, the verdict and the backend."""
+
+    def __call__(self, *, status: Status, **fields: Any) -> Result: ...
+
+
+def ended(judged: Judged, verdict: Verdict, *, status: Status, **fields: Any) -> Result:
+    """The result of a submission that ended so; `fields` are further fields of the `Result`."""
+    return Result(
+        id=judged.request.id,
+        status=status,
+        evaluation=judged.evaluation,
+        level=judged.level,
+        level_why=judged.level_why,
+        approval=verdict.approval,
+        approval_id=verdict.id,
+        **fields,
     )
 
 
-def failed(
-    result: Result, error: Exception, redactor: Redactor, *, captured: Captured | None = None, ran: bool = False
-) -> Result:
-    """Redoma, not the code, could not do its part. What was printed until then is kept."""
-    prefix = f"it ran and ended {result.status.value!r}, but " if ran else ""
-    if captured is not None:
-        result = _with_output(result, captured)
-    what = str(error) if isinstance(error, RedomaError) else f"a bug in Redoma, please report it: {error!r}"
-    message, _ = _message(prefix + what, redactor)
+def refusal(finding: Finding, status: Status, answer: str = "") -> str:
+    """Why policy refused it, in words; or why no person has approved it: `answer` is what they said, if anybody."""
+    where = f" (line {finding.line}, column {finding.column})" if finding.line else ""
+    asked = "" if status is Status.FORBIDDEN else f"{answer or NOBODY}: "
+    hint = f". {finding.suggestion}" if finding.suggestion else ""
+    return f"{asked}{finding.reason} [{finding.rule}]{where}{hint}"
+
+
+def failed(judged: Judged, verdict: Verdict, error: Exception, redactor: Redactor) -> Result:
+    """Redoma, not the code, could not do its part, and nothing ran."""
+    return ended(judged, verdict, status=Status.FAILED, error=failure(error, redactor))
+
+
+def unrecorded(result: Result, error: AuditError, redactor: Redactor) -> Result:
+    """It ended, and that can't be recorded."""
+    message = failure(error, redactor, before=f"it ran and ended {result.status.value!r}, but ")
     return msgspec.structs.replace(result, status=Status.FAILED, error=message)
+
+
+def failure(error: Exception, redactor: Redactor, *, before: str = "") -> str:
+    """What went wrong in Redoma, in words."""
+    what = str(error) if isinstance(error, RedomaError) else f"a bug in Redoma, please report it: {error!r}"
+    return _message(before + what, redactor)[0]
 
 
 _LARGE = 100  # parts of a value, or thousands of characters
 
 
 def is_large(value: object) -> bool:
-    """Whether it takes long to look through a value: more than about 10 ms."""
+    """Whether a value takes more than about 10 ms to search for secrets."""
     left, todo = _LARGE, [value]
     while todo and left > 0:
         item = todo.pop()
@@ -68,25 +91,29 @@ def is_large(value: object) -> bool:
 
 
 def finished(
-    result: Result,
+    ended: Ended,
     outcome: Outcome,
     captured: Captured,
     redactor: Redactor,
-    limits: Limits,
-    expectation: Expectation | None,
+    submission: Submission,
+    *,
+    denial: Denial | None,
+    project: dict[str, Any],
 ) -> Result:
-    """The code ran. Whatever it left, value and message too, passes the redactor before anybody sees it."""
-    return looked_at(_told(result, outcome, captured, redactor, limits), expectation, redactor)
+    """The code ran. Whatever it left, value and message too, passes the redactor before anybody sees it.
 
-
-def _told(result: Result, outcome: Outcome, captured: Captured, redactor: Redactor, limits: Limits) -> Result:
+    `project` has the fields of the result that are about its workspace, such as `effect`.
+    """
     value, in_value = redactor.redact_data(outcome.value)
-    error, in_error = _message(outcome.error or _explanation(outcome.status, limits), redactor)
-    counts = dict(captured.redacted)
+    error, in_error = _message(outcome.error or _explanation(outcome.status, submission.request.limits), redactor)
+    fields = printed(captured)
     for kind, count in (*in_value.items(), *in_error.items()):
-        counts[kind] = counts.get(kind, 0) + count
-    return msgspec.structs.replace(
-        _with_output(result, captured),
+        fields["redacted"][kind] = fields["redacted"].get(kind, 0) + count
+    effect: Effect | None = project.get("effect")
+    unexpected: tuple[str, ...] = ()
+    if effect is not None and submission.writes is not None:
+        unexpected = tuple(change.path for change in undeclared(effect.changes, submission.writes))
+    result = ended(
         status=outcome.status,
         exit_code=outcome.exit_code,
         value=value,
@@ -96,14 +123,30 @@ def _told(result: Result, outcome: Outcome, captured: Captured, redactor: Redact
         isolation=outcome.isolation,
         usage=outcome.usage,
         seed=outcome.seed,
-        redacted=counts,
         files=outcome.files,
         left_out=outcome.left_out,
+        diagnoses=diagnose(captured.stdout, captured.stderr, outcome.exit_code, outcome.status),
+        denial=denial,
+        unexpected=unexpected,
+        **fields,
+        **project,
     )
+    return result if submission.expectation is None else applied(submission.expectation, result, redactor)
+
+
+def printed(captured: Captured) -> dict[str, Any]:
+    """The fields of a result that are about what was printed."""
+    return {
+        "stdout": captured.stdout,
+        "stderr": captured.stderr,
+        "redacted": dict(captured.redacted),
+        "omitted": captured.omitted,
+        "artifacts": captured.artifacts,
+    }
 
 
 def _repr(came: Any, value: Any) -> str | None:
-    """The value as Python prints it: what came in place of a value that could not is that already."""
+    """The value as Python prints it. One that could not come back itself has come as its `repr`."""
     if came is None:
         return None
     try:
@@ -112,26 +155,10 @@ def _repr(came: Any, value: Any) -> str | None:
         return f"<{type(value).__name__}, too large to print>"
 
 
-def looked_at(result: Result, expectation: Expectation | None, redactor: Redactor) -> Result:
-    """What its output tells of failures, and whether it is what was expected."""
-    diagnoses = diagnose(result.stdout, result.stderr, result.exit_code, result.status)
-    if diagnoses:
-        result = msgspec.structs.replace(result, diagnoses=diagnoses)
-    return result if expectation is None else applied(expectation, result, redactor)
-
-
-def with_effect(result: Result, declared: tuple[str, ...] | None) -> Result:
-    """What it did to its project beside what was expected of it."""
-    if result.effect is None or declared is None:
-        return result
-    odd = unexpected(result.effect.changes, declared)
-    return msgspec.structs.replace(result, unexpected=tuple(change.path for change in odd))
-
-
 def with_safe_names(result: Result, redactor: Redactor) -> Result:
-    """Without the secrets in names of files, which the code chose. What is kept to be applied keeps its true names.
+    """The result without secrets in names of files, which the code chose. What is kept to be applied keeps its names.
 
-    Personal data stays: a report that is called after somebody has to be found by its name.
+    Personal data stays: a report that is named after somebody has to be found by its name.
     """
     effect = result.effect
     changes = effect.changes if effect else ()
@@ -196,20 +223,9 @@ def _safe_name(name: str, redactor: Redactor) -> str:
 
 
 def _message(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
-    """A message may quote what the code chose: as harmless, as redacted and as bounded as its output."""
+    """A message without secrets and control characters, and bounded: it may quote what the code chose."""
     cleaned, counts = clean(text, redactor)
-    return cleaned[:_LONGEST_MESSAGE], counts
-
-
-def _with_output(result: Result, captured: Captured) -> Result:
-    return msgspec.structs.replace(
-        result,
-        stdout=captured.stdout,
-        stderr=captured.stderr,
-        redacted=captured.redacted,
-        omitted=captured.omitted,
-        artifacts=captured.artifacts,
-    )
+    return cleaned[:_MAX_MESSAGE], counts
 
 
 def _explanation(status: Status, limits: Limits) -> str:
@@ -226,60 +242,63 @@ def _explanation(status: Status, limits: Limits) -> str:
             return ""
 
 
-def outcome(result: Result, redactor: Redactor) -> dict[str, Any]:
-    """For the record, after: of files that were brought back the names, sizes and SHA-256, not the contents."""
+def outcome_record(result: Result, redactor: Redactor) -> dict[str, Any]:
+    """The `Outcome` of a run as plain data: of files that were brought back names, sizes and hashes."""
     shown = result.stdout if result.value is None else repr(result.value)
-    record: dict[str, Any] = {
-        "status": result.status.value,
-        "exit_code": result.exit_code,
-        "result": shown[:_KEPT_OF_A_RESULT],
-        "error": result.error,
-        "duration": result.usage.wall,
-        "memory_used": result.usage.memory,
-        "cpu": result.usage.cpu,
-        "backend": result.backend,
-        "isolation": msgspec.to_builtins(result.isolation),
-        "redacted": result.redacted,
-    }
-    if result.value is not None:
-        record["value"] = _sha256(spelt(result.value))
-    for stream, text in (("stdout", result.stdout), ("stderr", result.stderr)):
-        record[stream] = {"size": len(text)}
-        if text:
-            record[stream]["sha256"] = _sha256(text)
-        if text and text is not shown:  # of which `result` has the beginning
-            record[stream]["text"] = text[:_KEPT_OF_A_STREAM]
-    if result.exception:
-        record["exception"] = result.exception
-    if result.seed is not None:
-        record["seed"] = msgspec.to_builtins(result.seed)
-    if result.denial is not None:
-        record["denial"] = {"rule": result.denial.rule, "resource": result.denial.resource}
-    if result.effect is not None:
-        paths = [_path(change) for change in result.effect.changes[:_MOST_PATHS]]
-        record["effect"] = {"digest": result.effect.digest, "changes": len(result.effect.changes)}
-        record["effect"]["paths"] = redactor.redact_data(paths)[0]
-        record |= {
-            "unexpected": redactor.redact_data(result.unexpected[:100])[0],
-            "rolled_back": result.rollback is not None,
-        }
-    if result.passed_over:
-        record["passed_over"] = result.passed_over
-    if result.no_checkpoint:
-        record["no_checkpoint"] = result.no_checkpoint
-    if result.mismatch:
-        record["mismatch"] = result.mismatch
-    if result.diagnoses:
-        record["diagnoses"] = [diagnosis.kind for diagnosis in result.diagnoses]
-    if result.artifacts:
-        record["artifacts"] = {stream: msgspec.to_builtins(one) for stream, one in result.artifacts.items()}
-    if result.files or result.left_out:
-        record |= _files(result, redactor)
-    return encodable(record)  # type: ignore[no-any-return]
+    effect = result.effect
+    files = zip(redactor.redact_data(list(result.files))[0], result.files.values(), strict=True)
+    outcome = records.Outcome(
+        status=result.status,
+        exit_code=result.exit_code,
+        result=shown[:_MAX_RESULT],
+        error=result.error,
+        duration=result.usage.wall,
+        memory_used=result.usage.memory,
+        cpu=result.usage.cpu,
+        backend=result.backend,
+        isolation=result.isolation,
+        redacted=result.redacted,
+        stdout=_stream(result.stdout, shown),
+        stderr=_stream(result.stderr, shown),
+        value="" if result.value is None else _sha256(spelt(result.value)),
+        exception=result.exception,
+        seed=result.seed,
+        denial=_denial(result.denial) if result.denial else None,
+        effect=_effect(effect, redactor) if effect else None,
+        unexpected=redactor.redact_data(result.unexpected[:100])[0] if effect else None,
+        rolled_back=result.rollback is not None if effect else None,
+        passed_over=result.passed_over,
+        no_checkpoint=result.no_checkpoint,
+        mismatch=result.mismatch,
+        diagnoses=tuple(diagnosis.kind for diagnosis in result.diagnoses),
+        artifacts={**result.artifacts},
+        files=tuple(
+            records.FileOut(name=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+            for name, content in files
+        ),
+        left_out=redactor.redact_data(result.left_out)[0],
+    )
+    return encodable(msgspec.to_builtins(outcome))  # type: ignore[no-any-return]
+
+
+def _stream(text: str, shown: str) -> records.Printed:
+    beginning = None if not text or text is shown else text[:_MAX_STREAM]  # `Outcome.result` has that of `shown`
+    return records.Printed(size=len(text), sha256=_sha256(text) if text else "", text=beginning)
+
+
+def _denial(denial: Denial) -> records.DenialSummary:
+    return records.DenialSummary(rule=denial.rule, resource=denial.resource)
+
+
+def _effect(effect: Effect, redactor: Redactor) -> records.EffectSummary:
+    paths = [_path(change) for change in effect.changes[:_MAX_PATHS]]
+    return records.EffectSummary(
+        digest=effect.digest, changes=len(effect.changes), paths=redactor.redact_data(paths)[0]
+    )
 
 
 def spelt(value: Any) -> str:
-    """A value as a text that is the same for equal values: a set has no order, and another in each process."""
+    """A text that is the same for equal values: the order of a set differs from process to process."""
     match value:
         case dict():
             return "{" + ", ".join(f"{spelt(key)}: {spelt(item)}" for key, item in value.items()) + "}"
@@ -292,7 +311,7 @@ def spelt(value: Any) -> str:
 
 
 def _path(change: Change) -> list[str]:
-    """A path, and what it was and is, in few letters."""
+    """The path, what it was, and what it is, in short."""
 
     def version(one: Version | None) -> str:
         return "" if one is None else f"{one.kind} {one.mode:o} {one.sha256[:16] or one.target}"
@@ -304,22 +323,8 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _files(result: Result, redactor: Redactor) -> dict[str, Any]:
-    """The code chose the names, so they may hold anything."""
-    about = {
-        name: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in result.files.items()
-    }
-    names, _ = redactor.redact_data(list(about))
-    left_out, _ = redactor.redact_data(result.left_out)
-    return {
-        "files": [{"name": name, **one} for name, one in zip(names, about.values(), strict=True)],
-        "left_out": left_out,
-    }
-
-
 def encodable(value: Any) -> Any:
-    """Plain data whose text can be written as UTF-8: a file name that is none is recorded with escapes, not refused."""
+    """Plain data that can be written as UTF-8. Text that can't (a file name may be any bytes) gets escapes."""
     match value:
         case str():
             return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()

@@ -19,12 +19,20 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from ..backends.base import uncancellable
 from ..lib.errors import CallbackError, RedomaError
 from ..models import Chunk, Result, Stream
 from ..output.live import Live
 
 OnOutput = Callable[[Stream, str], Any]
-"""Called with each piece of output. What it returns is awaited if that can be done, and else ignored."""
+"""Called with each piece of output. What it returns is awaited if it is awaitable."""
+
+
+async def end(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait until it has ended, also if we are cancelled meanwhile."""
+    if not task.done():
+        task.cancel()
+        await uncancellable(asyncio.wait([task]))
 
 
 class AsyncLiveRun:
@@ -93,7 +101,8 @@ class AsyncLiveRun:
         return self._task
 
     async def deliver(self, on_output: OnOutput) -> Result:
-        """Call somebody with all of it. If that fails, the run goes on to its end, and only then it is said."""
+        """Call `on_output` with each piece; returns the result. If it raises, the run goes on to its end all the same,
+        and then `CallbackError` is raised."""
         failure: Exception | None = None
         while chunk := await self.next_chunk():
             if failure is None:
@@ -111,18 +120,8 @@ class AsyncLiveRun:
         """End the run if it still goes on. Nothing of it is left when this returns."""
         self._ended = True
         self._ready.clear()
-        task, cancelled = self._task, False
-        if task is None:
-            return
-        if not task.done():
-            task.cancel()
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError:  # we are cancelled ourselves: not before the run is gone
-                cancelled = True
-        if cancelled:
-            raise asyncio.CancelledError
+        if self._task is not None:
+            await end(self._task)
 
     def __aiter__(self) -> AsyncLiveRun:
         return self

@@ -1,31 +1,74 @@
-"""The executor for ordinary code: the asynchronous one, on an event loop in a thread of its own."""
+"""The executor for ordinary code: it drives the asynchronous one on an event loop in a thread of its own.
+
+There is one implementation of everything, the asynchronous one; `driven` makes a method of it one for ordinary code.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import os
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
-from typing import Any, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
 
 from ..approval import Approver
 from ..backends.base import Backend
 from ..config import Config
 from ..lib.errors import CallbackError, RedomaError
 from ..models import Chunk, Evaluation, Language, Request, Result, Stream
-from ..workspace.kept import Kept
 from ..workspace.restore import Restored
 from .executor import AsyncExecutor
 from .intake import Options
 from .streaming import AsyncLiveRun, OnOutput
 
+C = TypeVar("C")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Executor:
+class Driven(Generic[C]):
+    """An asynchronous object for ordinary code: `core`, driven on the event loop of an executor."""
+
+    def __init__(self, core: C, executor: Executor) -> None:
+        self.core = core
+        self._drive = executor.wait
+
+
+def driven(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Driven[C], P], T]:
+    """The same method for ordinary code: it returns when the asynchronous one does."""
+
+    @functools.wraps(method)
+    def call(self: Driven[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._drive(method(self.core, *args, **kwargs))
+
+    return call
+
+
+def driven_end(method: Callable[[C], Coroutine[Any, Any, None]]) -> Callable[[Driven[C]], None]:
+    """As `driven`, for a method that ends something. A closed executor has ended everything of its own."""
+
+    @functools.wraps(method)
+    def call(self: Driven[C]) -> None:
+        with suppress(RedomaError):
+            self._drive(method(self.core))
+
+    return call
+
+
+def on_loop(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Driven[C], P], T]:
+    """As `driven`, for a method that waits for nothing but has to be called on the loop."""
+
+    async def called(core: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(core, *args, **kwargs)
+
+    return driven(functools.wraps(method)(called))
+
+
+class Executor(Driven[AsyncExecutor]):
     """Runs requests. Use it as a context manager, or call `close` when done. Any number of threads may share it."""
 
     def __init__(
@@ -36,7 +79,7 @@ class Executor:
         approver: Approver | None = None,
     ) -> None:
         """`approver` is asked where a person has to say yes, instead of the configured one."""
-        self.core = AsyncExecutor(config, backends=backends, approver=approver)
+        super().__init__(AsyncExecutor(config, backends=backends, approver=approver), self)
         self._owner = os.getpid()
         self._gate = threading.Lock()
         self._closing = False
@@ -47,98 +90,32 @@ class Executor:
     def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
         """Run source text and return its `Result`. Options are those of `redoma.run`; so is what it raises."""
         if (on_output := options.pop("on_output", None)) is None:
-            return self.wait(self.core.run(code, language, **options))
+            return self.wait(self.core.submit(self.core.prepare_code(code, language, options)))
         with self.stream(code, language, **options) as run:
             return run.deliver(on_output)
 
     def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
-        """Run a program with its arguments, without a shell, and return the `Result`.
-
-        `argv` is a list such as `["git", "status"]`; `entry` names a configured executor such as `app:shell`, which may
-        also take one text. Options are those of `redoma.run`.
-        """
+        """Run a program with its arguments, without a shell: see `redoma.command`."""
         if (on_output := options.pop("on_output", None)) is None:
-            return self.wait(self.core.command(argv, entry=entry, **options))
+            return self.wait(self.core.submit(self.core.prepare(argv, entry, options)))
         with self.stream_command(argv, entry=entry, **options) as run:
             return run.deliver(on_output)
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[Options]) -> LiveRun:
-        """Run source text and follow its output: `with … as run`, `for` over it, then `run.result`.
-
-        Options are those of `redoma.run`. Leaving the block early ends the run.
-        """
-        return LiveRun(self, self.core.stream(code, language, **options))
+        """Run source text and follow its output: see `redoma.stream`."""
+        return LiveRun(self.core.stream(code, language, **options), self)
 
     def stream_command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> LiveRun:
         """Run a program with its arguments and follow its output. Options are those of `redoma.run`."""
-        return LiveRun(self, self.core.stream_command(argv, entry=entry, **options))
+        return LiveRun(self.core.stream_command(argv, entry=entry, **options), self)
 
-    def resume(
-        self,
-        id: str,  # noqa: A002 - under which somebody was asked
-        *,
-        secrets: Mapping[str, str] | None = None,
-        expect: Any = None,
-        writes: Iterable[str] | None = None,
-    ) -> Result:
-        """Run what was `pending`, if a person has said yes to it since.
-
-        Args:
-            id: `result.approval_id` of the pending result.
-            secrets: The same as before: they were not kept.
-            expect, writes: As of `redoma.run`; they were not kept either.
-
-        Returns:
-            The `Result`, which is `pending` still if nobody has answered.
-
-        Raises:
-            ApprovalError: Nothing waits under that id, or the secrets are others.
-        """
-        return self.wait(self.core.resume(id, secrets=secrets, expect=expect, writes=writes))
-
-    def apply(
-        self,
-        id: str,  # noqa: A002 - of the run
-        *,
-        paths: Iterable[str] | None = None,
-        named: Iterable[str] = (),
-        exact: bool = False,
-        by_hand: bool = False,
-        wait: bool = True,
-    ) -> Kept:
-        """Make what a run did in an overlay happen to its project, all or nothing.
-
-        Args:
-            id: Of the run: `result.id`.
-            paths: Only what is at these paths or below; by default everything.
-            named: Protected paths, or globs, that are to be applied too.
-            exact: Only what is at `paths` itself.
-            by_hand: A person has seen the effect and is saying yes by this call.
-            wait: Whether to wait for a person who has to say yes.
-
-        Returns:
-            What is kept of the run, with what was applied and what was left.
-
-        Raises:
-            ApprovalError: A person has to say yes and has not.
-            Conflict: The project has changed since in the same places; nothing was applied.
-            WorkspaceError: There is nothing of that run to apply, or it can't be applied.
-        """
-        return self.wait(self.core.apply(id, paths=paths, named=named, exact=exact, by_hand=by_hand, wait=wait))
-
-    def discard(self, id: str) -> Kept:  # noqa: A002
-        """Drop what the run of that `id` did in an overlay. Raises `WorkspaceError` if there is nothing of it."""
-        return self.wait(self.core.discard(id))
-
-    def undo(self, id: str) -> Kept:  # noqa: A002
-        """Take back exactly what was applied of that run. Raises `WorkspaceError` if it has changed since."""
-        return self.wait(self.core.undo(id))
+    resume = driven(AsyncExecutor.resume)
+    apply = driven(AsyncExecutor.apply)
+    discard = driven(AsyncExecutor.discard)
+    undo = driven(AsyncExecutor.undo)
 
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
-        """What policy says of a request, without running it: the `Evaluation`, with its findings and its decision.
-
-        `policy` names the pack that judges; by default the configured one. Raises `InvalidRequest` for an unknown one.
-        """
+        """What policy says of a request, without running it: see `AsyncExecutor.check`."""
         return self.core.check(request, policy)
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -189,7 +166,7 @@ class Executor:
         self.close()
 
 
-class LiveRun:
+class LiveRun(Driven[AsyncLiveRun]):
     """The pieces of output of one run, and its `result` when they have come to an end.
 
         with executor.stream(code) as run:
@@ -200,22 +177,23 @@ class LiveRun:
     Left early, the run is cancelled, and nothing of it is left once the block has been left. See `streaming`.
     """
 
-    def __init__(self, executor: Executor, core: AsyncLiveRun) -> None:
-        self._executor, self._core = executor, core
+    def __init__(self, core: AsyncLiveRun, executor: Executor) -> None:
+        super().__init__(core, executor)
+        self._projects = executor.core.projects
 
     @property
     def result(self) -> Result:
-        return self._core.result
+        return self.core.result
 
     @property
     def altered(self) -> frozenset[Stream]:
         """The streams of which some was replaced or left out so far because it was not plain text."""
-        return self._core.altered
+        return self.core.altered
 
     @property
     def rolled_back(self) -> tuple[str, Restored] | None:
         """The last project that its executor has put back, which a run that was left early does not say."""
-        return self._executor.core.projects.rolled_back
+        return self._projects.rolled_back
 
     def deliver(self, on_output: OnOutput) -> Result:
         """Call somebody, in this thread, with all of it; see `AsyncLiveRun.deliver`."""
@@ -230,16 +208,14 @@ class LiveRun:
             raise CallbackError(failure, self.result) from failure
         return self.result
 
-    def close(self) -> None:
-        """End the run if it still goes on. Nothing of it is left when this returns."""
-        with suppress(RedomaError):  # the executor is closed: it has ended its runs
-            self._executor.wait(self._core.aclose())
+    next_chunk = driven(AsyncLiveRun.next_chunk)
+    close = driven_end(AsyncLiveRun.aclose)
 
     def __iter__(self) -> LiveRun:
         return self
 
     def __next__(self) -> Chunk:
-        chunk = self._executor.wait(self._core.next_chunk())
+        chunk = self.next_chunk()
         if chunk is None:
             raise StopIteration
         return chunk

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SECONDS = 5
 _MEMORY = 256 * MiB
-_MOST_SAID = 65536
+_MAX_SAID = 65536
 _NOBODY = 65534
 _SAID = re.compile(r"[^\n]*?: line (?P<line>[0-9]+): (?P<what>[^\n]*)")
 _ENV = {"LC_ALL": "C"}  # no BASH_ENV and no functions; and words that we know
@@ -62,7 +62,7 @@ class Bash:
         def listen(stream: Stream, data: bytes) -> bool:
             if stream == "stderr":
                 said.extend(data)
-            return len(said) < _MOST_SAID
+            return len(said) < _MAX_SAID
 
         self._jail.capabilities()
         limits = Limits(time=_SECONDS, cpu=_SECONDS, memory=_MEMORY)

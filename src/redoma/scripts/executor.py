@@ -22,9 +22,9 @@ from .. import config as configuration
 from ..backends.base import exceeded, uncancellable
 from ..config import Config, DockerConfig, JailConfig
 from ..lib.errors import InvalidRequest
-from ..models import Limits, MiB, Request, Result, Status
+from ..models import Limits, MiB, PolicyView, Result, Status, Submission
 from ..pipeline import intake
-from ..pipeline.executor import Asked, AsyncExecutor
+from ..pipeline.executor import AsyncExecutor
 from .bash_syntax import Bash
 from .patterns import PACK
 from .validation import ScriptValidator, ValidationResult, malformed, verdict
@@ -161,8 +161,8 @@ class ScriptExecutor:
             if closings != self._closings:  # while Bash was asked
                 why = f"{self._backend.name} is closed: its executor was. Next: run it again"
                 return ExecutionResult(False, "", why, -1, error=why)
-            asked = Asked(request, PACK, objections, judged=_in_usual_time(request))
-            return _answer(await self._executor.submit(asked), request.limits)
+            submission = Submission(request, PACK, objections=objections, view=_ANY_LIMITS)
+            return _answer(await self._executor.submit(submission), request.limits)
         finally:
             if not self._kept:
                 await uncancellable(self._let_go())
@@ -202,9 +202,8 @@ class ScriptExecutor:
         await self.aclose()
 
 
-def _in_usual_time(request: Request) -> Request:
-    """What policy looks at. `MAX_TIMEOUT` settles how long a script may take, so nobody is asked about it."""
-    return msgspec.structs.replace(request, limits=Limits())
+_ANY_LIMITS = PolicyView(limits=Limits())
+"""`MAX_TIMEOUT` settles how long a script may take, so policy is not asked about that."""
 
 
 def _jail(config: JailConfig, warm: int) -> JailBackend:

@@ -39,12 +39,12 @@ _places: dict[str, str] = {}
 """The backend of each run by its id, for a run that is cancelled: it has no result to name it."""
 
 
-class _Asked(Protocol):
+class _Submission(Protocol):
     @property
     def request(self) -> Request: ...
 
 
-class _Case(Protocol):
+class _Judged(Protocol):
     @property
     def request(self) -> Request: ...
     @property
@@ -74,8 +74,8 @@ class _Kept(Protocol):
     def id(self) -> str: ...
 
 
-A = TypeVar("A", bound=_Asked)
-C = TypeVar("C", bound=_Case)
+A = TypeVar("A", bound=_Submission)
+J = TypeVar("J", bound=_Judged)
 B = TypeVar("B", bound=_Named)
 V = TypeVar("V", bound=_Verdict)
 R = TypeVar("R", bound=_Outcome)
@@ -88,14 +88,14 @@ def run(
     """Watch the whole path of a request, to its result."""
 
     @functools.wraps(submit)
-    async def told(self: S, asked: A, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        request, began, result = asked.request, time.monotonic(), None
+    async def told(self: S, submission: A, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        request, began, result = submission.request, time.monotonic(), None
         # What a cancelled run ends as; the record says the same.
         status = "killed"
         metrics.running(+1)
         with Span("redoma.run", run=request.id, language=request.language, workspace=request.workspace) as span:
             try:
-                result = await submit(self, asked, *args, **kwargs)
+                result = await submit(self, submission, *args, **kwargs)
                 return result
             except Exception:  # nothing that could be returned: a rule that can't be used, or a bug of ours
                 status = "failed"
@@ -141,34 +141,34 @@ def _verdict(evaluation: Evaluation, level: Level | None) -> dict[str, Any]:
     return {**said, "level": level.value if level else None}
 
 
-def policy(judge: Callable[[S, A], Evaluation]) -> Callable[[S, A], Evaluation]:
+def policy(judge: Callable[[S, A], J]) -> Callable[[S, A], J]:
     """Watch policy judge a request."""
 
     @functools.wraps(judge)
-    def told(self: S, asked: A) -> Evaluation:
+    def told(self: S, submission: A) -> J:
         began = time.monotonic()
-        with Span("redoma.policy", run=asked.request.id) as span:
-            evaluation = judge(self, asked)
+        with Span("redoma.policy", run=submission.request.id) as span:
+            judged = judge(self, submission)
             if span.live:
-                span.set(findings=len(evaluation.findings), **_verdict(evaluation, None))
+                span.set(findings=len(judged.evaluation.findings), **_verdict(judged.evaluation, None))
         metrics.POLICY_SECONDS.observe(time.monotonic() - began)
-        return evaluation
+        return judged
 
     return told
 
 
 def decided(
-    decide: Callable[[S, A, C], Awaitable[T]],
-) -> Callable[[S, A, C], Coroutine[Any, Any, T]]:
+    decide: Callable[[S, J], Awaitable[T]],
+) -> Callable[[S, J], Coroutine[Any, Any, T]]:
     """Watch a request with its verdict go on to be run, asked about or refused."""
 
     @functools.wraps(decide)
-    async def told(self: S, asked: A, case: C) -> T:
-        metrics.DECISIONS.add(case.evaluation.decision.value)
-        request = case.request
-        verdict = _verdict(case.evaluation, case.level) if heard(INFO, "run.decided") else {}
+    async def told(self: S, judged: J) -> T:
+        metrics.DECISIONS.add(judged.evaluation.decision.value)
+        request = judged.request
+        verdict = _verdict(judged.evaluation, judged.level) if heard(INFO, "run.decided") else {}
         tell(INFO, "run.decided", run=request.id, language=request.language, **verdict)
-        return await decide(self, asked, case)
+        return await decide(self, judged)
 
     return told
 

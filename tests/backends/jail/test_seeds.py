@@ -9,8 +9,7 @@ from jail_insides import SLOW
 
 from redoma import AsyncExecutor, Config, Limits
 from redoma.config import AuditConfig, JailConfig
-from redoma.models import Request, Seed
-from redoma.pipeline.submission import Asked
+from redoma.models import Request, Seed, Submission
 
 SHOW = "import random; (random.random(), hash('text'), list({'a', 'b', 'c', 'd', 'e'}))"
 
@@ -26,9 +25,10 @@ async def test_a_seed_gives_the_same_numbers_and_the_same_order_of_sets_again(ke
     async with AsyncExecutor(kept) as executor:
         first = await executor.run(show, policy="none", timeout=30 * SLOW)
         second = await executor.run(show, policy="none", timeout=30 * SLOW)
-        again = await executor.submit(Asked(Request(code=show, seed=first.seed, limits=Limits(time=30 * SLOW)), "none"))
+        limits = Limits(time=30 * SLOW)
+        again = await executor.submit(Submission(Request(code=show, seed=first.seed, limits=limits), "none"))
         other = await executor.submit(
-            Asked(Request(code=show, seed=Seed(random=1, hashes=1), limits=Limits(time=30 * SLOW)), "none")
+            Submission(Request(code=show, seed=Seed(random=1, hashes=1), limits=limits), "none")
         )
     assert again.value == first.value
     assert again.seed == first.seed

@@ -53,7 +53,7 @@ class Stage:
         boot: Callable[[host.Told], str] = lambda _: _TALKING + code  # noqa: E731
         assert self.scripts._cells is not None
         on = LuaBackend(self.scripts._cells, Broker(self.executor.core), boot)
-        return self.executor.wait(self.executor.core.submit(asked._replace(on=on)))
+        return self.executor.wait(self.executor.core.submit(msgspec.structs.replace(asked, own_backend=on)))
 
     def watched(self, source: str, **options: Any) -> Result:
         """In a cell without a control group."""
@@ -61,7 +61,7 @@ class Stage:
         cells = JailBackend(minimum=0, preload=("lupa.lua54",), prelude=host.__name__, without=("memory",))
         try:
             on = LuaBackend(cells, Broker(self.executor.core), in_cell)
-            return self.executor.wait(self.executor.core.submit(asked._replace(on=on)))
+            return self.executor.wait(self.executor.core.submit(msgspec.structs.replace(asked, own_backend=on)))
         finally:
             self.executor.wait(cells.aclose())
 

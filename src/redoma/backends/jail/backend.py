@@ -110,6 +110,7 @@ class JailBackend:
             outputs=True,
             control=True,
             workspaces=frozenset({"scratch", "read-only", "overlay"}),
+            run_over=self.run_over,
         )
 
     def _beyond_this_kernel(self) -> tuple[str, ...]:

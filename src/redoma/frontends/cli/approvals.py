@@ -13,7 +13,7 @@ from .emit import emit, emit_list, json_option, shown, table
 from .options import CommandGroup, State, audit_log
 
 if TYPE_CHECKING:
-    from redoma.approval import Book, Entry
+    from redoma.approval import Entry, Ledger
 
 _COLOURS = {"open": "yellow", "approved": "green", "used": "green"}
 
@@ -34,13 +34,13 @@ def approvals() -> None:
     """
 
 
-def _book(state: State) -> Book:
-    from redoma.approval import Book
+def _ledger(state: State) -> Ledger:
+    from redoma.approval import Ledger
     from redoma.config import state_directory
     from redoma.lib.sqlite import NAME, Store
 
     audit = audit_log(state).append if state.config.audit.enabled else lambda kind, run, data: None
-    return Book(Store(state_directory() / NAME), audit, separate=state.config.approval.separate)
+    return Ledger(Store(state_directory() / NAME), audit, separate=state.config.approval.separate)
 
 
 @approvals.command("list")
@@ -51,7 +51,7 @@ def list_(state: State, everything: bool) -> None:
     """List what waits for an answer, oldest first."""
     from redoma.approval import STATES
 
-    found = _book(state).entries(*(STATES if everything else ("open",)))
+    found = _ledger(state).entries(*(STATES if everything else ("open",)))
     emit_list(
         found, _row, empty="nothing is on the list" if everything else "nothing waits for an answer", shape=_shape
     )
@@ -65,7 +65,7 @@ def show(state: State, id: str) -> None:  # noqa: A002 - the argument's name on 
     """Show all that is asked: command, reasoning, risks and effect. The beginning of its ID is enough."""
     from redoma.approval import describe
 
-    book = _book(state)
+    ledger = _ledger(state)
 
     def lines(entry: Entry) -> Iterator[str]:
         described = describe(entry.ask)
@@ -74,7 +74,7 @@ def show(state: State, id: str) -> None:  # noqa: A002 - the argument's name on 
             yield f"\nAll of it: redoma approvals show --json {entry.ask.id}"
         yield f"\n{_verdict(entry)}"
 
-    emit(book.load(book.whole_id(id)), lines, shape=_shape)
+    emit(ledger.load(ledger.whole_id(id)), lines, shape=_shape)
 
 
 @approvals.command("approve")
@@ -116,7 +116,7 @@ def deny(state: State, id: str, reason: str) -> None:  # noqa: A002 - as above
 @click.pass_obj
 def pins(state: State) -> None:
     """List what is approved for good: exactly this content, under this policy, until a date."""
-    found = [entry for entry in _book(state).entries("approved") if entry.approval and entry.approval.pinned]
+    found = [entry for entry in _ledger(state).entries("approved") if entry.approval and entry.approval.pinned]
     emit_list(found, _row, empty="nothing is pinned", shape=_shape)
 
 
@@ -129,19 +129,19 @@ def unpin(state: State, id: str, reason: str) -> None:  # noqa: A002 - as above
     """Take a pin back: the next run is asked about again."""
     from redoma.pipeline.intake import user
 
-    book = _book(state)
-    ask = book.unpin(book.whole_id(id), by=user(), reason=reason)
-    emit(book.load(ask.id), _decided, shape=_shape)
+    ledger = _ledger(state)
+    ask = ledger.unpin(ledger.whole_id(id), by=user(), reason=reason)
+    emit(ledger.load(ask.id), _decided, shape=_shape)
 
 
 def _answer(state: State, prefix: str, **said: Any) -> None:
     from redoma.pipeline.intake import user
 
-    book = _book(state)
-    ask = book.load(book.whole_id(prefix)).ask
+    ledger = _ledger(state)
+    ask = ledger.load(ledger.whole_id(prefix)).ask
     # By whoever the operating system says we are: no option, and no variable, makes that somebody else.
-    book.answer(ask.answer(approver=user(), **said))
-    emit(book.load(ask.id), _decided, shape=_shape)
+    ledger.answer(ask.answer(approver=user(), **said))
+    emit(ledger.load(ask.id), _decided, shape=_shape)
 
 
 def _decided(entry: Entry) -> list[str]:

@@ -448,7 +448,7 @@ async def _replay(state: State, ids: tuple[str, ...], last: int | None) -> list[
         with progress("replaying", len(found), hidden=wants_json() or len(found) == 1) as advance:
             for intent, outcome in found:
                 try:
-                    run = rebuilt(intent, outcome.data if outcome else None, inputs)
+                    run = rebuilt(intent, outcome, inputs)
                 except AuditError as error:
                     done.append(Replayed(id=intent.id, verdict="impossible", why=str(error)))
                 else:

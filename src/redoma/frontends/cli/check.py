@@ -176,7 +176,8 @@ def verdicts(
     config: Config, what: dict[str, Any], backend: str | None, seconds: float | None, pack: str | None
 ) -> list[PlaceVerdict]:
     """Judge `what` on the backend that was named, else in a cell and on the host. The last verdict is what counts."""
-    from redoma.pipeline.executor import Asked, AsyncExecutor
+    from redoma.models import Submission
+    from redoma.pipeline.executor import AsyncExecutor
     from redoma.pipeline.intake import build
     from redoma.policy import level_of
 
@@ -187,7 +188,7 @@ def verdicts(
         request = build(config, executor.backends, {"backend": name, "limits": limits}, **what)
         evaluation = executor.check(request, pack)
         level = level_of(request, evaluation)
-        found.append(PlaceVerdict(where, request, evaluation, level, executor.place(Asked(request))))
+        found.append(PlaceVerdict(where, request, evaluation, level, executor.place(Submission(request))))
     return found
 
 

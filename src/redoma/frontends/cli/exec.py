@@ -25,7 +25,7 @@ from .result import follow, show
 
 if TYPE_CHECKING:
     from redoma.config import Config, Entry
-    from redoma.exec import Reins
+    from redoma.exec import ProcessControl
     from redoma.pipeline.intake import Options
     from redoma.pipeline.sync import Executor
 
@@ -79,7 +79,7 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
 
 
 @contextmanager
-def _passed_on(executor: Executor, control: Reins) -> Iterator[None]:
+def _passed_on(executor: Executor, control: ProcessControl) -> Iterator[None]:
     """Pass our standard input and our signals on to the program while it runs."""
     # A handler may come while this very thread holds a lock of the executor's, so another one passes them on.
     caught: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -103,14 +103,14 @@ def _passed_on(executor: Executor, control: Reins) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _pass_signals(executor: Executor, control: Reins, caught: queue.SimpleQueue[int]) -> None:
+def _pass_signals(executor: Executor, control: ProcessControl, caught: queue.SimpleQueue[int]) -> None:
     while True:
         number = caught.get()
         with suppress(RedomaError):  # the run has ended meanwhile
             executor.wait(_called(control.signal, number))
 
 
-def _pass_input(executor: Executor, control: Reins) -> None:
+def _pass_input(executor: Executor, control: ProcessControl) -> None:
     with suppress(RedomaError):  # the run has ended meanwhile
         # Not before there is a program: until then what is typed may be the answer to whether there will be one.
         executor.wait(control.settled.wait())

@@ -55,7 +55,7 @@ def lua(state: State, /, script: str, arguments: tuple[str, ...], **given: Any) 
         argv = ("stdin" if script == "-" else script, *arguments)
         asked = scripts.ask(code, argv, {**options, "limits": limits})  # type: ignore[typeddict-item]
         try:
-            result = follow(LiveRun(executor, executor.core.follow(asked, whole=True)))
+            result = follow(LiveRun(executor.core.follow(asked, whole=True), executor))
         finally:
             executor.wait(scripts.aclose())
     return show(result)

@@ -1,6 +1,6 @@
-"""The book of what was asked, answered and used. Every change of it is one transaction, with its record in the audit.
+"""The ledger of questions, answers and their use, in SQLite.
 
-The record is written before the transaction is committed: if it can't be, there is no change.
+Each change is one transaction, and its audit record is written before it is committed: without a record, no change.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Audit = Callable[[str, str, Mapping[str, Any]], Any]
 State = Literal["open", "approved", "denied", "expired", "used", "unpinned"]
 STATES: tuple[State, ...] = get_args(State)
 
-_MOST_OPEN = 1000
-_LONGEST_ASK = 16 << 20  # characters; files that go with a request are part of it
-_MOST_KEPT = 256 << 20  # of all of them together
+_MAX_OPEN = 1000
+_MAX_ASK = 16 << 20  # characters; files that go with a request are part of it
+_MAX_KEPT = 256 << 20  # of all of them together
 _KEPT = timedelta(days=30)
 _ID = re.compile(r"[0-9a-f]{6,32}")
-_LONGEST_REASON = 2000
+_MAX_REASON = 2000
 _FIRST_YEAR, LAST_YEAR = 1971, 9998  # wherever the time zone: a day more or less is still in the calendar
 _LAST_TIME = datetime(LAST_YEAR, 12, 31, tzinfo=UTC).timestamp()
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of the book."""
+    """One question with its state and answer."""
 
     ask: Ask
     state: State
-    """As it is now: what is past its time has expired, whether or not anybody has noticed."""
+    """As of now: what is past its time is `expired`, also if nothing has written that down yet."""
     approval: Approval | None = None
     uses: int = 0
 
@@ -49,8 +49,8 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Book:
-    """`separate`: nobody may approve what they have asked for themselves."""
+class Ledger:
+    """Questions, answers and pins. With `separate`, nobody may approve what they asked for themselves."""
 
     def __init__(
         self, store: Store, audit: Audit, *, separate: bool = False, now: Callable[[], datetime] = utc_now
@@ -58,7 +58,7 @@ class Book:
         self.store, self.audit, self.separate, self.now = store, audit, separate, now
 
     def key(self) -> bytes:
-        """What the seals of secrets are made with: this book's own, so that an approval is worth nothing in another."""
+        """The key for hashing secrets. Each ledger has its own, so an approval is worth nothing in another."""
         with self.store.reading() as db:
             value: bytes = db.execute("SELECT value FROM keys WHERE name = 'secrets'").fetchone()[0]
             return value
@@ -66,7 +66,10 @@ class Book:
     # --- asking ---
 
     def post(self, ask: Ask, *, deferred: bool = False) -> tuple[Ask, bool]:
-        """Ask, and whether that is new. Where nobody waits, the same question is not asked twice."""
+        """Write a question down, or reuse an open one of its digest if `deferred`; returns it and whether it is new.
+
+        Raises `ApprovalError` if there is no room for it.
+        """
         text, now = encode(ask), self.now().timestamp()
         with self.store.writing() as db:
             if deferred:
@@ -78,19 +81,26 @@ class Book:
                 "INSERT INTO asks (id, digest, content, requester, label, deferred, ask, created, expires)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    *(ask.id, ask.digest, ask.content, _text(ask.requester), _text(ask.label)),
-                    *(deferred, text, ask.created.timestamp(), ask.expires.timestamp()),
+                    ask.id,
+                    ask.digest,
+                    ask.content,
+                    _text(ask.requester),
+                    _text(ask.label),
+                    deferred,
+                    text,
+                    ask.created.timestamp(),
+                    ask.expires.timestamp(),
                 ),
             )
             self._record("approval.asked", ask, expires=ask.expires, deferred=deferred, **_about(ask))
         return ask, True
 
     def _make_room(self, db: sqlite3.Connection, size: int, now: float) -> None:
-        """What is done with goes after a while, and at once if there is no room. What waits for a person stays."""
-        if size > _LONGEST_ASK:
+        """Remove closed questions that are old, or all of them if there is no room. Open ones stay."""
+        if size > _MAX_ASK:
             raise ApprovalError(
                 "this request is too large to be put to anybody",
-                why=f"it has {size:,} characters with its files, and {_LONGEST_ASK:,} are kept",
+                why=f"it has {size:,} characters with its files, and {_MAX_ASK:,} are kept",
                 next="leave large files out of it",
             )
         done = """DELETE FROM asks WHERE NOT (state = 'open' AND expires > :now)
@@ -100,9 +110,9 @@ class Book:
         for before in (now - _KEPT.total_seconds(), float("inf")):
             db.execute(done, {"now": now, "before": before})
             kept = db.execute(total, {"now": now}).fetchone()
-            if kept["size"] + size <= _MOST_KEPT:
+            if kept["size"] + size <= _MAX_KEPT:
                 break
-        if kept["open"] >= _MOST_OPEN or kept["size"] + size > _MOST_KEPT:
+        if kept["open"] >= _MAX_OPEN or kept["size"] + size > _MAX_KEPT:
             raise ApprovalError(
                 "nobody can be asked now",
                 why=f"{kept['open']} requests wait for an answer already",
@@ -110,7 +120,7 @@ class Book:
             )
 
     def expire(self, id: str) -> Entry:  # noqa: A002 - the column's name
-        """Nobody has answered in time. If somebody just has, that stands."""
+        """Close a question that nobody has answered in time. An answer that has just come stands."""
         with self.store.writing() as db:
             entry = _entry(self._row(db, id), self.now())
             if db.execute("UPDATE asks SET state = 'expired' WHERE id = ? AND state = 'open'", (id,)).rowcount:
@@ -121,7 +131,10 @@ class Book:
     # --- answering ---
 
     def answer(self, given: Approval) -> Approval:
-        """Write down what somebody said. The first answer counts; one that can't count is refused, and on record."""
+        """Write an answer down. The first one counts.
+
+        Raises `ApprovalError` for one that can't count; that is on record, too.
+        """
         with self.store.writing() as db:
             entry = _entry(self._row(db, given.id), self.now())
             ask = entry.ask
@@ -145,7 +158,7 @@ class Book:
         return given
 
     def _objection(self, entry: Entry, given: Approval) -> tuple[str, str, str] | None:
-        """Why an answer can't count: what, why, and what next."""
+        """Why an answer can't count, as (what, why, next); None if it can."""
         ask, now = entry.ask, self.now()
         if (wrong := unusable(given)) is not None:
             return "this answer can't be used", wrong, "answer as `ask.answer(…)` is documented"
@@ -154,11 +167,11 @@ class Book:
             return "this can't be answered any more", said, "have it asked again, by running it"
         if given.digest != ask.digest:
             return "the answer is not to what was asked", "it is to another digest", "answer what was asked"
-        if not given.approver.strip() or not given.reason.strip() or len(given.reason) > _LONGEST_REASON:
+        if not given.approver.strip() or not given.reason.strip() or len(given.reason) > _MAX_REASON:
             return (
                 "an answer needs a name and a reason",
                 "they go on record",
-                f"give a reason of 1 to {_LONGEST_REASON} characters",
+                f"give a reason of 1 to {_MAX_REASON} characters",
             )
         if given.decision != "approved":
             return None
@@ -182,8 +195,11 @@ class Book:
     # --- using ---
 
     def take(self, id: str, digest: str) -> Entry:  # noqa: A002 - the column's name
-        """Use the approval of one question, if there is one to use. See the state of what is returned: `approved` is
-        yours, and nobody else's; anything else is why not."""
+        """Use the approval of one question. If the state of the entry returned is `approved`, the approval was taken by
+        this call and by no other; any other state says why not.
+
+        Raises `ApprovalError` if `digest` is not what was asked about.
+        """
         with self.store.writing() as db:
             row = self._row(db, id)
             entry = _entry(row, self.now())
@@ -197,7 +213,7 @@ class Book:
             return entry
 
     def find(self, digest: str) -> Entry | None:
-        """Use a pin, or an approval that was not used yet, of exactly this digest."""
+        """Use a pin, or an unused approval, of exactly this digest; None if there is none."""
         if not self.store.exists:
             return None
         with self.store.writing() as db:
@@ -209,7 +225,7 @@ class Book:
     def _use(self, db: sqlite3.Connection, entry: Entry) -> Entry:
         ask, approval = entry.ask, entry.approval
         if approval is None or (self.separate and is_same_person(approval.approver, ask.requester)):
-            # It was given before they had to be two.
+            # It was given before `separate` was set.
             self._record("approval.refused", ask, why="the requester has approved it")
             return msgspec.structs.replace(entry, state="denied")
         db.execute(
@@ -223,7 +239,7 @@ class Book:
     # --- pins ---
 
     def pin_of(self, requester: str, label: str) -> Entry | None:
-        """The pin that is in force for a label."""
+        """The pin that is in force for a requester's label, if any."""
         if not label or not self.store.exists:
             return None
         with self.store.reading() as db:
@@ -232,7 +248,7 @@ class Book:
         return entry if entry and entry.state == "approved" else None
 
     def alarm(self, ask: Ask, pin: Entry, secrets: Iterable[str] = ()) -> None:
-        """Put on record that something else wants to run under the label of a pin. It may hold its `secrets`."""
+        """Record that something else was submitted under the label of a pin. Its `secrets` are taken out."""
         contents = {"pinned_content": pin.ask.content, "content": ask.content, "changed": changed_files(pin.ask, ask)}
         self._record("alarm", ask, Redactor(secrets), pin=pin.ask.id, **contents, **_about(ask))
 
@@ -255,20 +271,20 @@ class Book:
     # --- reading ---
 
     def load(self, id: str) -> Entry:  # noqa: A002 - the column's name
-        """The page with an id. `ApprovalError` if there is none, and that is on record."""
+        """The entry with an id. Raises `ApprovalError` if there is none; that is on record."""
         if not self.store.exists:
             raise self._unknown(id)
         with self.store.reading() as db:
             return _entry(self._row(db, id), self.now())
 
     def is_open(self, id: str) -> bool:  # noqa: A002 - the column's name
-        """Whether it still waits for an answer; cheap enough to be asked again and again."""
+        """Whether a question still waits for an answer. Cheap enough to poll."""
         with self.store.reading() as db:
             row = db.execute("SELECT state, expires FROM asks WHERE id = ?", (id,)).fetchone()
         return row is not None and row["state"] == "open" and row["expires"] > self.now().timestamp()
 
     def entries(self, *states: State) -> list[Entry]:
-        """The pages in these states, oldest first."""
+        """The entries in these states, oldest first."""
         if not self.store.exists:
             return []
         with self.store.reading() as db:
@@ -276,7 +292,7 @@ class Book:
         return [entry for row in rows if (entry := _entry(row, self.now())).state in states]
 
     def whole_id(self, prefix: str) -> str:
-        """The one id that begins so."""
+        """The one id that begins with `prefix`. Raises `ApprovalError` if there is none, or several."""
         if not self.store.exists or not _ID.fullmatch(prefix):
             raise self._unknown(prefix)
         with self.store.reading() as db:
@@ -299,7 +315,7 @@ class Book:
         shown = ascii(id)[:80]
         self.audit("approval.refused", "", {"approval": shown, "why": "nothing was asked under this id"})
         return ApprovalError(
-            f"nothing was asked under the id {shown}", why="it is not in the book", next="see: redoma approvals list"
+            f"nothing was asked under the id {shown}", why="it is not in the ledger", next="see: redoma approvals list"
         )
 
     def _record(self, kind: str, ask: Ask, redactor: Redactor | None = None, /, **data: Any) -> None:
@@ -328,7 +344,7 @@ def _entry(row: sqlite3.Row, now: datetime) -> Entry:
 
 
 def unusable(given: Approval) -> str | None:
-    """Why an answer that somebody's code has made can't be kept: nothing has looked at its types before."""
+    """Why an answer can't be kept, None if it can. It was made by somebody's code, so its types are not checked yet."""
     if given.decision not in ("approved", "denied", "expired"):
         return "its decision is neither `approved` nor `denied`"
     for name in ("approver", "reason"):
@@ -344,7 +360,7 @@ def unusable(given: Approval) -> str | None:
 
 
 def _time(seconds: float) -> datetime:
-    """What a row says. One that no calendar has must not keep every other one from being read."""
+    """The time in a row, clamped to the calendar: one bad row must not keep the others from being read."""
     return datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_TIME), UTC)
 
 
@@ -358,7 +374,7 @@ def _said(approval: Approval) -> dict[str, Any]:
 
 
 def _about(ask: Ask) -> dict[str, Any]:
-    """Of what is asked, enough to know it by. The whole is in the book, and what runs in the record of the run."""
+    """Enough of a question to identify it. The ledger has the whole, and the run's intent what runs."""
     return {
         "requester": ask.requester,
         "label": ask.label,
@@ -372,7 +388,7 @@ def _about(ask: Ask) -> dict[str, Any]:
 
 
 def changed_files(before: Ask, now: Ask) -> list[str]:
-    """The paths of executed files that are not what they were."""
+    """The paths of executed files whose content differs between two questions."""
     paths = {**before.scripts, **now.scripts}
     return [_text(path) for path in paths if before.scripts.get(path) != now.scripts.get(path)]
 
@@ -387,7 +403,7 @@ def _altered(ask: Ask) -> ApprovalError:
 
 
 def _text(value: str) -> str:
-    """As UTF-8 can hold it."""
+    """The text, with escapes for what UTF-8 can't hold."""
     with suppress(UnicodeEncodeError):
         value.encode()
         return value

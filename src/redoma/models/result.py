@@ -1,0 +1,246 @@
+"""How a request ended: the one `Result` that every caller gets, and its parts."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from ..lib.errors import InvalidRequest, RedomaError
+from .effect import Effect
+from .evaluation import Approval, Evaluation, Level
+from .isolation import Isolation
+from .request import Seed, Stream
+
+
+class Status(enum.StrEnum):
+    """How a request ended. Three endings, never confused: it ran, we refused, we failed. Or it waits for a person."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    OUTPUT = "output"
+    KILLED = "killed"
+
+    FORBIDDEN = "forbidden"
+    DENIED = "denied"
+    EXPIRED = "expired"
+
+    FAILED = "failed"
+
+    PENDING = "pending"
+
+    @property
+    def ending(self) -> Literal["ran", "refused", "failed", "pending"]:
+        if self in (Status.FORBIDDEN, Status.DENIED, Status.EXPIRED):
+            return "refused"
+        if self is Status.PENDING:
+            return "pending"
+        return "failed" if self is Status.FAILED else "ran"
+
+
+class Chunk(NamedTuple):
+    """A piece of output, while the run goes on."""
+
+    stream: Stream
+    text: str
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run used. None means the backend can't tell: never a made-up zero."""
+
+    wall: float = 0.0
+    cpu: float | None = None
+    memory: int | None = None
+
+
+class Denial(msgspec.Struct, frozen=True, kw_only=True):
+    """Why something was refused, and what would be allowed: the same record, whoever said no."""
+
+    rule: str
+    """What said no: a rule of the policy, `limits.memory`, `backend.unsupported`, `workspace.protected` …"""
+    resource: str = ""
+    """What it was about: the command, the path, the limit, the layer."""
+    why: str
+    allowed: str
+    """What to do instead."""
+    narrowest: str = ""
+    """Lines of a redoma.yaml that permit it, as narrowly as one can say it there; empty where none could. For a rule
+    exactly this request; for a limit, more of it for every run; for an executor, to be merged into its other lines."""
+    retry: bool = False
+    """Whether the same request may succeed if it is made again."""
+    retry_why: str = ""
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A failure that was recognised in what a run printed. A help for reading, never a verdict: programs print what
+    they like."""
+
+    kind: str
+    """Stable, from the general to the special: `python.exception`, `tool.make`, `file.missing`."""
+    message: str
+    file: str = ""
+    line: int = 0
+    column: int = 0
+    """1-based; 0 if unknown."""
+    function: str = ""
+    exception: str = ""
+    """The type, as its language spells it."""
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that a run printed to one stream, where the result has only its beginning and its end: as free of secrets and
+    as harmless as the result. Kept for a while; `artifacts.Kept` is one that can be read."""
+
+    id: str
+    """The run's; with the stream, what `redoma output` finds it by."""
+    stream: Literal["stdout", "stderr"]
+    size: int = 0
+    """Bytes, of UTF-8 text."""
+    line_count: int = 0
+    sha256: str = ""
+    redacted: dict[str, int] = {}
+    """How many secrets of each kind were taken out of it."""
+    missing: str = ""
+    """Why it isn't all there: the disk was full, or it was more than is kept. Empty if it is."""
+
+    def read(self, start: int = 0, size: int = 65536) -> bytes:
+        """Some of its bytes; fewer, or none, at its end."""
+        raise self._only_described()
+
+    def lines(self, first: int = 1, count: int = 100) -> list[str]:
+        """Some of its lines, without their ends; the first is 1."""
+        raise self._only_described()
+
+    def _only_described(self) -> RedomaError:
+        return RedomaError(
+            f"the {self.stream} of run {self.id} can't be read from here",
+            why="this is its description only",
+            next=f"use `redoma output {self.id} --stream {self.stream}`",
+        )
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The one answer to a request, whichever backend ran it and however it ended."""
+
+    id: str
+    status: Status
+    exit_code: int | None = None
+    """The code's own exit status; None when it didn't run or didn't get as far as having one."""
+    stdout: str = ""
+    stderr: str = ""
+    value: Any = None
+    """The value of a last expression: plain data, dates and `Decimal` as they are, a NumPy scalar as the number that it
+    holds, anything else as its `repr`."""
+    value_repr: str | None = None
+    """The value as Python prints it; None if there was none."""
+    exception: str | None = None
+    """The type of the exception that ended the code, where the backend can tell."""
+    error: str | None = None
+    """What went wrong, in plain words."""
+    backend: str = ""
+    passed_over: dict[str, str] = {}
+    """Backend → why it could not run it, for those that `auto` tried first."""
+    evaluation: Evaluation
+    level: Level | None = None
+    level_why: tuple[str, ...] = ()
+    denial: Denial | None = None
+    """What said no, and what would be allowed, if it was refused, could not run, or was ended at a limit."""
+    isolation: Isolation = Isolation()
+    usage: Usage = Usage()
+    seed: Seed | None = None
+    """The seed of its random numbers, if the backend can tell."""
+    redacted: dict[str, int] = {}
+    """Kind of secret → how many were taken out of this result."""
+    omitted: dict[Stream, int] = {}
+    """Bytes of each stream that were left out to keep it within the limits."""
+    files: dict[str, bytes] = {}
+    """Path → content of the files that `outputs` asked for: new or changed ones, as the run left them, not redacted."""
+    left_out: dict[str, str] = {}
+    """Path → why a file that `outputs` asked for was not brought back."""
+    data: Any = None
+    """The output parsed as `expect` asked for."""
+    mismatch: str | None = None
+    """How the output differs from what `expect` asked for. The code itself may have ended well."""
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """Failures that were recognised in the output, the one that matters most first."""
+    artifacts: dict[Stream, Artifact] = {}
+    """The whole of each stream that was cut in `stdout` or `stderr`."""
+    effect: Effect | None = None
+    """What it did to its project. In an overlay nothing has happened to the project itself yet."""
+    unexpected: tuple[str, ...] = ()
+    """Paths that it changed outside of where it was to write."""
+    rollback: dict[str, str] | None = None
+    """Set if a checkpoint was restored: path → why it could not be put back. None if nothing was restored."""
+    no_checkpoint: str = ""
+    """Why there was no checkpoint, though the run needed approval and worked in a directory of the host."""
+    approval: Approval | None = None
+    """What a person said, where one had to be asked."""
+    approval_id: str = ""
+    """The id of the question that a person was asked. Give that of a `pending` result to `resume`."""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.OK
+
+    def to_text(self, limit: int = 8000) -> str:
+        """What came of it as one text, for a language model or a log: how it ended, output, value and error.
+
+        `limit` is how many characters it may have (at least 200). Each part gets its share, and of a part that is too
+        long the middle is left out. What was redacted stays so.
+        """
+        if limit < 200:
+            raise InvalidRequest(f"limit is {limit}", why="nothing useful fits", next="allow 200 characters or more")
+        head = f"status: {self.status.value}"
+        head += "" if self.exit_code in (None, 0) else f" (exit code {self.exit_code})"
+        said, denial = self.error or "", self.denial
+        parts = {
+            "stdout": self.stdout.strip("\n"),
+            "stderr": self.stderr.strip("\n"),
+            "value": None if self.value is None else self.value_repr or repr(self.value),
+            "error": self.error,
+            # Most often the error has these words already.
+            "denied": denial.why if denial and denial.why not in said else None,
+            "allowed": denial.allowed if denial and denial.allowed not in said else None,
+            "mismatch": self.mismatch,
+            "files": ", ".join(sorted(self.files)),
+        }
+        shown = {name: text for name, text in parts.items() if text}
+        room, texts = limit - len(head), {}
+        for place, (name, text) in enumerate(sorted(shown.items(), key=lambda part: len(part[1]))):
+            share = room // (len(shown) - place)  # short ones first, so that what they don't need goes to the others
+            texts[name] = _shortened(f"\n{name}:\n{text}" if "\n" in text else f"\n{name}: {text}", share)
+            room -= len(texts[name])
+        return head + "".join(texts[name] for name in shown)
+
+    @property
+    def shell_exit(self) -> int:
+        """What a command line should exit with."""
+        match self.status:
+            case Status.OK:
+                return 0
+            case Status.ERROR:
+                return self.exit_code or 1
+            case Status.TIMEOUT:
+                return 124
+            case Status.MEMORY | Status.OUTPUT:
+                return 137
+            case Status.KILLED:
+                return self.exit_code or 137
+            case Status.FORBIDDEN | Status.DENIED | Status.EXPIRED:
+                return 126
+            case Status.FAILED:
+                return 125
+            case Status.PENDING:
+                return 75  # EX_TEMPFAIL: try again later
+
+
+def _shortened(text: str, limit: int) -> str:
+    """The beginning and the end of a text, with a note of how much was left out between."""
+    if len(text) <= limit:
+        return text
+    note = f"\n[… {len(text) - limit:,} characters left out …]\n"
+    room = max(0, limit - len(note))
+    return (text[: room - room // 2] + note + text[len(text) - room // 2 :])[:limit]

@@ -1,0 +1,168 @@
+"""What the record has of a submission before it runs: enough to submit exactly that again.
+
+What is long, input and files, is kept by content (see `audit.inputs`), and so is the policy. What holds a secret is
+kept nowhere; `missing` then says what can't be rebuilt, and why. `history.recorded` reads it all back.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import msgspec
+
+from ..audit.inputs import MAX_INPUT, MAX_RUN, Inputs, NotKept
+from ..audit.records import Answer, Intent, KeptInputs
+from ..models import Approval, Judged, Submission
+from ..policy import Policy
+from ..redaction import Redactor
+from .results import encodable
+
+UNWANTED = "it was not to be kept"
+"""Why something is missing that could have been kept: see `Submission.keep_inputs`."""
+
+_REDACTED = [
+    "code",
+    "requester",
+    "reason",
+    "findings",
+    "level_why",
+    "env",
+    "secrets",
+    "files",
+    "outputs",
+    "cwd",
+    "require",
+    "project",
+    "label",
+    "writes",
+    "expect",
+    "approval",
+    "view",
+]
+"""Fields that somebody could have put a secret into. Looking for one is the most expensive part of a record."""
+_EXACT = ("requester", "reason", "outputs", "cwd", "require", "project", "label", "writes")
+"""Fields that are `missing` where something was taken out of them."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What was kept by content."""
+
+    inputs: KeptInputs | None = None
+    missing: dict[str, str] = {}
+    """What was not → why."""
+
+
+def keep(submission: Submission, policy: Policy, redactor: Redactor, inputs: Inputs, *, wanted: bool = True) -> Kept:
+    """Keep the policy, and the input and files unless they are not `wanted`."""
+    missing: dict[str, str] = {}
+    if not inputs.is_there(policy.digest):
+        try:
+            inputs.put(policy.digest, policy.encoded)
+        except NotKept as error:
+            missing["policy"] = str(error)
+    request, left = submission.request, MAX_RUN
+    if not request.stdin and not request.files:
+        return Kept(None, missing)
+
+    def kept(what: str, content: bytes) -> str:
+        nonlocal left
+        try:
+            if not wanted or not submission.keep_inputs:
+                raise NotKept(UNWANTED)
+            if len(content) <= MAX_INPUT:  # else it is refused for that, without being searched
+                left -= len(content)
+                if left < 0:
+                    raise NotKept(f"at most {MAX_RUN:,} bytes of one run are kept")
+                utf16 = b"\0" in content and redactor.find(content.replace(b"\0", b""))
+                if utf16 or redactor.find(content):
+                    raise NotKept("it holds something sensitive")
+            return inputs.keep(content)
+        except NotKept as error:
+            missing[what] = str(error)
+            return ""
+
+    stdin = kept("stdin", request.stdin) if request.stdin else ""
+    files = tuple([kept(f"file {name}", content) for name, content in request.files.items()])
+    return Kept(KeptInputs(stdin=stdin, files=files) if stdin or files else None, missing)
+
+
+def intent_record(judged: Judged, approval: Approval | None, kept: Kept, redactor: Redactor) -> dict[str, Any]:
+    """The `Intent` of a submission as plain data, without secrets: of those it has the names."""
+    submission, request, evaluation = judged.submission, judged.request, judged.evaluation
+    # Word by word: quoting a command for reading may split a secret that holds a quote.
+    words = tuple([redactor.redact(word)[0] for word in request.argv])
+    intent = Intent(
+        language=request.language,
+        code=shlex.join(words) if request.language == "command" else request.code,
+        argv=words,
+        requester=request.requester,
+        reason=request.reason,
+        label=request.label,
+        backend=request.backend,
+        workspace=request.workspace,
+        project=request.project,
+        cwd=request.cwd,
+        checkpoint=request.checkpoint,
+        env=request.env,
+        secrets=tuple(sorted(request.secrets)),
+        stdin=len(request.stdin),
+        files={name: len(content) for name, content in request.files.items()},
+        outputs=request.outputs,
+        require=request.require,
+        limits=request.limits,
+        policy=evaluation.policy,
+        policy_digest=evaluation.digest,
+        decision=evaluation.decision,
+        findings=evaluation.findings,
+        reach=evaluation.reach,
+        level=judged.level,
+        level_why=judged.level_why,
+        writes=submission.writes,
+        expect=submission.expectation.description if submission.expectation else "",
+        pack=submission.policy,
+        entry=submission.entry,
+        live_input=submission.live_input,
+        unread_input=submission.unread_input,
+        no_wait=not submission.wait,
+        objections=len(submission.objections),
+        view=submission.view,
+        approval=_answer(approval) if approval else None,
+        inputs=kept.inputs,
+    )
+    given: dict[str, Any] = msgspec.to_builtins(intent)
+    theirs = {name: given[name] for name in _REDACTED if given.get(name)}
+    told = {**given, **redactor.redact_data(theirs)[0]}
+    if missing := {**_missing(submission, given, told), **kept.missing}:
+        told["missing"] = {redactor.redact(what)[0]: why for what, why in missing.items()}
+    return encodable(told)  # type: ignore[no-any-return]
+
+
+def _answer(approval: Approval) -> Answer:
+    return Answer(id=approval.id, approver=approval.approver, decision=approval.decision, pinned=approval.pinned)
+
+
+def _missing(submission: Submission, given: dict[str, Any], told: dict[str, Any]) -> dict[str, str]:
+    """What of the request the record does not have word for word."""
+    request, missing = submission.request, dict[str, str]()
+    _note(missing, "argv", list(request.argv), list(told.get("argv", ())))
+    if request.language != "command":  # whose code is made of its words, for reading
+        _note(missing, "code", given["code"], told["code"])
+    for name in _EXACT:
+        _note(missing, name, given.get(name), told.get(name))
+    for field, what in (("env", "variable"), ("files", "the name of a file")):
+        if len(given[field]) != len(told[field]):
+            missing[field] = "the record has no room for all of them"
+        for pair, shown in zip(given[field].items(), told[field].items(), strict=False):
+            _note(missing, f"{what} {shown[0]}", list(pair), list(shown))
+    if request.secrets:
+        missing["secrets"] = "their values are never kept"
+    return missing
+
+
+def _note(missing: dict[str, str], what: str, given: Any, told: Any) -> None:
+    given, told = ([*each] if isinstance(each, tuple) else each for each in (given, told))
+    if given != told:
+        missing[what] = "something sensitive was taken out of it"
+    elif encodable(given) != given:
+        missing[what] = "it is no text that can be written as UTF-8"
