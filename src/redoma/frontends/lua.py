@@ -15,14 +15,14 @@ import redoma.exec
 from redoma.backends.lua import backend as lua
 from redoma.backends.lua.backend import LuaBackend, as_bytes, as_latin, as_text
 from redoma.lib.errors import InvalidRequest
+from redoma.models import Submission
 from redoma.pipeline import intake
+from redoma.pipeline.intake import Options
 
 if TYPE_CHECKING:
     from redoma.backends.jail import JailBackend
     from redoma.exec import AsyncProcess, AsyncProcessExecutor
-    from redoma.models import Submission
     from redoma.pipeline.executor import AsyncExecutor
-from redoma.pipeline.intake import Options
 
 T = TypeVar("T")
 
