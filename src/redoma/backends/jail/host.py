@@ -1,6 +1,6 @@
-"""What this kernel and this host offer the jail, what is missing, what that costs, and the command that fixes it.
+"""What this host offers the jail, what is missing, what that costs, and the command that fixes it: for `redoma doctor`.
 
-`host_look` observes, `explain` finds the words. That one is pure, so a host that we don't have can be described to it.
+`host_look` observes; `explain` finds the words. That one is pure, so tests can describe hosts that we don't have.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ..base import MAX_LIMIT, Control, Outcome, Sink, uncancellable
 from ..endings import Ending
 from . import protocol, value
 from .cell import Cell
-from .received import Received
+from .changes_received import ReceivedChanges
 
 _CHUNK = 1 << 16
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the kernel is asked to
@@ -65,7 +65,7 @@ class Run:
         control: Control | None = None,
         stage: str | None = None,
     ) -> None:
-        self._received = Received(stage, request.limits) if stage is not None else None
+        self._received = ReceivedChanges(stage, request.limits) if stage is not None else None
         self._request, self._sink, self._cell, self._isolation = request, sink, cell, isolation
         self._control = control
         self._input: asyncio.Task[None] | None = None
