@@ -251,26 +251,21 @@ def new_seed() -> int:
     return int.from_bytes(os.urandom(6))
 
 
+_EXCEEDED = {
+    "time": "ran longer than {0.time:g} s",
+    "cpu": "used more than {0.cpu:g} s of processor time",
+    "memory": "used more than {0.memory} bytes of memory",
+    "processes": "had more than {0.processes} processes",
+    "output_total": "printed more than {0.output_total} bytes",
+    "disk": "wrote more than {0.disk} bytes or {0.files} files",
+    "file_size": "wrote a file of more than {0.file_size} bytes",
+}
+
+
 def exceeded(limit: str, limits: Limits) -> str:
     """The error of a run that was ended because of this limit, the same on every backend."""
-    match limit:
-        case "time":
-            what = f"ran longer than {limits.time:g} s"
-        case "cpu":
-            what = f"used more than {limits.cpu:g} s of processor time"
-        case "memory":
-            what = f"used more than {limits.memory} bytes of memory"
-        case "processes":
-            what = f"had more than {limits.processes} processes"
-        case "output_total":
-            what = f"printed more than {limits.output_total} bytes"
-        case "disk":
-            what = f"wrote more than {limits.disk} bytes or {limits.files} files"
-        case "file_size":
-            what = f"wrote a file of more than {limits.file_size} bytes"
-        case _:
-            what = f"went over its limit on {limit} ({getattr(limits, limit)})"
-    return f"it {what} and was ended"
+    what = _EXCEEDED.get(limit) or f"went over its limit on {limit} ({{0.{limit}}})"
+    return f"it {what.format(limits)} and was ended"
 
 
 async def uncancellable(work: Any) -> None:
