@@ -26,6 +26,9 @@ Sink = Callable[[Stream, bytes], bool]
 MAX_LIMIT = 2**62
 """What a limit of the kernel can be, short of the number that means "unlimited"."""
 
+LAYER_ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
+"""Names of isolation layers that every backend knows, for whoever asks for one without minding which backend runs."""
+
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do. The executor refuses a request that needs more, before anything runs."""

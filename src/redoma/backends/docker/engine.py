@@ -148,7 +148,7 @@ class Engine:
         except BaseException as error:
             await self._shut(client)
             if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):  # no answer as engines give it
-                why = f"what answers there is none ({type(error).__name__}: {error})"
+                why = f"what answers there is not a Docker engine ({type(error).__name__}: {error})"
                 raise _no_engine(why, "see DOCKER_HOST, or `docker.host`") from error
             raise
         return client
@@ -475,7 +475,7 @@ def _explain(status: int, message: str, **about: str) -> BackendError:
         )
     if re.search(r"mount config|bind source path|invalid volume|includes invalid characters|mount path", message):
         return BackendError(
-            "a volume can't be mounted", why=message, next="mend `volumes`: /host/path:/container/path:ro"
+            "a volume can't be mounted", why=message, next="correct `volumes`: /host/path:/container/path:ro"
         )
     if program and _cannot_start(message):
         return CannotStart(
