@@ -26,6 +26,9 @@ Sink = Callable[[Stream, bytes], bool]
 MAX_LIMIT = 2**62
 """What a limit of the kernel can be, short of the number that means "unlimited"."""
 
+LAYER_ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
+"""Names of isolation layers that every backend knows, for whoever asks for one without minding which backend runs."""
+
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do. The executor refuses a request that needs more, before anything runs."""
@@ -262,26 +265,21 @@ def new_seed() -> int:
     return int.from_bytes(os.urandom(6))
 
 
+_EXCEEDED = {
+    "time": "ran longer than {0.time:g} s",
+    "cpu": "used more than {0.cpu:g} s of processor time",
+    "memory": "used more than {0.memory} bytes of memory",
+    "processes": "had more than {0.processes} processes",
+    "output_total": "printed more than {0.output_total} bytes",
+    "disk": "wrote more than {0.disk} bytes or {0.files} files",
+    "file_size": "wrote a file of more than {0.file_size} bytes",
+}
+
+
 def exceeded(limit: str, limits: Limits) -> str:
     """The error of a run that was ended because of this limit, the same on every backend."""
-    match limit:
-        case "time":
-            what = f"ran longer than {limits.time:g} s"
-        case "cpu":
-            what = f"used more than {limits.cpu:g} s of processor time"
-        case "memory":
-            what = f"used more than {limits.memory} bytes of memory"
-        case "processes":
-            what = f"had more than {limits.processes} processes"
-        case "output_total":
-            what = f"printed more than {limits.output_total} bytes"
-        case "disk":
-            what = f"wrote more than {limits.disk} bytes or {limits.files} files"
-        case "file_size":
-            what = f"wrote a file of more than {limits.file_size} bytes"
-        case _:
-            what = f"went over its limit on {limit} ({getattr(limits, limit)})"
-    return f"it {what} and was ended"
+    what = _EXCEEDED.get(limit) or f"went over its limit on {limit} ({{0.{limit}}})"
+    return f"it {what.format(limits)} and was ended"
 
 
 async def uncancellable(work: Any) -> None:

@@ -130,7 +130,7 @@ async def test_what_answers_and_is_no_engine_is_told_and_is_missing_for_the_doct
     try:
         for body in (b"[]", b"{}", b"nonsense", b'{"ApiVersion": "x"}', b"\xff"):  # noqa: B007 - read above
             backend = DockerBackend(host=f"unix://{tmp_path}/other.sock")
-            with pytest.raises(BackendUnavailable, match="what answers there is none"):
+            with pytest.raises(BackendUnavailable, match="what answers there is not a Docker engine"):
                 await run(backend, "1")
             (fact,) = await asyncio.to_thread(backend.facts)
             assert (fact.name, fact.state) == ("docker", "missing")

@@ -42,6 +42,18 @@ async def test_a_look_at_one_that_has_ended_and_gone_tells_nothing(directly: Eng
         await container.remove()
 
 
+async def test_one_that_could_not_be_stopped_is_removed_all_the_same(directly: Engine) -> None:
+    """An engine may fail to freeze a container, and then refuses to thaw it."""
+    plain = Box.plain("bash:5.2-alpine", network_mode="none", auto_remove=True)
+    container = Container(directly, box.direct(plain, ("sleep", "600"), {}, None, init=False))
+    await container.create()
+    await container.attach()
+    await container.start()
+    container.frozen = True
+    await container.remove()
+    assert ours() == []
+
+
 @pytest.mark.parametrize("language", ["python", "bash"])
 async def test_who_ended_in_time_is_not_late_for_leaving_input_unread(
     backend: DockerBackend, language: str, monkeypatch: pytest.MonkeyPatch

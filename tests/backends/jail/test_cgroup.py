@@ -16,6 +16,7 @@ from cgroup_helpers import NOBODY, as_nobody, in_a_fork, remove_groups
 from redoma.backends.jail import cgroup
 from redoma.backends.jail.cgroup import Cgroups, Group, oom_kills_in
 from redoma.backends.jail.cgroup_place import Place, Unavailable
+from redoma.backends.processes import start_time
 from redoma.lib.errors import BackendError
 
 MB = 1 << 20
@@ -258,7 +259,7 @@ def alone(cell: Group) -> Cgroups:
 def test_sweeping_leaves_what_is_not_certainly_dead_and_ours(alone: Cgroups) -> None:
     with subprocess.Popen(["true"]) as process:
         pass
-    dead, here, began = process.pid, cgroup._namespace(), cgroup._began(os.getpid())
+    dead, here, began = process.pid, cgroup._namespace(), start_time(os.getpid())
     kept = [
         f"redoma-{dead}-{here + 1}.1-cell",  # the number may live in its own namespace
         f"redoma-{os.getpid()}-{here}.{began}-other",

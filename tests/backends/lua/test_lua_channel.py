@@ -104,7 +104,7 @@ def test_what_another_script_has_is_out_of_reach(stage: Stage) -> None:
 
 def test_text_that_is_none_of_luas_is_refused(stage: Stage) -> None:
     result = stage.impostor("say(ask(do='get', entry='\\u1234')['error'])")
-    assert result.stdout == "a string can't be read: it is none of Lua's. Next: pass bytes"
+    assert result.stdout == "a string can't be read: it is not a string that Lua can have. Next: pass bytes"
 
 
 def test_a_message_that_is_never_finished_is_a_time_out(stage: Stage) -> None:

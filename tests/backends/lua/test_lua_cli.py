@@ -131,7 +131,7 @@ sys.path.insert(0, os.path.abspath("elsewhere"))
             0,
         ),
         (WITHOUT_LUPA, ("Lua is not here: lupa isn't installed", "pip install 'redoma[lua]'"), 125),
-        (ELSEWHERE, ("Lua is not to be had in a cell: lupa is in ", "pip install 'redoma[lua]' where"), 0),
+        (ELSEWHERE, ("Lua can't be used in a cell: lupa is in ", "pip install 'redoma[lua]' where"), 0),
     ],
     ids=["no_cells", "no_lupa", "lupa_elsewhere"],
 )

@@ -300,11 +300,14 @@ class Container:
         """Ask the engine once to remove it. Returns whether it is gone."""
         import aiodocker
 
-        if self.frozen:  # gVisor can't be killed then, which an engine finds out in ten seconds
-            await self.freeze(False)
         async with self._engine.requests_while_closing() as client:
+            container = client.containers.container(self.name)
+            if self.frozen:  # gVisor can't be killed then, which an engine finds out in ten seconds
+                self.frozen = False
+                with suppress(aiodocker.DockerError):  # it could not be frozen, or has ended
+                    await container.unpause()
             try:
-                await client.containers.container(self.name).delete(force=True, v=True)
+                await container.delete(force=True, v=True)
             except aiodocker.DockerError as error:
                 if error.status == _GONE:
                     return True

@@ -23,6 +23,7 @@ from ...lib.errors import BackendError, BackendUnavailable
 from ...lib.extras import pip_install
 from ...lib.units import ENGINES, engine_problem
 from ..base import uncancellable
+from ..processes import exists, start_time
 
 if TYPE_CHECKING:
     import aiodocker
@@ -147,7 +148,7 @@ class Engine:
         except BaseException as error:
             await self._shut(client)
             if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):  # no answer as engines give it
-                why = f"what answers there is none ({type(error).__name__}: {error})"
+                why = f"what answers there is not a Docker engine ({type(error).__name__}: {error})"
                 raise _no_engine(why, "see DOCKER_HOST, or `docker.host`") from error
             raise
         return client
@@ -301,7 +302,7 @@ def labels() -> dict[str, str]:
 
 
 def owner() -> dict[str, str]:
-    return {"pid": str(os.getpid()), "started": _started(os.getpid()) or "", **_machine()}
+    return {"pid": str(os.getpid()), "started": str(start_time(os.getpid()) or ""), **_machine()}
 
 
 @cache
@@ -320,14 +321,6 @@ def _line(path: str) -> str:
         return ""
 
 
-def _started(pid: int) -> str | None:
-    """When a process was started, in ticks since the boot: a process id can be reused. None if unknown."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    except (OSError, IndexError):
-        return None
-
-
 def orphaned(labelled: Mapping[str, str]) -> bool:
     """Whether the process that a container belongs to has died. False if that can't be known."""
     theirs = {name.removeprefix(f"{LABEL}."): value for name, value in labelled.items()}
@@ -339,18 +332,8 @@ def orphaned(labelled: Mapping[str, str]) -> bool:
     if theirs.get("namespace") != ours["namespace"]:
         return False  # numbers of processes that we don't see
     pid, then = int(theirs["pid"]), theirs.get("started")
-    now = _started(pid) if then else None  # unknown on a host without /proc, or with one that hides others' processes
-    return not _exists(pid) if now is None else now != then
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):  # or it is no number of a process
-        return False
-    except PermissionError:
-        return True
-    return True
+    now = start_time(pid) if then else None  # unknown on a host without /proc, or with one that hides others' processes
+    return not exists(pid) if now is None else str(now) != then
 
 
 async def _removed(client: aiodocker.Docker, path: str) -> bool | None:
@@ -492,7 +475,7 @@ def _explain(status: int, message: str, **about: str) -> BackendError:
         )
     if re.search(r"mount config|bind source path|invalid volume|includes invalid characters|mount path", message):
         return BackendError(
-            "a volume can't be mounted", why=message, next="mend `volumes`: /host/path:/container/path:ro"
+            "a volume can't be mounted", why=message, next="correct `volumes`: /host/path:/container/path:ro"
         )
     if program and _cannot_start(message):
         return CannotStart(

@@ -10,12 +10,10 @@ from typing import Any
 
 from ...lib.errors import BackendError, BackendUnavailable
 from ...models import Isolation
-from ..base import Fact
+from ..base import LAYER_ALIASES, Fact
 from .box import HOSTS, Box
 from .engine import Engine, check_engine
 
-ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
-"""Names that other backends use too, for whoever asks for a layer without minding which backend provides it."""
 _ALL = (
     *("container", "pid", "mount", "net", "ipc", "uts", "cgroup", "user", "capabilities", "no_new_privs", "seccomp"),
     *("filesystem", "private", "environment", "pids", "memory"),
@@ -47,7 +45,7 @@ def isolation(seen: Mapping[str, Any], about: Mapping[str, Any], *, direct: bool
     elif not privileged and options.get("seccomp", "") != "unconfined" and _has_seccomp(about):
         ours = options.get("seccomp", "").startswith("{")  # else it is the name of a profile, or not said
         layers["seccomp"] = "an allowlist of system calls" if ours else "the engine's filter of system calls"
-    for alias, name in ALIASES.items():
+    for alias, name in LAYER_ALIASES.items():
         if name in layers:
             layers.setdefault(alias, layers[name])
     return Isolation(layers=layers, missing=tuple(name for name in _ALL if name not in layers))
@@ -130,7 +128,7 @@ def _limits(host: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, str]
 
 
 def facts(box: Box, host: str | None) -> tuple[Fact, ...]:
-    """Asks the engine. Where there is none, `capabilities` says all there is to say."""
+    """Ask the engine what it offers. Empty if there is no engine: `capabilities` says so."""
     try:
         check_engine(host)
     except BackendUnavailable:

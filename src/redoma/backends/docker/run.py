@@ -85,11 +85,14 @@ class Run:
                 await self._release()
             wall = (self._exited_at or time.monotonic()) - start
             if self._taken.is_set() or self._ending is not None:
-                return self._outcome(wall, *await self._verdict())
+                code, out_of_memory = await self._verdict()
+                return self._outcome(wall, code, out_of_memory)
             # A source is read as a whole before it is taken. One that is long may need more memory than there is, and
             # would in the next container as well.
-            if len(order[0]) > _LONG_ORDER and (verdict := await self._verdict())[1]:
-                return self._outcome(wall, *verdict)
+            if len(order[0]) > _LONG_ORDER:
+                code, out_of_memory = await self._verdict()
+                if out_of_memory:
+                    return self._outcome(wall, code, out_of_memory)
             raise NotTaken("the container was lost", why="it died while it waited", next="run it again")
         except BackendUnavailable as error:  # it has begun, so it must not be tried elsewhere
             raise BackendError(error.what, why=error.why, next=error.next) from error

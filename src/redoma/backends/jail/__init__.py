@@ -9,6 +9,8 @@ Theory of operation
       ├──control socket───────────────┘        └─fork─▶ guest: the code that nobody has reviewed
       └──order socket (closed before any of that code runs), stdin, stdout, stderr ──┘
 
+- `configuration` shows the whole of it as data: who the guest is, what it finds, what it is promised. `seccomp` has the
+  system calls.
 - `root` runs once: it builds a root directory from nothing, moves into it, gives up root if it had it, and executes
   the zygote there with an environment that says nothing of the host. Whatever is forked from the zygote has never
   shared memory with a process that knew a secret.
@@ -18,7 +20,8 @@ Theory of operation
   guest, and when it ends, by whatever cause, the kernel ends everything else in the cell.
 - `guest` waits, armed, for an order; closes the socket it came by; and becomes the program.
 - `probe` looks, from inside and with the guest's own rights, at what is really in force.
-- `protocol` is the boundary: what comes back is bounded and checked there, never unpickled.
+- `protocol` is the boundary: what comes back is bounded and checked there, never unpickled; values by `value`, changes
+  to a project by `changes_received`.
 - `pool` keeps cells armed ahead of time. Each is used once. `run` takes one through a request.
 
 A cell dies with any of: its init, the zygote, the parent, or the control socket.

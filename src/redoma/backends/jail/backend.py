@@ -14,7 +14,7 @@ from ...models import Isolation, Limits, Request
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import linux
-from ..base import Capabilities, Control, Fact, Outcome, Sink, check_files_fit
+from ..base import LAYER_ALIASES, Capabilities, Control, Fact, Outcome, Sink, check_files_fit
 from . import cgroup, setup
 from .cell import Cell, Spec
 from .cgroup_place import Unavailable
@@ -23,9 +23,6 @@ from .kernels import CELLS, COUNTED_PROCESSES, USER_OVERLAYS, Feature
 from .launch import Zygote, ZygoteOptions
 from .pool import Pool
 from .run import Run
-
-_ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
-"""Names that other backends use too, for whoever asks for a layer without minding which backend provides it."""
 
 _MAX_PROJECTS = 8  # with cells of their own that are kept ready
 _WATCHED = "watched by the cell's init every 10 ms; what the kernel keeps in pipes and sockets is not counted"
@@ -96,7 +93,7 @@ class JailBackend:
         missing = self._beyond_this_kernel()
         for name in missing:
             del layers[name]
-        for alias, name in _ALIASES.items():
+        for alias, name in LAYER_ALIASES.items():
             layers[alias] = layers[name]
         return Capabilities(
             languages=frozenset({"python", "bash", "command"}),
@@ -224,11 +221,11 @@ class JailBackend:
         if cell.found is None:
             raise BackendError("the cell was not looked over", why="it never said what it found", next="report it")
         layers, missing = dict(cell.found.layers), dict(cell.found.missing)
-        for alias, name in _ALIASES.items():
+        for alias, name in LAYER_ALIASES.items():
             if name in layers:
                 layers[alias] = layers[name]
         layers["memory"] = self._memory if cell.group is not None else _WATCHED
-        needed = {_ALIASES.get(name, name) for name in required} or set(self.capabilities().isolation.layers)
+        needed = {LAYER_ALIASES.get(name, name) for name in required} or set(self.capabilities().isolation.layers)
         needed.add("workspace")  # not to be waived: a project that could be written to is not what was asked for
         for name, why in missing.items():
             if name in needed:

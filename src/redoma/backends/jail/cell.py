@@ -51,7 +51,7 @@ class Cell:
 
     def __init__(self, zygote: Zygote, spec: Spec, without: frozenset[str], group: Group | None) -> None:
         self.spec, self.group = spec, group
-        self._layers = zygote.layers if spec.workspace == "overlay" else None
+        self._changes = zygote.changes if spec.workspace == "overlay" else None
         self._layer = ""
         self.found: Found | None = None
         self.broken: str | None = None
@@ -68,13 +68,13 @@ class Cell:
         theirs: list[int] = []
         try:
             self._open(theirs)
-            if self._layers is not None:
-                self._layer = self._layers.take()
+            if self._changes is not None:
+                self._layer = self._changes.take()
             told = {**msgspec.structs.asdict(spec), "seed": drawn, "layer": self._layer}
             zygote.order({**told, "without": sorted(without), "cgroup": group is not None}, theirs)
         except OSError as error:
             self.close()
-            self._remove_layer()
+            self._remove_changes()
             raise BackendError("a cell could not be made", why=str(error), next="run it again") from error
         finally:
             for number in theirs:
@@ -184,10 +184,10 @@ class Cell:
             if self.alive():
                 return False
             self.close_handle()
-        self._remove_layer()
+        self._remove_changes()
         return self.group is None or self.group.remove()
 
-    def _remove_layer(self) -> None:
-        if self._layers is not None and self._layer:
+    def _remove_changes(self) -> None:
+        if self._changes is not None and self._layer:
             name, self._layer = self._layer, ""
-            self._layers.give_back(name)
+            self._changes.give_back(name)

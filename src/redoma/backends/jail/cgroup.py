@@ -21,6 +21,7 @@ import time
 from typing import Literal, NamedTuple
 
 from ...lib.errors import BackendError
+from ..processes import exists, start_time
 from .cgroup_place import Place, Unavailable, enable, locate, write
 
 _NAME = re.compile(r"redoma-(\d+)-(\d+)\.(\d+)-.")
@@ -122,7 +123,7 @@ class Cgroups:
         for base in self._bases:
             for name in os.listdir(base):
                 owner = _NAME.match(name)
-                if owner and int(owner[2]) == _namespace() and _began(int(owner[1])) not in (int(owner[3]), None):
+                if owner and int(owner[2]) == _namespace() and _is_gone(int(owner[1]), began=int(owner[3])):
                     with contextlib.suppress(OSError):  # it is not empty, or somebody else sweeps too
                         os.rmdir(f"{base}/{name}")
                         removed += 1
@@ -281,8 +282,7 @@ def _identity() -> str:
     global _own
     pid = os.getpid()
     if _own[0] != pid:
-        with open("/proc/self/stat", "rb") as stat:
-            _own = pid, f"{pid}-{_namespace()}.{_start(stat.read())}"
+        _own = pid, f"{pid}-{_namespace()}.{start_time(pid)}"
     return _own[1]
 
 
@@ -290,20 +290,7 @@ def _namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
-def _began(pid: int) -> int | None:
-    """When a process began, -1 if there is none, None if there is one that we can't see into (hidepid)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return _start(stat.read())
-    except OSError:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return -1
-        except OSError:
-            pass
-        return None
-
-
-def _start(stat: bytes) -> int:
-    return int(stat.rpartition(b")")[2].split()[19])
+def _is_gone(pid: int, began: int) -> bool:
+    """Whether the process with this id that began then has ended. False if it can't be known (hidepid)."""
+    now = start_time(pid)
+    return not exists(pid) if now is None else now != began

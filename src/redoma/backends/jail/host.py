@@ -1,6 +1,6 @@
-"""What this kernel and this host offer the jail, what is missing, what that costs, and the command that fixes it.
+"""What this host offers the jail, what is missing, what that costs, and the command that fixes it: for `redoma doctor`.
 
-`host_look` observes, `explain` finds the words. That one is pure, so a host that we don't have can be described to it.
+`host_look` observes; `explain` finds the words. That one is pure, so tests can describe hosts that we don't have.
 """
 
 from __future__ import annotations
@@ -15,22 +15,9 @@ import msgspec
 
 from ..base import Fact
 from ..linux import LANDLOCK_SCOPES
+from . import kernels
 from .configuration import NAMESPACES, UNPRIVILEGED_ID
 from .host_look import Observed, look
-from .kernels import (
-    BY_KERNEL,
-    CELLS,
-    IDMAPPED_OVERLAYS,
-    LANDLOCK_FILES,
-    LANDLOCK_SIGNALS,
-    MEMORY_PEAK,
-    NO_OVERLAYS,
-    NO_PROJECTS,
-    TMPFS_XATTRS,
-    USER_OVERLAYS,
-    Feature,
-    version_of,
-)
 
 _NO_JAIL = "the jail doesn't work"
 _REFUSED = (errno.EPERM, errno.EACCES)
@@ -71,18 +58,18 @@ def explain(seen: Observed) -> tuple[Fact, ...]:
 
 def _kernel(seen: Observed) -> Fact:
     what = f"Linux {seen.release}"
-    if CELLS.is_missing(seen.release, root=seen.root):
+    if kernels.CELLS.is_missing(seen.release, root=seen.root):
         wsl1 = seen.release.endswith("-Microsoft")  # the second version calls itself -microsoft-standard-WSL2
         return Fact(
             name="kernel",
             state="missing",
-            what=f"{what}; the jail needs {CELLS.version} or later",
-            costs=CELLS.without,
-            fix="# in Windows:\nwsl --set-version DISTRIBUTION 2" if wsl1 else _boot(BY_KERNEL[-1]),
+            what=f"{what}; the jail needs {kernels.CELLS.version} or later",
+            costs=kernels.CELLS.without,
+            fix="# in Windows:\nwsl --set-version DISTRIBUTION 2" if wsl1 else _boot(kernels.BY_KERNEL[-1]),
         )
     lacking = [
         feature
-        for feature in BY_KERNEL
+        for feature in kernels.BY_KERNEL
         if feature.fact == "kernel" and feature.is_missing(seen.release, root=seen.root)
     ]
     if not lacking:
@@ -204,29 +191,29 @@ def _overlay(seen: Observed) -> Fact:
     on_tmpfs = seen.steps.get("overlay-write", 0)
     if not on_tmpfs:
         return Fact(name="overlayfs", what="can be mounted in a user namespace, also for writing")
-    if IDMAPPED_OVERLAYS.is_missing(
+    if kernels.IDMAPPED_OVERLAYS.is_missing(
         seen.release, root=seen.root
     ):  # no project is written to then, and `_kernel` says so
         return Fact(name="overlayfs", what="can be mounted in a user namespace")
-    fix = f"{_boot(TMPFS_XATTRS)}, built with CONFIG_TMPFS_XATTR=y"
+    fix = f"{_boot(kernels.TMPFS_XATTRS)}, built with CONFIG_TMPFS_XATTR=y"
     on_disk = seen.steps.get("overlay-disk", errno.EOPNOTSUPP)
     if not on_disk:
         what = f"can be written to on disk, but not on a tmpfs: {os.strerror(on_tmpfs)}"
-        return Fact(name="overlayfs", state="degraded", what=what, costs=TMPFS_XATTRS.without, fix=fix)
+        return Fact(name="overlayfs", state="degraded", what=what, costs=kernels.TMPFS_XATTRS.without, fix=fix)
     tmpfs, disk = os.strerror(on_tmpfs), os.strerror(on_disk)
     what = f"can be written to neither on a tmpfs ({tmpfs}) nor in /var/tmp ({disk})"
     fix = f"# mount a file system at /var/tmp that can hold an overlay's upper layer: ext4, XFS or Btrfs; or\n{fix}"
-    return Fact(name="overlayfs", state="degraded", what=what, costs=NO_OVERLAYS, fix=fix)
+    return Fact(name="overlayfs", state="degraded", what=what, costs=kernels.NO_OVERLAYS, fix=fix)
 
 
 def _no_overlay(seen: Observed, number: int) -> Fact:
-    what, costs, fix = f"can't be mounted in a user namespace: {os.strerror(number)}", USER_OVERLAYS.without, ""
+    what, costs, fix = f"can't be mounted in a user namespace: {os.strerror(number)}", kernels.USER_OVERLAYS.without, ""
     if number == errno.ENODEV:
         what, fix = "this kernel has none, or its module is not loaded", "sudo modprobe overlay"
-    needed = USER_OVERLAYS
+    needed = kernels.USER_OVERLAYS
     if seen.root and not fix:  # it hides the interpreter while it is still root
-        needed, costs = IDMAPPED_OVERLAYS, NO_PROJECTS
-    elif version_of(seen.release) >= USER_OVERLAYS.since:  # there, `names` is expected of a cell
+        needed, costs = kernels.IDMAPPED_OVERLAYS, kernels.NO_PROJECTS
+    elif kernels.version_of(seen.release) >= kernels.USER_OVERLAYS.since:  # there, `names` is expected of a cell
         costs += "; a run has to name the layers that it requires, without `names`"
     fix = fix or (_boot(needed) if needed.is_missing(seen.release, root=seen.root) else _LAST_RESORT)
     return Fact(name="overlayfs", state="degraded", what=what, costs=costs, fix=fix)
@@ -252,10 +239,10 @@ def _landlock(seen: Observed) -> Fact:
             name="Landlock",
             state="degraded",
             what=f"version {seen.landlock}; signals and abstract sockets came with {LANDLOCK_SCOPES}",
-            costs=LANDLOCK_SIGNALS.without,
-            fix=_boot(LANDLOCK_SIGNALS),
+            costs=kernels.LANDLOCK_SIGNALS.without,
+            fix=_boot(kernels.LANDLOCK_SIGNALS),
         )
-    fix = f"{_boot(LANDLOCK_SIGNALS)}, built with CONFIG_SECURITY_LANDLOCK=y"
+    fix = f"{_boot(kernels.LANDLOCK_SIGNALS)}, built with CONFIG_SECURITY_LANDLOCK=y"
     if seen.modules and "landlock" not in seen.modules.split(","):
         fix = (
             "# if this kernel has it, it is switched off: add to GRUB_CMDLINE_LINUX in /etc/default/grub\n"
@@ -266,7 +253,7 @@ def _landlock(seen: Observed) -> Fact:
         name="Landlock",
         state="degraded",
         what="this kernel has none, or it is switched off",
-        costs=f"{LANDLOCK_FILES.without}; {LANDLOCK_SIGNALS.without}",
+        costs=f"{kernels.LANDLOCK_FILES.without}; {kernels.LANDLOCK_SIGNALS.without}",
         fix=fix,
     )
 
@@ -274,8 +261,8 @@ def _landlock(seen: Observed) -> Fact:
 def _cgroups(seen: Observed) -> Fact:
     if not isinstance(seen.cgroup, str):
         return Fact(name="cgroup", state="degraded", what=seen.cgroup.reason, costs=_WATCHED, fix=seen.cgroup.fix)
-    if seen.cgroup.startswith("v2") and MEMORY_PEAK.is_missing(seen.release, root=seen.root):
-        costs, fix = MEMORY_PEAK.without, _boot(MEMORY_PEAK)
+    if seen.cgroup.startswith("v2") and kernels.MEMORY_PEAK.is_missing(seen.release, root=seen.root):
+        costs, fix = kernels.MEMORY_PEAK.without, _boot(kernels.MEMORY_PEAK)
         return Fact(name="cgroup", state="degraded", what=seen.cgroup, costs=costs, fix=fix)
     return Fact(name="cgroup", what=seen.cgroup)
 
@@ -314,7 +301,7 @@ _SELINUX_FIX = (
 )
 
 
-def _boot(feature: Feature) -> str:
+def _boot(feature: kernels.Feature) -> str:
     return f"# boot Linux {feature.version} or later"
 
 

@@ -1,5 +1,5 @@
-"""What can be observed of this kernel and this host. Settings are read; each step of building a cell is really taken,
-by a child (see `host_trial`). Nothing is changed, and nothing of it stays.
+"""Looking at this host for `redoma doctor`: settings are read, and a child really takes each step of making a cell (see
+`host_trial`). Nothing is changed, and nothing of it stays.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Any
 
 import msgspec
 
+from ...lib.mounts import read_mounts
 from . import seccomp
 from .cgroup import find
 from .cgroup_place import Unavailable, locate
-from .layers import Layers
+from .changes_disk import ChangesDirectory
 
 _PACKAGES = str(Path(__file__).parents[3])
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from redoma.backends.jail.host_trial import main; main()"
@@ -33,7 +34,7 @@ _SETTINGS = (
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was observed. Every field but the first two says, as it stands, that nothing is in the way."""
+    """What was observed. The defaults describe a host on which nothing is in the way of a jail."""
 
     release: str
     machine: str
@@ -41,9 +42,9 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     steps: dict[str, int] = {}
     """The errno of each step of `host_trial`."""
     broken: str = ""
-    """Why the tries could not even be made."""
+    """Why the steps could not even be tried."""
     closed: str = ""
-    """What of the interpreter the user that root drops to can't read."""
+    """A path of the interpreter that the user which root drops to can't read."""
     unfiltered: str = ""
     """Why there is no filter of system calls for this machine."""
     settings: dict[str, str] = {}
@@ -66,6 +67,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look() -> Observed:
+    """Look at this host. Takes about a tenth of a second, and leaves nothing behind."""
     report, broken = _take_steps()
     status = _read("/proc/self/status")
     service = re.search(r"/([^/\n]+\.service)", _read("/proc/self/cgroup"))
@@ -79,7 +81,7 @@ def look() -> Observed:
         settings={name: value for name in _SETTINGS if (value := _read("/proc/sys/" + name.replace(".", "/")))},
         container=_container(),
         service=service.group(1) if service else "",
-        chrooted=not re.search(r"^\d+ \d+ \S+ \S+ / ", _read("/proc/self/mountinfo"), re.MULTILINE),
+        chrooted=not _sees_a_root(),
         filtered="Seccomp:\t2" in status,
         label=_read("/proc/self/attr/current").rstrip("\0"),
         selinux=_read("/sys/fs/selinux/enforce") == "1",
@@ -100,10 +102,10 @@ def _take_steps() -> tuple[dict[str, Any], str]:
         (f"{_PACKAGES}/redoma", "__init__.py"),
     ]
     arguments = [word for pair in needed if os.path.isdir(pair[0]) for word in pair]
-    layers = Layers()
+    changes = ChangesDirectory()
     try:
         child = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGES, layers.path, *arguments],
+            [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGES, changes.path, *arguments],
             capture_output=True,
             timeout=_PATIENCE,
             check=False,
@@ -113,7 +115,7 @@ def _take_steps() -> tuple[dict[str, Any], str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return {}, str(error)
     finally:
-        layers.close()
+        changes.close()
     if child.returncode:
         last = child.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
         return {}, last or f"the child ended with status {child.returncode}"
@@ -127,6 +129,14 @@ def _read(path: str) -> str:
         return Path(path).read_text(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _sees_a_root() -> bool:
+    """Whether something is mounted at /, which is not so in a chroot."""
+    try:
+        return any(mount.path == "/" for mount in read_mounts())
+    except OSError:
+        return False
 
 
 def _unfiltered() -> str:

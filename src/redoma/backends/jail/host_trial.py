@@ -1,4 +1,4 @@
-"""What a cell needs of the kernel, tried for real in a child that ends right after. Inner: standard library only.
+"""Takes each step of making a cell once, for real, in a child that ends right after. Inner: standard library only.
 
 Settings tell what should work; whether it does depends on security modules and on filters that nobody can read.
 So each step of building a cell is taken once, in the order of `root` and `setup`, and its errno is written down. A step

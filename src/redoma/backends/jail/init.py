@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from redoma.backends.collect import collect
-from redoma.backends.jail import above, guest, protocol, setup
+from redoma.backends.jail import changes_sent, guest, protocol, setup
 from redoma.backends.jail.root import tell
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -67,7 +67,7 @@ class Watch:
         self._disk: int = spec["disk"]
         self._files: int = spec["files"]
         self._on_disk = spec["changes"] == "disk"
-        self._layer: above.Size | None = None
+        self._layer: changes_sent.Size | None = None
         self._status: int | None = None
         self._cause = ""
         self._peak = 0
@@ -94,7 +94,7 @@ class Watch:
             return  # never used, or broken before it was: the parent knows why
         self._before = float((_look(str(self._pid), "schedstat").split() or [b"0"])[0]) / 1e9
         if self._above is not None and self._on_disk:  # not before: it may have waited for its order for hours
-            self._layer = above.Size(self._above, max_bytes=self._disk, max_files=self._files)
+            self._layer = changes_sent.Size(self._above, max_bytes=self._disk, max_files=self._files)
         pause = _LOOK_OFTEN if self._watched or self._layer else _LOOK
         look = time.monotonic() + pause
         while True:
@@ -174,7 +174,7 @@ class Watch:
         if told["outputs"]:
             self._send_files(told)
         if self._above is not None:
-            above.send(self._above, self._control.sendall, self._disk)
+            changes_sent.send(self._above, self._control.sendall, self._disk)
         report = _report_of_the_guest(told["report"])
         claimed = protocol.frame(protocol.REPORT, report) if report else b""
         self._control.sendall(claimed + self._verdict())

@@ -88,8 +88,14 @@ LANDLOCK_SIGNALS = Feature(
     fact="Landlock",
 )
 BY_KERNEL = (
-    *(CELLS, USER_OVERLAYS, COUNTED_PROCESSES),
-    *(LANDLOCK_FILES, MEMORY_PEAK, IDMAPPED_OVERLAYS, TMPFS_XATTRS, LANDLOCK_SIGNALS),
+    CELLS,
+    USER_OVERLAYS,
+    COUNTED_PROCESSES,
+    LANDLOCK_FILES,
+    MEMORY_PEAK,
+    IDMAPPED_OVERLAYS,
+    TMPFS_XATTRS,
+    LANDLOCK_SIGNALS,
 )
 """What the jail needs (the first) and what it may lack, by version. docs/kernels.md has the same table."""
 

@@ -16,9 +16,9 @@ import msgspec
 
 from ...lib.errors import BackendError, BackendUnavailable
 from . import protocol
+from .changes_disk import ChangesDirectory
 from .configuration import ENVIRONMENT, PYTHON, VENV
 from .kernels import TMPFS_XATTRS
-from .layers import Layers
 
 _PACKAGE = Path(__file__).parents[2]
 _BOOT = (
@@ -52,8 +52,8 @@ class ZygoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to keep what runs change in the project on disk, whatever memory can hold."""
 
 
-def plan(options: ZygoteOptions, hash_seed: int, layers: Layers | None) -> dict[str, Any]:
-    """Where everything is on the host, and what it is called inside: for `root`. `layers` is the directory on disk for
+def plan(options: ZygoteOptions, hash_seed: int, changes: ChangesDirectory | None) -> dict[str, Any]:
+    """Where everything is on the host, and what it is called inside: for `root`. `changes` is the directory on disk for
     what runs change in the project."""
     base = os.path.realpath(sys.base_prefix)
     below_usr = base == "/usr" or base.startswith("/usr/")
@@ -85,8 +85,8 @@ def plan(options: ZygoteOptions, hash_seed: int, layers: Layers | None) -> dict[
         "programs": {name: os.path.realpath(path) for name, path in options.programs.items()},
         "project": options.project,
         "layers": {
-            "layers": layers.path if layers is not None else "",
-            "why": layers.why if layers is not None else "",
+            "layers": changes.path if changes is not None else "",
+            "why": changes.why if changes is not None else "",
             "on_disk": options.changes_on_disk,
         },
         "zygote": {
@@ -134,11 +134,11 @@ class Zygote:
         seed = options.hash_seed
         self.hash_seed = seed if seed is not None else 1 + secrets.randbelow(MAX_HASH_SEED)
         on_disk = options.changes_on_disk or TMPFS_XATTRS.is_missing(os.uname().release, root=os.geteuid() == 0)
-        self.layers = Layers(options.project) if options.project and on_disk else None
+        self.changes = ChangesDirectory(options.project) if options.project and on_disk else None
         try:
-            self._start(plan(options, self.hash_seed, self.layers))
+            self._start(plan(options, self.hash_seed, self.changes))
         except BaseException:
-            self._forget_layers()
+            self._forget_changes()
             raise
 
     def _start(self, told: dict[str, Any]) -> None:
@@ -186,12 +186,12 @@ class Zygote:
                 raise BackendError("the jail could not be warmed", why=why, next="check `preload`")
             raise BackendUnavailable("the jail can't be had on this host", why=why, next="see `redoma doctor`")
         if json.loads(text)["changes"] != "disk":
-            self._forget_layers()
+            self._forget_changes()
 
-    def _forget_layers(self) -> None:
-        if self.layers is not None:
-            self.layers.close()
-            self.layers = None
+    def _forget_changes(self) -> None:
+        if self.changes is not None:
+            self.changes.close()
+            self.changes = None
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -208,5 +208,5 @@ class Zygote:
         except subprocess.TimeoutExpired:  # busy with an import, say
             self._process.kill()
             self._process.wait()
-        if self.layers is not None:
-            self.layers.close()  # it goes with the last of the cells
+        if self.changes is not None:
+            self.changes.close()  # it goes with the last of the cells

@@ -19,7 +19,7 @@ from ..base import MAX_LIMIT, Control, Outcome, Sink, uncancellable
 from ..endings import Ending
 from . import protocol, value
 from .cell import Cell
-from .received import Received
+from .changes_received import ReceivedChanges
 
 _CHUNK = 1 << 16
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the kernel is asked to
@@ -65,11 +65,12 @@ class Run:
         control: Control | None = None,
         stage: str | None = None,
     ) -> None:
-        self._received = Received(stage, request.limits) if stage is not None else None
+        self._received = ReceivedChanges(stage, request.limits) if stage is not None else None
         self._request, self._sink, self._cell, self._isolation = request, sink, cell, isolation
         self._control = control
         self._input: asyncio.Task[None] | None = None
         self._env = {**env, **request.environment}
+        self._max_value = min(request.limits.output_bytes, _MAX_VALUE)
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._frames = protocol.Frames()
@@ -79,12 +80,12 @@ class Run:
         self._files: dict[str, bytes] = {}
         self._left_out: dict[str, str] = {}
         self._open: dict[Stream, int] = {"stdout": cell.stdout, "stderr": cell.stderr}
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._feeding: dict[int, memoryview] = {}
         self._malformed: str | None = None
         self._used_up = self._flooded = False
-        self._taken = 0
-        self._before = 0.0
+        self._bytes_received = 0
+        self._cpu_before = 0.0
         """Seconds of processor time that it took to arm the cell."""
 
     async def execute(self, *, processes_by_rlimit: bool, watched: bool) -> Outcome:
@@ -98,9 +99,9 @@ class Run:
         limits = self._request.limits
         if self._cell.group is not None:
             self._cell.group.limit(limits.memory)
-            self._before = self._cell.group.cpu() or 0.0
-        self._timers.append(self._loop.call_later(_LOOK, self._check_cpu))
-        self._timers.append(self._loop.call_later(limits.time, self._end, Status.TIMEOUT))
+            self._cpu_before = self._cell.group.cpu() or 0.0
+        self._timers["cpu"] = self._loop.call_later(_LOOK, self._check_cpu)
+        self._timers["time"] = self._loop.call_later(limits.time, self._end, Status.TIMEOUT)
         try:
             self._begin(processes_by_rlimit, watched)
             await self._done
@@ -121,47 +122,44 @@ class Run:
     # --- in ---
 
     def _begin(self, processes_by_rlimit: bool, watched: bool) -> None:
-        request, limits = self._request, self._request.limits
-        most = min(limits.output_bytes, _MAX_VALUE)
-        # To the guest first: where there is one processor to be had, init would take it from what is waited for.
-        self._feed(
-            self._cell.order.fileno(),
-            protocol.order(
-                {
-                    "argv": _argv(request),
-                    "arguments": list(request.argv) if request.language == "python" else [],
-                    "source": None if request.language == "command" else request.code,
-                    "env": self._env,
-                    "files": request.files,
-                    "cwd": request.cwd,
-                    "value": most,
-                    "recursion": min(limits.recursion, 1_000_000),
-                    "rlimits": _rlimits(limits, processes_by_rlimit, watched),
-                    "control": self._control is not None,
-                }
-            ),
-        )
-        self._feed(
-            self._cell.control.fileno(),
-            protocol.order(
-                {
-                    "cpu": limits.cpu,
-                    "memory": limits.memory,
-                    "processes": 0 if processes_by_rlimit else limits.processes,
-                    "report": 6 * most + (1 << 19),  # JSON may need six bytes for a character
-                    "outputs": list(request.outputs),
-                    "given": request.files if request.outputs else {},
-                }
-            ),
-        )
+        """Send the orders, and listen. To the guest first: on a single processor, init would run before it."""
+        guest = self._order_for_guest(_rlimits(self._request.limits, processes_by_rlimit, watched))
+        self._feed(self._cell.order.fileno(), protocol.order(guest))
+        self._feed(self._cell.control.fileno(), protocol.order(self._order_for_init(processes_by_rlimit)))
         if self._control is None:
-            self._feed(self._cell.stdin, request.stdin, last=True)
+            self._feed(self._cell.stdin, self._request.stdin, last=True)
         else:
             self._input = self._loop.create_task(self._write_input(self._control, self._cell.stdin))
             self._loop.add_reader(self._cell.order.fileno(), self._started, self._control)
         self._loop.add_reader(self._cell.control.fileno(), self._receive)
         for stream, number in self._open.items():
             self._loop.add_reader(number, self._pump, stream, number)
+
+    def _order_for_guest(self, rlimits: dict[str, int]) -> dict[str, Any]:
+        request = self._request
+        return {
+            "argv": _argv(request),
+            "arguments": list(request.argv) if request.language == "python" else [],
+            "source": None if request.language == "command" else request.code,
+            "env": self._env,
+            "files": request.files,
+            "cwd": request.cwd,
+            "value": self._max_value,
+            "recursion": min(request.limits.recursion, 1_000_000),
+            "rlimits": rlimits,
+            "control": self._control is not None,
+        }
+
+    def _order_for_init(self, processes_by_rlimit: bool) -> dict[str, Any]:
+        request, limits = self._request, self._request.limits
+        return {
+            "cpu": limits.cpu,
+            "memory": limits.memory,
+            "processes": 0 if processes_by_rlimit else limits.processes,
+            "report": 6 * self._max_value + (1 << 19),  # JSON may need six bytes for a character
+            "outputs": list(request.outputs),
+            "given": request.files if request.outputs else {},
+        }
 
     def _feed(self, number: int, data: bytes, last: bool = False) -> None:
         """Write what fits now, the rest when there is room. With `last`, the descriptor is closed after it."""
@@ -248,15 +246,15 @@ class Run:
             return
         else:
             raise protocol.Malformed(f"a frame of kind {kind!r} from a running cell")
-        self._taken += len(payload)
-        if len(self._files) + len(self._left_out) > 2000 or self._taken > _MAX_RECEIVED:
+        self._bytes_received += len(payload)
+        if len(self._files) + len(self._left_out) > 2000 or self._bytes_received > _MAX_RECEIVED:
             raise protocol.Malformed("more than a cell brings back")
 
     def _extend_grace(self) -> None:
         """Init has ended the run and is sending its changes: give it more time as long as something comes."""
         if self._ending is not None:
-            self._timers.pop().cancel()
-            self._timers.append(self._loop.call_later(_GRACE, self._cell.kill))
+            self._timers["grace"].cancel()
+            self._timers["grace"] = self._loop.call_later(_GRACE, self._cell.kill)
 
     def _pump(self, stream: Stream, number: int) -> bool:
         """Pass a piece of output on. Returns False if there is none now."""
@@ -288,7 +286,7 @@ class Run:
             self._cell.control.send(protocol.END)
         except OSError:
             self._cell.kill()
-        self._timers.append(self._loop.call_later(_GRACE, self._cell.kill))
+        self._timers["grace"] = self._loop.call_later(_GRACE, self._cell.kill)
 
     def _finish(self) -> None:
         self._loop.remove_reader(self._cell.control.fileno())
@@ -297,7 +295,7 @@ class Run:
 
     def _release(self) -> None:
         """Take everything of ours off the event loop."""
-        for timer in self._timers:
+        for timer in self._timers.values():
             timer.cancel()
         self._loop.remove_reader(self._cell.control.fileno())
         for number in (*self._open.values(), *self._feeding):
@@ -363,7 +361,7 @@ class Run:
         """Processor time of the whole cell as the kernel counts it, if it does; init only knows of processes that were
         waited for."""
         counted = self._cell.group.cpu() if self._cell.group is not None else None
-        counted = None if counted is None else counted - self._before
+        counted = None if counted is None else counted - self._cpu_before
         told = self._verdict.cpu if self._verdict else None
         return max((used for used in (counted, told) if used is not None), default=None)
 
@@ -373,7 +371,7 @@ class Run:
             self._used_up = True
             self._end(Status.TIMEOUT)
         else:
-            self._timers[0] = self._loop.call_later(_LOOK, self._check_cpu)
+            self._timers["cpu"] = self._loop.call_later(_LOOK, self._check_cpu)
 
     def _ended(self, verdict: Verdict | None, out_of_memory: bool) -> Ending:
         """What init and the kernel say of the end; what the guest says counts only for one that failed by itself."""

@@ -105,11 +105,13 @@ _decoder: msgspec.json.Decoder[Print | Question] = msgspec.json.Decoder(Print | 
 
 
 def as_bytes(latin: str) -> bytes:
-    """The bytes of a Lua string. Raises `InvalidRequest` if it is none."""
+    """The bytes of a Lua string. Raises `InvalidRequest` if Lua can't have sent it."""
     try:
         return latin.encode("latin-1")
     except UnicodeEncodeError:  # from no host of ours
-        raise InvalidRequest("a string can't be read", why="it is none of Lua's", next="pass bytes") from None
+        raise InvalidRequest(
+            "a string can't be read", why="it is not a string that Lua can have", next="pass bytes"
+        ) from None
 
 
 def as_text(latin: str) -> str:
@@ -166,7 +168,7 @@ class LuaBackend:
             raise BackendUnavailable("Lua is not here", why="lupa isn't installed", next=pip_install("redoma[lua]"))
         if self.name == "jail" and not is_seen_in_cells(found.origin):
             raise BackendUnavailable(
-                "Lua is not to be had in a cell",
+                "Lua can't be used in a cell",
                 why=f"lupa is in {os.path.dirname(found.origin)}, and a cell has the packages of this interpreter only",
                 next="pip install 'redoma[lua]' where Redoma's interpreter has its packages",
             )

@@ -156,7 +156,7 @@ class MontyBackend:
         try:
             ended = msgspec.convert(found.value, _Ended)
         except msgspec.ValidationError:
-            why = found.error or "the cell's answer is none"
+            why = found.error or "the cell did not answer as a worker does"
             raise BackendError("the monty worker died", why=why, next="run it again") from None
         return _outcome(ended, limits, isolation, usage)
 

@@ -1,4 +1,4 @@
-"""The layer above a project, in which everything is that a run has written: sent to the parent, entry by entry. Inner.
+"""Sends what a run has changed in a project to the parent, entry by entry, from the upper layer of its overlay. Inner.
 
 It runs in init, when nothing else of the cell is alive, with the rights of the guest and no others. Hidden names of the
 kernel's overlay are its own: a character device 0/0 stands for what was removed, an attribute marks a directory that
@@ -42,7 +42,7 @@ Send = Callable[[bytes], object]
 
 
 def send(layer: int, tell: Send, disk: int) -> None:
-    """Everything in the layer, which could hold so many bytes; a directory before what is in it.
+    """Send everything in the layer, which could hold `disk` bytes; a directory before what is in it.
 
     What is not sent would look as if the run had not put it there, and what the project has in its place would go. So
     a directory that can't be sent as a whole is refused in place of its entry, and too many entries refuse everything.

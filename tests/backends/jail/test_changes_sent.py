@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from redoma.backends.base import Entry
-from redoma.backends.jail import above, protocol
-from redoma.backends.jail.received import Received
+from redoma.backends.jail import changes_sent, protocol
+from redoma.backends.jail.changes_received import ReceivedChanges
 from redoma.models import Effect, Limits
 from redoma.workspace.effects import effect_of
 from redoma.workspace.tree import Tree
@@ -28,7 +28,7 @@ def layer(tmp_path: Path) -> Path:
 
 
 def come_through(layer: Path) -> dict[str, Entry]:
-    frames, received = protocol.Frames(), Received(str(layer.parent / "stage"), Limits())
+    frames, received = protocol.Frames(), ReceivedChanges(str(layer.parent / "stage"), Limits())
 
     def tell(data: bytes) -> None:
         for kind, payload in frames.feed(data):
@@ -36,7 +36,7 @@ def come_through(layer: Path) -> dict[str, Entry]:
 
     number = os.open(layer, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        above.send(number, tell, Limits().disk)
+        changes_sent.send(number, tell, Limits().disk)
     finally:
         os.close(number)
     received.digest()
@@ -77,11 +77,11 @@ def opaque(entries: dict[str, Entry], top: str) -> dict[str, Entry]:
 
 
 def test_what_is_too_deep_is_refused_and_stays_in_the_project(layer: Path) -> None:
-    names = ["d"] * (above.MAX_DEPTH + 3)
+    names = ["d"] * (changes_sent.MAX_DEPTH + 3)
     nested(layer, names, "file")
     nested(layer.parent / "project", names, "file")
     entries = come_through(layer)
-    top = "/".join(["d"] * (above.MAX_DEPTH + 1))
+    top = "/".join(["d"] * (changes_sent.MAX_DEPTH + 1))
     assert [path for path, entry in entries.items() if entry.kind == "refused"] == [top]
     told = effect(layer, opaque(entries, "d"))
     assert told.changes == ()
@@ -101,7 +101,7 @@ def test_what_has_too_long_a_path_is_refused_once_and_stays_in_the_project(layer
 
 
 def test_too_many_entries_refuse_everything(layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(above, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(changes_sent, "MAX_ENTRIES", 5)
     for place in (layer, layer.parent / "project"):
         for name in "abc":
             (place / name).mkdir()
@@ -113,7 +113,7 @@ def test_too_many_entries_refuse_everything(layer: Path, monkeypatch: pytest.Mon
 
 
 def test_nothing_but_a_refusal_is_about_everything(layer: Path) -> None:
-    received = Received(str(layer.parent / "stage"), Limits())
+    received = ReceivedChanges(str(layer.parent / "stage"), Limits())
     with pytest.raises(protocol.Malformed):
         received.entry(protocol.named(".", b'{"kind": "removed"}'))
 
@@ -133,7 +133,7 @@ def test_the_longest_targets_and_names_of_links_come_through_whatever_their_byte
 
 
 def test_holes_beyond_what_a_cell_may_send_are_refused_and_those_within_come_through(layer: Path) -> None:
-    for name, size in (("a", 5 << 20), ("b", Limits().disk + above.HOLES), ("c", 1 << 40), ("d", 4096)):
+    for name, size in (("a", 5 << 20), ("b", Limits().disk + changes_sent.HOLES), ("c", 1 << 40), ("d", 4096)):
         with open(layer / name, "wb") as file:
             file.write(b"x")
             file.truncate(size)
@@ -148,9 +148,9 @@ def test_holes_beyond_what_a_cell_may_send_are_refused_and_those_within_come_thr
 
 
 def test_no_frame_makes_the_parent_read_holes(layer: Path) -> None:
-    received = Received(str(layer.parent / "stage"), Limits())
+    received = ReceivedChanges(str(layer.parent / "stage"), Limits())
     before = time.process_time()
-    size = Limits().disk + above.HOLES
+    size = Limits().disk + changes_sent.HOLES
     received.entry(protocol.named("a", b'{"kind": "file", "size": %d}' % size))
     received.data((size - 1).to_bytes(8, "big") + b"x")
     received.entry(protocol.named("b", b'{"kind": "removed"}'))

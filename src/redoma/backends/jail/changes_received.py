@@ -1,6 +1,6 @@
-"""What a cell says that its run has left above a project: checked, and its contents put into a stage of ours.
+"""Receives the changes that a cell says its run has made to a project: checks them, and puts contents into a stage.
 
-The stage is a directory that only we know, and its files are numbered: no name that the run chose is one of the host's.
+The stage is a directory that only we know, and its files are numbered: no name that the run chose is used on the host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from ...models import Limits
 from ..base import EVERYTHING, Entry
 from . import protocol
-from .above import HOLES, MAX_ENTRIES, MAX_PATH
+from .changes_sent import HOLES, MAX_ENTRIES, MAX_PATH
 
 _SLACK = 1 << 20  # beyond the limit on the disk: the last page of every file counts there, and a copy may begin earlier
 
@@ -29,7 +29,7 @@ class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str = ""
 
 
-class Received:
+class ReceivedChanges:
     """Takes the entries and contents that a cell sends, and puts the contents into the directory `stage`.
 
     Every method raises `protocol.Malformed` for what no cell of ours sends.

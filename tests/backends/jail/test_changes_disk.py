@@ -13,20 +13,19 @@ from typing import Any
 import pytest
 
 from redoma import AsyncExecutor, Config, Limits, Status
-from redoma.backends.jail import JailBackend
-from redoma.backends.jail import layers as layers_module
+from redoma.backends.jail import JailBackend, changes_disk
+from redoma.backends.jail.changes_disk import ChangesDirectory
 from redoma.backends.jail.configuration import UNPRIVILEGED_ID
 from redoma.backends.jail.kernels import BY_KERNEL
-from redoma.backends.jail.layers import Layers
 from redoma.config import AuditConfig
 from redoma.models import MiB
 
 HOUR = 3600
 KILLED = """
 import os, signal, sys
-from redoma.backends.jail import layers
+from redoma.backends.jail import changes_disk
 layers.PARENT = sys.argv[1]
-layers = layers.Layers()
+layers = changes_disk.ChangesDirectory()
 os.makedirs(f"{layers.path}/1/work/work", 0)
 print(layers.path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -38,7 +37,7 @@ def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """In the place of /var/tmp."""
     place = tmp_path / "temporary"
     place.mkdir()
-    monkeypatch.setattr(layers_module, "PARENT", str(place))
+    monkeypatch.setattr(changes_disk, "PARENT", str(place))
     return place
 
 
@@ -64,14 +63,14 @@ def test_what_a_killed_process_left_is_removed_by_the_next(own_place: Path) -> N
     assert left.parent == own_place
     assert (left / "1").is_dir()
     make_old(left)
-    Layers().close()
+    ChangesDirectory().close()
     assert list(own_place.iterdir()) == []
 
 
 def test_what_is_in_use_stays(own_place: Path) -> None:
-    first = Layers()
+    first = ChangesDirectory()
     make_old(Path(first.path))
-    Layers().close()
+    ChangesDirectory().close()
     assert [str(path) for path in own_place.iterdir()] == [first.path]
     first.close()
     assert list(own_place.iterdir()) == []
@@ -82,12 +81,12 @@ def test_a_link_by_that_name_is_not_followed(own_place: Path, tmp_path: Path) ->
     (elsewhere / "kept").mkdir(parents=True)
     (own_place / "redoma-layers-x").symlink_to(elsewhere)
     os.utime(own_place / "redoma-layers-x", (0, 0), follow_symlinks=False)
-    Layers().close()
+    ChangesDirectory().close()
     assert (elsewhere / "kept").is_dir()
 
 
 def test_the_directory_goes_with_the_last_cell(own_place: Path) -> None:
-    layers = Layers()
+    layers = ChangesDirectory()
     names = [layers.take(), layers.take()]
     for name in names:
         Path(layers.path, name).mkdir()
@@ -105,7 +104,7 @@ def test_a_directory_of_ours_that_somebody_moved_there_stays(own_place: Path) ->
     if os.geteuid() == 0:
         os.chown(own_place / "redoma-layers-moved", UNPRIVILEGED_ID, UNPRIVILEGED_ID)
     make_old(own_place / "redoma-layers-moved")
-    Layers().close()
+    ChangesDirectory().close()
     assert (own_place / "redoma-layers-moved" / "private").is_dir()
 
 
@@ -114,7 +113,7 @@ def test_there_are_none_on_a_disk_without_xattrs(own_place: Path, monkeypatch: p
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr(os, "setxattr", refuse)
-    layers = Layers()
+    layers = ChangesDirectory()
     assert (layers.path, layers.why) == ("", f"{own_place}: Operation not supported")
     assert list(own_place.iterdir()) == []
 
@@ -123,9 +122,9 @@ def test_there_are_none_on_a_disk_without_xattrs(own_place: Path, monkeypatch: p
 def test_there_are_none_inside_the_project(project: str, own_place: Path) -> None:
     """A cell could read there what another one writes."""
     place = {"/": "/", "here": str(own_place), "above": str(own_place.parent)}[project]
-    layers = Layers(place)
+    layers = ChangesDirectory(place)
     assert (layers.path, layers.why) == ("", f"{own_place} is in the project")
-    beside = Layers(f"{own_place}-and-more")
+    beside = ChangesDirectory(f"{own_place}-and-more")
     assert beside.path
     beside.close()
 

@@ -1,4 +1,4 @@
-"""Directories on disk for what runs write to a project, where a tmpfs can't hold it (Linux before 6.6).
+"""A directory on disk for what runs write to a project, where a tmpfs can't hold it (Linux before 6.6).
 
 An overlay marks what was removed with extended attributes, and a tmpfs has none before 6.6. So each zygote of a project
 is given a private directory on disk, and each of its cells makes a directory in that. What is in one is read by the
@@ -26,8 +26,8 @@ _PREFIX = "redoma-layers-"
 _NEW = 60.0  # seconds: a younger directory may not be locked yet by its maker
 
 
-class Layers:
-    """A directory for the layers of one zygote. `path` is empty if there can be none, and `why` says why."""
+class ChangesDirectory:
+    """A directory for the changes of one zygote's cells. `path` is empty if there can be none, and `why` says why."""
 
     def __init__(self, project: str = "") -> None:
         self.path, self.why, self._lock = "", "", -1
