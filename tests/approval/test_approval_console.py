@@ -212,7 +212,7 @@ UNSEEN = {
     "no text": Change(path="a", before=_file("1"), after=_file("2")),
     "a new file that is no text": Change(path="a", after=_file("2")),
     "one that is gone": Change(path="a", before=_file("2")),
-    "too long": Change(path="a", after=_file("2"), diff=too_long("a", "a", True, False, "9 bytes")),
+    "too long": Change(path="a", after=_file("2"), diff=too_long("a", "9 bytes", is_new=True, is_gone=False)),
 }
 
 

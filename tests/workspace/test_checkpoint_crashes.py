@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from checkpoint_stage import NOBODY, everything, in_a_fork, killed_before, stage, take
+from workspace_stage import in_a_child
 
 from redoma.lib.errors import BackendError
+from redoma.workspace import journal
 from redoma.workspace.checkpoint import Checkpoint, recover
 
 
@@ -99,6 +102,50 @@ def test_a_restore_that_is_killed_at_any_point_is_finished_without_rights_too(pl
         pytest.skip("the other test has no rights either")
     place.chmod(0o777)
     assert in_a_fork(lambda: every_point(place), user=NOBODY) > 60
+
+
+def test_a_restore_that_is_killed_between_two_steps_is_finished_by_the_next_start(place: Path) -> None:
+    """At the points of the journal, as an application is."""
+    points: list[str] = []
+    number = 0
+    while number <= len(points):  # the first time, none is deadly
+        project, state = place / f"project-{number}", place / f"state-{number}"
+        project.mkdir()
+        make(project)
+        before = everything(project)
+        take(project, state).close()
+        ruin(project)
+
+        def restore(project: Path = project, state: Path = state, deadly: int = number) -> None:
+            passed: list[str] = []
+
+            def at(point: str) -> None:
+                passed.append(point)
+                if len(passed) == deadly:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            journal.at = at
+            try:
+                checkpoint = Checkpoint.load(state, str(project))
+                assert checkpoint is not None
+                assert not checkpoint.restore().failed
+                checkpoint.clear()
+            finally:
+                journal.at = journal._nothing
+                points.extend(passed)
+
+        if number == 0:
+            restore()
+        else:
+            assert in_a_child(restore) == -signal.SIGKILL
+            assert [found.state for found in recover(state)] in (["restored"], [])
+        assert everything(project) == before, f"killed at point {number} of {points}"
+        assert recover(state) == ()
+        number += 1
+    assert set(points) == {
+        *("journal restoring", "restore remove", "restore repair", "restore finish", "journal removed"),
+    }
+    assert len(points) > 15
 
 
 def test_a_plan_that_is_carried_out_again_leaves_alone_what_a_person_did_meanwhile(place: Path) -> None:

@@ -399,7 +399,7 @@ def test_a_diff_leads_from_one_text_to_the_other() -> None:
             place = chance.randrange(len(new) + 1)
             new[place : place + chance.randrange(4)] = chance.choices(words, k=chance.randrange(4))
         before, after = ("".join(f"{line}\n" for line in lines) for lines in (old, new))
-        diff = diffs.diff_of("a", "a", before, after)
+        diff = diffs.diff_of("a", before, after)
         assert bool(diff) == (before != after)
         if diff:
             assert patched(before, diff) == after
@@ -411,7 +411,7 @@ def test_hostile_lines_cost_no_more_than_others() -> None:
     matched = diffs._Matched(old, new)
     matched.get_matching_blocks()
     assert matched._room == diffs._MAX_GAPS
-    assert diffs.diff_of("a", "a", "".join(old), "".join(new)).count("\n") > 9000
+    assert diffs.diff_of("a", "".join(old), "".join(new)).count("\n") > 9000
 
 
 def test_names_are_shown_so_that_they_do_nothing() -> None:

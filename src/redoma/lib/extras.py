@@ -1,4 +1,4 @@
-"""How to install what Redoma can use and is not there."""
+"""How to install optional packages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def pip_install(what: str) -> str:
-    """The command that installs it where Redoma itself is: in a virtual environment by the pip of that."""
+    """The command that installs a package where Redoma itself is: in a virtual environment, by the pip of that."""
     own = os.path.join(sys.prefix, "bin", "pip")
     pip = shlex.quote(own) if sys.prefix != sys.base_prefix and os.path.exists(own) else "pip"
     return f"{pip} install '{what}'"

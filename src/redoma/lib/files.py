@@ -208,10 +208,11 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file of ours (mode 0600), or make it: whoever reads it finds the old content or the new one.
 
     Only for one writer at a time, who holds a lock: the temporary file has a fixed name, so that one left by a crash is
-    written over. `durable` waits until the content and its name are on the disk.
+    removed. `durable` waits until the content and its name are on the disk.
     """
     new = path.with_name(f"{path.name}.new")
-    with closing(open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)) as fd:
+    new.unlink(missing_ok=True)
+    with closing(os.open(new, NEW_FILE, 0o600)) as fd:
         write_all(fd, data)
         sync(fd, durable=durable)
     os.rename(new, path)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 def is_web(url: str) -> bool:
-    """Whether it is a URL to post to: urllib would open files, too."""
+    """Whether a URL can be posted to: `http` or `https`. (urllib would open files, too.)"""
     try:
         return urllib.parse.urlsplit(url).scheme in ("http", "https")
     except ValueError:
@@ -18,26 +18,29 @@ def is_web(url: str) -> bool:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Whoever answers there doesn't decide where it is posted."""
+    """Redirects are not followed: whoever answers doesn't decide where it is posted."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 class Failed(NamedTuple):
-    """That it could not be posted."""
+    """Why it could not be posted."""
 
     kind: str
     """The name of the error."""
     status: int | None
-    """What was answered, if anything was."""
+    """The HTTP status, if there was an answer."""
     why: str
-    """In words, some of them of whoever answers there."""
+    """A message, which may have words of whoever answered."""
 
 
 def post(url: str, body: bytes, seconds: float) -> Failed | None:
-    """`seconds` is for each step of the exchange: one who answers a byte at a time can take longer, so call it in a
-    thread that nobody has to wait for."""
+    """Post JSON to a URL. Returns None if it was accepted, else why not; never raises for what the other side does.
+
+    `seconds` is for each step of the exchange: one who answers a byte at a time can take longer, so call it in a thread
+    that nobody has to wait for.
+    """
     headers = {"Content-Type": "application/json", "User-Agent": "redoma"}
     # No proxy of the environment: what is posted goes where the configuration says and nowhere else.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect)

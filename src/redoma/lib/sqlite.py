@@ -28,15 +28,16 @@ _BUSY_SECONDS = 5.0
 
 
 class Schema(NamedTuple):
-    """What a database is for."""
+    """The tables of one kind of database, and what to say about it."""
 
     application: int
-    """In the header of the file: whose it is."""
+    """The number in the header of the file by which it is recognised."""
     migrations: Sequence[Sequence[str]]
-    """What makes each version of the schema out of the one before it. Those that were released are never changed."""
+    """The statements that make each version of the schema out of the one before it."""
     holds: str
+    """What is in it, for error messages: "approvals"."""
     lost: str
-    """What to do about a damaged one, after moving it away."""
+    """What follows from losing it, for error messages."""
 
 
 MIGRATIONS: tuple[Sequence[str], ...] = (
@@ -90,7 +91,8 @@ _ADVICE = {
 
 
 class Store:
-    """The database at a path. Made, with its directory, by the first who writes."""
+    """The database at a path, made with its directory when it is first used. Whatever is wrong with it is raised as a
+    `StoreError`."""
 
     def __init__(self, path: Path, schema: Schema = APPROVALS) -> None:
         self.path, self._schema = path, schema
@@ -101,13 +103,13 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One moment of the database, however many queries."""
+        """A connection for reading: all queries of the block see the same moment."""
         with self._transaction("DEFERRED") as db:
             yield db
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One change, whole or not at all. Nobody else writes meanwhile; an exception takes it back."""
+        """A connection for writing: all of the block or, if it raises, nothing. Nobody else writes meanwhile."""
         with self._transaction("IMMEDIATE") as db:
             yield db
 

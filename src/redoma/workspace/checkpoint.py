@@ -40,7 +40,6 @@ from .restore import Plan, Restored, Restorer, WritableTree, make_plan
 from .snapshot import Bounds, Comparison, Contents, ProjectTree, Snapshot, record
 from .tree import Tree
 
-T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 _SPARE = 1024 * 1024

@@ -23,7 +23,7 @@ _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def text_of(data: bytes) -> str | None:
-    """The text that it is, or None: UTF-8 without NUL."""
+    """The content as text; None if it is no UTF-8 or has a NUL."""
     try:
         return None if b"\0" in data else data.decode()
     except UnicodeDecodeError:
@@ -31,7 +31,7 @@ def text_of(data: bytes) -> str | None:
 
 
 def shown(path: str) -> str:
-    """A path as it can be printed: like git, in quotes and with escapes where it holds anything unprintable."""
+    """A path to print: as git does, in quotes and with escapes where it has anything unprintable."""
     if path.isprintable() and '"' not in path and "\\" not in path:
         return path
     escaped = []
@@ -45,14 +45,14 @@ def shown(path: str) -> str:
     return f'"{"".join(escaped)}"'
 
 
-def diff_of(old_path: str, path: str, before: str | None, after: str | None) -> str:
-    """From one text to the other; None for a side that isn't there. Empty where they are the same."""
+def diff_of(path: str, before: str | None, after: str | None) -> str:
+    """A unified diff from one text to the other; None for a side that isn't there. Empty where they are the same."""
     if (before or "") == (after or ""):
         return ""
     old, new = _lines(before or ""), _lines(after or "")
     if max(len(old), len(new)) > MAX_LINES:
-        return too_long(old_path, path, before is None, after is None, f"{max(len(old), len(new))} lines")
-    out = [_head(old_path, path, before is None, after is None)]
+        return too_long(path, f"{max(len(old), len(new))} lines", is_new=before is None, is_gone=after is None)
+    out = [_head(path, is_new=before is None, is_gone=after is None)]
     for group in _Matched(old, new).get_grouped_opcodes(3):
         (_, a, _, b, _), (_, _, a_end, _, b_end) = group[0], group[-1]
         out.append(f"@@ -{_range(a, a_end)} +{_range(b, b_end)} @@\n")
@@ -65,12 +65,13 @@ def diff_of(old_path: str, path: str, before: str | None, after: str | None) -> 
     return "".join(out)
 
 
-def too_long(old_path: str, path: str, is_new: bool, is_gone: bool, size: str) -> str:
-    return _head(old_path, path, is_new, is_gone) + f"\\ Too long to show: {size}\n"
+def too_long(path: str, size: str, *, is_new: bool, is_gone: bool) -> str:
+    """What stands in the place of a diff that would be too long."""
+    return _head(path, is_new=is_new, is_gone=is_gone) + f"\\ Too long to show: {size}\n"
 
 
-def _head(old_path: str, path: str, is_new: bool, is_gone: bool) -> str:
-    old = "/dev/null" if is_new else shown(f"a/{old_path}")
+def _head(path: str, *, is_new: bool, is_gone: bool) -> str:
+    old = "/dev/null" if is_new else shown(f"a/{path}")
     new = "/dev/null" if is_gone else shown(f"b/{path}")
     return f"--- {old}\n+++ {new}\n"
 

@@ -38,7 +38,7 @@ _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
 def effect_of(tree: Tree, entries: Sequence[Entry], stage: Path, began: float) -> Effect:
-    """What these entries, found above the project when a run had ended, would do to it as it is now.
+    """The effect that these entries, found above the project after a run, would have on it as it is now.
 
     `began` is the wall-clock time at which the run began. Afterwards the content of each file that is new or changed
     lies in the stage under its SHA-256.
@@ -51,18 +51,22 @@ def effect_of(tree: Tree, entries: Sequence[Entry], stage: Path, began: float) -
     overlay.strip_set_id()
     changes = _with_renames(overlay.changes())
     _name_by_content(stage, entries, changes)
-    changes = _with_protection(overlay, _with_diffs(tree, stage, changes))
     touched = {path for change in changes for path in (change.path, change.old_path)}
+    differ = _Diffs(tree, stage)
+    protection = _Protection(overlay, changes).of if changes else None  # which looks through the whole project
     return Effect(
         project=tree.path,
-        changes=tuple(changes),
+        changes=tuple(
+            msgspec.structs.replace(change, diff=differ.of(change), protected=protection(change) if protection else "")
+            for change in changes
+        ),
         refused=overlay.refused,
         conflicts={path: why for path, why in overlay.conflicts.items() if path in touched},
     )
 
 
 class _Overlay:
-    """What every path that matters was, and would be."""
+    """What each path that a run has touched is in the project, and what it would be."""
 
     def __init__(self, tree: Tree, began: float) -> None:
         self.tree, self.began = tree, began
@@ -185,7 +189,7 @@ class _Overlay:
 
 
 def _unfit(entry: Entry, files: dict[str, Entry]) -> str:
-    """Why an entry can't be carried over whatever the project is like."""
+    """Why an entry can't be applied to any project; empty if it can."""
     if entry.kind == "refused":
         return entry.why or "it can't be carried over"
     names = entry.path.split("/")
@@ -254,85 +258,83 @@ def _name_by_content(stage: Path, entries: Sequence[Entry], changes: list[Change
                     ) from error
 
 
-def _with_diffs(tree: Tree, stage: Path, changes: list[Change]) -> list[Change]:
-    room = diffs.MAX_TOTAL_BYTES
-    done = []
-    for change in changes:
+class _Diffs:
+    """Makes the diffs of one effect, within a bound for all of them."""
+
+    def __init__(self, tree: Tree, stage: Path) -> None:
+        self._tree, self._stage = tree, stage
+        self._room = diffs.MAX_TOTAL_BYTES
+
+    def of(self, change: Change) -> str:
+        """The diff of a change; empty where only the mode or the name changes, and where a side is no text."""
         if change.old_path or change.kind == "mode":
-            done.append(change)
-            continue
-        sizes = [v.size for v in (change.before, change.after) if v and v.kind == "file"]
-        if max(sizes, default=0) > diffs.MAX_BYTES or sum(sizes) > room:
-            text = _too_long(tree, stage, change, sizes)
-        else:
-            room -= sum(sizes)
-            text = _diff(tree, stage, change)
-        done.append(msgspec.structs.replace(change, diff=text) if text else change)
-    return done
-
-
-def _diff(tree: Tree, stage: Path, change: Change) -> str:
-    sides: list[str | None] = []
-    contents = _contents(tree, stage, change, diffs.MAX_BYTES + 1)
-    for version, data in zip((change.before, change.after), contents, strict=True):
-        if version is None or version.kind == "directory":
-            sides.append(None)
-        elif version.kind == "symlink":
-            sides.append(os.fsencode(version.target).decode(errors="backslashreplace"))
-        else:
-            text = diffs.text_of(data)
-            if text is None or hashlib.sha256(data).hexdigest() != version.sha256:  # changed since: conflicts later on
-                return ""
-            sides.append(text)
-    return diffs.diff_of(change.path, change.path, *sides)
-
-
-def _too_long(tree: Tree, stage: Path, change: Change, sizes: list[int]) -> str:
-    """Said of text alone, as far as its beginning tells: of anything else there is no diff anyhow."""
-    for data in _contents(tree, stage, change, 8192):
-        whole = data[: data.rfind(b"\n") + 1] or data  # no character in halves
-        if diffs.text_of(whole) is None:
             return ""
-    size = f"{max(sizes)} bytes"
-    return diffs.too_long(change.path, change.path, change.before is None, change.after is None, size)
-
-
-def _contents(tree: Tree, stage: Path, change: Change, most: int) -> tuple[bytes, bytes]:
-    """The beginning of the file before, and after; nothing where there is none."""
-    before = after = b""
-    if change.before and change.before.kind == "file":
+        sizes = [version.size for version in (change.before, change.after) if version and version.kind == "file"]
+        if max(sizes, default=0) > diffs.MAX_BYTES or sum(sizes) > self._room:
+            return self._too_long(change, f"{max(sizes)} bytes")
+        self._room -= sum(sizes)
+        before, after = self._contents(change, diffs.MAX_BYTES + 1)
         try:
-            with open(tree.file(change.path), "rb") as file:
-                before = file.read(most)
-        except OSError:  # somebody has replaced it since, which is a conflict when it is applied
-            before = b"\0"
-    if change.after and change.after.kind == "file":
-        with open(open_regular(stage / change.after.sha256), "rb") as file:
-            after = file.read(most)
-    return before, after
+            return diffs.diff_of(change.path, _text(change.before, before), _text(change.after, after))
+        except ValueError:
+            return ""
+
+    def _too_long(self, change: Change, size: str) -> str:
+        """Said of text alone, as far as its beginning tells: of anything else there is no diff anyhow."""
+        for data in self._contents(change, 8192):
+            whole = data[: data.rfind(b"\n") + 1] or data  # no character in halves
+            if diffs.text_of(whole) is None:
+                return ""
+        return diffs.too_long(change.path, size, is_new=change.before is None, is_gone=change.after is None)
+
+    def _contents(self, change: Change, count: int) -> tuple[bytes, bytes]:
+        """The first bytes of the file before, and after; nothing where there is none."""
+        before = after = b""
+        if change.before and change.before.kind == "file":
+            try:
+                with open(self._tree.file(change.path), "rb") as file:
+                    before = file.read(count)
+            except OSError:  # somebody has replaced it since, which is a conflict when it is applied
+                before = b"\0"
+        if change.after and change.after.kind == "file":
+            with open(open_regular(self._stage / change.after.sha256), "rb") as file:
+                after = file.read(count)
+        return before, after
 
 
-def _with_protection(overlay: _Overlay, changes: list[Change]) -> list[Change]:
-    if not changes:
-        return changes
-    links = {path: after.target for path, after in overlay.after.items() if after and after.kind == "symlink"}
-    names = Names(overlay.tree.path, links)
-    known = {path: names.of(path) for change in changes for path in (change.path, change.old_path) if path}
-    parts = repositories([name for several in known.values() for name in several], overlay.exists)
+def _text(version: Version | None, data: bytes) -> str | None:
+    """One side of a diff; None where there is no file. Raises `ValueError` for what is no text, or changed since."""
+    if version is None or version.kind == "directory":
+        return None
+    if version.kind == "symlink":
+        return os.fsencode(version.target).decode(errors="backslashreplace")
+    text = diffs.text_of(data)
+    if text is None or hashlib.sha256(data).hexdigest() != version.sha256:
+        raise ValueError("no text")
+    return text
 
-    def why_not(path: str, kind: Literal["file", "directory"]) -> str:
-        for name in known[path]:
-            if why := protected(name, kind) or parts.get(name, "") or names.configured(name):
+
+class _Protection:
+    """Which changes touch something protected, under any name that it has in the project."""
+
+    def __init__(self, overlay: _Overlay, changes: Sequence[Change]) -> None:
+        links = {path: after.target for path, after in overlay.after.items() if after and after.kind == "symlink"}
+        self._names = Names(overlay.tree.path, links)
+        paths = {path for change in changes for path in (change.path, change.old_path) if path}
+        self._known = {path: self._names.of(path) for path in paths}
+        self._repositories = repositories([name for names in self._known.values() for name in names], overlay.exists)
+
+    def of(self, change: Change) -> str:
+        """Why a change is not applied unless it is named; empty if it needs no name."""
+        kinds = {version.kind for version in (change.before, change.after) if version}
+        why = self._of_path(change.path, "directory" if kinds == {"directory"} else "file")
+        return why or (self._of_path(change.old_path, "file") if change.old_path else "")
+
+    def _of_path(self, path: str, kind: Literal["file", "directory"]) -> str:
+        for name in self._known[path]:
+            if why := protected(name, kind) or self._repositories.get(name, "") or self._names.configured(name):
                 return why if name == path else f"{shown(name)} leads to it: {why}"
         return ""
-
-    done = []
-    for change in changes:
-        kinds = {version.kind for version in (change.before, change.after) if version}
-        why = why_not(change.path, "directory" if kinds == {"directory"} else "file")
-        why = why or (why_not(change.old_path, "file") if change.old_path else "")
-        done.append(msgspec.structs.replace(change, protected=why) if why else change)
-    return done
 
 
 def unexpected(changes: Sequence[Change], declared: Sequence[str]) -> tuple[Change, ...]:

@@ -7,7 +7,7 @@
 
     changes/.new-<id>.…/     while it is being kept; whoever does that holds its lock (flock)
 
-Whatever is asked for, but for keeping more, first finishes, or takes back, what a crash has left.
+Every operation but `keep` first finishes, or takes back, what a crash has left.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _UNFINISHED = ".new-"
 _DAY = 86400.0
 DONE_DAYS, WAITING_DAYS = 7, 90
-"""How long changes stay that were discarded or undone, and all others."""
-_LOOKED_AT = 20
-"""Of how many it is found out, whenever more are kept, whether they have stayed that long."""
+"""How long changes stay: those that were discarded or undone, and all others."""
+_MAX_CHECKED = 20
+"""How many are checked for their age whenever more are kept."""
 _LIST = "see `redoma changes list`"
 LOCK_SECONDS = 30.0
 """How long to wait for another process that applies changes."""
@@ -57,11 +57,11 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     effect: Effect
     about: dict[str, Any]
-    """Whatever the caller wants to remember with it."""
+    """Anything that the caller wants to keep with it."""
     time: float
     """When it was kept, and ..."""
     since: float
-    """... when it came to be in this state."""
+    """... since when it is in this state."""
     state: State = "kept"
     """`partly`: some of it is applied. `broken`: somebody got in the way; `notes` say what is not as it should be."""
     applied: tuple[str, ...] = ()
@@ -72,23 +72,27 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     owners: dict[str, tuple[int, int]] = {}
     """User and group of what the project had, for an undo."""
     digest: str = ""
-    """Of the effect, as it was kept."""
+    """The digest of the effect, to find out whether the record is damaged."""
 
 
 class Changes:
-    """All that is kept, in one directory. Holds nothing open: any number of threads and processes may share it."""
+    """The kept changes in one directory. Holds nothing open: any number of threads and processes may share it.
+
+    Every method raises `WorkspaceError` if the directory can't be used, or the changes can't.
+    """
 
     def __init__(self, directory: Path, *, durable: bool = True, now: Callable[[], float] = time.time) -> None:
-        """`durable` has everything on the disk before the next step: only tests can do without."""
+        """`durable` waits until everything is on the disk before the next step: only tests can do without."""
         self.directory = directory
         self._durable, self._now = durable, now
 
     def keep(self, id: str, effect: Effect, stage: Path, about: dict[str, Any]) -> Kept:  # noqa: A002 - the run's own word
-        """Keep an effect, with the contents that `effect_of` has left in the stage.
+        """Keep an effect under the id of its run, with the contents that `effect_of` has left in the stage.
 
-        This waits for no disk, as every run in an overlay does it. A power cut may spoil what was kept lately; that is
-        found out when it is used, by its digests, and the project was not touched. Nor does it wait for anybody who
-        applies changes: that may take long, and the run's work would be lost."""
+        This doesn't wait for the disk, as every run in an overlay does it. A power cut may damage what was kept lately;
+        its digests show that when it is used, and the project was not touched. Nor does it wait for anybody who applies
+        changes: that may take long, and the run's work would be lost.
+        """
         if not _ID.match(id):
             raise WorkspaceError(
                 f"{id!r} can't name changes", why="a name has letters, digits, - and _", next="use the id of the run"
@@ -145,10 +149,10 @@ class Changes:
         *,
         exact: bool = False,
     ) -> Kept:
-        """Make the changes happen, all of them or none; with `paths`, those at or below them, and the directories that
-        they need; if `exact`, none that is only below. What is protected is left unless a pattern in `named` means it:
-        see `left` and `state` of the answer.
+        """Apply changes to their project, all of them or none.
 
+        With `paths`, those at or below them, and the directories that they need; if `exact`, only those at them. What
+        is protected is left out unless a pattern in `named` matches it: see `left` and `state` of what is returned.
         Raises `Conflict`, with every path that is not as it was, before anything is touched.
         """
         with self._held() as stuck:
@@ -171,7 +175,8 @@ class Changes:
     def undo(self, id: str) -> Kept:  # noqa: A002
         """Put back exactly the paths that were applied. Raises `Conflict` if one of them has changed since.
 
-        Of changes that were applied only partly all are `kept` again: the rest was not to be undone, and waits."""
+        Changes that were applied only in part are `kept` again, all of them: the rest still waits.
+        """
         with self._held() as stuck:
             kept = self._load(self._find(id), stuck)
             self._require(kept, "undone", "partly", "applied")
@@ -187,18 +192,18 @@ class Changes:
             return kept
 
     def recover(self) -> dict[str, str]:
-        """Finish, or take back, what a crash has left. Tells, for each of these, what was done, or why it can't be."""
+        """Finish, or take back, what a crash has left. Returns id → why that can't be done."""
         with self._held(recover=False):
             return self._recover()
 
     def _forget_some(self) -> None:
-        """Drop what has stayed for long. A few by chance, so that it takes no time however many there are, and in the
-        end each has its turn; and only if nobody is at work."""
+        """Remove what is old: of a few chosen at random, so that it takes no time however many there are, and each has
+        its turn in the end; and only if nobody is at work."""
         # What was just kept is safe: that something else can't be removed is no failure of the run. It stays.
         with contextlib.suppress(OSError, WorkspaceError), self._opened() as directory:
             with _locked(directory, wait=False) as held:
                 names = self._ids() if held else ()
-                for name in random.sample(names, min(_LOOKED_AT, len(names))):
+                for name in random.sample(names, min(_MAX_CHECKED, len(names))):
                     if self._is_over(name):
                         self._forget(name)
 
@@ -219,7 +224,7 @@ class Changes:
         return kept.since < self._now() - days * _DAY
 
     def _forget(self, name: str) -> None:
-        """At once: what a crash leaves of it is swept."""
+        """Remove changes. By a rename first, so that what a crash leaves is swept."""
         gone = self.directory / f"{_UNFINISHED}{name}.{secrets.token_hex(8)}"
         os.rename(self.directory / name, gone)
         files.remove_tree(gone)
@@ -228,8 +233,8 @@ class Changes:
 
     @contextlib.contextmanager
     def _held(self, *, wait: bool = True, recover: bool = True) -> Iterator[dict[str, str]]:
-        """With the lock, and nothing left of a crash but what can't be helped. Whoever only looks doesn't wait for
-        somebody who is at work: it is no crash then."""
+        """Hold the lock, and recover from a crash; the block is given what can't be recovered, as `recover` says it.
+        Whoever only looks doesn't `wait` for somebody who is at work: then there is no crash to recover from."""
         with self._opened() as directory, _locked(directory, wait=wait) as held:
             yield self._recover() if held and recover else {}
 
@@ -248,26 +253,24 @@ class Changes:
 
     def _recover(self) -> dict[str, str]:
         files.sweep(self.directory, _UNFINISHED)
-        said = {}
-        for name in os.listdir(self.directory):
-            if not name.startswith(_UNFINISHED) and (self.directory / name / journal.NAME).exists():
-                try:
-                    said[name] = self._recover_one(name)
-                except (RedomaError, OSError, ValueError) as error:
-                    tell(ERROR, "effect.broken", run=name, error=type(error).__name__)
-                    said[name] = f"it can't be finished nor taken back: {error}"
-        return {name: what for name, what in said.items() if what}
+        stuck = {}
+        for name in self._ids():
+            try:
+                self._recover_one(name)
+            except (RedomaError, OSError, ValueError) as error:
+                tell(ERROR, "effect.broken", run=name, error=type(error).__name__)
+                stuck[name] = f"it can't be finished nor taken back: {error}"
+        return stuck
 
-    def _recover_one(self, name: str) -> str:
+    def _recover_one(self, name: str) -> None:
         try:
             plan = journal.load(self.directory / name / journal.NAME, Journal)
         except FileNotFoundError:
-            return ""
+            return  # nothing was going on
         with Transaction(self.directory / name, plan, durable=self._durable) as work:
             work.resume()
             self._finish(self._load(name), work)
         tell(WARNING, "effect.recovered", run=name, action=plan.action, phase=work.journal.phase)
-        return ""
 
     def _carry(
         self,
@@ -295,7 +298,7 @@ class Changes:
             return self._finish(kept, work)
 
     def _finish(self, kept: Kept, work: Transaction) -> Kept:
-        """Write down what has become of it, then that nothing is going on any more."""
+        """Write what has become of the changes to their record, then remove the journal."""
         plan, notes = work.journal, (*kept.notes, *work.problems)
         if plan.phase != "done":
             if work.problems:
@@ -352,7 +355,7 @@ class Changes:
             raise WorkspaceError(
                 f"the changes {name} were interrupted",
                 why=stuck[name],
-                next="mend that; whatever uses the changes next tries again",
+                next="fix that; whatever uses the changes next tries again",
             )
         try:
             kept = journal.load(self.directory / name / _MANIFEST, Kept)
@@ -367,6 +370,7 @@ class Changes:
         return kept
 
     def _require(self, kept: Kept, done: str, *states: State) -> None:
+        """Raise `WorkspaceError` unless the changes are in one of these states."""
         if kept.state not in states:
             was = {"kept": "they were not applied", "partly": "a part of them is applied"}
             why = was.get(

@@ -21,8 +21,8 @@ _MAX_FILES = 32  # that include each other
 
 
 class Names:
-    """What the paths of a project are also called. `project` is absolute and without links; `links` are those that a
-    run has made, with their targets."""
+    """Other names for the paths of a project. `project` is absolute and without links; `links` are those that a run
+    would make: path → target."""
 
     def __init__(self, project: str, links: Mapping[str, str]) -> None:
         self._project = project
@@ -149,7 +149,7 @@ def _configured(git: str) -> Iterator[tuple[str, str]]:
 
 
 def _pointer(path: str, prefix: str) -> str:
-    """Where a file of one line leads; empty if it is none."""
+    """The path in a file of one line such as `gitdir: PATH`; empty if the file has none."""
     if os.path.isdir(path):
         return ""
     text = _read(path).strip()

@@ -1,6 +1,6 @@
-"""Which changes are to be applied, and the steps of that, in an order in which each can be done. Pure.
+"""Which changes are to be applied, and as which steps. Pure: nothing is read or written.
 
-Undoing is the same with before and after in each other's place.
+An undo has the same steps with before and after exchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ NOT_CHOSEN = "it was not chosen"
 
 
 def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str, tuple[int, int]]) -> tuple[Step, ...]:
-    """Of these changes, each with its number, which names the backup of its content."""
+    """The steps that apply these changes, or with `back` undo them, in an order in which each can be done.
+
+    Each change comes with its number, which names the backup of its content. `owners` are path → user and group of
+    what an undo puts back.
+    """
     found = []
     for number, change in changes:
         halves = [(change.path, change.before, change.after)]
@@ -37,8 +41,8 @@ def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str
 
 
 def _order(step: Step) -> tuple[int, int, str]:
-    """What goes, from the bottom up; directories, from the top down; files; and modes, which may shut a directory, last
-    and from the bottom up."""
+    """First what goes, from the bottom up; then new directories, from the top down; then files; and last modes, from
+    the bottom up, since they may shut a directory."""
     depth = step.path.count("/")
     if step.kind == "mode":
         return 3, -depth, step.path
@@ -55,12 +59,14 @@ def choose(
     *,
     exact: bool = False,
 ) -> tuple[list[int], dict[str, str]]:
-    """The numbers of the changes to apply, and why each of the others is left.
+    """Choose the changes to apply. Returns their numbers, and path → why it is left of the others.
 
-    `paths` are paths of changes, or of directories with all that is below; None for all. What a chosen one can't do
-    without comes with it: the directories that it lies in, and whatever has to go with a directory that goes. If it is
-    `exact`, a path means that change alone: somebody has been asked about each. New directories that a chosen one lies
-    in still come with it; a directory doesn't go while something in it was declined.
+    `applied` are paths that were applied before. `paths` are paths of changes, or of directories with all that is
+    below; None for all. What a chosen change needs comes with it: the directories that it lies in, and whatever has to
+    go with a directory that goes. If it is `exact`, a path means that change alone: somebody has been asked about each.
+    New directories that a chosen one lies in still come with it; a directory doesn't go while something in it was
+    declined. What is protected is left unless it matches a pattern in `names`; raises `WorkspaceError` if it is one of
+    the `paths`, and for paths that no change has.
     """
     done = set(applied)
     waiting = {change.path: number for number, change in enumerate(changes) if change.path not in done}
@@ -77,7 +83,7 @@ def choose(
                 )
             wanted.remove(path)
             left[path] = change.protected
-    _close(changes, waiting, wanted, left, exact)
+    _complete(changes, waiting, wanted, left, exact)
     return sorted(waiting[path] for path in wanted), {path: why for path, why in left.items() if path not in wanted}
 
 
@@ -100,7 +106,7 @@ def _picked(changes: Sequence[Change], waiting: dict[str, int], paths: Iterable[
     return picked
 
 
-def _close(
+def _complete(
     changes: Sequence[Change], waiting: dict[str, int], wanted: set[str], left: dict[str, str], exact: bool
 ) -> None:
     """Add the directories that chosen ones need; leave what can't be done without something that is left."""

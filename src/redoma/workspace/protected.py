@@ -142,8 +142,8 @@ _GROUPS = [
 
 @cache
 def _patterns() -> tuple[Any, Any]:
-    """What is protected, and what is on the way there. By RE2, which takes time in proportion to the length of a path:
-    with `re`, one that repeats `.git/modules` takes the square of that."""
+    """Compiled patterns: what is protected, and what is on the way there. By RE2, which takes time in proportion to the
+    length of a path: with `re`, one that repeats `.git/modules` takes the square of that."""
     import re2
 
     options = re2.Options()
@@ -155,17 +155,16 @@ def _patterns() -> tuple[Any, Any]:
 
 
 def _normalised(path: str) -> str:
-    """A path as file systems and programs read it that don't mind case, invisible characters or dots at the end."""
+    """A path as file systems and programs read it that ignore case, invisible characters and dots at the end."""
     if not path.isascii():
         path = "".join(c for c in unicodedata.normalize("NFKC", path) if unicodedata.category(c) != "Cf")
     return "/".join(name.rstrip(" .") or name for name in path.casefold().split("/"))
 
 
 def protected(path: str, kind: Literal["file", "directory"] = "file") -> str:
-    """Why a change of this path is not applied unless it is named; empty where nothing speaks against it.
+    """Why a change of this path is not applied unless it is named; empty if it isn't protected.
 
-    What is no directory, a link for one, is protected also where it would stand in the place of a directory on the way
-    to something protected.
+    A file or a link is protected also where it would take the place of a directory on the way to something protected.
     """
     name = _normalised(path).encode("utf-8", "surrogatepass")
     is_protected, is_on_the_way = _patterns()
