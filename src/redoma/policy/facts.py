@@ -25,7 +25,7 @@ MAX_SOURCE = 256 * 1024
 """Characters that are read at all. More than this is reported as "source.too-large" and not parsed."""
 
 MAX_NAME = 256
-"""Characters of a command's name up to which something is remembered of it between requests."""
+"""Characters of a command's name; nothing is cached for a longer one."""
 
 MAX_DEPTH = 5
 """Code inside code (`bash -c`, `os.system`) that is followed. Deeper is reported as "source.too-deep"."""
@@ -54,7 +54,7 @@ class Command(Fact, frozen=True, kw_only=True):
     via: tuple[str, ...] = ()
     """What it was found inside of, outermost first: ("sudo",), ("bash -c", "xargs")."""
     path: str = ""
-    """The name as it was written, where that is a path: whose program `./ls` is, its base name doesn't say."""
+    """The name as written, if it is a path: the base name alone can't tell `./ls` from the system's `ls`."""
     given: tuple[str, ...] = ()
     """The file on its standard input; UNKNOWN if what is there can't be known."""
     directory: str | None = "."
@@ -62,8 +62,7 @@ class Command(Fact, frozen=True, kw_only=True):
 
 
 class Executed(Fact, frozen=True, kw_only=True):
-    """A file that is run: it does what it holds by then, whatever the source says. No rule is about these: an approval
-    is bound to what they hold."""
+    """A file that is run. No rule looks at these: an approval is bound to the content of the files."""
 
     path: str
     """As it is written, with UNKNOWN for what can't be known."""
@@ -73,24 +72,24 @@ class Executed(Fact, frozen=True, kw_only=True):
     """"program"; "script", read by an interpreter; "library", also looked for where programs are; "module", of Python;
     or "plan", of a program such as make."""
     language: str = ""
-    """What an interpreter takes it for."""
+    """The language that its interpreter reads it as."""
     via: tuple[str, ...] = ()
-    """As of a command."""
+    """See `Command.via`."""
     args: tuple[str, ...] = ()
-    """What a program is given, on its command line and on standard input."""
+    """The arguments of a program, and the file on its standard input."""
 
 
 class Assigned(Fact, frozen=True, kw_only=True):
-    """A variable that programs will see. No rule is about these, either."""
+    """A variable that is set for programs. No rule looks at these, either."""
 
     name: str
     value: str
     directory: str | None = "."
-    """As of a file that is run."""
+    """See `Executed.directory`."""
 
 
 class Function(Fact, frozen=True, kw_only=True):
-    """A function of a script: what is called by its name may be that."""
+    """A function that a script defines: a command of this name may be the function."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""How much has to stand between a request and its effects: L1 to L4.
+"""How much isolation a request needs: L1 to L4.
 
 Derived, so it can't disagree: whatever a person has to be asked about, or is refused, is L4. Of the rest, what is known
 to look only is L1, a known tool that writes in its workspace L2, and code or a program that nobody has reviewed L3.
@@ -83,7 +83,7 @@ _LOOKING_WITHOUT: dict[str, frozenset[str]] = {
     "find": names("-delete -exec -execdir -ok -okdir -fprint -fprint0 -fprintf -fls"),
     "date": names("-s --set"),
 }
-"""The same, as long as they don't have these options."""
+"""Programs that only look, unless they have one of these options."""
 
 _DECLARING = names("declare typeset local export readonly")
 
@@ -220,7 +220,7 @@ def _shows(args: Sequence[str]) -> bool:
 
 
 def _of_sed(args: Sequence[str]) -> tuple[Level, str]:
-    """Only with a script whose every step is plain to see: others write files or run programs."""
+    """The level of `sed`: harmless only if every step of its script is known; others write files or run programs."""
     scripts: list[str] = []
     words, first, in_place = [*args], True, False
     while words:
@@ -243,6 +243,6 @@ def _of_sed(args: Sequence[str]) -> tuple[Level, str]:
 
 
 def _is_ordinary_git(args: Sequence[str]) -> bool:
-    """In the directory where it is started, and without settings of its own."""
+    """Whether a known command of Git runs in the current directory, without settings of its own."""
     rest = [arg for arg in args if arg not in ("--no-pager", "-P")]
     return bool(rest) and rest[0] in _GIT

@@ -164,6 +164,8 @@ class _Words:
         name, *words = entry.split()
         self.fits_name = _any_glob([name])
         self.fits_word = [_any_glob([word]) for word in words]
+        self.literals = frozenset(word.lower() for word in words if word.isascii() and not _is_glob(word))
+        """Those of the words that are no globs."""
 
     def match(self, command: Command) -> bool:
         """Whether the words follow; that the name fits is known already.
@@ -214,8 +216,13 @@ class _CommandRule:
     def miss(self, command: Command, entries: Sequence[_Words], arguments: list[str], writes: list[str]) -> str:
         """The field that doesn't hold; empty where the rule matches. `entries` are those of which one must fit the
         command's words; `arguments` and `writes` are path forms."""
-        if entries and not any(words.match(command) for words in entries):
-            return "command"
+        if entries:
+            # Most entries are about words that aren't there. Beyond ASCII, lower case is not how `re` ignores case.
+            text = " ".join(command.args)
+            there = frozenset(map(str.lower, command.args)) if text.isascii() else None
+            possible = (words for words in entries if there is None or words.literals <= there)
+            if not any(words.match(command) for words in possible):
+                return "command"
         for spellings in self.flags:
             if not has_flag(command.args, spellings):
                 return "flags"

@@ -1,4 +1,4 @@
-"""Which commands of Git's and Mercurial's a request runs, where, and whether they only look. Pure."""
+"""Which commands of Git and Mercurial a request runs, where, and whether they only read. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 class Unreadable(Exception):
-    """What the request runs can't be told."""
+    """It can't be told what the request runs."""
 
 
 class Found(NamedTuple):
@@ -58,7 +58,7 @@ class Found(NamedTuple):
 
 
 def version_control(request: Request) -> Found:
-    """What of Git and Mercurial a request runs. Raises `Unreadable`."""
+    """The commands of Git and Mercurial that a request runs. Raises `Unreadable`."""
     if request.language not in ("command", "bash", "python"):
         return Found([], "")
     try:
@@ -78,8 +78,8 @@ def version_control(request: Request) -> Found:
 
 
 def only_looks(command: Command) -> bool:
-    """Whether it leaves the repository as it is, but for what Git remembers of the files. True where nobody can tell:
-    what only looks is kept to itself."""
+    """Whether it leaves the repository as it is, apart from Git's cache of file states. True if that can't be told: the
+    answer decides whether it is run without the repository's configured programs."""
     name = next(iter(_after_options(command)), UNKNOWN)
     return name in _LOOKING or UNKNOWN in name
 

@@ -1,18 +1,18 @@
 """Facts about Bash: every simple command a script or an argument vector may run, and how it is hidden.
 
-Theory of operation. `source` prepares the text, tree-sitter-bash parses it, and `reader` walks the tree in
-the order of the source with a stack of its own (no recursion: nesting is the writer's choice). At each command
-`words` expands the words with what is known of the variables, and the result goes through a work list:
-`wrappers` takes `sudo`, `xargs`, `bash -c` … off, what is inside goes on the list again, and every layer is
-reported. Nested code is read by a reader of its own, one level deeper.
+How it works:
+- `source` prepares the text by Bash's own lexical rules, and tree-sitter-bash parses it.
+- `reader` walks the tree in the order of the source, with a stack of its own: nesting is the writer's choice, so there
+  is no recursion. `words` expands the words of each command with what is known of the variables.
+- `commands` reports a command and unwraps it: `wrappers` and `interpreters` say what `sudo`, `xargs` or `bash -c` make
+  run. What is inside is reported and unwrapped in turn; nested code gets a reader of its own, one level deeper.
+- `programs` and `variables` hold what is known of particular programs and variables; `policy/options.py` which options
+  take a value.
+- Arguments of the script and of functions are not known where they are used. A command that holds one is reported as
+  it is, and again by `settle` once all calls are known, with the arguments that are given.
 
-Arguments of the script, and of functions, are not known where they are used. A command that holds one is reported so,
-and deferred: once all calls are known, `settle` reads it again with the arguments that are given.
-
-Who owns which state: `_Reader(Redirects(Commands))` is one object per script. `Commands` owns the facts, the
-variables, the files that were written, what is on standard input (`feed`) and whether anything may have been set
-(`unsure`); `Redirects` the text and the functions defined in it, and it changes `feed` only while a command runs;
-`_Reader` the walk: the open scopes, from which it restores `variables`, and the redirections still to be attached.
+State: a script is read by one `_Reader`, which is a `Commands` that also has a text and a tree. `Commands` has the
+facts, the variables, the files that were written and standard input; an argument vector needs no more than that.
 
 What the facts promise to the rules:
 - names and arguments are what the program would receive; `~` and `$HOME` are "~";
@@ -72,8 +72,10 @@ def facts_of_argv(
     stdin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> list[Fact]:
-    """What an argument vector does when it is run without a shell, with these variables; `fed`: with input, that isn't
-    known where `stdin` is None. Never raises."""
+    """What an argument vector does when it is run without a shell, with these variables. Never raises.
+
+    `fed`: it has input, which is `stdin`, or not known if that is None.
+    """
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
     commands = Commands(depth, Feed(stdin) if fed else None)

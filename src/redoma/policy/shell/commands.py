@@ -80,8 +80,8 @@ class Feed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Work:
-    """What reading a script has cost, with all the code that is inside of it: characters that were looked at. Code that
-    is read again each time it is run (`eval "$x"`, where x holds more of those) would else have no end."""
+    """A budget of characters for reading a script and all the code inside it. Code is read again each time it is run,
+    so without a limit `eval "$x"`, where x holds more of those, would have no end."""
 
     __slots__ = ("left",)
 
@@ -89,7 +89,7 @@ class Work:
         self.left = MAX_WORK
 
     def spend(self, amount: int) -> bool:
-        """Whether there is some left."""
+        """Take an amount off; return whether anything is left."""
         self.left -= amount
         return self.left > 0
 
@@ -146,7 +146,7 @@ class Commands:
         self.rearranges = False
         """Whether something may give arguments other numbers."""
         self.arguments: tuple[Word, ...] = ()
-        """What the whole request is given: whatever isn't known may be one of these, on whatever way it came there."""
+        """The arguments of the request: any word that isn't known may hold one of these."""
         self.environment: Mapping[str, str] = {}
         """Variables that it all begins with."""
 
@@ -182,7 +182,7 @@ class Commands:
         )
 
     def file(self, path: Word, how: str, via: tuple[str, ...], at: Place) -> Executed:
-        """One that would be run, in the directory of this point."""
+        """The fact that a file would be run, from the current directory."""
         # What a search finds, or a glob stands for, is one file now and another tomorrow.
         known = UNKNOWN if path.found or path.glob else path.text
         line, column, text = at
@@ -357,7 +357,7 @@ class Commands:
         return inside
 
     def rearranged(self, name: str, words: Sequence[Word]) -> None:
-        """The arguments are others from here on, or may be: `trap shift DEBUG`."""
+        """Arguments may have other numbers from here on: `set -- x`, `shift`, `trap shift DEBUG`."""
         at = 0
         while at < len(words) and words[at].text[:1] in ("-", "+") and words[at].text not in ("-", "--"):
             at += 2 if words[at].text[-1:] == "o" else 1
@@ -373,7 +373,7 @@ class Commands:
                 self.variables.forget(known)
 
     def given(self) -> tuple[str, ...]:
-        """The file on standard input; UNKNOWN if nobody can say what is there, nothing if the script does."""
+        """The file on standard input; UNKNOWN if what is there can't be known, nothing if the script itself says it."""
         if self.feed is None:
             return ()
         if self.feed.file is not None:
@@ -382,7 +382,7 @@ class Commands:
         return () if known else (UNKNOWN,)
 
     def name(self, name: str, words: tuple[Word, ...], at: Place) -> list[tuple[Word, ...]]:
-        """Report what is wrong with a command's name; return what it may be if unknown parts turn out empty."""
+        """Report a command's name that is hidden or unknown; return what it may be if unknown parts turn out empty."""
         first = words[0]
         if (first.glob and name != "[") or first.built or not name.isascii():
             self.trait("shell.obscured-command", at)
@@ -563,12 +563,12 @@ class Commands:
             facts = read(
                 text,
                 self.depth + 1,
-                params,
-                at,
-                self.constants,
-                shared,
-                feed,
-                self.work,
+                params=params,
+                place=at,
+                constants=self.constants,
+                shared=shared,
+                feed=feed,
+                work=self.work,
                 deferred=deferred,
                 environment=self.inherited(),
                 given=() if self.settling else self.arguments,
@@ -583,7 +583,7 @@ class Commands:
             self.facts.append(found)
 
     def inherited(self) -> dict[str, str]:
-        """Of the variables that it all began with, those that are still what they were."""
+        """The variables of the request that have not been changed since."""
         values = self.variables.values
         return {name: text for name, text in self.environment.items() if values.get(name) == ((Word(text),),)}
 

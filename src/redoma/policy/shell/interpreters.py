@@ -16,7 +16,7 @@ from .words import Word
 
 
 class Run(NamedTuple):
-    """Another command."""
+    """A step of unwrapping: another command is run."""
 
     words: tuple[Word, ...]
     via: str
@@ -25,7 +25,7 @@ class Run(NamedTuple):
 
 
 class Code(NamedTuple):
-    """Source text given on the command line. `language` is "shell", "python" or "other"."""
+    """A step of unwrapping: source text on the command line is run. `language` is "shell", "python" or "other"."""
 
     language: str
     source: Word
@@ -37,7 +37,7 @@ class Code(NamedTuple):
 
 
 class Script(NamedTuple):
-    """Source read from a file; `path` is None for standard input."""
+    """A step of unwrapping: source read from a file is run. `path` is None for standard input."""
 
     language: str
     path: Word | None
@@ -45,7 +45,7 @@ class Script(NamedTuple):
     how: str = "script"
     """See `facts.Executed`."""
     params: tuple[Word, ...] = ()
-    """As of code, where it comes from standard input."""
+    """See `Code.params`; for a script on standard input."""
 
 
 Step = Run | Code | Script

@@ -54,23 +54,25 @@ Items = Sequence["Node | Callable[[], None]"]
 def read(
     source: str,
     depth: int,
+    *,
     params: tuple[Word, ...] = (),
     place: Place | None = None,
     constants: bool = True,
     shared: Variables | None = None,
     feed: Feed | None = None,
     work: Work | None = None,
-    *,
     deferred: list[Deferred] | None = None,
     environment: Mapping[str, str] | None = None,
     given: tuple[Word, ...] = (),
 ) -> list[Fact]:
-    """The facts of a script. `params` are its `$0`, `$1` …, `feed` its standard input, `environment` the variables that
-    it begins with, and `work` what is left to it.
+    """The facts of a script.
 
-    If it is part of another script, `place` is where it stands and `shared` what it knows of that one's variables;
-    `deferred` takes what depends on that one's arguments. `given`: arguments that each unknown one may be; what is
-    found with those comes on top.
+    `params` are its `$0`, `$1` …; `feed` is its standard input; `environment` the variables it begins with; `constants`
+    whether variables keep known values; `work` what may still be spent on reading. `given`: arguments of the request,
+    any of which an unknown word may be; what is found with those is added.
+
+    Of a script inside another one, `place` is where it stands there, `shared` what is known of the other's variables,
+    and `deferred` takes the commands that depend on the other's arguments.
     """
     if depth > MAX_DEPTH:
         line, column, text = place or (0, 0, "")

@@ -19,6 +19,9 @@ from ..options import PREFIXES, Grammar, given, grammar_of, walk
 from .interpreters import ASSIGNMENT, Code, Run, Script, Step, interpret, interpreter, strip
 from .words import Word, merge, value_of
 
+_Unwrap = Callable[[list[Word], str | None], Iterator[Step]]
+"""Of the words after a program's name, and the text on its standard input where that is known: what it makes run."""
+
 _PAIR_HEADS = frozenset(first for first, space, _ in (name.partition(" ") for name in PREFIXES) if space)
 _LOGIN = re.compile(r"-[AbEeHKknPSsvBfmp]*[il]|--lo")
 LOGIN = "su -l -c"
@@ -89,7 +92,7 @@ def _su(rest: list[Word], fed: str | None) -> Iterator[Step]:
         yield Code("shell", value_of(rest, each), via)
 
 
-def _option_code(*options: str) -> Callable[[list[Word], str | None], Iterator[Step]]:
+def _option_code(*options: str) -> _Unwrap:
     """A program that hands the value of an option to a shell."""
 
     def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
@@ -274,7 +277,7 @@ def _command(rest: list[Word], fed: str | None) -> Iterator[Step]:
         yield Run(tuple(rest[at:]), "command")
 
 
-def _joined(name: str) -> Callable[[list[Word], str | None], Iterator[Step]]:
+def _joined(name: str) -> _Unwrap:
     """A program that joins its operands and hands them to a shell."""
 
     def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
@@ -291,8 +294,8 @@ def _docker(rest: list[Word], fed: str | None) -> Iterator[Step]:
     at = next((i for i, text in enumerate(texts) if text in ("run", "exec")), None)
     if at is None or any(not text.startswith("-") and text not in ("container", "compose") for text in texts[:at]):
         return
-    if "--entrypoint" in texts and texts.index("--entrypoint") + 1 < len(texts):
-        yield Run((rest[texts.index("--entrypoint") + 1],), "docker --entrypoint")
+    for each in islice(given(texts, "--entrypoint"), 1):
+        yield Run((value_of(rest, each),), "docker --entrypoint")
     for command in strip(grammar_of("docker run"), rest[at + 1 :]):
         if command:
             yield Run(command, f"docker {texts[at]}")
@@ -337,9 +340,7 @@ def _tmux(rest: list[Word], fed: str | None) -> Iterator[Step]:
                 yield Code("shell", word, "tmux")
 
 
-def _after_dashes(
-    via: str, *, mark: str = "--", first: tuple[Word, ...] = ()
-) -> Callable[[list[Word], str | None], Iterator[Step]]:
+def _after_dashes(via: str, *, mark: str = "--", first: tuple[Word, ...] = ()) -> _Unwrap:
     """What comes after a mark, as arguments of a program where it is always the same one."""
 
     def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
@@ -354,11 +355,8 @@ def _start_stop_daemon(rest: list[Word], fed: str | None) -> Iterator[Step]:
     """The program is the value of an option, its arguments come after `--`."""
     texts = _texts(rest)
     arguments = rest[texts.index("--") + 1 :] if "--" in texts else []
-    for at, text in enumerate(texts):
-        option, equals, value = text.partition("=")
-        if option in ("-x", "--exec", "-a", "--startas"):
-            program = [replace(rest[at], text=value)] if equals else rest[at + 1 : at + 2]
-            yield Run((*program, *arguments), "start-stop-daemon")
+    for each in given(texts, "-x", "--exec", "-a", "--startas"):
+        yield Run((value_of(rest, each), *arguments), "start-stop-daemon")
 
 
 def _hyperfine(rest: list[Word], fed: str | None) -> Iterator[Step]:
@@ -375,7 +373,7 @@ def _coproc(rest: list[Word], fed: str | None) -> Iterator[Step]:
         yield Run(tuple(rest[1:]), "coproc")
 
 
-_SPECIAL: dict[str, Callable[[list[Word], str | None], Iterator[Step]]] = {
+_SPECIAL: dict[str, _Unwrap] = {
     "su": _su,
     "runuser": _su,
     "env": _env,
