@@ -13,7 +13,7 @@ from ..lib.errors import RedomaError
 from ..models import Change, Denial, Limits, Result, Status, Version
 from ..output.capture import Captured
 from ..output.diagnoses import diagnose
-from ..output.expectations import Expectation, applied
+from ..output.expectations import Expectation, check_result
 from ..redaction import PERSONAL_KINDS, Redactor, clean
 from ..redaction.redactor import replace
 from ..redaction.scanner import Found
@@ -117,7 +117,7 @@ def looked_at(result: Result, expectation: Expectation | None, redactor: Redacto
     diagnoses = diagnose(result.stdout, result.stderr, result.exit_code, result.status)
     if diagnoses:
         result = msgspec.structs.replace(result, diagnoses=diagnoses)
-    return result if expectation is None else applied(expectation, result, redactor)
+    return result if expectation is None else check_result(expectation, result, redactor)
 
 
 def with_effect(result: Result, declared: tuple[str, ...] | None) -> Result:
