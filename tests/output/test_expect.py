@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Evaluation, Result, Status
 from redoma.output import strict_json
-from redoma.output.expectations import applied, expectation
+from redoma.output.expectations import check_result, expectation
 from redoma.output.strict_json import MAX_BYTES, MAX_DEPTH
 from redoma.redaction import Redactor
 
@@ -34,7 +34,7 @@ def result(stdout: str = "", **more: Any) -> Result:
 
 
 def looked_at(expect: Any, stdout: str = "", *, secrets: tuple[str, ...] = (), **more: Any) -> Result:
-    return applied(expectation(expect), result(stdout, **more), Redactor(secrets))
+    return check_result(expectation(expect), result(stdout, **more), Redactor(secrets))
 
 
 class Item(msgspec.Struct):
@@ -150,7 +150,7 @@ def test_it_ran_all_the_same() -> None:
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
 def test_a_run_that_did_not_end_well_keeps_its_own_error(status: Status) -> None:
     ended = result("no", status=status, exit_code=3, error="its own")
-    assert applied(expectation("json"), ended, Redactor()) == ended
+    assert check_result(expectation("json"), ended, Redactor()) == ended
 
 
 def test_a_long_mismatch_is_cut_and_harmless_to_a_terminal() -> None:
@@ -273,7 +273,7 @@ def test_a_schema_is_what_it_was_when_it_was_given() -> None:
     schema = {"type": "integer"}
     expected = expectation(schema)
     schema["type"] = "string"
-    assert applied(expected, result("1"), Redactor()).data == 1
+    assert check_result(expected, result("1"), Redactor()).data == 1
 
 
 def test_the_record_gets_a_description_and_no_object() -> None:
@@ -373,7 +373,7 @@ EVERY_KIND = [expectation(expect) for expect in ("json", SCHEMA, Order, "regex:x
 @settings(max_examples=300, deadline=None)
 def test_no_text_makes_it_raise(printed: str) -> None:
     for expected in EVERY_KIND:
-        applied(expected, result(printed), NO_SECRETS)
+        check_result(expected, result(printed), NO_SECRETS)
 
 
 # --- the extra -----------------------------------------------------------------------------------------------

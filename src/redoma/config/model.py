@@ -18,8 +18,10 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
 """Half of an address such as `app:shell`, so it holds no colon."""
 SECTIONS = ("limits", "audit", "approval", "jail", "docker", "log")
 """The sections whose keys are the fields of one struct of `Config`."""
-Inside = Annotated[str, msgspec.Meta(min_length=1)]
+NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
+Inside = NonEmpty
 """A path in a cell or a container."""
+Amount = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +72,7 @@ class ApprovalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that an approval can be used, and that a question nobody waits for can be answered."""
     separate: bool = False
     """Whether nobody may approve what they have asked for themselves."""
-    webhook: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    webhook: NonEmpty | None = None
     """Where each new question is posted, as JSON."""
 
 
@@ -81,7 +83,7 @@ class JailConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Cells kept armed while nothing runs."""
     maximum: Annotated[int, msgspec.Meta(ge=1, le=10000)] | None = None
     """Cells at one time; by default four for each processor, and at least 16."""
-    queue: Annotated[int, msgspec.Meta(ge=0)] = 1000
+    queue: Amount = 1000
     """Runs that may wait for a cell. One more is an error."""
     idle: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     """Seconds after which cells beyond the minimum are let go."""
@@ -92,15 +94,15 @@ class JailConfig(msgspec.Struct, frozen=True, kw_only=True):
 class DockerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Which engine is used, what runs there, and how many containers are kept ready."""
 
-    host: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    host: NonEmpty | None = None
     """URL of the engine; by default where docker's own client looks."""
-    runtime: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    runtime: NonEmpty | None = None
     """Such as `runsc`; the engine's own if there is none."""
-    python: Annotated[str, msgspec.Meta(min_length=1)] = "python:3.11-slim"
+    python: NonEmpty = "python:3.11-slim"
     """The image for Python code."""
-    bash: Annotated[str, msgspec.Meta(min_length=1)] = "bash:5.2-alpine"
+    bash: NonEmpty = "bash:5.2-alpine"
     """The image for Bash scripts."""
-    command: Annotated[str, msgspec.Meta(min_length=1)] = "python:3.11-slim"
+    command: NonEmpty = "python:3.11-slim"
     """The image for commands."""
     seccomp: Literal["redoma", "engine"] = "redoma"
     """Whose filter of system calls: the jail's, or the laxer one of the engine."""
@@ -110,7 +112,7 @@ class DockerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Containers kept waiting, of each kind that is in use. With none, every run makes its own."""
     maximum: Annotated[int, msgspec.Meta(ge=1, le=10000)] | None = None
     """Runs at one time; by default four for each processor, and at least 16."""
-    queue: Annotated[int, msgspec.Meta(ge=0)] = 1000
+    queue: Amount = 1000
     """Runs that may wait for a container. One more is an error."""
     idle: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     """Seconds after which containers beyond the minimum are let go."""
@@ -137,7 +139,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: Name
     default_env: dict[str, str] = {}
     """Variables of every command; those that a caller gives win."""
-    command_whitelist: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] | None = None
+    command_whitelist: tuple[NonEmpty, ...] | None = None
     """Exactly these commands may run. None: no list was given. An empty list allows nothing."""
     caller_env: tuple[str, ...] = ()
     """Names of variables that a caller may set even though there is a list of commands."""
@@ -163,20 +165,17 @@ class MontyEntry(_Entry, frozen=True, kw_only=True, tag="exec.monty"):
     """An executor whose commands are Python, run by Monty."""
 
 
-Amount = Annotated[int, msgspec.Meta(ge=0)]
-
-
 class DockerEntry(_Entry, frozen=True, kw_only=True, tag="exec.docker"):
     """An executor that runs in containers. Its defaults are those of an ordinary container, not of a hardened one."""
 
-    image: Annotated[str, msgspec.Meta(min_length=1)]
+    image: NonEmpty
     default_work_dir: Inside | None = None
-    host: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    host: NonEmpty | None = None
     """URL of the engine; its usual socket if there is none."""
     network_mode: Literal["host", "bridge", "none"] = "bridge"
     volumes: tuple[str, ...] = ()
     """As `host:container` or `host:container:ro`."""
-    user: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    user: NonEmpty | None = None
     memory_limit: Amount = 0
     """Bytes; 0 is unlimited."""
     cpu_quota: Amount = 0
@@ -190,7 +189,7 @@ class DockerEntry(_Entry, frozen=True, kw_only=True, tag="exec.docker"):
     """Processes; 0 is unlimited."""
     tmpfs: dict[str, str] = {}
     """Path → options."""
-    runtime: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    runtime: NonEmpty | None = None
     """Such as `runsc`; the engine's own if there is none."""
     pull: bool = False
     """Whether an image that is not there may be fetched."""

@@ -73,6 +73,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Policy(msgspec.Struct):
+    """The keys of the section `policy`."""
+
     pack: str
     rules: tuple[Any, ...]  # read later, as `Rule`: most files have none, and the policy engine need not be loaded
     decisions: dict[str, Decision]
@@ -80,6 +82,8 @@ class _Policy(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
+    """The keys of a file; the types of the fields are the schema."""
+
     version: Literal["1.0"]
     namespace: Name
     entries: tuple[Entry, ...]

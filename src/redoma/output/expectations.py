@@ -82,7 +82,7 @@ def schema_file(data: bytes, name: str) -> dict[str, Any]:
     return schema
 
 
-def applied(expected: Expectation, result: Result, redactor: Redactor) -> Result:
+def check_result(expected: Expectation, result: Result, redactor: Redactor) -> Result:
     """Check a result. Return it with its `data` or, if the output is not as expected, with status `error` and how it
     differs. It ran all the same, so the exit status and everything else stay. Never raises for what was printed."""
     if result.status is not Status.OK:

@@ -51,8 +51,8 @@ class Live:
         """`whole`: show all that is printed, not only as much as the result keeps."""
         self.redactor = redactor
         unfinished = Unfinished(redactor)
-        self._streams: dict[Stream, _Shown] = {
-            name: _Shown(limits, redactor, unfinished, whole) for name in ("stdout", "stderr")
+        self._streams: dict[Stream, _StreamView] = {
+            name: _StreamView(limits, redactor, unfinished, whole) for name in ("stdout", "stderr")
         }
         self._ready: list[tuple[Stream, list[bytes]]] = []
         self._lock = Lock()
@@ -90,7 +90,7 @@ class Live:
         with self._lock:
             return frozenset(name for name, shown in self._streams.items() if shown.altered)
 
-    def _by_arrival(self) -> list[tuple[Stream, _Shown]]:
+    def _by_arrival(self) -> list[tuple[Stream, _StreamView]]:
         return sorted(self._streams.items(), key=lambda item: item[1].since or 0.0)
 
     def _append(self, stream: Stream, text: bytes) -> None:
@@ -106,7 +106,7 @@ class Live:
         return [Chunk(stream, b"".join(pieces).decode()) for stream, pieces in ready]
 
 
-class _Shown:
+class _StreamView:
     """One stream: what was shown of it, and what waits."""
 
     def __init__(self, limits: Limits, redactor: Redactor, unfinished: Unfinished, whole: bool) -> None:
@@ -116,9 +116,11 @@ class _Shown:
         self._context = b""  # sanitised, and shown
         self._pending = bytearray()  # raw, from the beginning of a line on
         self._shown = b""  # what of it, sanitised, was shown already
-        self._line_open = self._anew = False  # whether a line end was not shown yet; was shown, and has changed
+        self._line_open = False  # whether the end of the line that is shown last was not shown yet
+        self._reshow = False  # whether that line has changed since, and has to be shown again
         self._rest: Ends | None = None  # what comes after too much has been shown
-        self._due = 4 * self._redactor.margin  # bytes that may wait before they are looked at for that reason
+        self._max_waiting = 4 * redactor.margin  # bytes
+        self._due = self._max_waiting  # bytes that may wait before `add` looks at them
         self.since: float | None = None
         """Since when something waits that a pause might release."""
         self.altered = False
@@ -135,19 +137,18 @@ class _Shown:
         if len(self._pending) <= self._due:
             return b""
         text = self._advance(self._whole_lines())
-        if len(self._pending) > 4 * self._redactor.margin:  # a line, or a key, without an end
+        if len(self._pending) > self._max_waiting:  # a line, or a key, without an end
             if self._whole:
                 text += self._part_of_long_line()
             else:
                 self._stop()
         # What has to wait even so is not looked at again for each small piece.
-        max_waiting = 4 * self._redactor.margin
-        self._due = max_waiting if len(self._pending) <= max_waiting else 2 * len(self._pending)
+        self._due = self._max_waiting if len(self._pending) <= self._max_waiting else 2 * len(self._pending)
         return text
 
     def lines(self) -> bytes:
         """Return the whole lines that may be shown."""
-        if len(self._pending) > 4 * self._redactor.margin:
+        if len(self._pending) > self._max_waiting:
             return b""  # `add` has looked at it
         text = self._advance(self._whole_lines())
         if not self._pending:
@@ -168,9 +169,9 @@ class _Shown:
         found = found_after(self._redactor.find(self._context + line), len(self._context))
         stop = _outside(found, start, max(start, len(line) - self._redactor.margin))
         stop = max(start, character_start(line, stop))
-        text = (b"\n" if self._anew else b"") + _redacted(line, found, start, stop) if stop > start else b""
+        text = (b"\n" if self._reshow else b"") + _redacted(line, found, start, stop) if stop > start else b""
         self._context = (self._context + line[:stop])[-CONTEXT:].lstrip(_INSIDE_CHARACTER)
-        self._shown, self._line_open, self._anew = b"", self._line_open or text != b"", self._anew and not text
+        self._shown, self._line_open, self._reshow = b"", self._line_open or text != b"", self._reshow and not text
         del self._pending[:stop]
         return text
 
@@ -201,7 +202,7 @@ class _Shown:
         if self._shown.startswith(clean):
             return b""
         if not clean.startswith(self._shown):
-            self._shown, self._anew = b"", self._line_open
+            self._shown, self._reshow = b"", self._line_open
         before, start = len(self._context), len(self._shown)
         data = self._context + clean
         found = found_after(self._redactor.find(data), before)
@@ -219,7 +220,7 @@ class _Shown:
 
     def _within_limits(self, clean: bytes, found: list[Found], stop: int) -> tuple[int, bytes, bool]:
         """Return where to stop, the text to show up to there, and whether that is all that may be shown."""
-        start, before, enough = len(self._shown), b"\n" if self._anew else b"", False
+        start, before, enough = len(self._shown), b"\n" if self._reshow else b"", False
         while True:
             text = before + _redacted(clean, found, start, stop) if stop > start else b""
             lines = text.count(b"\n")
@@ -232,7 +233,7 @@ class _Shown:
                 stop = max(start, clean.rfind(b"\n", start, (start + stop) // 2) + 1)
             stop = _outside(found, start, stop)
         if text:
-            self._line_open, self._anew = not text.endswith(b"\n"), False
+            self._line_open, self._reshow = not text.endswith(b"\n"), False
         self._lines -= lines
         self._bytes -= len(text)
         return stop, text, enough
@@ -252,7 +253,7 @@ class _Shown:
 
     def _stop(self) -> None:
         """Enough was shown, or too much waits: keep what comes now as a result does."""
-        self._rest = Ends(self._limits.output_bytes // 4 + 4 * self._redactor.margin)
+        self._rest = Ends(self._limits.output_bytes // 4 + self._max_waiting)
         self._rest.add(self._context + bytes(self._pending))
         self._pending.clear()
         self.since = None

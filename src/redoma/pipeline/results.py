@@ -15,7 +15,7 @@ from ..lib.errors import AuditError, RedomaError
 from ..models import Change, Denial, Effect, Finding, Judged, Limits, Result, Status, Submission, Version
 from ..output.capture import Captured
 from ..output.diagnoses import diagnose
-from ..output.expectations import applied
+from ..output.expectations import check_result
 from ..redaction import PERSONAL_KINDS, Redactor, clean
 from ..redaction.redactor import replace
 from ..redaction.scanner import Found
@@ -131,7 +131,7 @@ def finished(
         **fields,
         **project,
     )
-    return result if submission.expectation is None else applied(submission.expectation, result, redactor)
+    return result if submission.expectation is None else check_result(submission.expectation, result, redactor)
 
 
 def printed(captured: Captured) -> dict[str, Any]:

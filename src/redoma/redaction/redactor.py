@@ -90,7 +90,7 @@ class Redactor:
                 yield Found(start, start + len(literal), KNOWN)
                 start = data.find(literal, start + len(literal))
 
-    def mend(self, data: bytes) -> bytes:
+    def rejoin_secrets(self, data: bytes) -> bytes:
         """Return the text with each secret in one piece. Use it before removing control sequences.
 
         A sequence ends with a letter, so one that was cut short takes the first letter of what follows: of `ESC [ 3 1`
@@ -133,7 +133,7 @@ class Redactor:
         data = text.encode()
         if is_clean(data):
             return data
-        return without_sequences(self.mend(without_invisible(text).encode()).decode()).encode()
+        return without_sequences(self.rejoin_secrets(without_invisible(text).encode()).decode()).encode()
 
     def redact(self, text: str) -> tuple[str, dict[str, int]]:
         """Return the text without what is sensitive, and how many of each kind were taken out."""

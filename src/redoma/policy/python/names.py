@@ -42,6 +42,11 @@ _BINDING = frozenset(
 _INNER_MODULE = re.compile(r"\w+\._?((?:os|posix|subprocess|builtins|pty|ctypes)(?:\..*)?)", re.DOTALL)
 _NAMING = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.NamedExpr, ast.Await)
 _LIST_GROWERS = frozenset({"append", "extend"})
+_LIST_CHANGERS = frozenset({"insert", "pop", "remove", "reverse", "clear", "sort"})
+_PATH_JOINERS = frozenset({"pathlib.Path", "pathlib.PurePath", "pathlib.PosixPath", "os.path.join"})
+_PATH_KEEPERS = frozenset(
+    {"os.path.expanduser", "os.path.abspath", "os.path.realpath", "os.fspath", "shlex.quote"}
+)  # what they return leads to the same file
 
 
 _Span = tuple[tuple[int, int], tuple[int, int]]
@@ -109,7 +114,7 @@ class Names:
             case ast.Attribute(value=ast.Name(id=name), attr=method):
                 if method in _LIST_GROWERS:
                     self._grown.add(name)
-                elif method in {"insert", "pop", "remove", "reverse", "clear", "sort"}:
+                elif method in _LIST_CHANGERS:
                     self._changed.add(name)
             case ast.Name() | ast.Attribute():
                 pass  # most nodes are these, and no other case is about them
@@ -453,8 +458,7 @@ class Names:
             case ast.Call(func=ast.Attribute(attr="format", value=template)):
                 return _blanked(self.text(template), "{")
             case ast.Call(func=ast.Attribute(attr="replace", value=value), args=[old, new]):
-                parts_known = [self.text(part) for part in (value, old, new)]
-                whole, before, after = parts_known
+                whole, before, after = (self.text(part) for part in (value, old, new))
                 return None if whole is None or before is None or after is None else whole.replace(before, after)
             case ast.Call(func=ast.Attribute(attr="decode" | "encode", value=value)):
                 return self.text(value)
@@ -476,11 +480,9 @@ class Names:
             return "~"
         if {"pathlib.Path.cwd", "os.getcwd"} & set(names):
             return "."
-        if {"pathlib.Path", "pathlib.PurePath", "pathlib.PosixPath", "os.path.join"} & set(names):
+        if not _PATH_JOINERS.isdisjoint(names):
             return self._joined_path(call.args)
-        if {"os.path.expanduser", "os.path.abspath", "os.path.realpath", "os.fspath", "shlex.quote"} & set(
-            names
-        ) and call.args:
+        if call.args and not _PATH_KEEPERS.isdisjoint(names):
             return self.text(call.args[0])
         return None
 
@@ -515,7 +517,7 @@ class Names:
                 known = self.words(first) if not isinstance(first, ast.BinOp) else None
                 if known is None:
                     return None
-                return known + [word for part in rest for word in (self._words_or_unknown(part))]
+                return known + [word for part in rest for word in self._words_or_unknown(part)]
             case ast.Name(id=name):
                 value = self._only_value(name)
                 known = None if value is None or isinstance(value, ast.Name) else self.words(value)
