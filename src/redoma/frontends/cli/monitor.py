@@ -371,17 +371,16 @@ def history(state: State, check: str | None, file: Path | None, since: float) ->
     begin = time.time() - since
     spells = remembered.spells(begin, check) if remembered else []
     deeds = remembered.deeds(begin, check) if remembered else []
-    if wants_json():
-        print_json({"spells": list(map(worded, spells)), "deeds": list(map(worded, deeds))})
-        return
-    rows = [
-        (each.since, each.state.word, each.check, duration(each.until - each.since), each.message) for each in spells
-    ]
-    rows += [(each.time, each.kind, each.check, each.name, each.text) for each in deeds]
-    if not rows:
-        click.echo("nothing is remembered" + (f" of {check!a}" if check else "") + " for that time", err=True)
-        return
-    table((utc_time(at), *map(one_line, cells)) for at, *cells in sorted(rows))
+
+    def render(_: object) -> None:
+        rows = [(one.since, one.state.word, one.check, duration(one.until - one.since), one.message) for one in spells]
+        rows += [(one.time, one.kind, one.check, one.name, one.text) for one in deeds]
+        if rows:
+            table((utc_time(at), *map(one_line, cells)) for at, *cells in sorted(rows))
+        else:
+            click.echo("nothing is remembered" + (f" of {check!a}" if check else "") + " for that time", err=True)
+
+    emit({"spells": list(map(worded, spells)), "deeds": list(map(worded, deeds))}, render)
 
 
 # --- what these commands share ---

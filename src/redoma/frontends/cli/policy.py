@@ -17,13 +17,14 @@ from redoma.models import Decision, Finding, Language
 
 from .check import COLOURS, EXIT, PlaceVerdict, must_parse, place_option, seconds_option, verdicts
 from .completion import files, packs
-from .emit import counted, emit, json_option, print_json, progress, shown, wants_json
+from .emit import counted, emit, json_option, progress, shown
 from .options import CommandGroup, State, TakesCommand, audit_log, given_command, since_option
 from .source import is_meant_as_python, new_file, read_source
 
 if TYPE_CHECKING:
     from redoma.audit import Record
     from redoma.audit.inputs import Inputs
+    from redoma.history.learn import Learned
     from redoma.history.policies import Comparison, Example, Group
     from redoma.policy import Permit, Policy
     from redoma.policy.explain import Explanation, Seen
@@ -220,20 +221,24 @@ def learn(state: State, since: datetime | None, at_least: int, output: str, forc
         lambda: log.records(kinds=("intent",)),
         kept_inputs(state),
     )
-    learned = learned_from(history, load, at_least=at_least)
-    if wants_json():
-        print_json({**msgspec.to_builtins(learned), "permits": msgspec.to_builtins(learned.permits)})
-        return
-    period = f"{since:%Y-%m-%d %H:%M} UTC" if since else ""
-    text = yaml(learned, when=f"{datetime.now(UTC):%Y-%m-%d}", since=period)
-    if output == "-":
-        click.echo(text, nl=False)
-    else:
-        with new_file(Path(output), force=force) as file:
-            file.write(text)
-    what = f"{counted(len(learned.permits), 'permit')} from {learned.approved:,} approved runs"
-    left = sum(map(len, learned.left_out.values()))
-    click.echo(f"{what}; {learned.passing:,} runs on record would pass; approved and left out: {left:,}", err=True)
+
+    def write(learned: Learned) -> None:
+        period = f"{since:%Y-%m-%d %H:%M} UTC" if since else ""
+        text = yaml(learned, when=f"{datetime.now(UTC):%Y-%m-%d}", since=period)
+        if output == "-":
+            click.echo(text, nl=False)
+        else:
+            with new_file(Path(output), force=force) as file:
+                file.write(text)
+        what = f"{counted(len(learned.permits), 'permit')} from {learned.approved:,} approved runs"
+        left = sum(map(len, learned.left_out.values()))
+        click.echo(f"{what}; {learned.passing:,} runs on record would pass; approved and left out: {left:,}", err=True)
+
+    emit(
+        learned_from(history, load, at_least=at_least),
+        write,
+        shape=lambda learned: {**msgspec.to_builtins(learned), "permits": msgspec.to_builtins(learned.permits)},
+    )
 
 
 # --- history ---
