@@ -1,4 +1,4 @@
-"""The Python core: text in, text out, in Portuguese unless asked otherwise. See `docs/core.md`.
+"""The Python core: takes text, answers with text, in Portuguese by default. See `docs/core.md`.
 
 Its profile is 5 seconds, 100 MB, 100 calls deep, 1000 characters, and no imports, files or dynamic code, decided on the
 syntax tree by the policy pack `core`.
@@ -69,7 +69,7 @@ class Core:
             return tuple(entry.copy() for entry in self._history)
 
     def run_python_code(self, code: str) -> str:
-        """Run code; what it printed, the value of its last expression, or a message that is safe to show."""
+        """Run code. Returns what it printed, the value of its last expression, or a message that is safe to show."""
         executor = self._executor or default()
         result = executor.wait(executor.core.submit(self._submission(code, executor)))
         error = self._error(result)
@@ -104,7 +104,7 @@ class Core:
         return f"{self._messages[kind]}: {detail or type(error).__name__}"
 
     def process_command(self, text: str) -> str:
-        """Take the code out of a message, run it, and remember both; the answer."""
+        """Take the code out of a message, run it, and remember both. Returns the answer."""
         code = extract(text)
         answer = self._messages["no code"] if code is None else self.run_python_code(code)
         now = datetime.now(UTC).isoformat()
