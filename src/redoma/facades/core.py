@@ -18,6 +18,7 @@ from typing import Literal, TypedDict
 
 import msgspec
 
+from ..audit import DailyLog
 from ..lib.errors import InvalidRequest
 from ..models import Decision, Limits, MiB, PolicyView, Result, Status, Submission
 from ..output.capture import clean
@@ -25,7 +26,6 @@ from ..pipeline import intake
 from ..pipeline.sync import Executor, default
 from ..policy.python.tree import parse
 from ..redaction import Redactor
-from .core_log import CoreLog
 from .core_messages import MESSAGES, Locale, kind_of, refusal
 
 LIMITS = Limits(time=5.0, memory=100 * MiB, recursion=100)
@@ -45,6 +45,19 @@ class Entry(TypedDict):
     text: str
     """The message."""
     timestamp: str
+
+
+class CoreLog(DailyLog):
+    """`logs/core.log`: one JSON line a run, a file a day, kept 30 days."""
+
+    def __init__(self, path: Path = Path("logs/core.log"), *, keep_days: int = 30) -> None:
+        super().__init__(path, keep_days=keep_days)
+
+    def write(
+        self, *, code: str, result: str | None, error: str | None, duration: float, memory_used: int | None
+    ) -> None:
+        """Add one record. Raises AuditError if it can't be written."""
+        self.add({"code": code, "result": result, "error": error, "duration": duration, "memory_used": memory_used})
 
 
 class Core:

@@ -199,27 +199,26 @@ def must_be_configured(address: str, config: Config) -> None:
 
 
 def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
+    """Raise `InvalidRequest` for a name that is not among the valid ones."""
     valid = list(valid)
     for name in given:
         if name not in valid:
-            near = difflib.get_close_matches(str(name), valid, 1)
-            raise InvalidRequest(
-                f"unknown {kind} {name!r}",
-                why=f"known: {', '.join(valid) or 'none'}",
-                next=f"did you mean {near[0]!r}?" if near else f"use a known {kind}",
-            )
+            hint = _did_you_mean(name, valid) or f"use a known {kind}"
+            raise InvalidRequest(f"unknown {kind} {name!r}", why=f"known: {', '.join(valid) or 'none'}", next=hint)
 
 
 def must_be_one_of(kind: str, given: Any, choices: Iterable[str]) -> None:
+    """Raise `InvalidRequest` for a value that is not one of the choices."""
     choices = list(choices)
     if given not in choices:
-        near = difflib.get_close_matches(str(given), choices, 1)
         *first, last = choices
-        raise InvalidRequest(
-            f"{kind} {given!r}",
-            why=f"choose {', '.join(first)} or {last}",
-            next=f"did you mean {near[0]!r}?" if near else f"write {kind}={choices[0]!r}, or another of them",
-        )
+        hint = _did_you_mean(given, choices) or f"write {kind}={choices[0]!r}, or another of them"
+        raise InvalidRequest(f"{kind} {given!r}", why=f"choose {', '.join(first)} or {last}", next=hint)
+
+
+def _did_you_mean(given: Any, valid: list[str]) -> str:
+    near = difflib.get_close_matches(str(given), valid, 1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def limits_given(options: Options) -> Limits | Mapping[str, Any] | None:
