@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from redoma.facades.core_log import CoreLog
+from redoma.facades.core import CoreLog
 from redoma.lib.errors import AuditError
 
 

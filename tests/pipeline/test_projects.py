@@ -16,10 +16,12 @@ from redoma import AsyncExecutor, Config, Executor, InvalidRequest, RedomaError,
 from redoma.approval import Ask, Callback, Ledger
 from redoma.approval.ask import decode
 from redoma.audit import AuditLog
+from redoma.backends.base import Capabilities
+from redoma.backends.fake import FakeBackend
 from redoma.config import ApprovalConfig, PolicyConfig
 from redoma.lib.errors import ApprovalError, Conflict, WorkspaceError
 from redoma.lib.sqlite import NAME, Store
-from redoma.models import Approval, Decision, Effect, Judged, Request, Submission
+from redoma.models import Approval, Decision, Effect, Judged, Request, Submission, WorkspaceKind
 from redoma.pipeline.projects import to_ask
 
 ASKS = ["sh", "-c", "sudo true; echo changed > a.txt"]
@@ -378,3 +380,18 @@ def test_secrets_in_names_of_files_are_not_shown(settings: Config, project: Path
         assert "ana@exemplo.com.br" in kept.unexpected
         executor.apply(kept.id, by_hand=True)  # as it was, names and all
     assert (project / "is-Tr0ub4dor").exists()
+
+
+def test_a_backend_that_declares_no_way_to_run_over_a_project_runs_nothing_there(
+    settings: Config, project: Path
+) -> None:
+    class Claiming(FakeBackend):
+        def capabilities(self) -> Capabilities:
+            workspaces = frozenset[WorkspaceKind]({"scratch", "overlay"})
+            return msgspec.structs.replace(super().capabilities(), workspaces=workspaces)
+
+    backend = Claiming()
+    with Executor(settings, backends=[backend]) as executor:
+        result = executor.run("1", backend="fake", workspace="overlay", project=project)
+    assert (result.status, backend.requests) == (Status.FAILED, [])
+    assert "doesn't offer the workspace 'overlay'" in (result.error or "")

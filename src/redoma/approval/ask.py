@@ -219,6 +219,8 @@ def _texts(judged: Judged) -> Iterator[Any]:
     """All texts that the caller, or a run by its effect, has written. Our own words, such as `auto`, hold no secret."""
     names = ("code", "argv", "env", "files", "stdin", "outputs", "reason", "label", "cwd", "project")
     yield from (getattr(judged.request, name) for name in names)
+    if judged.submission.view is not None:
+        yield judged.submission.view.code or ""
     if judged.effect is not None:
         yield from (judged.effect.refused, judged.effect.conflicts)
         for change in judged.effect.changes:

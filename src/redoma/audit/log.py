@@ -1,4 +1,4 @@
-"""Writing the log: one append under one lock, and what it finds after a crash or at the turn of a day."""
+"""Writes the log: one append under one lock; recovers after a crash, and starts a new file each day."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class AuditLog:
 
 
 class _Writer:
-    """What an append does while it holds the lock: the head as it is now, and the file that it points into."""
+    """An append while it holds the lock: it knows the head, and the file that the head points into."""
 
     def __init__(self, stack: contextlib.ExitStack, path: Path, directory: int, now: datetime, *, fsync: bool) -> None:
         self._stack, self._path, self._directory, self._now, self._fsync = stack, path, directory, now, fsync

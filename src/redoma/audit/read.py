@@ -1,4 +1,4 @@
-"""Reading the log back: the newest records, one run, and the runs counted."""
+"""Reads the log: the newest records, the records of one run, and statistics."""
 
 from __future__ import annotations
 

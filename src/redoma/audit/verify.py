@@ -1,4 +1,4 @@
-"""Checking the log: one pass over the bytes, one line in memory, the first thing that is wrong named."""
+"""Verifies the log in one pass, with one line in memory, and names the first problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python core: text in, text out, in Portuguese unless asked otherwise. See `docs/core.md`.
+"""The Python core: takes text, answers with text, in Portuguese by default. See `docs/core.md`.
 
 Its profile is 5 seconds, 100 MB, 100 calls deep, 1000 characters, and no imports, files or dynamic code, decided on the
 syntax tree by the policy pack `core`.
@@ -18,13 +18,13 @@ from typing import Literal, TypedDict
 
 import msgspec
 
+from ..audit import DailyLog
 from ..lib.errors import InvalidRequest
 from ..models import Decision, Limits, MiB, PolicyView, Result, Status, Submission
 from ..pipeline import intake
 from ..pipeline.sync import Executor, default
 from ..policy.python.tree import parse
 from ..redaction import Redactor, clean
-from .core_log import CoreLog
 from .core_messages import MESSAGES, Locale, kind_of, refusal
 
 LIMITS = Limits(time=5.0, memory=100 * MiB, recursion=100)
@@ -44,6 +44,19 @@ class Entry(TypedDict):
     text: str
     """The message."""
     timestamp: str
+
+
+class CoreLog(DailyLog):
+    """`logs/core.log`: one JSON line a run, a file a day, kept 30 days."""
+
+    def __init__(self, path: Path = Path("logs/core.log"), *, keep_days: int = 30) -> None:
+        super().__init__(path, keep_days=keep_days)
+
+    def write(
+        self, *, code: str, result: str | None, error: str | None, duration: float, memory_used: int | None
+    ) -> None:
+        """Add one record. Raises AuditError if it can't be written."""
+        self.add({"code": code, "result": result, "error": error, "duration": duration, "memory_used": memory_used})
 
 
 class Core:
@@ -68,7 +81,7 @@ class Core:
             return tuple(entry.copy() for entry in self._history)
 
     def run_python_code(self, code: str) -> str:
-        """Run code; what it printed, the value of its last expression, or a message that is safe to show."""
+        """Run code. Returns what it printed, the value of its last expression, or a message that is safe to show."""
         executor = self._executor or default()
         result = executor.wait(executor.core.submit(self._submission(code, executor)))
         error = self._error(result)
@@ -103,7 +116,7 @@ class Core:
         return f"{self._messages[kind]}: {detail or type(error).__name__}"
 
     def process_command(self, text: str) -> str:
-        """Take the code out of a message, run it, and remember both; the answer."""
+        """Take the code out of a message, run it, and remember both. Returns the answer."""
         code = extract(text)
         answer = self._messages["no code"] if code is None else self.run_python_code(code)
         now = datetime.now(UTC).isoformat()

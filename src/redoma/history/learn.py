@@ -263,7 +263,7 @@ def _evidence(run: Recorded, approval: str, approver: str, reason: str, pinned: 
 
 
 def _objection(candidate: _Candidate, judge: Judge, denied: str | None, at_least: int) -> str:
-    """Why a candidate is not proposed, by what is known of it alone; empty if nothing speaks against it."""
+    """Why a candidate is not proposed, by what is known of it alone; empty if there is no reason."""
     if denied is not None:
         return f"a person has also said no to the same (run {denied[:12]})"
     if len(_answers_of(candidate.approved)) < at_least:

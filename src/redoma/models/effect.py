@@ -1,4 +1,4 @@
-"""What a run did to a project, or would do: frozen data, path by path."""
+"""What a run did to a project, or would do, path by path."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     diff: str = ""
     """Unified, where both sides are text (or missing) and not too long."""
     protected: str = ""
-    """Why it is not applied unless it is named; empty where nothing speaks against it."""
+    """Why it is applied only if it is named; empty if it is not protected."""
 
     @property
     def kind(self) -> Literal["added", "modified", "deleted", "renamed", "mode", "symlink"]:

@@ -89,7 +89,7 @@ _NAMED = [
     )
 ]
 _FIRST = re.compile(r"(?:remote\..*\.(?:uploadpack|receivepack|vcs)|gc\.recentObjectsHook)\Z", re.IGNORECASE)
-"""Of these Git takes the first that it finds, or all; the repository's is among them."""
+"""Settings that can't be overridden: Git takes the first value that it finds, or all, and so the repository's."""
 _OWN_SCOPES = ("local", "worktree")
 _OF_ONE_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
 _GITLINK = "160000 "
@@ -99,11 +99,11 @@ _TAKE_OUT = "take it out of .git/config"
 
 
 async def protected(request: Request, *, listed: bool) -> Request:
-    """A request for the host, with variables that keep Git to itself where it runs Git: if it is `listed`, whatever it
-    does; else if all of it only looks. Those that the request has itself win.
+    """The request, with variables that keep Git from running what a repository configures.
 
-    Raises `BackendError` if they would not keep it: where the repository can't be told, can't be read, or sets
-    something that can't be replaced.
+    They are added if it runs Git: for a `listed` command always, else if all of it only reads. Variables of the request
+    itself win. Raises `BackendError` if they would not be enough: which repository it is can't be told, it can't be
+    read, or it sets something that can't be overridden.
     """
     try:
         commands, hidden = version_control(request)
@@ -127,7 +127,7 @@ async def protected(request: Request, *, listed: bool) -> Request:
 
 
 def _with(env: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """The variables that say so, and after them those that were there, which win."""
+    """Variables for these settings, with those that were there after them: the later ones win."""
     count = env.get("GIT_CONFIG_COUNT", "")
     own = int(count) if count.isdecimal() and len(count) < 5 else 0
     pairs = [*settings.items()]
@@ -138,8 +138,7 @@ def _with(env: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]
 
 
 def _place(command: Command, directory: str, request: Request) -> tuple[str, ...]:
-    """What finds the repository again: options of Git's. Without a `cwd` it begins in an empty directory among
-    temporary ones."""
+    """Options of Git that find the repository again. Without a `cwd` it starts in an empty temporary directory."""
     home = request.environment.get("HOME", "")
     words = ["-C", request.cwd or tempfile.gettempdir(), "-C", directory, *choosing(command)]
     if not home and any(word.startswith("~") for word in words):
@@ -148,7 +147,7 @@ def _place(command: Command, directory: str, request: Request) -> tuple[str, ...
 
 
 class _Search:
-    """Looks for what repositories set that would run something."""
+    """Searches repositories for settings that would run something."""
 
     def __init__(self, request: Request, *, thorough: bool, changing: bool) -> None:
         self._env = _with(request.environment, SETTINGS)
@@ -158,8 +157,10 @@ class _Search:
         self._until = time.monotonic() + _SECONDS
 
     def run(self, places: Sequence[tuple[str, ...]], others: Sequence[tuple[str, ...]]) -> dict[str, str]:
-        """The settings of these repositories, and of those inside them, each with what is to be there instead. Where
-        one of `places` can't be read that is an error."""
+        """Such settings of these repositories, and of those inside them → the value to override them with.
+
+        Raises `BackendError` if one of `places` can't be read; one of `others` is then passed over.
+        """
         found: dict[str, str] = {}
         inner = {name: value for name, value in self._env.items() if name not in _OF_ONE_REPOSITORY}
         seen = {*places, *others}

@@ -199,6 +199,7 @@ def must_be_configured(address: str, config: Config) -> None:
 
 
 def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
+    """Raise `InvalidRequest` for a name that is not among the valid ones."""
     valid = list(valid)
     for name in given:
         if name not in valid:
@@ -210,6 +211,7 @@ def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None
 
 
 def must_be_one_of(kind: str, given: Any, choices: Iterable[str]) -> None:
+    """Raise `InvalidRequest` for a value that is not one of the choices."""
     choices = list(choices)
     if given not in choices:
         *first, last = choices

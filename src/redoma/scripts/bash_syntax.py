@@ -1,4 +1,4 @@
-"""`bash -n`, the one check of a script that no reader of ours can stand in for.
+"""`bash -n`: Bash itself checks the syntax of a script, which no parser of ours can do as exactly.
 
 Nobody has reviewed the text, and Bash's parser is a large program in C that some texts do crash (`$(` three thousand
 times). So Bash reads it in a cell of the jail. Where none can be made it is a process of this host, with as few rights
@@ -32,14 +32,14 @@ _ENV = {"LC_ALL": "C"}  # no BASH_ENV and no functions; and words that we know
 
 
 class Bash:
-    """Asks Bash about texts, in cells of `jail` or of one of its own."""
+    """Checks scripts with Bash, in cells of `jail` or of a jail of its own."""
 
     def __init__(self, jail: JailBackend | None = None) -> None:
         self._jail = jail
         self._without_cells = False
 
     async def objection(self, script: str) -> Finding | None:
-        """What Bash has to say against a text. None where there is no Bash: then the policy's reader has to do."""
+        """The syntax error that Bash finds in a script; None if it finds none, or there is no Bash."""
         # `-n` runs no `shopt`, so what needs this one would always be refused.
         options = ("-O", "extglob") if "extglob" in script else ()
         arguments, text = ("--noprofile", "--norc", *options, "-n"), script.encode("utf-8", "replace")
@@ -75,7 +75,7 @@ class Bash:
         return _verdict(bytes(said), readable=outcome.status is Status.OK)
 
     async def let_go(self) -> None:
-        """Of the cells, if nobody uses them."""
+        """Let the cells go, if nobody uses them."""
         if self._jail is not None:
             await self._jail.let_go()
 
@@ -95,8 +95,9 @@ _UNLIMITED = 125
 
 
 def _on_the_host(arguments: tuple[str, ...], text: bytes) -> Finding | None:
-    """As nobody if we are root: no limit on processes holds for root. It can start no process and write nothing to a
-    file, and has little time and memory, no environment and no file to hold on to. What everybody may read, it may."""
+    """Check it in a process of this host with few rights: it can start no process and write no file, and has little
+    time and memory and no environment. It can read what everybody can. If we are root it runs as nobody, since no limit
+    on processes holds for root."""
     if (bash := shutil.which("bash", path=_absolute(os.environ.get("PATH", os.defpath)))) is None:
         return None
     # No rights of ours, and none of its groups. Whoever is not root can't give anything up.
@@ -126,12 +127,12 @@ def _on_the_host(arguments: tuple[str, ...], text: bytes) -> Finding | None:
 
 
 def _absolute(path: str) -> str:
-    """Without what depends on where we are, which may be anybody's directory."""
+    """The search path without relative directories: the current one may be anybody's."""
     return os.pathsep.join(part for part in path.split(os.pathsep) if os.path.isabs(part))
 
 
 def _limits() -> dict[str, int]:
-    """In the units of a shell. What is lower here already stays as it is: it could not be raised."""
+    """The limits in the units of `ulimit`. One that is lower already stays: it could not be raised."""
     wanted = {"core": 0, "fsize": 0, "cpu": _SECONDS, "memory": _MEMORY, "nproc": 0}
     kinds = {"memory": resource.RLIMIT_AS}
     for name, most in wanted.items():

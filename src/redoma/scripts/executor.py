@@ -168,7 +168,7 @@ class ScriptExecutor:
                 await uncancellable(self._let_go())
 
     async def _let_go(self) -> None:
-        """Of what nobody uses any more."""
+        """Let go of warm containers and cells that nobody uses any more."""
         await self._backend.let_go()
         await self._bash.let_go()
 
@@ -232,7 +232,7 @@ def _invalid(error: str | None) -> ExecutionResult:
 
 
 def _answer(result: Result, limits: Limits) -> ExecutionResult:
-    """A result in the words of this interface."""
+    """The result as this interface has it."""
     if result.status.ending == "refused":
         return _invalid(verdict(result.evaluation.findings).error or result.error)
     match result.status:
@@ -251,7 +251,7 @@ def _answer(result: Result, limits: Limits) -> ExecutionResult:
 
 
 def _failed(result: Result, message: str) -> ExecutionResult:
-    """With what was printed until then, and the message after it."""
+    """A failed execution: what was printed until then, and the message after it."""
     printed = result.stderr if not result.stderr or result.stderr.endswith("\n") else f"{result.stderr}\n"
     return ExecutionResult(
         False, result.stdout, printed + message, -1, timeout=result.status is Status.TIMEOUT, error=message

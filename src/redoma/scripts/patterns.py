@@ -1,4 +1,4 @@
-"""What a script is refused for: the layer of each rule, and the rules as lists of expressions to show or use elsewhere.
+"""Which rules refuse a script: the layer of each rule, and the rules as regular expressions to show or use elsewhere.
 
 The verdict itself is the policy's, on the syntax tree (see `validation`). An expression can't tell code from a string.
 """
@@ -33,7 +33,7 @@ LAYERS: dict[str, Layer] = {
 
 
 def _secret_patterns() -> tuple[tuple[str, str], ...]:
-    """The shapes of secrets as expressions of `re`. Many begin a secret only, and a check reads on from there."""
+    """Patterns of secrets as expressions for `re`. Many match only the beginning of a secret."""
     shapes = [(_as_text(shape.regex), shape.kind.replace("-", " ")) for shape in PATTERNS if not shape.personal]
     return (*shapes, *((rule.pattern, rule.reason) for rule in rules_of("secrets") if rule.pattern))
 
@@ -49,7 +49,7 @@ def _dangerous_patterns(language: Language) -> tuple[tuple[str, str], ...]:
 
 
 def rules_of(layer: Layer, language: Language | None = None) -> list[Rule]:
-    """The rules behind a layer: of all that a language may be refused for, those that are about it."""
+    """The rules of a layer; with `language`, those about it."""
     return [
         rule
         for rule in load(PACK).rules

@@ -1,4 +1,4 @@
-"""What is checked before a script runs, and the words in which it is refused.
+"""Checks a script before it runs, and words its refusal.
 
 There is one source of what is refused: the policy pack `script`, and the shapes of secrets that it asks for. It decides
 on the syntax tree, so `print("eval(")` passes and `eval (x)` does not. What is added is `bash -n` (see `bash_syntax`),
@@ -32,8 +32,8 @@ _UNREAD = ("source.too-deep", "source.too-large")
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """Whether a script may run and, if not, why and which layer said so: `type`, `size`, `secrets`, `dangerous` or
-    `syntax`. The first in this order is told."""
+    """Whether a script may run; if not, why, and the first layer that refused it: `type`, `size`, `secrets`,
+    `dangerous` or `syntax`."""
 
     valid: bool
     error: str | None = None
@@ -41,7 +41,7 @@ class ValidationResult:
 
 
 class ScriptValidator:
-    """Says whether a script would be let through. Runs nothing of it, and records nothing.
+    """Says whether a script would be allowed to run. Runs nothing of it, and records nothing.
 
     Bash reads scripts in a cell; who has many of them to look at keeps what cells are made from for as long as a block
     lasts: `with ScriptValidator() as validator`.
@@ -75,13 +75,13 @@ class ScriptValidator:
                 await self._bash.let_go()
 
     def judged(self, script_content: str) -> str:
-        """What of a script is looked at, and put on record: of one that is too long, enough to know that."""
+        """The part of a script that is checked and recorded: of one that is too long, just enough to see that."""
         if self._executor.config.policy.decisions.get("script.length") is Decision.ALLOW:
             return script_content  # somebody lets longer ones pass
         return script_content[: self.MAX_SIZE + 2]  # of which the first may be a mark that is taken off
 
     async def objections(self, request: Request, evaluation: Evaluation | None = None) -> tuple[Finding, ...]:
-        """What Bash itself has against a script, where nothing but its syntax speaks against it."""
+        """The objections of Bash to a script. Bash is asked only if policy objects to nothing but its syntax."""
         if request.language != "bash":
             return ()
         evaluation = evaluation or self._executor.check(request, PACK)
@@ -101,7 +101,7 @@ class ScriptValidator:
 
 
 def malformed(script_content: object, script_type: object) -> ValidationResult | None:
-    """What is wrong with a call that no script of ours could be made from."""
+    """The error for wrong types of arguments; None if they are right."""
     if script_type not in TYPES:
         given = repr(script_type)[:80]
         return ValidationResult(False, f"Invalid script_type {given}. Must be 'python' or 'bash'", "type")
@@ -112,7 +112,7 @@ def malformed(script_content: object, script_type: object) -> ValidationResult |
 
 
 def verdict(findings: tuple[Finding, ...]) -> ValidationResult:
-    """What findings come to: who would have to be asked is refused too, since nobody is asked about a script."""
+    """The verdict by findings. What would need a person is refused, since nobody is asked about a script."""
     against = sorted((f for f in findings if f.decision is not Decision.ALLOW), key=lambda f: -f.decision.rank)
     for layer in _ORDER:
         for finding in against:
@@ -122,7 +122,7 @@ def verdict(findings: tuple[Finding, ...]) -> ValidationResult:
 
 
 def _message(layer: Layer, finding: Finding) -> str:
-    """Never with the text that was found, where it may be the secret itself: of those, findings have the kind only."""
+    """The message of a refusal. It never quotes a secret: of those, findings have only the kind."""
     where = f" at line {finding.line}" if finding.line else ""
     what = finding.text if finding.rule == "python.syntax" and finding.text else finding.reason
     if layer == "secrets" and finding.text:
