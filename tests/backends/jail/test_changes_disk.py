@@ -24,7 +24,7 @@ HOUR = 3600
 KILLED = """
 import os, signal, sys
 from redoma.backends.jail import changes_disk
-layers.PARENT = sys.argv[1]
+changes_disk.PARENT = sys.argv[1]
 layers = changes_disk.ChangesDirectory()
 os.makedirs(f"{layers.path}/1/work/work", 0)
 print(layers.path, flush=True)
