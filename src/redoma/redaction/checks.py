@@ -206,6 +206,21 @@ def netrc(text: bytes, start: int, end: int) -> Span | None:
     return _all_of(found, text, end) if likely else None
 
 
+def quoted_password(text: bytes, _start: int, end: int) -> Span | None:
+    """A quoted literal that can only be a password: `IDENTIFIED BY 'hunter2'`. The match ends with its quote."""
+    found = _value_at(text, end - 1)
+    return _all_of(found, text, end - 1) if found and found.quoted and len(found.text) >= 4 else None
+
+
+def setting_password(text: bytes, _start: int, end: int) -> Span | None:
+    """The value of a setting that is alone on its line: `requirepass hunter2`."""
+    found = _value_at(text, end)
+    if not found or len(found.text) < 4:
+        return None
+    after = found.start + len(found.text) + found.quoted
+    return _all_of(found, text, end) if _LINE_AFTER.match(text, after, after + 8) else None
+
+
 _OPTION_VALUE = _lazy(rb"""\s-(?P<option>[a-z-]+?)(?P<space>[ =]{0,2})(?P<quote>['"]?)(?P<value>[^\s'"]{1,200})""")
 _QUOTED_REST = _lazy(rb"""[^'"\n]{0,200}""")
 _GLUED = _lazy(rb"\b(?:mysql\w*|mariadb(?:-\w+)?)\s[^\n|;&]*$")

@@ -307,6 +307,20 @@ PATTERNS: tuple[Pattern, ...] = (
         not_match=("a login form password field", "login and password reset", "login x password $PW"),
     ),
     Pattern(
+        "password",  # SQL
+        rb"(?i:\bidentified[ \t]{1,4}(?:with[ \t]{1,4}\w{1,40}[ \t]{1,4})?by[ \t]{1,4}(?:password[ \t]{1,4})?)['\"]",
+        checks.quoted_password,
+        match=("CREATE USER ana IDENTIFIED BY 'hunter2'", "alter user ana identified with sha256 by 'correct horse'"),
+        not_match=("identified by 'the'", "IDENTIFIED BY '$PW'", "it is identified by its name", "IDENTIFIED BY '{}'"),
+    ),
+    Pattern(
+        "password",  # redis.conf
+        rb"(?m:^[ \t]{0,8}(?:requirepass|masterauth)[ \t]{1,4})",
+        checks.setting_password,
+        match=("requirepass hunter2", "port 6379\nmasterauth correcthorse\n"),
+        not_match=("requirepass $PW", "the option requirepass sets it", "requirepass", "# requirepass <password>"),
+    ),
+    Pattern(
         "password",  # ~/.pgpass
         rb":5432:[A-Za-z0-9_.*-]{1,64}:[A-Za-z0-9_.*-]{1,64}:",
         checks.password,
