@@ -81,7 +81,7 @@ class CallbackError(RedomaError):
         super().__init__(
             f"on_output raised {type(failure).__name__}",
             why=str(failure),
-            next="mend it; the run ended by itself, with the `result` of this error",
+            next="fix the callback; the run ended by itself, and its result is `result` of this error",
         )
         self.result = result
 

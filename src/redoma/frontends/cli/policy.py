@@ -344,7 +344,7 @@ def _lines(explanation: Explanation, places: list[PlaceVerdict]) -> Iterator[str
         decision = click.style(place.decision.value, fg=COLOURS[place.decision], bold=True)
         rules = ", ".join(dict.fromkeys(finding.rule for finding in place.evaluation.deciding))
         here = f" in a {place.where}" if place.where == "cell" else f" on the {place.where}" if len(places) > 1 else ""
-        yield f"{_head('Verdict', decision)}{here}, by {rules or 'no rule: nothing speaks against it'}"
+        yield f"{_head('Verdict', decision)}{here}, by {rules or 'no rule'}"
     yield f"  policy {evaluation.policy}, {evaluation.digest[:12]}"
 
 
