@@ -124,14 +124,14 @@ def test_a_restore_that_is_killed_between_two_steps_is_finished_by_the_next_star
                 if len(passed) == deadly:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-            journal.at = at
+            journal.crash_point = at
             try:
                 checkpoint = Checkpoint.load(state, str(project))
                 assert checkpoint is not None
                 assert not checkpoint.restore().failed
                 checkpoint.clear()
             finally:
-                journal.at = journal._nothing
+                journal.crash_point = journal._nothing
                 points.extend(passed)
 
         if number == 0:

@@ -43,7 +43,7 @@ def test_everything_is_on_the_disk_before_the_next_step(tmp_path: Path, monkeypa
         real(number)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(journal, "at", lambda point: synced.append(point))
+    monkeypatch.setattr(journal, "crash_point", lambda point: synced.append(point))
     stage.changes.apply("it")
     ready = synced[: synced.index("journal committed")]
     own = stage.project / ".redoma-it"
@@ -294,7 +294,7 @@ def test_a_crash_at_the_end_of_undoing_a_part_loses_nothing_of_the_rest(stage: S
     stage.changes.apply("it", paths=["a"])
 
     def die() -> None:
-        journal.at = lambda reached: os.kill(os.getpid(), signal.SIGKILL) if reached == point else None
+        journal.crash_point = lambda reached: os.kill(os.getpid(), signal.SIGKILL) if reached == point else None
         stage.changes.undo("it")
 
     assert in_a_child(die) == -signal.SIGKILL
@@ -331,7 +331,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, where: str, monkeypatch: py
         stage.kept(lambda ran: (ran / "big").write_bytes(b"x" if where == "state" else os.urandom(300 << 10)), "it")
         (tmp_path / where / "filler").write_bytes(bytes(190 << 10 if where == "state" else 60 << 10))
         before = snapshot(stage.project)
-        monkeypatch.setattr(journal, "at", points.append)
+        monkeypatch.setattr(journal, "crash_point", points.append)
         with pytest.raises(WorkspaceError, match="No space left on device"):
             stage.changes.apply("it")
         assert "stage made" not in points  # it was known before

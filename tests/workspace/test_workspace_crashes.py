@@ -56,11 +56,11 @@ def prepare(stage: Stage) -> None:
 def points_of(work: Callable[[], object]) -> list[str]:
     """Where it can be killed, in order."""
     points: list[str] = []
-    journal.at = points.append
+    journal.crash_point = points.append
     try:
         work()
     finally:
-        journal.at = journal._nothing
+        journal.crash_point = journal._nothing
     return points
 
 
@@ -74,7 +74,7 @@ def dying_at(number: int, work: Callable[[], object]) -> Callable[[], None]:
             if next(passed, None) is None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        journal.at = at
+        journal.crash_point = at
         work()
 
     return die
@@ -214,12 +214,12 @@ def break_down(scene: Scene, where: str) -> None:
         if point == where and next(fails, False):
             raise OSError(5, "Input/output error")
 
-    journal.at = at
+    journal.crash_point = at
     try:
         with pytest.raises(WorkspaceError, match=r"nothing was changed: Input/output error"):
             scene.work()
     finally:
-        journal.at = journal._nothing
+        journal.crash_point = journal._nothing
     assert scene.check("after an error") == "back"
     assert scene.inodes() == inodes
     scene.work()

@@ -193,7 +193,7 @@ def test_two_processes_apply_one_after_the_other(stage: Stage) -> None:
                 os.write(tell, b"x")
                 os.read(go_on, 1)
 
-        journal.at = at
+        journal.crash_point = at
         stage.changes.apply("one")
 
     pid = os.fork()
@@ -279,7 +279,7 @@ def test_the_lock_of_one_that_was_killed_is_free(stage: Stage) -> None:
     stage.kept(add_a_file, "it")
 
     def die() -> None:
-        journal.at = lambda point: os.kill(os.getpid(), signal.SIGKILL)
+        journal.crash_point = lambda point: os.kill(os.getpid(), signal.SIGKILL)
         stage.changes.apply("it")
 
     assert in_a_child(die) == -signal.SIGKILL

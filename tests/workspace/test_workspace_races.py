@@ -35,11 +35,11 @@ def meanwhile(point: str, act: Callable[[], object]) -> Iterator[None]:
         if reached == point and todo:
             todo.pop()()
 
-    journal.at = at
+    journal.crash_point = at
     try:
         yield
     finally:
-        journal.at = journal._nothing
+        journal.crash_point = journal._nothing
     assert not todo, "that point was never reached"
 
 

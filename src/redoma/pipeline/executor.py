@@ -273,7 +273,7 @@ class AsyncExecutor:
                 refused = {Decision.PROMPT: Status.DENIED, Decision.FORBID: Status.FORBIDDEN}
                 return judged, Verdict(status=refused.get(decision))
             if self._needs_executed_files(judged, gate):
-                # What is forbidden is settled without an event loop: see `Gate.watch`.
+                # A forbidden request must not await: `redoma.exec` refuses it without an event loop.
                 look = functools.partial(self._executed_files, judged)
                 found = look() if decision is Decision.FORBID else await asyncio.to_thread(look)
                 judged = msgspec.structs.replace(judged, executed=found)
@@ -308,7 +308,9 @@ class AsyncExecutor:
     def _refused(self, judged: Judged, verdict: Verdict, redactor: Redactor) -> Result:
         """By the gate alone, if it is not what was pinned or asked about; else by the policy, or a person it asked."""
         evaluation, submission, status = judged.evaluation, judged.submission, verdict.status or Status.DENIED
-        alarm = verdict.alarm and evaluation.decision is Decision.PROMPT  # what is forbidden is so under any label
+        alarm = (
+            verdict.alarm and evaluation.decision is Decision.PROMPT
+        )  # a forbidden request is reported as forbidden, pinned or not
         if alarm or evaluation.decision is Decision.ALLOW:
             no = denial.of_pin(judged.request, redactor) if verdict.alarm else None
             return results.ended(judged, verdict, status=status, error=verdict.error, denial=no)

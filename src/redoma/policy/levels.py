@@ -2,7 +2,7 @@
 
 Derived, so it can't disagree: whatever a person has to be asked about, or is refused, is L4. Of the rest, what is known
 to look only is L1, a known tool that writes in its workspace L2, and code or a program that nobody has reviewed L3.
-A level says what would be enough, never what is weaker than asked for: `auto` contains every one of them.
+A level names the isolation that is enough. It never weakens what runs: the backends of `auto` are enough for each.
 
 What is not known to be harmless is not L1. So the tables below list what is, and every doubt (an option that can't be
 known, a glob that may expand to one, a program that is not the system's) leads to L3.

@@ -55,7 +55,8 @@ class Option(NamedTuple):
     takes_next: bool
     """Whether the next word is its value."""
     listed: bool
-    """Whether the grammar lists it, with all letters before it. If not, nobody can be sure of the above."""
+    """Whether the grammar lists it, with all letters before it. If not, `takes_next` is a guess: the next word may be its
+    value or not."""
 
 
 class Item(NamedTuple):
@@ -106,7 +107,10 @@ def walk(args: Sequence[str], grammar: Grammar) -> Iterator[Item]:
 
 
 def operands(args: Sequence[str], grammar: Grammar) -> list[str]:
-    """The arguments that are neither options nor their values. What is not listed counts as a flag."""
+    """The arguments that are neither options nor their values.
+
+    An option that is not listed counts as a flag: at worst its value is reported as one path too many.
+    """
     return [args[item.at] for item in walk(args, grammar) if item.option is None]
 
 
@@ -130,6 +134,7 @@ def given(args: Sequence[str], *names: str) -> Iterator[Given]:
             continue
         for name in names:
             short = len(name) == 2
+            # Not `-oxo`: there the first `o` already takes `xo` as its value.
             if arg == name or (short and arg[-1] == name[1] and _BUNDLE.match(arg) and arg[1] != name[1]):
                 if at + 1 < len(args):
                     yield Given(at + 1, args[at + 1], arg)

@@ -36,7 +36,7 @@ _HTML = {'"': "quot", "'": "apos", "&": "amp", "<": "lt", ">": "gt"}
 _ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 
 # Control characters, and what a terminal takes for a sequence: short ones, whole or cut short, and strings to it.
-# As little as will do, lest a value lose its last letter to the noise and find the same letter further on.
+# Non-greedy: a greedy match could take the last letter of a secret for a part of the sequence.
 _NOISE = (
     rb"(?:[\x00-\x08\x0b-\x1f\x7f]|\x1b[\[\]PX^_]??[0-?]*?[ -/]*?[0-~]??"
     rb"|\x1b[\]PX^_][^\x00-\x1f\x7f]*?(?:\x07|\x1b\\))*?"

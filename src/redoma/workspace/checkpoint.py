@@ -144,7 +144,7 @@ class Checkpoint:
                     plan, so_far = make_plan(comparison)
                     (self._place / "spare").unlink(missing_ok=True)
                     journal.save(self._place / journal.NAME, plan)
-                    journal.at("journal restoring")
+                    journal.crash_point("journal restoring")
                     restored = self._carry_out(comparison, plan, so_far)
                 paths.update(restored.paths)
                 if not restored.failed:

@@ -93,10 +93,11 @@ def is_directory(version: Version | None) -> bool:
 
 
 def _nothing(point: str) -> None:
-    """What happens at each point where a crash would leave something to recover: nothing. A test puts one there."""
+    """What happens at a crash point: nothing."""
 
 
-at: Callable[[str], None] = _nothing
+crash_point: Callable[[str], None] = _nothing
+"""Called wherever a crash would leave something to recover. Tests put a crash there."""
 
 
 def save(path: Path, value: Any, *, durable: bool = True) -> int:
@@ -130,4 +131,4 @@ def remove(directory: Path, *, durable: bool = True) -> None:
     """Nothing is going on any more."""
     (directory / NAME).unlink(missing_ok=True)
     files.sync(directory, durable=durable)
-    at("journal removed")
+    crash_point("journal removed")

@@ -312,7 +312,7 @@ class Changes:
             state = "applied" if len(applied) == len(kept.effect.changes) else "partly"
             owners = {**kept.owners, **plan.owners}
             kept = self._save(kept, state=state, notes=notes, applied=applied, owners=owners, left=plan.left)
-        journal.at("manifest written")
+        journal.crash_point("manifest written")
         journal.remove(self.directory / kept.id, durable=self._durable)
         return kept
 

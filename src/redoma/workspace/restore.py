@@ -241,7 +241,7 @@ class Restorer:
         except OSError as error:
             self._failed[path] = reason(error)
             return False
-        journal.at(f"restore {work.__name__.strip('_')}")
+        journal.crash_point(f"restore {work.__name__.strip('_')}")
         return True
 
     def _sweep(self, folder: str) -> None:

@@ -1,25 +1,26 @@
 """Making changes happen to a project, or undoing them: all or nothing, whatever happens meanwhile.
 
-First everything is looked at, and nothing is touched if one path is not as it has to be. Then all that comes is written
-into a directory of ours inside the project, `.redoma-…`, and what goes is copied to where changes are kept; both are on
-the disk before the journal says `committed`. From there on there are only renames between that directory and the places
-of the files: what comes is moved out of it, what goes is moved into it, and one that replaces another changes places
-with it. So no file is ever half written or missing; whether a step was done can be seen from what lies in our
-directory; and the way back is the same renames the other way round, which puts back the very files that were there.
+1. Every path is compared with what the plan expects. If one differs, nothing is touched.
+2. New content is written to the stage, a directory `.redoma-…` inside the project. Content that will be removed or
+   replaced is copied to the store of kept changes. Both are on disk before the journal says `committed`.
+3. From then on there are only renames between the stage and the project: a new file is moved out of the stage, a
+   removed one into it, and a replaced one changes places with its replacement.
+
+So no file is ever half written or missing. What lies in the stage tells which steps were done. Going back means the
+same renames in reverse, which restores the very files that were there.
 
     preparing ──▶ committed ──▶ done
         │             └──▶ returning ──▶ returned
         └──▶ (nothing was moved)
 
-Until it is committed nothing of the project has changed (but for directories and files of ours that were opened to look
-into them), so whoever finds the journal goes back. From then on everything that is needed lies next to the project's
-files, so whoever finds it goes on, or back, if somebody has got in the way. `returning` never becomes `committed`
-again; `done` and `returned` are written before our directory is cleared, since after that what lies in it tells nothing
-any more.
+Recovery after a crash: before `committed` nothing of the project has changed, except for modes of our own files that
+had to be made accessible, so recovery goes back. After it, all that is needed lies in the stage, so recovery goes
+forward, or back if somebody else has changed a path. `returning` never becomes `committed` again. `done` and `returned`
+are written before the stage is cleared, since an empty stage no longer tells which steps were done.
 
-What a rename has brought in is compared with what had been looked at: whoever changed a file at the last moment finds
-it again, and the application goes back. Paths are resolved by the kernel, beneath the project and without links, for
-every single step; so a directory that is exchanged for a link meanwhile makes the step fail, not write elsewhere.
+After each rename, the file that came out of the project is compared with the one that was seen before. If somebody
+changed it at the last moment, their version is put back and the transaction is undone. The kernel resolves each path
+beneath the project and without links; a directory that is exchanged for a link makes the step fail.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     stage_inode: int = 0
     """... and the inode of it, once it is made."""
     paths: tuple[str, ...]
-    """Of the changes that this is about."""
+    """The paths that are changed."""
     left: dict[str, str] = {}
     """Path → why it is not among them."""
     steps: tuple[Step, ...]
     opened: dict[str, int] = {}
-    """What was shut to its owner, us, and has been opened for the time: path → its own mode."""
+    """Paths of ours that were not accessible and were made so for the time: path → original mode."""
     owners: dict[str, tuple[int, int]] = {}
     """Of what the project had."""
     staying: tuple[str, ...] = ()
@@ -156,7 +157,7 @@ class Transaction:
     def _write_down(self, **news: Any) -> None:
         new = msgspec.structs.replace(self.journal, **news)
         journal.save(self._directory / journal.NAME, new, durable=self._durable)
-        journal.at(f"journal {new.phase}")
+        journal.crash_point(f"journal {new.phase}")
         self.journal = new
 
     # --- before anything is touched ---
@@ -193,7 +194,7 @@ class Transaction:
             self._write_down(opened={**self.journal.opened, **shut})
             for path, mode in shut.items():
                 self._chmod(path, mode | 0o700)
-            journal.at("opened")
+            journal.crash_point("opened")
 
     def _shut(self, paths: Iterable[str]) -> dict[str, int]:
         shut = {}
@@ -280,7 +281,7 @@ class Transaction:
         os.mkdir(self.journal.stage, 0o700, dir_fd=self._tree.fd)
         self._find_stage()
         os.fchmod(self._stage, 0o700)  # without a set-group-id that it has from the project
-        journal.at("stage made")
+        journal.crash_point("stage made")
         os.symlink("1", "1", dir_fd=self._stage)
         os.symlink("2", "2", dir_fd=self._stage)
         try:
@@ -328,7 +329,7 @@ class Transaction:
             copying.copy_attributes(source, target)
             copying.copy_times(source, target)
             files.sync(target, durable=self._durable)
-        journal.at("backed up")
+        journal.crash_point("backed up")
 
     def _stage_one(self, name: str, step: Step, after: Version) -> Identity:
         """Make what comes."""
@@ -344,7 +345,7 @@ class Transaction:
             with closing(os.open(name, files.NEW_FILE, 0o600, dir_fd=self._stage)) as made:
                 self._fill(made, step, after)
                 self._finish(made, name, step, after.mode)
-        journal.at("staged")
+        journal.crash_point("staged")
         about = self._made[step.path] = os.stat(name, dir_fd=self._stage, follow_symlinks=False)
         return identity(about)
 
@@ -409,7 +410,7 @@ class Transaction:
         for number, step in enumerate(self.journal.steps):
             if step.kind != "mode" and not self._is_done(number, step):
                 self._move(str(number), step)
-                journal.at(f"step {step.kind}")
+                journal.crash_point(f"step {step.kind}")
         self._sync_directories()
         self._set_modes(self._modes())
         self._write_down(phase="done")
@@ -481,7 +482,7 @@ class Transaction:
         for path in sorted(modes, key=depth, reverse=True):
             mode, expected = modes[path]
             self._chmod(path, mode, expected)
-            journal.at("mode set")
+            journal.crash_point("mode set")
 
     def _chmod(self, path: str, mode: int, expected: Identity | None = None) -> None:
         """Of what is there, never of what a link leads to."""
@@ -531,7 +532,7 @@ class Transaction:
                 if step.kind != "mode" and self._is_done(number, step) and (why := self._move_back(str(number), step)):
                     self.problems.append(why)
                     staying += [str(number)] if step.before else []
-                journal.at("step back")
+                journal.crash_point("step back")
             self._sync_directories()
         self._set_modes({**(self._modes_back() if moved else {}), **self._modes_of_opened()})
         for step in self.journal.steps:
@@ -601,11 +602,11 @@ class Transaction:
                 self.problems.append(
                     f"somebody has put something into the directory {self.journal.stage}/{name}, which goes"
                 )
-            journal.at("cleaned")
+            journal.crash_point("cleaned")
         if not staying:
             os.rmdir(self.journal.stage, dir_fd=self._tree.fd)
             files.sync(self._tree.fd, durable=self._durable)
-            journal.at("stage removed")
+            journal.crash_point("stage removed")
 
 
 def _open_project(path: str) -> Tree:
