@@ -55,8 +55,8 @@ class Option(NamedTuple):
     takes_next: bool
     """Whether the next word is its value."""
     listed: bool
-    """Whether the grammar lists it, with all letters before it. If not, `takes_next` is a guess: the next word may be its
-    value or not."""
+    """Whether the grammar lists it, with all letters before it. If not, `takes_next` is a guess: the next word
+    may be its value or not."""
 
 
 class Item(NamedTuple):
