@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from aiodocker.containers import DockerContainer
 from docker_bench import docker, inspect, ours, run, until
 
 from redoma.backends.base import Control
@@ -95,6 +96,13 @@ async def test_it_is_thawed_before_it_is_removed(any_backend: DockerBackend, mon
 
     really = Container.freeze
     monkeypatch.setattr(Container, "freeze", freeze)
+    thaw = DockerContainer.unpause
+
+    async def unpause(container: DockerContainer) -> None:
+        asked.append(False)
+        await thaw(container)
+
+    monkeypatch.setattr(DockerContainer, "unpause", unpause)
     task = asyncio.create_task(run(any_backend, argv=_WAITS, meanwhile=stop))
     await stopped.wait()
     task.cancel()

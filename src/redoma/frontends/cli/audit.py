@@ -153,7 +153,7 @@ def _is_rule(record: Record) -> bool:
     runs, outside an entry."""
     data = record.data
     named = str(data.get("label", "")).startswith("monitor:rule:")
-    return record.kind == "intent" and named and "judged" in data and not data.get("entry")
+    return record.kind == "intent" and named and "view" in data and not data.get("entry")
 
 
 def _gist(record: Record) -> str:
