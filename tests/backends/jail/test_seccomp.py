@@ -80,6 +80,9 @@ for line in sys.stdin:
             terminal = pty.openpty()[1] if "terminal" in attempt["code"] else -1
             namespace = os.open("/proc/self/ns/net", os.O_RDONLY) if "namespace" in attempt["code"] else -1
             file = os.open("attempt", os.O_CREAT | os.O_RDONLY)
+            # Under a filter that refuses everything Python gets no memory: leave it some that is free, in every arena.
+            room = [bytes(480) for _ in range(20_000)]
+            room = room[::500]
             if attempt["program"]:
                 linux.allow_no_new_privileges()
                 linux.install_filter(programs[attempt["program"]])
@@ -105,7 +108,7 @@ def nothing_but(*numbers: int) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
-LET_BY = ("write", "exit_group", "mmap", "munmap", "brk", "madvise", "mprotect", "futex")  # Python itself needs memory
+LET_BY = ("write", "exit_group")
 PROBES = {"uretprobe": 335, "uprobe": 336} if MACHINE == "x86_64" else {}
 
 
