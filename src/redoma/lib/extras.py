@@ -8,7 +8,7 @@ import sys
 
 
 def pip_install(what: str) -> str:
-    """The command that installs a package where Redoma itself is: in a virtual environment, by the pip of that."""
+    """Return the command that installs a package next to Redoma; in a virtual environment, with its pip."""
     own = os.path.join(sys.prefix, "bin", "pip")
     pip = shlex.quote(own) if sys.prefix != sys.base_prefix and os.path.exists(own) else "pip"
     return f"{pip} install '{what}'"

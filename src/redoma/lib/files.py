@@ -1,7 +1,7 @@
-"""Files and directories of our own on the host: opened, locked, replaced and removed.
+"""Our own files and directories on the host: opening, locking, replacing and removing them.
 
-Nothing here follows a symbolic link in the last name of a path, and nothing waits for a pipe. Functions raise
-`OSError`; the two that judge whether something can be trusted raise the error class that the caller gives them.
+Nothing here follows a symbolic link in the last name of a path, and nothing blocks on a pipe. Functions raise
+`OSError`; the two that judge whether something can be trusted raise the error class that the caller passes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import errno
 import fcntl
 import itertools
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -43,12 +42,12 @@ class NotRegular(OSError):
 
 
 def reason(error: OSError) -> str:
-    """What the operating system says, without the number and the path."""
+    """Return the operating system's message, without the number and the path."""
     return error.strerror or str(error)
 
 
 def advice(error: OSError) -> str:
-    """What to do about an error of the operating system."""
+    """Return what to do about an error of the operating system."""
     return _ADVICE.get(error.errno or 0, "check the disk and the permissions")
 
 
@@ -65,10 +64,10 @@ def closing(fd: int) -> Iterator[int]:
 
 
 def open_directory(path: Path, *, create: bool = False) -> int:
-    """Open a directory, so that nothing renamed or linked later changes where we write.
+    """Open a directory, so that later renames and links don't change where we write.
 
-    `create` makes it, and those of its parents that are missing, with mode 0700: a parent that others can write would
-    let them put another directory in place of ours.
+    `create` makes it, and its missing parents, with mode 0700: others who can write to a parent could replace our
+    directory.
     """
     try:
         return os.open(path, OPEN_DIRECTORY)
@@ -82,8 +81,9 @@ def open_directory(path: Path, *, create: bool = False) -> int:
 
 
 def require_ours(about: os.stat_result, path: Path | str, *, holds: str, error: type[RedomaError]) -> os.stat_result:
-    """Raise `error` if somebody else owns a file or directory or may write to it: they could rewrite what it `holds`,
-    or have us write for them. Returns `about`."""
+    """Raise `error` if another user owns a file or directory or may write to it: they could rewrite what it `holds`, or
+    make us write for them. Returns `about`.
+    """
     if about.st_uid != os.geteuid():
         why, step = f"it belongs to user {about.st_uid}", "use a path that belongs to the user Redoma runs as"
     elif about.st_mode & 0o022:
@@ -94,7 +94,7 @@ def require_ours(about: os.stat_result, path: Path | str, *, holds: str, error: 
 
 
 def open_own_directory(path: Path, *, holds: str, error: type[RedomaError], create: bool = True) -> int:
-    """Open a directory that nobody else can write to; see `open_directory` and `require_ours`."""
+    """Open a directory that no other user can write to; see `open_directory` and `require_ours`."""
     directory = open_directory(path, create=create)
     try:
         require_ours(os.fstat(directory), path, holds=holds, error=error)
@@ -105,7 +105,7 @@ def open_own_directory(path: Path, *, holds: str, error: type[RedomaError], crea
 
 
 def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, dir_fd: int | None = None) -> int:
-    """Open a regular file, made with mode 0600 if `flags` say so. Raises `NotRegular` for anything else."""
+    """Open a regular file, created with mode 0600 if `flags` say so. Raises `NotRegular` for anything else."""
     fd = os.open(path, flags | _SAFELY, 0o600, dir_fd=dir_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -117,10 +117,10 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, *, dir_fd: int | No
 
 
 def lock(fd: int, *, shared: bool = False, seconds: float = 0.0, pause: float = 0.005) -> bool:
-    """Lock an open file or directory (flock). False if somebody else still holds it after `seconds`.
+    """Lock an open file or directory (flock). Returns False if another process still holds it after `seconds`.
 
-    Polled, since a blocking flock has no time-out: a process that was stopped (Ctrl-Z) at the wrong moment would hang
-    everybody else without a word.
+    Polled, since a blocking flock has no time-out: a process that was stopped (Ctrl-Z) at the wrong moment would
+    silently block all others.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -135,14 +135,15 @@ def lock(fd: int, *, shared: bool = False, seconds: float = 0.0, pause: float = 
 
 
 def unlock(fd: int) -> None:
-    """Let go of a lock. Never left to `close`: a child forked meanwhile has a copy of the descriptor, and with it the
-    lock."""
+    """Release a lock. Never left to `close`: a child forked meanwhile has a copy of the descriptor, and with it the
+    lock.
+    """
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager
 def locked(fd: int, *, shared: bool = False, seconds: float = 0.0, pause: float = 0.005) -> Iterator[bool]:
-    """Hold a lock for the length of the block; see `lock`. The block is told whether it is held."""
+    """Hold a lock for the length of the block; see `lock`. Yields whether it is held."""
     held = lock(fd, shared=shared, seconds=seconds, pause=pause)
     try:
         yield held
@@ -153,8 +154,9 @@ def locked(fd: int, *, shared: bool = False, seconds: float = 0.0, pause: float 
 
 @contextlib.contextmanager
 def claimed(path: Path | str, *, dir_fd: int | None = None) -> Iterator[bool]:
-    """Lock a file or directory itself for the length of the block. The block is told whether it is held: not if it is
-    gone, or somebody else holds it, or another one has its name by now. Never waits."""
+    """Lock a file or directory itself for the length of the block. Yields whether it is held: not if it is gone,
+    another process holds it, or its name now leads to another one. Never waits.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | _SAFELY, dir_fd=dir_fd)
     except FileNotFoundError:
@@ -173,18 +175,20 @@ def _has_name(fd: int, path: Path | str, dir_fd: int | None) -> bool:
 
 @contextlib.contextmanager
 def temporary_directory(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new directory that `sweep` leaves alone for the length of the block. What becomes of it is up to the block."""
+    """Yield a new directory that `sweep` leaves alone for the length of the block. The block decides what happens to
+    it.
+    """
     while True:
-        directory = parent / f"{prefix}{secrets.token_hex(8)}"
+        directory = parent / f"{prefix}{os.urandom(8).hex()}"
         directory.mkdir(0o700)
         with claimed(directory) as ours:
-            if ours:  # else somebody swept it between the two calls
+            if ours:  # otherwise it was swept between the two calls
                 yield directory
                 return
 
 
 def sweep(parent: Path, prefix: str) -> None:
-    """Remove the temporary directories of processes that were killed: nobody holds their locks."""
+    """Remove the temporary directories of killed processes: their locks are free."""
     for name in os.listdir(parent):
         if name.startswith(prefix):
             with claimed(parent / name) as abandoned:
@@ -196,8 +200,7 @@ def sweep(parent: Path, prefix: str) -> None:
 
 
 def write_all(fd: int, data: bytes, at: int | None = None) -> None:
-    """Write all of it, at an offset if one is given. A full disk shows as a short write first; the error comes with the
-    next one."""
+    """Write all of it, at an offset if given. On a full disk the first write is short; the next one raises."""
     view = memoryview(data)
     while view:
         written = os.write(fd, view) if at is None else os.pwrite(fd, view, at)
@@ -205,10 +208,10 @@ def write_all(fd: int, data: bytes, at: int | None = None) -> None:
 
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file of ours (mode 0600), or make it: whoever reads it finds the old content or the new one.
+    """Replace a file of ours (mode 0600), or create it. A reader finds either the old content or the new one.
 
-    Only for one writer at a time, who holds a lock: the temporary file has a fixed name, so that one left by a crash is
-    removed. `durable` waits until the content and its name are on the disk.
+    Only for one writer at a time, which must hold a lock: the temporary file has a fixed name, so that one left by a
+    crash is removed. `durable` waits until the content and its name are on the disk.
     """
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
@@ -220,7 +223,7 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def sync(file: int | Path, *, durable: bool = True) -> None:
-    """Wait until a file, or the names in a directory, are on the disk. Nothing happens if it need not be `durable`."""
+    """Wait until a file, or the names in a directory, are on the disk. Does nothing unless `durable`."""
     if not durable:
         return
     if isinstance(file, int):
@@ -237,18 +240,19 @@ def remove_tree(directory: Path) -> None:
     """Remove a tree that hostile code has shaped.
 
     `shutil.rmtree` recurses (a tree deeper than the recursion limit stays) and gives up on a directory with mode 000;
-    `TemporaryDirectory` changes modes by path, through symbolic links. So: descriptors only, links never followed,
-    modes changed through the descriptor, and sub-directories are moved up to the top rather than descended into, so
-    that depth costs neither stack nor descriptors. They are moved under names that nobody could have put there before.
+    `TemporaryDirectory` changes modes by path, through symbolic links. So this function uses only descriptors, never
+    follows links, changes modes through the descriptor, and moves sub-directories up to the top instead of descending
+    into them, so that depth costs neither stack nor descriptors. Their new names are random, so hostile code can't have
+    created them before.
     """
     try:
-        if directory.is_symlink():  # put there by the run, in the place of what it was given
+        if directory.is_symlink():  # created by the run, in place of its directory
             directory.unlink()
             return
         top = _open_writable(str(directory), None)
     except FileNotFoundError:
         return  # the run has removed it itself
-    fresh = (f"{secrets.token_hex(8)}-{number}" for number in itertools.count())
+    fresh = (f"{os.urandom(8).hex()}-{number}" for number in itertools.count())
     with closing(top):
         while names := os.listdir(top):
             for name in names:
@@ -275,7 +279,7 @@ def _is_directory(name: str, parent: int) -> bool:
 
 
 def _open_writable(name: str, parent: int | None) -> int:
-    """Open a directory with full rights for its owner; a symbolic link in its place is an error, not a detour."""
+    """Open a directory with full rights for its owner. A symbolic link in its place is an error."""
     pin = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     with closing(pin):
         if os.fstat(pin).st_mode & 0o700 != 0o700:

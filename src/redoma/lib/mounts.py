@@ -1,40 +1,49 @@
-"""What is mounted where, as the kernel tells it in `mountinfo`. Standard library only: it is also read in a cell."""
+"""Parses the kernel's `mountinfo`. Standard library only: it is also used in a cell."""
 
 from __future__ import annotations
 
 import os
-import re
-from typing import NamedTuple
-
-_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-class Mount(NamedTuple):
-    """One line of `mountinfo`. Names that are no UTF-8 have their bytes as lone surrogates."""
+class Mount:
+    """One line of `mountinfo`. Bytes of names that are not UTF-8 are lone surrogates."""
 
-    device: str
-    """Major and minor number: mounts of one file system have the same."""
-    root: str
-    """The directory of the file system that is seen at `path`."""
-    path: str
-    options: tuple[str, ...]
-    """Of this mount: `ro`, `nosuid` …"""
-    kind: str
-    source: str
-    file_system_options: tuple[str, ...]
-    """Of the file system, wherever it is mounted."""
+    __slots__ = ("device", "file_system_options", "kind", "options", "path", "root", "source")
+
+    def __init__(
+        self,
+        *,
+        device: str,
+        root: str,
+        path: str,
+        options: tuple[str, ...],
+        kind: str,
+        source: str,
+        file_system_options: tuple[str, ...],
+    ) -> None:
+        self.device = device
+        """Major and minor number: the same for all mounts of one file system."""
+        self.root = root
+        """The directory of the file system that is visible at `path`."""
+        self.path = path
+        self.options = options
+        """Of this mount: `ro`, `nosuid` …"""
+        self.kind = kind
+        self.source = source
+        self.file_system_options = file_system_options
+        """Of the file system, wherever it is mounted."""
 
 
 def read_mounts(process: str = "/proc/self") -> list[Mount]:
-    """The mounts that a process sees, in the order in which they were made. Raises OSError if they can't be read."""
+    """Return the mounts that a process sees, in the order of their creation. Raises OSError if they can't be read."""
     with open(f"{process}/mountinfo", "rb") as file:
         return parse_mounts(os.fsdecode(file.read()))
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """The mounts in the text of a `mountinfo`. Lines that have too few fields are left out."""
+    """Return the mounts in the text of a `mountinfo`. Lines with too few fields are left out."""
     found = []
-    for line in text.split("\n"):  # not `splitlines`: a path may hold other characters that end a line
+    for line in text.split("\n"):  # not `splitlines`: a path may contain other line-ending characters
         own, _, file_system = line.partition(" - ")
         fields, more = own.split(" "), file_system.split(" ", 2)
         if len(fields) >= 6 and len(more) == 3:
@@ -55,5 +64,13 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def _unescape(field: str) -> str:
-    """Blanks, line ends and backslashes are written as octal numbers."""
-    return _ESCAPE.sub(lambda octal: chr(int(octal[1], 8)), field) if "\\" in field else field
+    """Decode the octal escapes of blanks, line ends and backslashes."""
+    first, *rest = field.split("\\")
+    return first + "".join(map(_unescape_one, rest))
+
+
+def _unescape_one(piece: str) -> str:
+    """Decode the text after a backslash, up to the next."""
+    digits = piece[:3]
+    is_number = len(digits) == 3 and all(digit in "01234567" for digit in digits)
+    return chr(int(digits, 8)) + piece[3:] if is_number else "\\" + piece

@@ -1,40 +1,42 @@
-"""Make text safe to show: nothing in it may move, hide or redraw other text on a terminal or in a log.
+"""Makes text safe to show: nothing in it may move, hide or redraw other text on a terminal or in a log.
 
-`sanitise` removes what is unsafe, for output. `visible` shows it as escapes, for a person who decides by the text.
+`sanitise` removes what is unsafe, for output. `visible` shows it as escapes, for a person who makes a decision based on
+the text.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 import unicodedata
 from typing import Any
 
+from .patterns import pattern
+
 # After the escape: strings to the terminal (OSC: titles, links, the clipboard; DCS, SOS, PM, APC), CSI (colours, the
 # cursor), then the short ones. A string ends at any control character, so that an unfinished one hides nothing and
-# costs no second pass. Starting with one literal makes the search ten times as fast.
-_SEQUENCE = re.compile(r"\x1b(?:[\]PX^_][^\x00-\x1f\x7f]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[\]PX^_]|[ -/]*[0-~])")
-# The same introducers as one character each; what `ESC [` is in seven bits, U+009B is in eight.
-_C1 = re.compile(r"[\x80-\x9f]")
+# needs no second pass. Starting with one literal makes the search ten times as fast.
+_SEQUENCE = pattern(r"\x1b(?:[\]PX^_][^\x00-\x1f\x7f]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[\]PX^_]|[ -/]*[0-~])")
+# The same introducers as one character each: U+009B is the 8-bit form of `ESC [`.
+_C1 = pattern(r"[\x80-\x9f]")
 # Bold and underline as `man` prints them: a character over itself, or over an underscore.
-_OVERSTRUCK = re.compile(r"_\x08|(.)\x08(?=\1)")
+_OVERSTRUCK = pattern(r"_\x08|(.)\x08(?=\1)")
 _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n"})
-# Beyond ASCII: what reverses the order of text, and what has no width and so can hide in a word.
+# Beyond ASCII: characters that reverse the order of text, and zero-width ones that can hide in a word.
 _INVISIBLE = (
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-_REMOVED = re.compile(f"[{_INVISIBLE}]+")
-# Joiners and variation selectors make emoji and Persian or Indic words, but between ASCII letters they only hide.
+_REMOVED = pattern(f"[{_INVISIBLE}]+")
+# Joiners and variation selectors form emoji and Persian or Indic words, but between ASCII letters they only hide.
 _JOINERS = "\u200c\u200d\ufe00-\ufe0f"
-_STRAY_JOINERS = re.compile(rf"(?<![^\x00-\x7f])[{_JOINERS}]+")
-_SHAPELESS = re.compile(f"[{_INVISIBLE}{_JOINERS}\u2800\ufffc\U0001d159\U000e0100-\U000e01ef]")
+_STRAY_JOINERS = pattern(rf"(?<![^\x00-\x7f])[{_JOINERS}]+")
+_SHAPELESS = pattern(f"[{_INVISIBLE}{_JOINERS}\u2800\ufffc\U0001d159\U000e0100-\U000e01ef]")
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_SURROGATE = pattern(r"[\ud800-\udfff]")
 
 
 def is_clean(data: bytes) -> bool:
-    """Whether sanitising would change nothing, as for most text; so this decides how fast sanitising is."""
+    """Return whether sanitising would change nothing, as for most text. This check decides how fast sanitising is."""
     if data.isascii():
         return len(data.translate(None, _CONTROLS)) == len(data)
     return _unsafe().search(data) is None
@@ -50,21 +52,22 @@ def _unsafe() -> Any:
 def sanitise(text: str) -> str:
     """Return the text as plain lines: no control characters but tab and newline, nothing invisible, valid as UTF-8.
 
-    Unsafe characters are removed, not shown as escapes: what remains is what a reader would see, and a key with an
-    invisible character inside becomes a whole key again, which redaction then finds. Of a line redrawn with carriage
-    returns (a progress bar) the last state is kept, as on a terminal.
+    Unsafe characters are removed, not escaped: what remains is what a reader would see, and a key with an invisible
+    character inside becomes a whole key again, which redaction then finds. Of a line redrawn with carriage returns (a
+    progress bar) the last state is kept, as on a terminal.
     """
     text = _SURROGATE.sub("\ufffd", text)
     return text if is_clean(text.encode()) else without_sequences(without_invisible(text))
 
 
 def visible(text: str) -> str:
-    """Return the text for a person who decides by it: what can't be seen, or would move other text, is an escape.
+    """Return the text for a person who makes a decision based on it: invisible characters, and those that would move
+    other text, become escapes.
 
-    Unlike `sanitise` it removes nothing, since what is shown has to be what runs. A right-to-left override in a comment
-    can make code look like another program; so can letters written from right to left, since the punctuation between
-    two of them changes places. A combining mark stays on a letter that it belongs to (é, ã, ç), at most one. Line ends
-    and tabs stay.
+    Unlike `sanitise` it removes nothing, since what is shown must be what runs. A right-to-left override in a comment
+    can make code look like another program; so can letters of right-to-left scripts, since the punctuation between two
+    of them changes places. A combining mark stays on a letter that it belongs to (é, ã, ç), at most one. Line ends and
+    tabs stay.
     """
     if text.isascii() and is_clean(text.encode()):
         return text
@@ -77,7 +80,7 @@ def visible(text: str) -> str:
 
 
 def _is_plain(char: str, before: str) -> bool:
-    """Whether the character is visible and in its place, after the one before it."""
+    """Return whether the character, after the one before it, is visible and in its place."""
     if " " <= char <= "~":
         return True
     if not char.isprintable() or _SHAPELESS.match(char) or unicodedata.bidirectional(char) in _RIGHT_TO_LEFT:
@@ -86,7 +89,9 @@ def _is_plain(char: str, before: str) -> bool:
 
 
 def without_invisible(text: str) -> str:
-    """First half of sanitising: remove what is invisible beyond ASCII, and write escape sequences in seven bits."""
+    """First half of sanitising: remove what is invisible beyond ASCII, and convert escape sequences to their 7-bit
+    form.
+    """
     if is_clean(text.encode().translate(None, _CONTROLS)):
         return text
     text = _C1.sub(lambda c1: "\x1b" + chr(ord(c1[0]) - 0x40), text)

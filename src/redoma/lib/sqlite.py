@@ -1,43 +1,45 @@
-"""What Redoma remembers between runs, and between processes: SQLite databases in the state directory.
+"""SQLite databases in the state directory: what Redoma stores between runs and processes.
 
-Every use opens it, does one transaction and closes it. Nothing is held in memory, so threads, processes and forks are
-all the same case, and a kill at any moment leaves the transaction done or not done. WAL lets readers go on while
-somebody writes; `synchronous=FULL` makes what was committed survive a power cut, since an approval that was used and is
-unused again could be used twice.
+Every use opens the database, does one transaction and closes it. Nothing is kept in memory, so threads, processes and
+forks are all the same case, and a kill at any moment leaves the transaction done or not done. WAL lets readers continue
+during a write; `synchronous=FULL` makes commits survive a power cut: otherwise a used approval could become unused
+again, and be used twice.
 
-Whatever is wrong with it is a `StoreError`. There is no way on without it: what it would have said is not guessed.
+Any problem raises `StoreError`. Redoma doesn't continue without the database: its content is not guessed.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import files
 from .errors import StoreError
 
+if TYPE_CHECKING:
+    import sqlite3  # loaded with the first transaction: most runs need none
+
 NAME = "redoma.db"
 _BUSY_SECONDS = 5.0
-"""A transaction takes milliseconds, so a wait this long means that whoever holds the database is stopped."""
+"""A transaction takes milliseconds, so if we wait this long, the process that holds the database is stopped."""
 
 
 class Schema(NamedTuple):
-    """The tables of one kind of database, and what to say about it."""
+    """The tables of one kind of database, and texts for error messages."""
 
     application: int
-    """The number in the header of the file by which it is recognised."""
+    """The number in the file's header that identifies it."""
     migrations: Sequence[Sequence[str]]
-    """The statements that make each version of the schema out of the one before it."""
+    """The statements that turn each version of the schema into the next."""
     holds: str
-    """What is in it, for error messages: "approvals"."""
+    """What it contains, for error messages: "approvals"."""
     lost: str
-    """What follows from losing it, for error messages."""
+    """What is lost with it, for error messages."""
 
 
 MIGRATIONS: tuple[Sequence[str], ...] = (
@@ -65,7 +67,7 @@ MIGRATIONS: tuple[Sequence[str], ...] = (
             CHECK (pinned OR uses = (state = 'used'))
         )""",
         "CREATE INDEX asks_by_digest ON asks (digest, state)",
-        # One script has one pin: whoever pins its next version replaces it.
+        # One script has one pin: pinning its next version replaces it.
         "CREATE UNIQUE INDEX pins ON asks (requester, label) WHERE pinned AND state = 'approved'",
         "CREATE TABLE keys (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
         "INSERT INTO keys VALUES ('secrets', randomblob(32))",
@@ -79,20 +81,19 @@ APPROVALS = Schema(
 )
 
 _ADVICE = {
-    sqlite3.SQLITE_BUSY: (
+    "SQLITE_BUSY": (
         f"another process has held it for more than {_BUSY_SECONDS:.0f} s",
         "look for a stopped redoma process (ps, state T) and continue or end it",
     ),
-    sqlite3.SQLITE_FULL: ("there is no space left", "free some space on that disk"),
-    sqlite3.SQLITE_READONLY: ("it can't be written", "give this user write permission there"),
-    sqlite3.SQLITE_CANTOPEN: ("it can't be opened", "give this user write permission to the directory"),
-    sqlite3.SQLITE_IOERR: ("the disk could not be read or written", "check the disk, its space and its limits"),
+    "SQLITE_FULL": ("there is no space left", "free some space on that disk"),
+    "SQLITE_READONLY": ("it can't be written", "give this user write permission there"),
+    "SQLITE_CANTOPEN": ("it can't be opened", "give this user write permission to the directory"),
+    "SQLITE_IOERR": ("the disk could not be read or written", "check the disk, its space and its limits"),
 }
 
 
 class Store:
-    """The database at a path, made with its directory when it is first used. Whatever is wrong with it is raised as a
-    `StoreError`."""
+    """The database at a path, created with its directory on first use. Any problem with it raises `StoreError`."""
 
     def __init__(self, path: Path, schema: Schema = APPROVALS) -> None:
         self.path, self._schema = path, schema
@@ -103,18 +104,22 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection for reading: all queries of the block see the same moment."""
+        """Yield a connection for reading: all queries of the block see the same snapshot."""
         with self._transaction("DEFERRED") as db:
             yield db
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A connection for writing: all of the block or, if it raises, nothing. Nobody else writes meanwhile."""
+        """Yield a connection for writing: the block is committed as a whole or, if it raises, not at all. There is no
+        other writer meanwhile.
+        """
         with self._transaction("IMMEDIATE") as db:
             yield db
 
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
+        import sqlite3
+
         with self._explaining():
             _make_private(self.path, self._schema.holds)
             with closing(sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None)) as db:
@@ -124,15 +129,17 @@ class Store:
                     yield db
                     db.execute("COMMIT")
                 except BaseException:
-                    with suppress(sqlite3.Error):  # what went wrong first is what is told; closing takes it back, too
+                    with suppress(sqlite3.Error):  # the first error is the one to raise; closing rolls back, too
                         db.execute("ROLLBACK")
                     raise
 
     def _prepare(self, db: sqlite3.Connection) -> None:
+        import sqlite3
+
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA synchronous = FULL")
-        db.execute("BEGIN")  # one moment: of another's first migration we see all or nothing
+        db.execute("BEGIN")  # one snapshot: we see all or nothing of another process's first migration
         version = self._version(db)
         db.execute("COMMIT")
         if version < len(self._schema.migrations):
@@ -141,7 +148,11 @@ class Store:
             self._switch_to_wal(db)
 
     def _switch_to_wal(self, db: sqlite3.Connection) -> None:
-        """Several processes may want to at one time, and for this alone sqlite itself does not wait."""
+        """Switch to WAL. Several processes may try at a time, and for this statement alone sqlite itself does not
+        wait.
+        """
+        import sqlite3
+
         deadline = time.monotonic() + _BUSY_SECONDS
         while True:
             try:
@@ -166,7 +177,9 @@ class Store:
         return version
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        """To the newest schema, as one transaction: of two processes that begin this the second finds it done."""
+        """Migrate to the newest schema in one transaction: of two processes that start this, the second finds it
+        done.
+        """
         application, migrations, *_ = self._schema
         db.execute("BEGIN IMMEDIATE")
         for number in range(self._version(db), len(migrations)):
@@ -178,12 +191,15 @@ class Store:
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
+        import sqlite3
+
         try:
             yield
         except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the upper bits say more than anybody can act on
+            # The last part of a name such as SQLITE_IOERR_WRITE is more detail than a user needs.
+            name = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
             damaged = f"it is damaged ({error})", f"move it away to keep it as evidence; {self._schema.lost}"
-            why, advice = _ADVICE.get(code, damaged)
+            why, advice = _ADVICE.get(name, damaged)
             raise self._error(why, advice) from error
         except OSError as error:
             raise self._error(error.strerror or str(error), "check the disk and the permissions") from error
@@ -193,10 +209,11 @@ class Store:
 
 
 def _make_private(path: Path, holds: str) -> None:
-    """A regular file of ours in a directory of ours. In one that others can write they could put another in its place,
-    or beside it the journal of one."""
+    """Make sure that it is a regular file of ours in a directory of ours. In a directory that others can write, they
+    could replace it, or put a journal beside it.
+    """
     with files.closing(files.open_own_directory(path.parent, holds=holds, error=StoreError)) as directory:
-        # The file itself is never opened here: to close it would let go of every lock that sqlite has on it in other
+        # The file itself is never opened here: closing it would release every lock that sqlite has on it in other
         # threads of this process (POSIX locks belong to a process, not to a descriptor).
         with suppress(FileExistsError):
             os.mknod(path.name, stat.S_IFREG | 0o600, dir_fd=directory)

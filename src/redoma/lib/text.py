@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _MAX_CHOICES = 24
-"""Choices that a hint lists: enough for the keys of any section, not for every rule there is."""
+"""Choices that a hint lists: enough for the keys of any section, but not for all rules."""
 
 
 def closest(word: str, valid: Iterable[str]) -> str | None:
@@ -37,13 +37,15 @@ def shorten(text: str, max_chars: int) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def compile_re2(pattern: str) -> Any:
-    """Compile an RE2 pattern, which matches in time linear in the text. Raises `ValueError` if it isn't a valid one."""
+def compile_re2(pattern: str, *, max_memory: int = 8 << 20) -> Any:
+    """Compile an RE2 pattern, which matches in time linear in the text and in at most `max_memory` bytes. Raises
+    `ValueError` if it is invalid, or needs more.
+    """
     import re2
 
     options = re2.Options()
     options.log_errors = False  # it would print to the user's terminal
-    options.max_mem = 8 << 20
+    options.max_mem = max_memory
     try:
         return re2.compile(pattern, options)
     except re2.error as error:

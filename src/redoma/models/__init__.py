@@ -1,20 +1,23 @@
-"""The data that travels down the pipeline: frozen in, frozen out.
+"""The data that travels through the pipeline: frozen in, frozen out.
 
-A `Request` says what somebody wants run; its `Submission` adds what only the caller knows, and `Judged` what policy
-says. A backend turns the request into an `Outcome` (see `backends.base`), and the executor that into the one `Result`
-every caller gets, whichever backend ran it. Values that can be derived are properties, so they can never disagree.
+A `Request` says what to run; its `Submission` adds what only the caller knows, and `Judged` adds the policy's verdict.
+A backend turns the request into an `Outcome` (see `backends.base`), and the executor turns that into the one `Result`
+every caller gets, whichever backend ran it. Values that can be derived are properties, so they can't be inconsistent.
 """
 
 from __future__ import annotations
 
 from .effect import Change, Effect, Version
+from .environment import EnvironmentUse
 from .evaluation import Approval, Decision, Evaluation, Finding, Level
 from .isolation import Isolation
+from .network import HostRule, NetworkRequest, Secret, SecretUse, host_rule, host_rules
 from .request import (
     LANGUAGES,
     MAX_PATTERN,
     MAX_PATTERNS,
     MIN_SECRET,
+    OTHER,
     KiB,
     Language,
     Limits,
@@ -24,7 +27,7 @@ from .request import (
     Stream,
     WorkspaceKind,
 )
-from .result import Artifact, Chunk, Denial, Diagnosis, Result, Status, Usage
+from .result import Artifact, Chunk, Denial, Diagnosis, Display, Result, Status, Usage
 from .submission import ExecutedFiles, Judged, PolicyView, Submission
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "MAX_PATTERN",
     "MAX_PATTERNS",
     "MIN_SECRET",
+    "OTHER",
     "Approval",
     "Artifact",
     "Change",
@@ -39,10 +43,13 @@ __all__ = [
     "Decision",
     "Denial",
     "Diagnosis",
+    "Display",
     "Effect",
+    "EnvironmentUse",
     "Evaluation",
     "ExecutedFiles",
     "Finding",
+    "HostRule",
     "Isolation",
     "Judged",
     "KiB",
@@ -50,9 +57,12 @@ __all__ = [
     "Level",
     "Limits",
     "MiB",
+    "NetworkRequest",
     "PolicyView",
     "Request",
     "Result",
+    "Secret",
+    "SecretUse",
     "Seed",
     "Status",
     "Stream",
@@ -60,4 +70,6 @@ __all__ = [
     "Usage",
     "Version",
     "WorkspaceKind",
+    "host_rule",
+    "host_rules",
 ]

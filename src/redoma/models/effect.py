@@ -7,31 +7,33 @@ from typing import Literal
 
 import msgspec
 
+from .network import NetworkRequest
+
 
 class Version(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one path of a project was, or is to be."""
+    """What one path of a project was, or will be."""
 
     kind: Literal["file", "directory", "symlink"]
     mode: int = 0
-    """Permission bits, with those for set-user-id, set-group-id and sticky."""
+    """Permission bits, including set-user-id, set-group-id and sticky."""
     size: int = 0
     sha256: str = ""
     """Of a file's content."""
     target: str = ""
-    """Of a symbolic link, as it is written in it."""
+    """The target of a symbolic link, as written in it."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One path that a run added, changed or removed. Names that are no UTF-8 have their bytes as lone surrogates."""
+    """One path that a run added, changed or removed. Bytes of names that are not UTF-8 are lone surrogates."""
 
     path: str
     """Relative to the project, with `/` between names."""
     before: Version | None = None
     after: Version | None = None
     old_path: str = ""
-    """Where it was before, if it was only moved."""
+    """The earlier path, if it was only moved."""
     diff: str = ""
-    """Unified, where both sides are text (or missing) and not too long."""
+    """Unified, if both sides are text (or missing) and not too long."""
     protected: str = ""
     """Why it is applied only if it is named; empty if it is not protected."""
 
@@ -51,19 +53,24 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that a run did to a project, which has not happened to the project itself yet."""
+    """Everything that a run did to a project. With an overlay, the project itself has not changed yet."""
 
     project: str
     """The directory, as an absolute path without links."""
     changes: tuple[Change, ...] = ()
     """Sorted by path; at most one for each."""
     refused: dict[str, str] = {}
-    """Path → why what the run left there can't be carried over: a device, a socket, a file that is too large."""
+    """Path → why what the run left there can't be applied: a device, a socket, a file that is too large."""
     conflicts: dict[str, str] = {}
-    """Path of a change → what somebody else did there while the run went on. Such a change is not applied."""
+    """Path of a change → what another program did there during the run. Such a change is not applied."""
+    network: tuple[NetworkRequest, ...] = ()
+    """The requests that the run made to hosts. Unlike its changes, they have already happened."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 of exactly this effect: an approval of it is an approval of nothing else."""
+        """SHA-256 of exactly this effect: an approval of it applies to nothing else."""
         facts = [(change.path, change.old_path, change.before, change.after) for change in self.changes]
-        return hashlib.sha256(ascii([self.project, facts]).encode()).hexdigest()
+        told: list[object] = [self.project, facts]
+        if self.network:
+            told.append(self.network)
+        return hashlib.sha256(ascii(told).encode()).hexdigest()

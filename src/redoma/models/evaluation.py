@@ -1,4 +1,4 @@
-"""What policy says of a request, and what a person says where policy wants one to decide."""
+"""The policy's verdict on a request, and a person's answer if policy prompts for one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .reach import HOST, Reach
 
 
 class Decision(enum.Enum):
-    """What policy says of a request. Ordered: the strictest match wins."""
+    """The policy's decision on a request. Ordered: the strictest match wins."""
 
     ALLOW = "allow"
     PROMPT = "prompt"
@@ -22,7 +22,7 @@ class Decision(enum.Enum):
     def rank(self) -> int:
         return _RANKS[self]
 
-    # A plain Enum has no order and a StrEnum would sort by spelling ("forbid" < "prompt"), so each is spelt out.
+    # A plain Enum has no order and a StrEnum would sort by spelling ("forbid" < "prompt"), so each is defined.
     def __lt__(self, other: Decision) -> bool:
         return self.rank < other.rank
 
@@ -43,16 +43,16 @@ _RANKS = {decision: rank for rank, decision in enumerate(Decision)}
 
 
 class Level(enum.StrEnum):
-    """How much stands between a request and its effects, derived from the evaluation and the request."""
+    """How strongly a request is contained, derived from the evaluation and the request."""
 
     L1 = "L1"
-    """Inline: it only looks."""
+    """Inline: it only reads."""
     L2 = "L2"
     """Constrained: it writes, within limits."""
     L3 = "L3"
     """Contained: code that nobody has reviewed."""
     L4 = "L4"
-    """A person has to say yes."""
+    """A person must approve."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,26 +63,26 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     line: int = 0
     column: int = 0
-    """1-based, in characters; 0 when the finding is about the request as a whole."""
+    """1-based, in characters; 0 if the finding is about the request as a whole."""
     text: str = ""
-    """What matched, shortened for reading."""
+    """The matched text, shortened for reading."""
     suggestion: str = ""
     permit: str = ""
     """Lines of a redoma.yaml that would permit it, if it was not found by a rule of the policy."""
     out_of_reach: str = ""
-    """Why it doesn't count in this run: what it is about can't be touched, or not yet."""
+    """Why it doesn't count in this run: it can't touch what the finding is about, or not yet."""
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that policy says of a request."""
+    """The result of evaluating a request."""
 
     policy: str
-    """The pack's name; `none` when the static checks were switched off."""
+    """The pack's name; `none` if the static checks were switched off."""
     digest: str
-    """SHA-256 of the policy's rules: two evaluations with one digest followed the same rules."""
+    """SHA-256 of the policy's rules: evaluations with the same digest used the same rules."""
     findings: tuple[Finding, ...] = ()
     reach: Reach = HOST
-    """What the run could touch. The decision holds for this reach only."""
+    """What the run could touch. The decision applies to this reach only."""
 
     @property
     def decision(self) -> Decision:
@@ -90,7 +90,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deciding(self) -> tuple[Finding, ...]:
-        """The findings that made the decision what it is."""
+        """The findings that determined the decision."""
         decision = self.decision
         return tuple(f for f in self.findings if f.decision is decision and decision is not Decision.ALLOW)
 
@@ -99,13 +99,15 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     """A person's answer to exactly one request under one policy, or to one effect."""
 
     id: str
-    """Of the question."""
+    """The id of the question."""
     digest: str
     decision: Literal["approved", "denied", "expired"]
     approver: str
     reason: str
     at: datetime
     expires: datetime
-    """When an approval that was not used, or a pin, is void."""
+    """When an unused approval, or a pin, expires."""
     pinned: bool = False
-    """Good for any number of uses until it expires, for exactly the same content under the same policy."""
+    """Whether it can be used any number of times until it expires, for exactly the same content under the same
+    policy.
+    """

@@ -1,4 +1,4 @@
-"""What stood between a run and the host."""
+"""The isolation between a run and the host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
-    """What stood between the run and the host, layer by layer, and what did not."""
+    """The isolation between the run and the host: the layers in force, and those that are missing."""
 
     layers: dict[str, str] = {}
     missing: tuple[str, ...] = ()

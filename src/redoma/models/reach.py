@@ -1,7 +1,7 @@
 """What a run could really touch.
 
-A backend says what it lets through, the workspace narrows that, and policy weighs each finding by it: a finding about
-the network asks nobody in a cell that has none.
+A backend declares what it lets through, the workspace narrows that, and policy weighs each finding by it: a finding
+about the network prompts nobody for a cell without one.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Literal, get_args
 import msgspec
 
 Resource = Literal["files", "network", "system"]
-"""Files of the host; other machines; its processes, services, devices and users."""
+"""Files of the host; other machines; the host's processes, services, devices and users."""
 
 Files = Literal["none", "later", "effect", "host"]
-"""None; those of a project, when what was done in an overlay is applied; those of a project, now that the effect is
-shown to whoever decides; any that the user has."""
+"""No files; those of a project, later, when the changes of an overlay are applied; those of a project, now, with the
+effect shown to the person who decides; any that the user can access.
+"""
 
 _FILES: tuple[Files, ...] = get_args(Files)
 
@@ -27,14 +28,18 @@ _LACKING: dict[Resource, str] = {
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run could touch beyond what it was given. Weakest first, and each field by itself."""
+    """What a run could touch besides what it was given. The values of each field are ordered, weakest first."""
 
     files: Files = "none"
     network: bool = False
     system: bool = False
+    hosts: bool = False
+    """Whether it can reach the hosts that its request names, through a proxy that permits no others. Separate rules
+    (`hosts.*`) decide on those, so rules about the network in general don't apply.
+    """
 
     def holds(self, resource: Resource) -> bool:
-        """Whether a run with this reach could touch that resource, now."""
+        """Return whether a run with this reach could touch that resource now."""
         match resource:
             case "files":
                 return self.files in ("effect", "host")
@@ -44,30 +49,34 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
                 return self.system
 
     def within(self, other: Reach) -> bool:
-        """Whether it is no more than the other."""
+        """Return whether it is no more than the other."""
         return self | other == other
 
     def __or__(self, other: Reach) -> Reach:
-        """Whatever one of the two could touch."""
+        """Return what either of the two could touch."""
         return Reach(
             files=max(self.files, other.files, key=_FILES.index),
             network=self.network or other.network,
             system=self.system or other.system,
+            hosts=self.hosts or other.hosts,
         )
 
-    def over(self, workspace: str) -> Reach:
-        """With a workspace of this kind. What a backend keeps from the host, only an overlay brings there, later."""
-        return self | Reach(files="later") if workspace == "overlay" else self
+    def over(self, workspace: str, *, hosts: bool = False) -> Reach:
+        """Return the reach with a workspace of this kind, and with named hosts. If a backend isolates files, only an
+        overlay's changes reach the host, later.
+        """
+        return self | Reach(files="later" if workspace == "overlay" else "none", hosts=hosts)
 
     def lacks(self, resources: tuple[Resource, ...]) -> str:
-        """What this sandbox doesn't have of these, in words; empty if it has one of them."""
+        """Return a description of what this sandbox lacks of these; empty if it has one of them."""
         if any(map(self.holds, resources)):
             return ""
-        return " and ".join(_LACKING[resource] for resource in resources)
+        lacking = {**_LACKING, "network": "no network but the hosts that it names"} if self.hosts else _LACKING
+        return " and ".join(lacking[resource] for resource in resources)
 
     @property
     def words(self) -> str:
-        """All of it, for reading."""
+        """A description of everything it could touch."""
         files = {
             "none": "",
             "later": "a project, when its changes are applied",
@@ -75,14 +84,15 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
             "host": "files of the host",
         }[self.files]
         system = "processes and services of the host" if self.system else ""
-        parts = [files, system, "the network" if self.network else ""]
+        network = "the network" if self.network else "the hosts that it names" if self.hosts else ""
+        parts = [files, system, network]
         return ", ".join(filter(None, parts)) or "nothing outside"
 
 
 LATER = "nothing happens before its changes are applied"
-"""Why a finding about a project decides nothing of a run in an overlay."""
+"""Why a finding about a project doesn't decide about a run in an overlay."""
 
 NOTHING = Reach()
 EFFECT = Reach(files="effect")
-"""Of changes that are about to be applied: what else the run did has stayed in its cell."""
+"""For changes that are about to be applied: everything else the run did stayed in its cell."""
 HOST = Reach(files="host", network=True, system=True)

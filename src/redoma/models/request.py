@@ -1,26 +1,47 @@
-"""What somebody wants run, and within which limits."""
+"""What to run, and within which limits."""
 
 from __future__ import annotations
 
-import re
-import uuid
-from typing import Literal, get_args
+import os
+from typing import Annotated, Literal
 
 import msgspec
 
 from ..lib.errors import InvalidRequest
+from ..lib.patterns import pattern as compiled_later
 from ..lib.units import parse_size
+from .environment import EnvironmentUse
+from .network import HostRule, SecretUse, placeholder
 
 KiB = 1024
 MiB = 1024 * KiB
 
-Language = Literal["python", "bash", "lua", "command"]
+Language = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_+.-]*\Z", max_length=40)]
+"""One of `LANGUAGES`, or the name of one that the configuration has an interpreter for."""
 Stream = Literal["stdout", "stderr"]
 WorkspaceKind = Literal["scratch", "read-only", "overlay", "direct"]
-"""Where a run works: in an empty directory of its own; in a project that it can only read; in one that it changes in a
-copy, so that what it did can be looked at before it is applied; or in the project itself."""
+"""Where a run works: in its own empty directory; in a project that it can only read; in an overlay of a project, whose
+changes can be reviewed before they are applied; or in the project itself.
+"""
 
-LANGUAGES: tuple[Language, ...] = get_args(Language)
+LANGUAGES = ("python", "bash", "javascript", "lua", "command")
+"""Those that need no configuration."""
+OTHER = "other"
+"""What stands for all languages of the configuration, where backends say what they run."""
+CODE = "-"
+"""The word of an interpreter that stands for the file with the code."""
+_FROM_HERE = """\
+const m = require("module"), main = process.argv[1], find = m._resolveFilename;
+m._resolveFilename = function (name, from, top, more) {
+  const own = from && from.filename === main && !top;
+  return find.call(this, name, from, top, own ? { paths: [process.cwd()], ...more } : more);
+};
+m.runMain();
+"""
+"""Has the main file of a JavaScript program `require` modules from the working directory, as it does where it lies in
+there itself. In a sandbox it lies elsewhere: a run leaves nothing in its directory that it has not written."""
+NODE = ("node",)
+"""The interpreter of JavaScript, where the configuration names no other."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory: int = 512 * MiB
     """Bytes, for the run as a whole."""
     processes: int = 100
-    """Processes and threads at one time."""
+    """Processes and threads at a time."""
     output_lines: int = 1000
     """Lines kept of stdout and of stderr each; head and tail are kept, the middle is counted."""
     output_bytes: int = 1 * MiB
@@ -50,6 +71,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Descriptors of one process."""
     recursion: int = 1000
     """Depth of the code's own Python calls, on backends that count them."""
+    network_bytes: int = 256 * MiB
+    """Bytes that may pass to and from the hosts of `network`, together."""
+    connections: int = 128
+    """Connections to them at a time."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -71,11 +96,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
 
 
-_SIZES = ("memory", "output_bytes", "output_total", "file_size", "disk")
+_SIZES = ("memory", "output_bytes", "output_total", "file_size", "disk", "network_bytes")
 
 
 def _size(name: str, text: str) -> int:
-    """Bytes of a size as people write it."""
+    """Return the bytes of a size such as `256MiB`."""
     if (size := parse_size(text.strip())) is None:
         raise InvalidRequest(
             f"limit {name!r} is {text!r}", why="that is no size", next="write a number of bytes, 256MiB or 1.5GB"
@@ -84,75 +109,92 @@ def _size(name: str, text: str) -> int:
 
 
 class Seed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the random numbers of a Python run came from, so that they can be drawn again. Nothing that must not be
-    guessed comes from it: `secrets`, `os.urandom` and `uuid4` ask the kernel."""
+    """The seed of a Python run's random numbers, so that they can be reproduced. Nothing secret depends on it:
+    `secrets`, `os.urandom` and `uuid4` use the kernel.
+    """
 
     random: int
-    """Of `random`, and of `numpy.random` where that is preloaded."""
+    """For `random`, and for `numpy.random` if that is preloaded."""
     hashes: int
-    """Of the hashes of text, and so of the order of sets: what PYTHONHASHSEED is to an interpreter."""
+    """For the hashes of text, and so for the order of sets: like PYTHONHASHSEED."""
 
 
 MIN_SECRET = 4
-"""Characters of the shortest secret. A shorter text occurs by chance, and can't be taken out of an output."""
+"""Characters of the shortest secret. A shorter text occurs by chance, and can't be removed from an output."""
 
 MAX_PATTERN, MAX_PATTERNS = 1024, 100
 """Characters of one pattern in `outputs`, and how many there may be."""
 
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_ENV_NAME = compiled_later(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def _is_plain(path: str) -> bool:
-    """Whether it is a relative path that leads down only."""
+    """Return whether it is a relative path without `..` and the like."""
     return bool(path) and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
 def _new_id() -> str:
-    return uuid.uuid4().hex
+    """Return a random UUID without dashes. (The module `uuid` takes longer to load than a run.)"""
+    number = int.from_bytes(os.urandom(16), "big")
+    return f"{number & ~(0xF << 76) & ~(0x3 << 62) | 0x4 << 76 | 0x2 << 62:032x}"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants run: source text in a language, or an argument vector (`language="command"`)."""
+    """What to run: source text in a language, or an argument vector (`language="command"`)."""
 
     code: str = ""
     argv: tuple[str, ...] = ()
-    """The command; of Python and Bash code, its arguments; of a Lua script, its name and its arguments."""
+    """The command; for code, its arguments; for a Lua script, its name and its arguments."""
     language: Language = "python"
+    interpreter: tuple[str, ...] = ()
+    """The words that run code in a language other than Python, Bash and Lua, in which `CODE` stands for its file."""
     backend: str = "auto"
     limits: Limits = Limits()
     stdin: bytes = b""
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
-    """Variables of the run whose values are taken out of every output and record."""
+    """Variables of the run whose values are removed from every output and record."""
+    held: dict[str, SecretUse] = {}
+    """Those of the secrets that stay outside: the run has a placeholder in the variable, and the value is inserted on
+    the way to the hosts that it is for.
+    """
+    network: tuple[HostRule, ...] = ()
+    """The hosts that it may reach; by default none."""
+    uses: EnvironmentUse | None = None
+    """The packages that it finds, in place of those of Redoma's own interpreter."""
     files: dict[str, bytes] = {}
     """Relative path → content, placed in the run's working directory before it starts."""
     outputs: tuple[str, ...] = ()
-    """Which files of the working directory to bring back, if they are new or changed: globs such as `out/*.csv`."""
+    """Which files of the working directory to return, if they are new or changed: globs such as `out/*.csv`."""
     cwd: str | None = None
-    """A directory of the host to work in, on backends that see the host; that of an executor in cells or containers is
-    a path inside. With a `project`, a path in it."""
+    """A directory of the host to work in, on backends that see the host; for an executor in cells or containers, a path
+    inside. With a `project`, a path in it.
+    """
     workspace: WorkspaceKind = "scratch"
     project: str | None = None
-    """The directory of the host that a workspace other than `scratch` is made of: absolute, and without links."""
+    """The directory of the host for a workspace other than `scratch`: absolute, and without links."""
     checkpoint: bool | None = None
-    """Whether what it works in is kept before, and put back unless it ends well: a directory of the host that it can
-    change itself (see `touches`). None: if a person had to say yes to it, and always with the workspace `direct`."""
+    """Whether to take a checkpoint of the host directory that it can change directly (see `touches`), and roll back
+    unless it succeeds. None: only if a person had to approve it, and always with the workspace `direct`.
+    """
     require: tuple[str, ...] = ()
     """Isolation layers that must be in force; if one is missing, nothing runs."""
     reason: str = ""
     requester: str = ""
     label: str = ""
-    """The name under which its requester runs it each time. A pinned approval goes by it."""
+    """The name under which its requester runs it each time. A pinned approval is found by it."""
     seed: Seed | None = None
-    """The seed of another run, to draw the same random numbers where the backend can; None for a new one."""
+    """The seed of another run, to reproduce its random numbers if the backend can; None for a new one."""
     id: str = msgspec.field(default_factory=_new_id)
 
     def __post_init__(self) -> None:
-        if self.language not in LANGUAGES:
+        if self.language == "javascript" and not self.interpreter:
+            msgspec.structs.force_setattr(self, "interpreter", NODE)
+        if self.language not in LANGUAGES and not self.interpreter:
             raise InvalidRequest(
                 f"unknown language {self.language!r}",
-                why="no backend runs it",
-                next=f"use one of {', '.join(LANGUAGES)}",
+                why="no backend runs it, and the configuration names no program that does",
+                next=f"use one of {', '.join(LANGUAGES)}, or name its program under `languages` in redoma.yaml",
             )
         if self.language == "command" and (not self.argv or not self.argv[0] or self.code):
             raise InvalidRequest(
@@ -177,6 +219,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                     why=f"text of fewer than {MIN_SECRET} characters stands everywhere by chance",
                     next="pass it as an ordinary variable, or use a longer one",
                 )
+        if self.held:
+            self._check_held()
         if self.cwd is not None:
             self._check_cwd(self.cwd)
         self._check_project()
@@ -197,6 +241,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                     f"at most {MAX_PATTERNS} patterns of {MAX_PATTERN} characters",
                     next="use patterns such as result.json, plots/*.png, or ** for everything new",
                 )
+
+    def _check_held(self) -> None:
+        for name, use in self.held.items():
+            for host in use.hosts:
+                below = host.removeprefix("*")
+                named = [rule.host for rule in self.network]
+                if not any(own == host or (own.startswith("*.") and below.endswith(own[1:])) for own in named):
+                    raise InvalidRequest(
+                        f"the secret {name} is for {host}, which the run can't reach",
+                        why="network names no such host",
+                        next=f"add {host!r} to network, or leave the secret out",
+                    )
 
     def _check_cwd(self, cwd: str) -> None:
         for name, given in (("files", self.files), ("outputs", self.outputs)):
@@ -258,8 +314,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.cwd if self.workspace == "scratch" and self.backend == "native" else None
 
     @property
+    def kind(self) -> str:
+        """The language, or `OTHER` for one of the configuration: what a backend can or can't run."""
+        return self.language if self.language in LANGUAGES else OTHER
+
+    def interpreted(self, file: str) -> tuple[str, ...]:
+        """The words that run the code in `file` with its interpreter. Without a word for it, it comes last."""
+        if CODE in self.interpreter:
+            return (*(file if word == CODE else word for word in self.interpreter), *self.argv)
+        before = ("--preserve-symlinks-main", "-e", _FROM_HERE, "--") if self.language == "javascript" else ()
+        return (*self.interpreter, *before, file, *self.argv)
+
+    @property
     def text(self) -> str:
-        """The code, or the command as a shell would write it."""
+        """The code, or the command in shell notation."""
         if self.language != "command":
             return self.code
         import shlex
@@ -268,4 +336,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**self.env, **self.secrets}
+        """Its variables as the run sees them: with placeholders for secrets that stay outside."""
+        outside = {name: placeholder(self.id, name) for name in self.held}
+        return {**self.env, **self.secrets, **outside}

@@ -11,6 +11,7 @@ from ..lib.errors import InvalidRequest, RedomaError
 from .effect import Effect
 from .evaluation import Approval, Evaluation, Level
 from .isolation import Isolation
+from .network import NetworkRequest
 from .request import Seed, Stream
 
 
@@ -42,14 +43,14 @@ class Status(enum.StrEnum):
 
 
 class Chunk(NamedTuple):
-    """A piece of output, while the run goes on."""
+    """A piece of output, during the run."""
 
     stream: Stream
     text: str
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run used. None means the backend can't tell: never a made-up zero."""
+    """What a run used. None means that the backend doesn't know: never a made-up zero."""
 
     wall: float = 0.0
     cpu: float | None = None
@@ -57,29 +58,31 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Denial(msgspec.Struct, frozen=True, kw_only=True):
-    """Why something was refused, and what would be allowed: the same record, whoever said no."""
+    """Why something was refused, and what would be allowed: the same record, whatever refused it."""
 
     rule: str
-    """What said no: a rule of the policy, `limits.memory`, `backend.unsupported`, `workspace.protected` …"""
+    """What refused it: a rule of the policy, `limits.memory`, `backend.unsupported` …"""
     resource: str = ""
     """What it was about: the command, the path, the limit, the layer."""
     why: str
     allowed: str
     """What to do instead."""
     narrowest: str = ""
-    """Lines of a redoma.yaml that permit it, as narrowly as one can say it there; empty where none could. For a rule
-    exactly this request; for a limit, more of it for every run; for an executor, to be merged into its other lines."""
+    """Lines of a redoma.yaml that permit it, as narrowly as possible; empty if none could. For a rule exactly this
+    request; for a limit, more of it for every run; for an executor, to be merged into its other lines.
+    """
     retry: bool = False
-    """Whether the same request may succeed if it is made again."""
+    """Whether the same request may succeed if it is repeated."""
     retry_why: str = ""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A failure that was recognised in what a run printed. A help for reading, never a verdict: programs print what
-    they like."""
+    """A failure that was recognised in the output of a run. A help for the reader, never a verdict: programs may print
+    anything.
+    """
 
     kind: str
-    """Stable, from the general to the special: `python.exception`, `tool.make`, `file.missing`."""
+    """Stable, from the general to the specific: `python.exception`, `tool.make`, `file.missing`."""
     message: str
     file: str = ""
     line: int = 0
@@ -91,27 +94,28 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that a run printed to one stream, where the result has only its beginning and its end: as free of secrets and
-    as harmless as the result. Kept for a while; `artifacts.Kept` is one that can be read."""
+    """Everything that a run printed to one stream, if the result has only its beginning and its end: redacted and
+    sanitised like the result. Kept for a while; `artifacts.Kept` is one that can be read.
+    """
 
     id: str
-    """The run's; with the stream, what `redoma output` finds it by."""
+    """The run's id; with the stream, `redoma output` finds it by this."""
     stream: Literal["stdout", "stderr"]
     size: int = 0
     """Bytes, of UTF-8 text."""
     line_count: int = 0
     sha256: str = ""
     redacted: dict[str, int] = {}
-    """How many secrets of each kind were taken out of it."""
+    """How many secrets of each kind were removed from it."""
     missing: str = ""
-    """Why it isn't all there: the disk was full, or it was more than is kept. Empty if it is."""
+    """Why it is incomplete: the disk was full, or it exceeded the bound. Empty if it is complete."""
 
     def read(self, start: int = 0, size: int = 65536) -> bytes:
-        """Some of its bytes; fewer, or none, at its end."""
+        """Return some of its bytes; fewer, or none, at its end."""
         raise self._only_described()
 
     def lines(self, first: int = 1, count: int = 100) -> list[str]:
-        """Some of its lines, without their ends; the first is 1."""
+        """Return some of its lines, without their ends, counted from 1."""
         raise self._only_described()
 
     def _only_described(self) -> RedomaError:
@@ -122,24 +126,55 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class Display(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that code showed besides its output, as in a notebook: a picture, a table, a formula.
+
+    The code made all of it: show HTML or SVG only in a frame without rights (`<iframe sandbox>`), not in a page.
+    """
+
+    data: dict[str, Any]  # not `str | bytes`: JSON can't distinguish them, and encodes bytes as base64
+    """Type → content: `image/png` and `image/jpeg` as bytes; `text/html`, `text/markdown`, `text/latex`,
+    `image/svg+xml`, `application/json` and `text/plain` as text, without secrets."""
+    is_value: bool = False
+    """Whether it shows the value of the last expression."""
+
+    @property
+    def text(self) -> str:
+        """The display as plain text."""
+        text = self.data.get("text/plain", "")
+        return text if isinstance(text, str) else ""
+
+    @property
+    def png(self) -> bytes | None:
+        """The picture, if it is one."""
+        picture = self.data.get("image/png")
+        return picture if isinstance(picture, bytes) else None
+
+    @property
+    def html(self) -> str | None:
+        html = self.data.get("text/html")
+        return html if isinstance(html, str) else None
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The one answer to a request, whichever backend ran it and however it ended."""
 
     id: str
     status: Status
     exit_code: int | None = None
-    """The code's own exit status; None when it didn't run or didn't get as far as having one."""
+    """The code's own exit status; None if it didn't run or didn't get that far."""
     stdout: str = ""
     stderr: str = ""
     value: Any = None
-    """The value of a last expression: plain data, dates and `Decimal` as they are, a NumPy scalar as the number that it
-    holds, anything else as its `repr`."""
+    """The value of a last expression: plain data, dates and `Decimal` unchanged, a NumPy scalar as its number, anything
+    else as its `repr`.
+    """
     value_repr: str | None = None
     """The value as Python prints it; None if there was none."""
     exception: str | None = None
-    """The type of the exception that ended the code, where the backend can tell."""
+    """The type of the exception that ended the code, if the backend knows it."""
     error: str | None = None
-    """What went wrong, in plain words."""
+    """What went wrong."""
     backend: str = ""
     passed_over: dict[str, str] = {}
     """Backend → why it could not run it, for those that `auto` tried first."""
@@ -147,49 +182,53 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     level: Level | None = None
     level_why: tuple[str, ...] = ()
     denial: Denial | None = None
-    """What said no, and what would be allowed, if it was refused, could not run, or was ended at a limit."""
+    """What refused it, and what would be allowed, if it was refused, could not run, or was ended at a limit."""
     isolation: Isolation = Isolation()
     usage: Usage = Usage()
     seed: Seed | None = None
-    """The seed of its random numbers, if the backend can tell."""
+    """The seed of its random numbers, if the backend knows it."""
     redacted: dict[str, int] = {}
-    """Kind of secret → how many were taken out of this result."""
+    """Kind of secret → how many were removed from this result."""
     omitted: dict[Stream, int] = {}
     """Bytes of each stream that were left out to keep it within the limits."""
     files: dict[str, bytes] = {}
-    """Path → content of the files that `outputs` asked for: new or changed ones, as the run left them, not redacted."""
+    """Path → content of the files that `outputs` requested: new or changed ones, as the run left them, not redacted."""
     left_out: dict[str, str] = {}
-    """Path → why a file that `outputs` asked for was not brought back."""
+    """Path → why a file that `outputs` requested was not returned."""
     data: Any = None
-    """The output parsed as `expect` asked for."""
+    """The output parsed as `expect` requested."""
     mismatch: str | None = None
-    """How the output differs from what `expect` asked for. The code itself may have ended well."""
+    """How the output differs from what `expect` requested. The code itself may have succeeded."""
+    displays: tuple[Display, ...] = ()
+    """What it showed besides its output: pictures, tables."""
     diagnoses: tuple[Diagnosis, ...] = ()
-    """Failures that were recognised in the output, the one that matters most first."""
+    """Failures that were recognised in the output, the most important first."""
     artifacts: dict[Stream, Artifact] = {}
     """The whole of each stream that was cut in `stdout` or `stderr`."""
     effect: Effect | None = None
-    """What it did to its project. In an overlay nothing has happened to the project itself yet."""
+    """What it did to its project. In an overlay the project itself has not changed yet."""
+    network: tuple[NetworkRequest, ...] = ()
+    """Every request that it made to a host, or was not allowed to make, in the order in which they ended."""
     unexpected: tuple[str, ...] = ()
-    """Paths that it changed outside of where it was to write."""
+    """Paths that it changed outside of the declared ones."""
     rollback: dict[str, str] | None = None
-    """Set if a checkpoint was restored: path → why it could not be put back. None if nothing was restored."""
+    """Set if a checkpoint was restored: path → why it could not be restored. None if nothing was restored."""
     no_checkpoint: str = ""
     """Why there was no checkpoint, though the run needed approval and worked in a directory of the host."""
     approval: Approval | None = None
-    """What a person said, where one had to be asked."""
+    """A person's answer, if one was asked."""
     approval_id: str = ""
-    """The id of the question that a person was asked. Give that of a `pending` result to `resume`."""
+    """The id of the question that a person was asked. Pass that of a `pending` result to `resume`."""
 
     @property
     def ok(self) -> bool:
         return self.status is Status.OK
 
     def to_text(self, limit: int = 8000) -> str:
-        """What came of it as one text, for a language model or a log: how it ended, output, value and error.
+        """Return a summary as one text, for a language model or a log: how it ended, output, value and error.
 
-        `limit` is how many characters it may have (at least 200). Each part gets its share, and of a part that is too
-        long the middle is left out. What was redacted stays so.
+        `limit` is the maximum number of characters (at least 200). Each part gets its share; the middle of a part that
+        is too long is left out. The text stays redacted.
         """
         if limit < 200:
             raise InvalidRequest(f"limit is {limit}", why="nothing useful fits", next="allow 200 characters or more")
@@ -201,7 +240,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             "stderr": self.stderr.strip("\n"),
             "value": None if self.value is None else self.value_repr or repr(self.value),
             "error": self.error,
-            # Most often the error has these words already.
+            # Usually the error already contains these words.
             "denied": denial.why if denial and denial.why not in said else None,
             "allowed": denial.allowed if denial and denial.allowed not in said else None,
             "mismatch": self.mismatch,
@@ -210,14 +249,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         shown = {name: text for name, text in parts.items() if text}
         room, texts = limit - len(head), {}
         for place, (name, text) in enumerate(sorted(shown.items(), key=lambda part: len(part[1]))):
-            share = room // (len(shown) - place)  # short ones first, so that what they don't need goes to the others
+            share = room // (len(shown) - place)  # short ones first, so that the others get what they don't need
             texts[name] = _shortened(f"\n{name}:\n{text}" if "\n" in text else f"\n{name}: {text}", share)
             room -= len(texts[name])
         return head + "".join(texts[name] for name in shown)
 
     @property
     def shell_exit(self) -> int:
-        """What a command line should exit with."""
+        """The exit status for a command line."""
         match self.status:
             case Status.OK:
                 return 0
@@ -238,7 +277,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _shortened(text: str, limit: int) -> str:
-    """The beginning and the end of a text, with a note of how much was left out between."""
+    """Return the beginning and the end of a text, with a note of how much was left out between."""
     if len(text) <= limit:
         return text
     note = f"\n[… {len(text) - limit:,} characters left out …]\n"

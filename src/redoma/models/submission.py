@@ -1,4 +1,4 @@
-"""A request on its way from its caller to the record: what was submitted, and what was found out before it runs.
+"""A request on its way from its caller to the record: what was submitted, and what was determined before it runs.
 
 There is one `Submission` for each request, made by the pipeline's intake. Judging it gives one `Judged`, and everything
 after that (approval, the audit log, execution, the result) reads these two.
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from ..backends.base import Backend, Control
     from ..output.expectations import Expectation
     from ..policy import Reading
-else:  # handles of this process: they are never written down
+else:  # objects of this process, which are never stored
     Backend = Control = Expectation = Any
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """In what policy looks at less, or at something else, than what runs.
+    """How the request that policy sees differs from the one that runs.
 
-    The variables of a configured executor are its owner's, and so is how long it may take; the code around a rule of
-    the monitor is ours.
+    The owner of a configured executor decides about its variables and its time limit; the code around a monitor rule is
+    ours.
     """
 
     env: tuple[str, ...] | None = None
-    """Names of the variables that policy looks at; None for all."""
+    """Names of the variables that policy sees; None for all."""
     limits: Limits | None = None
     """None for those of the request."""
     code: str | None = None
     """None for the request's."""
     stdin: bool = True
-    """Whether policy looks at the input."""
+    """Whether policy sees the input."""
 
     @classmethod
     def of(cls, request: Request, judged: Request) -> PolicyView:
-        """The difference between what runs (`request`) and what policy is to look at (`judged`)."""
+        """Return the difference between what runs (`request`) and what policy should see (`judged`)."""
         return cls(
             env=None if judged.env == request.env else tuple(sorted(judged.env)),
             limits=None if judged.limits == request.limits else judged.limits,
@@ -49,7 +49,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def over(self, request: Request) -> Request:
-        """The request as policy looks at it."""
+        """Return the request as policy sees it."""
         return msgspec.structs.replace(
             request,
             env=request.env
@@ -62,7 +62,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """A request, and what only its caller can say of it."""
+    """A request, and what only its caller knows."""
 
     request: Request
     policy: str | None = None
@@ -70,32 +70,35 @@ class Submission(msgspec.Struct, frozen=True):
     objections: tuple[Finding, ...] = ()
     """Findings that count whatever the policy says."""
     own_backend: Backend | None = None
-    """The backend to run it on, where it is none of the executor's."""
+    """The backend to run it on, if it is not one of the executor's."""
     control: Control | None = None
-    """How the caller gives it input and signals while it runs."""
+    """How the caller sends it input and signals while it runs."""
     view: PolicyView | None = None
-    """What policy looks at, where that is not exactly what runs."""
+    """What policy sees, if that is not exactly what runs."""
     expectation: Expectation | None = None
-    """What it has to print."""
+    """What it must print."""
     wait: bool = True
     """Whether the caller waits while a person decides; if not, the result is `pending`."""
     entry: str = ""
     """The address of the configured executor that runs it."""
     writes: tuple[str, ...] | None = None
-    """Globs of where in its project it is expected to write; None if nothing was said."""
+    """Globs of where in its project it is expected to write; None if not declared."""
     resumes: str = ""
-    """The id under which a person was asked for this before."""
+    """The id of an earlier question about this."""
     live_input: bool = False
-    """Whether it can be given input that policy has not read, and that no list of commands allows."""
+    """Whether it can be given input that policy has not read, and that no whitelist allows."""
     unread_input: bool = False
-    """Whether it can be given input that nobody has read, also where a list of commands allows that. An approval says
-    so."""
+    """Whether it can be given input that has not been read, even if a whitelist allows that. An approval mentions
+    it.
+    """
+    session: str = ""
+    """The id of the session that it runs in."""
     keep_inputs: bool = True
-    """Whether its input and files are kept for a replay. Not worth it where they are different each time."""
+    """Whether its input and files are kept for a replay. Not worthwhile if they differ each time."""
 
     @property
     def judged(self) -> Request:
-        """The request as policy looks at it."""
+        """The request as policy sees it."""
         return self.request if self.view is None else self.view.over(self.request)
 
 
@@ -109,20 +112,20 @@ class ExecutedFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """A submission with all that was found out about it before it runs: what a person approves."""
+    """A submission with everything that was determined before it runs: what a person approves."""
 
     submission: Submission
     evaluation: Evaluation
     level: Level = Level.L4
     level_why: tuple[str, ...] = ()
     reading: Reading | None = None
-    """What policy has read of `submission.judged`, for stages that need its facts again."""
+    """What policy has parsed of `submission.judged`, for stages that need its facts again."""
     setting: str = ""
     """Digest of the configuration that also decides what happens: see `approval.setting_of`."""
     executed: ExecutedFiles | None = None
-    """None if it was not looked, since no approval depends on them."""
+    """None if they were not determined, since no approval depends on them."""
     effect: Effect | None = None
-    """What it did in an overlay, where that, and not the run itself, is to be approved."""
+    """What it did in an overlay, if that, and not the run itself, needs approval."""
 
     @property
     def request(self) -> Request:

@@ -1,0 +1,100 @@
+"""What was written anew because the module that has it takes long to load: the same as there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redoma import Request
+from redoma.backends.jail.guest import as_json
+from redoma.lib.mounts import _unescape
+from redoma.lib.patterns import pattern
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(plain)
+def test_a_report_is_written_as_json_writes_it(data: Any) -> None:
+    assert as_json(data) == json.dumps(data)
+
+
+def test_a_report_of_anything_else_is_refused() -> None:
+    with pytest.raises(TypeError, match="object is not plain data"):
+        as_json([object()])
+
+
+@given(st.text(alphabet="\\01478 a\n") | st.text())
+def test_names_in_mountinfo_are_read_as_an_expression_would(field: str) -> None:
+    assert _unescape(field) == re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)
+
+
+def test_the_id_of_a_request_is_a_random_uuid() -> None:
+    ids = {Request(code="1").id for _ in range(1000)}
+    assert len(ids) == 1000
+    for each in ids:
+        assert uuid.UUID(each).version == 4
+        assert uuid.UUID(each).variant == uuid.RFC_4122
+        assert uuid.UUID(each).hex == each
+
+
+@given(st.text(alphabet="ab1 \n"))
+def test_a_pattern_that_is_compiled_later_finds_the_same(text: str) -> None:
+    now, later = re.compile(r"(a+)(\d)?", re.IGNORECASE), pattern(r"(a+)(\d)?", re.IGNORECASE)
+    for name in ("match", "search", "fullmatch"):
+        ours, theirs = getattr(later, name)(text), getattr(now, name)(text)
+        assert (ours and ours.span()) == (theirs and theirs.span())
+    assert later.sub("-", text) == now.sub("-", text)
+    assert later.findall(text) == now.findall(text)
+    assert later.split(text) == now.split(text)
+    assert later.groups == now.groups
+
+
+def test_tls_works_again_once_it_is_wanted(tmp_path: Path) -> None:
+    """A handshake with ourselves, in a process that has loaded asyncio without it."""
+    program = textwrap.dedent("""
+        import sys
+        from redoma.lib.optional import load_small, restore_tls
+        load_small()
+        import asyncio
+        assert "ssl" not in sys.modules and asyncio.sslproto.ssl is None
+        restore_tls()
+        import ssl
+        key = sys.argv[1]
+        server_side, client_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cafile=key)
+        server_side.load_cert_chain(key)
+
+        async def greet(reader, writer):
+            writer.write(b"hello")
+            writer.close()
+
+        async def main():
+            server = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=server_side)
+            port = server.sockets[0].getsockname()[1]
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_side, server_hostname="me")
+            print(await reader.read())
+            writer.close()
+            server.close()
+
+        asyncio.run(main())
+        """)
+    key = tmp_path / "key.pem"
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=me"]
+    request += ["-addext", "subjectAltName=DNS:me"]
+    subprocess.run([*request, "-keyout", key, "-out", tmp_path / "cert"], check=True, capture_output=True)
+    key.write_text(key.read_text() + (tmp_path / "cert").read_text())
+    done = subprocess.run([sys.executable, "-c", program, key], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("b'hello'\n", 0), done.stderr
