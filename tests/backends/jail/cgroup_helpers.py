@@ -1,4 +1,4 @@
-"""Children to try things in: joining a group, or dropping rights, changes the process that does it."""
+"""Child processes for experiments: joining a group, or dropping rights, changes the process that does it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from redoma.backends.jail.cgroup import Group
+
 NOBODY = 65432
 
 
+def put_in(group: Group, pid: int) -> None:
+    """Put a process into every hierarchy of the group."""
+    for path in group.paths:
+        Path(path, "cgroup.procs").write_text(str(pid))
+
+
 def in_a_fork(work: Callable[[], Any], *, user: int = 0, join: str = "") -> Any:
-    """What `work` returns in a child, as JSON. The child is put in the group `join` first."""
+    """Return what `work` returns in a child, as JSON. The child is put in the group `join` first."""
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -39,15 +47,15 @@ def in_a_fork(work: Callable[[], Any], *, user: int = 0, join: str = "") -> Any:
 
 
 def as_nobody(work: Callable[[Callable[[str], None]], Any]) -> Any:
-    """What `work` returns without rights. It is given a way to have root run the last line of a fix.
+    """Return what `work` returns without rights. It gets a function that makes root run the last line of a fix.
 
-    The line runs as it is shown, but for `sudo`, and for the shell's own process, which stands for the child here.
+    The line runs as shown, except for `sudo`, and for the shell's own pid, which stands for the child here.
     """
     question, ask = os.pipe()
     done, tell = os.pipe()
     root = os.fork()
     if root == 0:
-        os.close(ask)  # so that it ends if nobody asks
+        os.close(ask)  # so that it ends if it gets no request
         if asked := os.read(question, 8192).decode():
             pid, _, fix = asked.partition("\n")
             run_fix(fix, pid)
@@ -72,6 +80,6 @@ def run_fix(fix: str, pid: str = "") -> None:
 
 
 def remove_groups(top: str) -> None:
-    """A group and those in it, whatever a failed test left."""
+    """Remove a group and those in it, whatever a failed test left."""
     for directory, _, _ in os.walk(top, topdown=False):
         os.rmdir(directory)

@@ -1,4 +1,4 @@
-"""The processes of a cell as the host sees them, and everything that a run could leave there."""
+"""The processes of a cell as the host sees them, and everything that a run could leave on the host."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from redoma.backends.jail.pool import Pool
 from redoma.config import AuditConfig
 from redoma.models import Stream
 
+SLOW = int(os.environ.get("REDOMA_SLOW", "1"))  # as in `pace`, which programs started by tests can't import
 Part = Literal["zygote", "init", "guest"]
 
 TELL = "import os\nprint(os.fstat(1).st_ino, flush=True)\n"
-"""Tells which cell it is in: the pipe it prints to has the same number on both sides."""
+"""Identifies its cell: the pipe it prints to has the same inode on both sides."""
 
 
 def jail(directory: Path, **options: Any) -> tuple[AsyncExecutor, JailBackend]:
@@ -37,8 +38,8 @@ async def run(executor: AsyncExecutor, code: str = "1 + 1", language: Any = "pyt
 
 
 def pool_of(backend: JailBackend) -> Pool:
-    """The pool of this process, which appears with the first run."""
-    return backend._pools[None, None]
+    """Return the pool of this process, which exists after the first run."""
+    return backend._pools[None, None, None]
 
 
 def zygote_of(backend: JailBackend) -> int:
@@ -51,7 +52,7 @@ def zygote_of(backend: JailBackend) -> int:
 
 
 def depth_of(pid: int) -> int:
-    """In how many process namespaces it has a number: a cell's are in one more than its keeper."""
+    """Return in how many pid namespaces it has a pid: a cell's processes are in one more than the zygote."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("NSpid:"):
@@ -83,7 +84,7 @@ def below(pid: int) -> set[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """And not merely waiting to be reaped."""
+    """Return whether it is alive, and not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -91,7 +92,7 @@ def is_alive(pid: int) -> bool:
 
 
 def behind(handle: int) -> int:
-    """The process that a process descriptor stands for."""
+    """Return the process that a pidfd stands for."""
     for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines():
         if line.startswith("Pid:"):
             return int(line.split()[1])
@@ -99,7 +100,7 @@ def behind(handle: int) -> int:
 
 
 def parts(backend: JailBackend, pipe: int) -> dict[Part, int]:
-    """The processes of the running cell that prints to this pipe."""
+    """Return the processes of the running cell that prints to this pipe."""
     for cell in list(pool_of(backend)._running):
         if cell.stdout >= 0 and os.fstat(cell.stdout).st_ino == pipe:
             init = behind(cell.handle)
@@ -108,7 +109,7 @@ def parts(backend: JailBackend, pipe: int) -> dict[Part, int]:
 
 
 async def interrupted(executor: AsyncExecutor, backend: JailBackend, part: Part, **options: Any) -> Result:
-    """What comes of a run, one of whose processes is killed after it has begun."""
+    """Return the result of a run of which one process is killed after it has begun."""
     told = asyncio.Event()
     said: list[str] = []
 
@@ -119,12 +120,12 @@ async def interrupted(executor: AsyncExecutor, backend: JailBackend, part: Part,
 
     running = asyncio.create_task(run(executor, TELL + "import time; time.sleep(50)", on_output=hear, **options))
     waiting = asyncio.create_task(told.wait())
-    await asyncio.wait([running, waiting], timeout=30, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([running, waiting], timeout=30 * SLOW, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if running.done():
-        return running.result()  # something else has ended it: the caller will see what
+        return running.result()  # something else has ended it: the caller will see
     os.kill(parts(backend, int("".join(said)))[part], signal.SIGKILL)
-    return await asyncio.wait_for(running, 10)
+    return await asyncio.wait_for(running, 10 * SLOW)
 
 
 # --- what could be left ---
@@ -141,7 +142,9 @@ class Host(msgspec.Struct):
     shared_memory: set[str]
 
     def left(self) -> dict[str, Any]:
-        """What is there now and was not then. Of descriptors the number counts: files are opened anew all the time."""
+        """Return what is there now and was not then. For descriptors only the number counts: files are reopened all the
+        time.
+        """
         now = look()
         found: dict[str, Any] = {
             name: getattr(now, name) - getattr(self, name)
@@ -152,7 +155,7 @@ class Host(msgspec.Struct):
         return {name: what for name, what in found.items() if what}
 
     def left_in_the_end(self, seconds: float = 3.0) -> dict[str, Any]:
-        """The same; others use this host too, so what goes away in a moment was not ours."""
+        """Return the same after a while: others use this host too, so what disappears soon was not ours."""
         eventually(lambda: not self.left(), seconds)
         return self.left()
 
@@ -164,7 +167,9 @@ def look() -> Host:
         mounts={line.split(" ", 1)[1] for line in Path("/proc/self/mountinfo").read_text().splitlines()},
         groups=groups(),
         scratch={name for name in os.listdir(tempfile.gettempdir()) if name.startswith("redoma-")},
-        shared_memory={name for name in os.listdir("/dev/shm") if not name.startswith("redoma-test-")},
+        shared_memory={
+            name for name in os.listdir("/dev/shm") if not name.startswith(("redoma-test-", "jail-attacks-"))
+        },
     )
 
 
@@ -179,7 +184,7 @@ def descriptors(pid: int) -> dict[str, str]:
 
 
 def groups(owner: int | None = None) -> set[str]:
-    """The control groups of this process, or of another."""
+    """Return the control groups of this process, or of another."""
     from redoma.backends.jail.cgroup_place import Unavailable, locate
 
     place = locate()
@@ -194,10 +199,6 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-SLOW = int(os.environ.get("REDOMA_SLOW", "1"))
-"""How many times slower an emulated machine is."""
-
-
 def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
     deadline = time.monotonic() + seconds * SLOW
     while not (answer := true()) and time.monotonic() < deadline:
@@ -206,7 +207,7 @@ def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 
 async def soon(true: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Like `eventually`, while the event loop goes on."""
+    """Do the same as `eventually` while the event loop continues."""
     deadline = time.monotonic() + seconds * SLOW
     while not (answer := true()) and time.monotonic() < deadline:  # noqa: ASYNC110 - processes set no asyncio.Event
         await asyncio.sleep(0.01)

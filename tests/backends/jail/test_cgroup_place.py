@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cgroup_helpers import NOBODY, as_nobody, in_a_fork, remove_groups, run_fix
+from cgroup_helpers import NOBODY, as_nobody, in_a_fork, put_in, remove_groups, run_fix
 
+from pace import SLOW
 from redoma.backends.jail import cgroup_place
 from redoma.backends.jail.cgroup import V2, Cgroups, Group
 from redoma.backends.jail.cgroup_place import MAIN, Place, Unavailable, enable, locate
@@ -513,13 +514,13 @@ def test_real_a_cell_of_v2_counts_cpu_time_and_stays_while_a_process_is_in_it(gr
     cell = Group((path,), files)
     with subprocess.Popen(["sh", "-c", "sleep 60 & while :; do :; done"]) as process:
         try:
-            cell.add(process.pid)
+            put_in(cell, process.pid)
             while (used := cell.cpu()) is None or used < 0.05:
                 assert process.poll() is None
             assert not cell.remove()
         finally:
             Path(path, "cgroup.kill").write_text("1")
-            assert process.wait(timeout=10) == -9
+            assert process.wait(timeout=10 * SLOW) == -9
     deadline = time.monotonic() + 10
     while Path(path, "cgroup.procs").read_text() and time.monotonic() < deadline:
         time.sleep(0.01)  # its child was killed with it, and takes its own time to go

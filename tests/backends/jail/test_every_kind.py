@@ -15,7 +15,7 @@ import pytest
 
 from redoma import Config, Executor, Limits, Status
 from redoma.backends.jail import JailBackend, cgroup
-from redoma.backends.jail.kernels import BY_KERNEL, IDMAPPED_OVERLAYS, LANDLOCK_FILES, USER_OVERLAYS
+from redoma.backends.jail.kernels import BY_KERNEL, IDMAPPED_OVERLAYS, LANDLOCK_FILES, OWN_OVERLAYS, USER_OVERLAYS
 from redoma.config import AuditConfig
 from redoma.models import MiB
 
@@ -123,6 +123,7 @@ def test_what_is_missing_is_on_the_result_and_can_be_insisted_on(executor: Execu
     assert (result.status, result.value) == (Status.OK, 42)
     missing = {"landlock"} if LANDLOCK_FILES in MISSING else set()
     missing |= {"names"} if USER_OVERLAYS in MISSING else set()
+    missing |= {"locks"} if OWN_OVERLAYS in MISSING else set()
     assert set(result.isolation.missing) == missing
     for layer in missing:
         assert executor.run("6 * 7", backend="jail", require=[layer]).status == Status.FAILED

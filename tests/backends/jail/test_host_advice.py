@@ -110,10 +110,10 @@ def test_a_switch_that_is_on_is_not_blamed() -> None:
 @pytest.mark.parametrize(
     ("container", "more", "fix"),
     [
-        ("docker", {}, "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined IMAGE"),
+        ("docker", {}, "docker run --security-opt seccomp=unconfined IMAGE"),
         ("docker", {"label": "docker-default (enforce)"}, "--security-opt apparmor=unconfined IMAGE"),
         ("docker", {"selinux": True, "label": "u:r:container_t:s0"}, "--security-opt label=disable IMAGE"),
-        ("podman", {}, "podman run --security-opt seccomp=unconfined --security-opt unmask=ALL IMAGE"),
+        ("podman", {}, "podman run --security-opt seccomp=unconfined IMAGE"),
         ("kubernetes", {}, "seccompProfile: {type: Unconfined}"),
         ("lxc", {}, "security.nesting=true"),
     ],
@@ -332,6 +332,25 @@ def test_a_root_that_can_not_be_left(steps: dict[str, int], more: dict[str, Any]
     fact = told("root directory", steps={**WORKS, **steps}, **more)
     assert fact.state == "missing"
     assert words in fact.fix
+
+
+@pytest.mark.parametrize(
+    ("steps", "costs"),
+    [
+        ({"proc": errno.EPERM}, "an empty /proc"),
+        ({"knobs": errno.EROFS}, "`user-namespaces` is missing"),
+        ({"proc": errno.EPERM, "knobs": errno.EROFS}, "`user-namespaces` is missing"),
+    ],
+)
+def test_the_jail_works_with_a_proc_that_is_masked_or_read_only(steps: dict[str, int], costs: str) -> None:
+    fact = told("/proc", steps={**WORKS, **steps}, container="docker")
+    assert fact.state == "degraded"
+    assert costs in fact.costs
+
+
+def test_a_proc_that_fails_in_another_way_is_no_jail() -> None:
+    assert told("/proc", steps={**WORKS, "proc": errno.EINVAL}).state == "missing"
+    assert told("/proc", steps={**WORKS, "knobs": errno.EACCES}).state == "missing"
 
 
 def test_a_proc_whose_settings_are_read_only() -> None:

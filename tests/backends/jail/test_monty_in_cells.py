@@ -359,7 +359,7 @@ def test_where_no_cell_can_be_had_it_runs_as_before_and_says_so(tmp_path: Path) 
     environment = {**os.environ, "PYTHONPATH": PACKAGES, "XDG_STATE_HOME": str(tmp_path / "state")}
     tmp_path.chmod(0o777)
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", WITHOUT], env=environment, capture_output=True, text=True, timeout=60 * SLOW, check=False
     )
     required, result, again = done.stdout.splitlines() or [done.stderr] * 3
     assert required.startswith("failed monty has no kernel here: the jail can't be had on this host: ")
@@ -375,7 +375,7 @@ def test_a_monty_that_a_cell_does_not_see_runs_as_before_and_says_so(tmp_path: P
     program = "import redoma; r = redoma.run('1 + 1', backend='monty'); print(r.value, r.isolation.missing, r.error)"
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{PACKAGES}"}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60 * SLOW, check=False
     )
     assert done.stdout == "2 ('kernel', 'limit on files') None\n", done.stderr
 
@@ -393,6 +393,6 @@ def test_a_forked_child_has_cells_of_its_own(config: Config) -> None:
     )
     environment = {**os.environ, "PYTHONPATH": PACKAGES}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60 * SLOW, check=False
     )
     assert done.stdout == "1\n2\n3\n", done.stderr

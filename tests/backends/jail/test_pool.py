@@ -67,6 +67,69 @@ async def end(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+# --- kinds of cells ---
+
+
+async def test_a_kind_of_cell_that_is_asked_for_again_is_kept_ready(make: Make) -> None:
+    executor, backend = make(minimum=1, maximum=8, idle=600)
+    usual = {"armed": 1, "arming": 0, "running": 0, "waiting": 0}
+    own = {"disk": "24MiB"}
+    assert (await run(executor, "print(1)", limits=own)).stdout == "1\n"
+    assert await soon(lambda: pool_of(backend).counts() == usual), "once is not reason enough"
+    assert (await run(executor, "print(2)", limits=own)).stdout == "2\n"
+    assert await soon(lambda: pool_of(backend).counts() == {**usual, "armed": 2})
+    fill = "open('x', 'wb').write(bytes(40 << 20))"
+    assert "No space left" in (await run(executor, fill, limits=own)).stderr, "it has the limit that it was kept for"
+    assert (await run(executor, fill)).ok
+
+
+async def test_a_kind_of_cell_that_nobody_asks_for_any_more_is_let_go(make: Make) -> None:
+    executor, backend = make(minimum=1, maximum=8, idle=0.5)
+    for _ in range(3):
+        assert (await run(executor, "print(1)", limits={"disk": "24MiB"})).ok
+    assert await soon(lambda: pool_of(backend).counts() == {"armed": 1, "arming": 0, "running": 0, "waiting": 0})
+    assert (await run(executor, "open('x', 'wb').write(bytes(40 << 20))")).ok, (
+        "the one that is left is of the usual kind"
+    )
+
+
+async def test_a_kind_of_cell_for_each_run_does_not_fill_the_pool(make: Make) -> None:
+    executor, backend = make(minimum=1, maximum=8)
+    for _ in range(2):
+        for size in range(20, 27):
+            assert (await run(executor, "print(1)", limits={"disk": f"{size}MiB"})).ok
+    assert await soon(lambda: pool_of(backend).counts()["arming"] == 0)
+    assert pool_of(backend).counts()["armed"] <= 5
+
+
+# --- ahead of the first run ---
+
+
+async def test_a_jail_that_was_warmed_serves_its_first_run_from_the_same_zygote(make: Make) -> None:
+    executor, backend = make(minimum=0)
+    backend.warm()
+    assert await soon(lambda: pool_of(backend).zygote_pid is not None)
+    zygote = pool_of(backend).zygote_pid
+    assert await soon(lambda: pool_of(backend).counts()["armed"] == 1)  # the cell of the run that was announced
+    assert (await run(executor, "print(1)")).stdout == "1\n"
+    assert pool_of(backend).zygote_pid == zygote
+    assert await soon(lambda: pool_of(backend).counts() == {"armed": 0, "arming": 0, "running": 0, "waiting": 0})
+
+
+async def test_a_jail_that_was_warmed_and_never_used_leaves_nothing(make: Make) -> None:
+    executor, backend = make()
+    backend.warm()
+    await executor.aclose()
+
+
+async def test_what_goes_wrong_while_it_is_warmed_is_told_to_the_first_run(make: Make) -> None:
+    executor, backend = make(minimum=0, preload=["there_is_no_such_module"])
+    backend.warm()
+    result = await run(executor, "print(1)")
+    assert result.status is Status.FAILED
+    assert "there_is_no_such_module" in (result.error or "")
+
+
 # --- how many ---
 
 
@@ -211,7 +274,7 @@ async def test_cells_of_other_limits_are_made_to_order_and_leave_the_armed_ones_
     executor, backend = make(maximum=4)
     await run(executor)
     size = "import os; f = os.statvfs('/workspace'); (f.f_blocks * f.f_frsize, f.f_files - 8)"
-    for disk, files in ((8 << 20, 50), (16 << 20, 100), (8 << 20, 50)):
+    for disk, files in ((8 << 20, 50), (16 << 20, 100), (8 << 20, 60)):  # none twice: that would be kept ready
         result = await run(executor, size, limits={"disk": disk, "files": files})
         assert result.value == (disk, files)
     assert await soon(lambda: pool_of(backend).counts()["armed"] == 2)
@@ -355,8 +418,8 @@ async def test_closing_ends_what_runs_and_what_waits_with_a_reason(make: Make) -
     start = time.monotonic()
     await executor.aclose()
     assert not any(map(is_alive, [zygote, *inits]))
-    results = await asyncio.wait_for(asyncio.gather(*tasks), 10)
-    assert time.monotonic() - start < 10
+    results = await asyncio.wait_for(asyncio.gather(*tasks), 10 * SLOW)
+    assert time.monotonic() - start < 10 * SLOW
     assert [result.status for result in results] == [Status.FAILED] * 4
     assert all("closed" in (result.error or "") for result in results), [result.error for result in results]
     assert [result.stdout for result in results] == ["begun\n"] * 2 + [""] * 2
@@ -399,7 +462,7 @@ async def test_closing_before_the_first_cell_is_there_fails_who_waits(make: Make
     await asyncio.sleep(0)
     assert pool_of(backend).counts()["waiting"] == 1
     await executor.aclose()
-    result = await asyncio.wait_for(task, 10)
+    result = await asyncio.wait_for(task, 10 * SLOW)
     assert result.status in (Status.FAILED, Status.OK)
 
 

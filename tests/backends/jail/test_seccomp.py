@@ -258,6 +258,8 @@ ATTACKS = [
     *calls("EPERM", "any", f"'ioctl', terminal, {GARBAGE | 0x5423}, text(bytes(4))"),
     *calls("ENOTTY", "any", "'ioctl', namespace, 0xb701", f"'ioctl', namespace, {GARBAGE | 0xB701}"),
     *calls("EPERM", "any", "'fcntl', file, 1024, 0", f"'fcntl', file, {GARBAGE | 1024}, 0"),
+    *calls("EPERM", "any", "'fcntl', os.open('/', os.O_RDONLY), 1026, 0", "'fcntl', file, 1036, 0"),
+    *calls("EPERM", "nobody", "'fcntl', file, 1038, 0"),  # gone in Linux 5.17
     *calls("EPERM", "root", "'mknodat', -100, text(b'device'), 0o20600, 0x103"),
 ]
 OLD_CALLS = calls("EPERM", "any", "'iopl', 0", "'ioperm', 0, 1, 0", "'modify_ldt', 0, 1, 0")

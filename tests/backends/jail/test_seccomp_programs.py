@@ -10,6 +10,8 @@ from textwrap import dedent
 
 import pytest
 
+from pace import SLOW
+
 FILTERED = """
 import os, sys
 from redoma.backends import linux
@@ -134,7 +136,7 @@ def run(program: str, directory: Path, *command: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=120 * SLOW,
         check=False,
     )
     return f"{done.stdout}\nstatus {done.returncode}"

@@ -49,3 +49,12 @@ async def test_what_a_run_starts_has_hashes_of_its_own_and_sees_no_seed(config: 
     seen, variable, ours, one, other = result.value
     assert (seen, variable) == ([], None)
     assert len({ours, one, other}) == 3
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+async def test_a_seed_that_a_cell_does_not_take_is_refused_and_not_shortened(config: Config, seed: int) -> None:
+    async with AsyncExecutor(config) as executor:
+        request = Request(code=SHOW, seed=Seed(random=seed, hashes=1), backend="jail")
+        result = await executor.submit(Submission(request, "none"))
+    assert f"the seed {seed} can't be used" in (result.error or "")
+    assert result.value is None

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from ...lib.errors import BackendError, BackendUnavailable, InvalidRequest
-from ...models import Isolation, Limits, Request
+from ...models import OTHER, EnvironmentUse, Isolation, Limits, Request
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import linux
 from ..base import LAYER_ALIASES, Capabilities, Control, Fact, Outcome, Sink, check_files_fit
-from . import cgroup, setup
+from ..hosts import run_with_hosts
+from . import cgroup
 from .cell import Cell, Spec
 from .cgroup_place import Unavailable
+from .compiled import step_names
 from .configuration import LAYERS
-from .kernels import CELLS, COUNTED_PROCESSES, USER_OVERLAYS, Feature
+from .kernels import CELLS, COUNTED_PROCESSES, OWN_OVERLAYS, USER_OVERLAYS, Feature
 from .launch import Zygote, ZygoteOptions
 from .pool import Pool
 from .run import Run
+
+if TYPE_CHECKING:
+    from ...network.authority import Authority
 
 _MAX_PROJECTS = 8  # with cells of their own that are kept ready
 _WATCHED = "watched by the cell's init every 10 ms; what the kernel keeps in pipes and sockets is not counted"
@@ -37,11 +43,17 @@ class JailBackend:
 
     For another backend that runs in cells: `prelude` names a module of ours whose `arm()` every guest calls when it has
     been made ready; the code finds what it returns in its namespace. `programs` are files of the host to have inside,
-    in `configuration.PROGRAMS`.
+    in `configuration.PROGRAMS`. `forks`: what that module starts can be copied, see c/image.c.
+
+    `environments` is the directory with the packages of environments, each under its digest; None: there are none.
+
+    `once` is for a process that makes one run and ends: nothing is loaded for later runs, and the zygote ends as soon
+    as the first has.
     """
 
     name = "jail"
     reach = NOTHING
+    aliases: ClassVar[dict[str, str]] = LAYER_ALIASES
 
     def __init__(
         self,
@@ -54,26 +66,30 @@ class JailBackend:
         without: Iterable[str] = (),
         changes_on_disk: bool = False,
         prelude: str = "",
+        forks: bool = False,
         programs: Mapping[str, str] | None = None,
+        environments: Path | None = None,
+        once: bool = False,
     ) -> None:
+        self._once, self._environments = once, environments
         self._minimum, self._queue, self._idle = minimum, queue, idle
         self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
         self._preload, self._without = tuple(preload), frozenset(without)
-        self._prelude, self._programs = prelude, dict(programs or {})
+        self._prelude, self._forks, self._programs = prelude, forks, dict(programs or {})
         self._changes_on_disk = changes_on_disk
-        if unknown := self._without - {*setup.LAYERS, "memory"}:
+        if self._without and (unknown := self._without - {*step_names(), "memory"}):
             raise InvalidRequest(
                 f"no layer is called {', '.join(sorted(unknown))}",
-                why=f"known: {', '.join(setup.LAYERS)}",
+                why=f"known: {', '.join(step_names())}",
                 next="use those",
             )
-        self._owner, self._pools = os.getpid(), dict[tuple[tuple[str, int, int] | None, int | None], Pool]()
+        self._owner, self._pools = os.getpid(), dict[_Key, Pool]()
         self._leaving: list[Pool] = []
         self._groups: cgroup.Cgroups | Unavailable | None = None
-        self._env: dict[str, str] = {}
         self._memory = ""
-        self._release = platform.release()
+        self._release = os.uname().release
         self._can: Capabilities | None = None
+        self._vouching: Authority | None = None
 
     def capabilities(self) -> Capabilities:
         if self._can is None:  # asked twice in every run, and the host doesn't change
@@ -96,7 +112,7 @@ class JailBackend:
         for alias, name in LAYER_ALIASES.items():
             layers[alias] = layers[name]
         return Capabilities(
-            languages=frozenset({"python", "bash", "command"}),
+            languages=frozenset({"python", "bash", "javascript", "command", OTHER}),
             isolation=Isolation(layers=layers, missing=missing),
             limits=frozenset(Limits.__struct_fields__),
             arguments=True,
@@ -106,15 +122,19 @@ class JailBackend:
             value=True,
             outputs=True,
             control=True,
+            fork=self._forks,
+            network=True,
+            environments=self._environments is not None,
             workspaces=frozenset({"scratch", "read-only", "overlay"}),
             run_over=self.run_over,
         )
 
     def _beyond_this_kernel(self) -> tuple[str, ...]:
-        """Layers that this kernel can't give to any cell. Results list them as missing; `require` insists on them."""
+        """Layers that this host can't give to any cell. Results list them as missing; `require` insists on them."""
         landlock = () if linux.landlock_abi() else ("landlock",)
         names = ("names",) if self._lacks(USER_OVERLAYS) else ()
-        return (*landlock, *names)
+        locks = ("locks",) if OWN_OVERLAYS.is_missing(self._release, root=False) else ()
+        return (*landlock, *names, *locks, *(("user-namespaces",) if _is_read_only("/proc/sys") else ()))
 
     def _lacks(self, feature: Feature) -> bool:
         return feature.is_missing(self._release, root=os.geteuid() == 0)
@@ -125,11 +145,25 @@ class JailBackend:
 
         return facts()
 
+    def warm(self) -> None:
+        """Begin to start what the first run without a project will need. Returns at once, and runs nothing."""
+        limits = Limits()
+        pool = self._pool_for(Spec(disk=limits.disk, files=limits.files, workspace="scratch", project=""), None)
+        pool.warm()
+        with _making:
+            pool.runs -= 1
+
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         return await self.run_over(request, sink, control, None)
 
     async def run_over(self, request: Request, sink: Sink, control: Control | None, stage: str | None) -> Outcome:
         check_files_fit(request, "a cell")
+        if request.seed is not None and not 0 <= request.seed.random < 2**64:
+            raise InvalidRequest(
+                f"the seed {request.seed.random} can't be used",
+                why="a cell takes one of 0 to 2**64 - 1",
+                next="use the seed of an earlier result",
+            )
         limits = request.limits
         spec = Spec(
             disk=limits.disk,
@@ -137,8 +171,9 @@ class JailBackend:
             workspace=request.workspace,
             project=request.project or "",
             seed=request.seed.random if request.seed else None,
+            network=bool(request.network),
         )
-        pool = self._pool_for(spec, request.seed.hashes if request.seed else None)
+        pool = self._pool_for(spec, request.seed.hashes if request.seed else None, request.uses)
         try:
             return await self._run(pool, spec, request, sink, control, stage)
         finally:
@@ -151,22 +186,49 @@ class JailBackend:
         cell = await pool.take(spec)
         try:
             isolation = self._isolation(cell, request.require)
-            work = Run(request, sink, cell, isolation, self._env, control, stage)
-            return await work.execute(
-                processes_by_rlimit=not self._lacks(COUNTED_PROCESSES), watched=cell.group is None
-            )
+            execute = partial(self._execute, request, sink, cell, control, stage)
+            if not request.network:
+                return await execute(isolation, {}, {})
+            return await run_with_hosts(request, isolation, cell.take_listener(), self._authority, execute)
         finally:
             pool.give_back(cell)
 
-    def _pool_for(self, spec: Spec, hash_seed: int | None) -> Pool:
+    async def _execute(
+        self,
+        request: Request,
+        sink: Sink,
+        cell: Cell,
+        control: Control | None,
+        stage: str | None,
+        isolation: Isolation,
+        env: Mapping[str, str],
+        files: Mapping[str, bytes],
+    ) -> Outcome:
+        work = Run(request, sink, cell, isolation, {**cell.env, **env}, control, stage, files)
+        return await work.execute(processes_by_rlimit=self._counts_processes_by_rlimit(), watched=cell.group is None)
+
+    def _authority(self) -> Authority:
+        """What vouches for hosts in our cells where TLS is read. Made when it is first needed."""
+        from ...network.authority import Authority
+
+        with _making:
+            if self._vouching is None or self._vouching.is_old:
+                self._vouching = Authority()
+            return self._vouching
+
+    def _counts_processes_by_rlimit(self) -> bool:
+        return not self._lacks(COUNTED_PROCESSES)
+
+    def _pool_for(self, spec: Spec, hash_seed: int | None, uses: EnvironmentUse | None = None) -> Pool:
         """The pool of this process for one more run; a forked child makes its own.
 
         There is one for each project, since a zygote has one project in its root: another directory under the same name
-        is another project. And one for each seed of hashes that was asked for, which an interpreter has from its start;
-        those keep no cells ahead of time.
+        is another project. One for each environment. And one for each seed of hashes that was asked for, which an
+        interpreter has from its start; those keep no cells ahead of time.
         """
         usual = Limits()
-        key = (_identity(spec.project) if spec.project else None, hash_seed)
+        packages = (uses.digest, uses.preload) if uses is not None else None
+        key = (_identity(spec.project) if spec.project else None, hash_seed, packages)
         with _making:
             if self._owner != os.getpid():
                 self._owner, self._pools = os.getpid(), {}
@@ -179,7 +241,8 @@ class JailBackend:
                     idle=self._idle,
                     usual=Spec(disk=usual.disk, files=usual.files, workspace=spec.workspace, project=spec.project),
                     without=self._without,
-                    start=partial(self._start, spec.project, hash_seed),
+                    start=partial(self._start, spec.project, hash_seed, uses),
+                    once=self._once,
                 )
                 metrics.watch(self.name, self._pools[key])
             pool = self._pools[key] = self._pools.pop(key)  # the last used is the last
@@ -193,7 +256,9 @@ class JailBackend:
             if not self._pools[key].runs and self._pools[key].leave():
                 self._leaving.append(self._pools.pop(key))
 
-    def _start(self, project: str, hash_seed: int | None) -> tuple[Zygote, cgroup.Cgroups | None]:
+    def _start(
+        self, project: str, hash_seed: int | None, uses: EnvironmentUse | None
+    ) -> tuple[Zygote, cgroup.Cgroups | None]:
         """Start a zygote, on the pool's thread."""
         if self._groups is None:
             self._groups = cgroup.find()
@@ -203,15 +268,17 @@ class JailBackend:
         zygote = Zygote(
             ZygoteOptions(
                 watched=groups is None,
-                preload=self._preload,
+                preload=self._preload if uses is None else uses.preload,
+                environment=str(self._environments / uses.digest) if uses is not None and self._environments else "",
                 prelude=self._prelude,
+                passes=self._forks,
                 programs=self._programs,
                 project=project,
                 hash_seed=hash_seed,
                 changes_on_disk=self._changes_on_disk,
+                once=self._once,
             )
         )
-        self._env = zygote.env
         self._memory = groups.describe() if groups else _WATCHED
         tell(INFO, "jail.zygote.started", pid=zygote.pid, memory="group" if groups else "watched")
         return zygote, groups
@@ -221,17 +288,19 @@ class JailBackend:
         if cell.found is None:
             raise BackendError("the cell was not looked over", why="it never said what it found", next="report it")
         layers, missing = dict(cell.found.layers), dict(cell.found.missing)
-        for alias, name in LAYER_ALIASES.items():
+        for alias, name in self.aliases.items():
             if name in layers:
                 layers[alias] = layers[name]
         layers["memory"] = self._memory if cell.group is not None else _WATCHED
-        needed = {LAYER_ALIASES.get(name, name) for name in required} or set(self.capabilities().isolation.layers)
+        needed = {self.aliases.get(name, name) for name in required}
+        if not needed:
+            needed = set(self.capabilities().isolation.layers) - set(cell.beyond_this_host)
         needed.add("workspace")  # not to be waived: a project that could be written to is not what was asked for
         for name, why in missing.items():
             if name in needed:
                 raise BackendError(
                     f"the isolation layer {name!r} can't be had here",
-                    why=why,
+                    why=cell.beyond_this_host.get(name, why),
                     next=f"see `redoma doctor`, or name the layers you need without {name!r} in `require`",
                 )
         return Isolation(layers=layers, missing=tuple(sorted(missing)))
@@ -253,8 +322,17 @@ class JailBackend:
                 await pool.aclose()
 
 
-_USUAL = (None, None)
+_Key = tuple[tuple[str, int, int] | None, int | None, tuple[str, tuple[str, ...]] | None]
+_USUAL: _Key = (None, None, None)
 """The key of the pool for runs without a project that take any hashes."""
+
+
+def _is_read_only(path: str) -> bool:
+    """Whether what is mounted there, as /proc/sys is in most containers, can't be written to by anybody."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _identity(project: str) -> tuple[str, int, int]:

@@ -16,15 +16,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import time
 from typing import Literal, NamedTuple
 
 from ...lib.errors import BackendError
+from ...lib.patterns import pattern
 from ..processes import exists, start_time
 from .cgroup_place import Place, Unavailable, enable, locate, write
 
-_NAME = re.compile(r"redoma-(\d+)-(\d+)\.(\d+)-.")
+_NAME = pattern(r"redoma-(\d+)-(\d+)\.(\d+)-.")
 _WAITS = (0.0005, 0.001, 0.002, 0.005, 0.01)  # between tries to remove: the last process may be on its way out
 
 
@@ -32,6 +32,8 @@ class Files(NamedTuple):
     """The names of the kernel's files in one version of control groups; empty for one that it doesn't have."""
 
     version: Literal["v1", "v2"]
+    join: str
+    """To which a process writes `0` to be in. In v1 the one for threads, which needs no lock of the whole machine."""
     limit: str
     with_swap: str
     events: str
@@ -44,6 +46,7 @@ class Files(NamedTuple):
 
 V1 = Files(
     version="v1",
+    join="tasks",
     limit="memory.limit_in_bytes",
     with_swap="memory.memsw.limit_in_bytes",
     events="memory.oom_control",
@@ -53,6 +56,7 @@ V1 = Files(
 )
 V2 = Files(
     version="v2",
+    join="cgroup.procs",
     limit="memory.max",
     with_swap="",
     events="memory.events",
@@ -178,13 +182,18 @@ class Group:
     def path(self) -> str:
         return self.paths[0]
 
-    def add(self, pid: int) -> None:
-        """Put a process in. Its children will be in too; what it used until now stays counted where it was."""
+    def doors(self) -> list[int]:
+        """Descriptors by which a process puts itself in: it writes `0`. Its children will be in too; what it used until
+        now stays counted where it was. The caller closes them."""
+        opened: list[int] = []
         try:
             for path in self.paths:
-                write(f"{path}/cgroup.procs", b"%d" % pid)
+                opened.append(os.open(f"{path}/{self._files.join}", os.O_WRONLY | os.O_CLOEXEC))  # noqa: PERF401 - closed
         except OSError as error:
-            raise _failed(f"process {pid} can't be put in the cgroup of its cell", error) from error
+            for number in opened:
+                os.close(number)
+            raise _failed("the cgroup of a cell can't be entered", error) from error
+        return opened
 
     def limit(self, memory_bytes: int) -> None:
         """All the memory that the processes in it may have together, swap and their tmpfs included.

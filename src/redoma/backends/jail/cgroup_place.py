@@ -26,20 +26,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shlex
-import shutil
-import subprocess
 from typing import Literal
 
 import msgspec
 
 from ...lib.mounts import Mount, read_mounts
+from ...lib.patterns import pattern
 
 MAIN = "redoma-main"
-_UNIT = re.compile(r"\.(service|scope|slice)$")
+_UNIT = pattern(r"\.(service|scope|slice)$")
 _MARKS = ("user.delegate", "trusted.delegate")  # the second is older, and shown to root alone
-_USER_MANAGER = re.compile(r"/user@(\d+)\.service/")
+_USER_MANAGER = pattern(r"/user@(\d+)\.service/")
 _ROUNDS = 100
 _SYSTEM_PATH = "/usr/bin:/bin"  # not the user's: it may lead into a project that nobody has reviewed
 _PATIENCE = 5.0  # seconds for systemd's answer, which takes milliseconds
@@ -205,6 +203,9 @@ def _delegated_by_users_manager(unit: str) -> bool:
     found = _USER_MANAGER.search(unit)
     if not found or int(found[1]) != os.geteuid():
         return False
+    import shutil
+    import subprocess
+
     program = shutil.which("systemctl", path=_SYSTEM_PATH)
     if program is None:
         return False

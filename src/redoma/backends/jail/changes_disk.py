@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 import time
 from pathlib import Path
 
@@ -44,6 +43,8 @@ class ChangesDirectory:
             self.why = f"{PARENT}: {error.strerror}"
 
     def _make(self) -> None:
+        import tempfile
+
         path = tempfile.mkdtemp(prefix=_PREFIX, dir=os.path.realpath(PARENT))  # it is bound by this path: no links
         lock = -1
         try:

@@ -1,34 +1,42 @@
 """The last process of a cell: it waits for an order, and becomes the code that nobody has reviewed. Inner.
 
-Until then it is ours, and does with the guest's own rights what has to be done there: it looks at what is in force,
-warms the interpreter, places the files and sets the limits. From the first line of the guest's code on nothing here is
-trusted any more; what it leaves at `REPORT` is a claim about its value, not about how it ended.
+Until then it is ours, and does with the guest's own rights what has to be done there: it warms the interpreter, places
+the files and sets the limits. From the first line of the guest's code on nothing here is trusted any more; what it
+leaves at `REPORT` is a claim about its value, not about how it ended.
 """
 
 from __future__ import annotations
 
-import ast
+import _ast
+import _json
+import _signal
+import _socket
 import atexit
 import errno
 import gc
 import io
-import json
 import os
-import signal
-import socket
+import random
+import resource
 import sys
-import threading
 import time
-import traceback
 import types
 from itertools import islice
-from typing import Any, NoReturn
 
 from redoma.backends.interpreter import Through, allow_calls
-from redoma.backends.jail import probe, protocol, setup, value
+from redoma.backends.jail import protocol, value
 from redoma.backends.jail.root import tell
 
-MAIN, REPORT = "/run/main.py", "/run/report"
+TYPE_CHECKING = False  # nothing is loaded here that a run can do without: see `load`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn, TextIO
+
+    from redoma.backends.display import Displays
+
+MAIN, REPORT, SCRIPT, WORKSPACE = "/run/main.py", "/run/report", "/run/script", "/workspace"
+"""Below the directory of a lean cell, see `start`."""
+_ORDER = 3  # the socket that the order comes by
 # Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
 _OUR_FRAMES = 5 if sys.version_info < (3, 12) else 1
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
@@ -36,52 +44,83 @@ _MAX_SOURCE = 2 << 20  # bytes of code kept as a file, for tracebacks and for pr
 
 
 def load() -> None:
-    """In the zygote: what a run, or its end, needs beyond this file."""
+    """In the zygote: what many programs need, so that they find it loaded. A zygote of one cell does without."""
+    import ast
+    import base64
+    import contextlib
+    import json
     import linecache
-    import random
+    import re
+    import signal
+    import socket
+    import textwrap
+    import threading
     import tokenize
+    import traceback
+    import typing
+    import warnings
 
-    _ = (linecache, random, tokenize)
+    _ = (ast, base64, contextlib, json, linecache, re, signal, socket, textwrap, threading, tokenize)
+    _ = (traceback, typing, warnings)
 
 
-def start(spec: dict[str, Any], control: socket.socket) -> NoReturn:
-    order = socket.socket(fileno=spec["order"])
+def use_pipes() -> None:
+    """In the zygote: have the streams on pipes, as they are in a guest, which then needs no others."""
+    reading, writing = os.pipe()
+    for number in range(3):
+        os.dup2(writing if number else reading, number)
+    os.close(reading)
+    os.close(writing)
+    set_streams(*(stream(number) for number in range(3)))
+
+
+def set_streams(stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
+    sys.stdin, sys.stdout, sys.stderr = stdin, stdout, stderr
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = stdin, stdout, stderr  # type: ignore[misc,assignment]
+
+
+def start(found: bytes, seed: int, prelude: types.ModuleType | None, hold: Callable[[], int], place: str) -> NoReturn:
+    """In the guest, which c/cell.c has made and looked over: arm the interpreter, wait for the order, and run it.
+
+    `place` is the directory of a lean cell; empty in the others, which have a root of their own."""
+    global MAIN, REPORT, SCRIPT, WORKSPACE
+    MAIN, REPORT, SCRIPT, WORKSPACE = (place + path for path in (MAIN, REPORT, SCRIPT, WORKSPACE))
+    order = _socket.socket(fileno=_ORDER)
     try:
-        arm(spec, order)
+        if (threading := sys.modules.get("threading")) is not None:
+            threading.main_thread()._set_native_id()  # or it would be the zygote's, on the host
+        warm()
+        names = prelude.arm() if prelude is not None else offer_displays()
+        settle(seed)
+        sys.modules["__main__"].__dict__.update(names)
+        holder = hold()
+        order.sendall(protocol.frame(protocol.ARMED, found))
     except BaseException as error:
-        tell(order, error)
+        tell(_ORDER, error)
         os._exit(1)
-    control.detach()  # closed by number already
     told = protocol.read_order(order.recv)
     if told is None:
         os._exit(0)
-    if told["control"] and told["argv"]:
-        # The parent sees it close when we become the program, which signals are meant for, and not us.
-        order.set_inheritable(False)
-    else:
+    if not told["argv"]:
         order.close()
+        if "RLIMIT_NPROC" in told["rlimits"] and holder > 0:
+            told["rlimits"]["RLIMIT_NPROC"] += 1  # it is one of them
+    elif holder > 0:  # it would hold on to memory that nobody needs. (The socket closes when we become the program.)
+        os.kill(holder, _signal.SIGKILL)
     run(told)
 
 
-def arm(spec: dict[str, Any], order: socket.socket) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        os.dup2(spec[name], number, inheritable=True)
-    sys.stdin, sys.stdout, sys.stderr = (stream(number) for number in range(3))
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
-    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # or it would be the zygote's, on the host
-    os.chdir("/workspace")
-    setup.take(setup.GUEST, spec)
-    found = probe.look(spec)
-    warm()
-    names = spec["prelude"].arm() if spec["prelude"] is not None else {}
-    settle(spec["seed"])
-    sys.modules["__main__"].__dict__.update(names)
-    order.sendall(protocol.frame(protocol.ARMED, json.dumps(found).encode()))
+def offer_displays() -> dict[str, Any]:
+    """Names that code finds for showing things, as it does in a notebook."""
+    if _PYPLOT in sys.modules:  # it was preloaded
+        watch_pyplot()
+    else:
+        sys.meta_path.insert(0, PyplotFinder())
+    return {"display": display}
 
 
 def stream(number: int, *, through: bool = False) -> io.TextIOWrapper:
-    """Made anew: the zygote's remember what they were opened on. By the line, so that what was printed before a kill is
+    """By the line, so that what was printed before a kill is
     kept; a line without its end only if that was asked for, since it takes twice as long to print."""
     errors = "backslashreplace" if number == 2 else "surrogateescape"
     if through:
@@ -100,12 +139,12 @@ def warm() -> None:
     keep("print('x', 1.5)\n[str(i) for i in range(3)]")
     namespace = types.ModuleType("__main__")
     with open(MAIN, encoding="utf-8") as file:
-        report({"value": evaluate(parse(file.read()), namespace.__dict__, 1000)})
+        report({"value": value.encode(evaluate(parse(file.read()), namespace.__dict__), 1000)})
     namespace.__dict__.clear()
     gc.collect()
     os.unlink(MAIN)
     os.unlink(REPORT)
-    setup.limit({"RLIMIT_CORE": 0})
+    limit({"RLIMIT_CORE": 0})
     sys.stdout, sys.stderr = streams
     environment(dict(os.environ))
 
@@ -114,8 +153,8 @@ def settle(seed: int) -> None:
     """Everything that is the same for all Python code. Each cell has a seed of its own: preloaded modules have the
     state of the zygote, and every cell would draw the same numbers."""
     sys.argv[:] = [MAIN]
-    sys.path.insert(0, "/workspace")
-    sys.modules["random"].seed(seed)
+    sys.path.insert(0, WORKSPACE)
+    random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed([seed >> 32, seed & 0xFFFFFFFF])
     gc.freeze()
@@ -124,6 +163,15 @@ def settle(seed: int) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=MAIN, __builtins__=__builtins__)
     sys.modules["__main__"] = main
+
+
+def limit(limits: dict[str, int]) -> None:
+    """Resource limits by name, soft and hard alike; never above what we are under ourselves."""
+    for name, wanted in limits.items():
+        which = getattr(resource, name)
+        hard = resource.getrlimit(which)[1]
+        bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(which, (bound, bound))
 
 
 def keep(source: str) -> None:
@@ -167,11 +215,11 @@ def execute(told: dict[str, Any]) -> NoReturn:
     """Become a program. Of us nothing stays, not even the memory."""
     argv, search = told["argv"], told["env"].get("PATH", os.defpath).split(":")
     if told["source"] is not None:
-        with open("/run/script", "w", encoding="utf-8", errors="surrogateescape") as script:
+        with open(SCRIPT, "w", encoding="utf-8", errors="surrogateescape") as script:
             script.write(told["source"])
     sys.stdout.flush()
     broken = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    setup.limit(told["rlimits"])
+    limit(told["rlimits"])
     for path in [argv[0]] if "/" in argv[0] else [f"{directory or '.'}/{argv[0]}" for directory in search]:
         try:
             os.execve(path, argv, told["env"])  # noqa: S606 - without a shell is the point
@@ -187,13 +235,14 @@ def python(told: dict[str, Any]) -> NoReturn:
     source, leave = told["source"], os._exit  # bound now: the code may put anything in its place
     environment(told["env"])
     if told["env"].get("PYTHONUNBUFFERED"):  # as the interpreter itself takes it
-        sys.stdout, sys.stderr = (stream(number, through=True) for number in (1, 2))
-        sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
+        set_streams(sys.stdin, *(stream(number, through=True) for number in (1, 2)))
     keep(source)
     sys.argv += told["arguments"]
     allow_calls(told["recursion"], _OUR_FRAMES)
-    setup.limit(told["rlimits"])
+    limit(told["rlimits"])
     code, found, known = 0, {}, len(sys.modules)
+    if told["site"]:
+        find_packages()
     try:
         program = parse(source)
     except BaseException as error:  # not the code's own doing: it has no frame to show yet
@@ -201,36 +250,120 @@ def python(told: dict[str, Any]) -> NoReturn:
         program, code, found = [], 1, failure(error)
     try:
         if program:
-            found = {"value": evaluate(program, sys.modules["__main__"].__dict__, told["value"])}
+            result = evaluate(program, sys.modules["__main__"].__dict__)
+            found = {"value": value.encode(result, told["value"])}
+            show(result)
     except SystemExit as leaving:
         code = exit_code(leaving)
     except BaseException as error:
         code, found = 130 if isinstance(error, KeyboardInterrupt) else 1, failure(error)
+    if _shown:
+        found["displays"] = _shown
     found |= finish(known)
     if found.get("value") is not None or len(found) > 1:
         report(found)
     if code == 130 and found.get("exception") == "KeyboardInterrupt":
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the interpreter ends by it: the status says so
-        os.kill(os.getpid(), signal.SIGINT)
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # as the interpreter ends by it: the status says so
+        os.kill(os.getpid(), _signal.SIGINT)
     leave(code & 0xFF)
     raise AssertionError
+
+
+def find_packages() -> None:
+    """Do what the interpreter does at its start where there are packages: the zygote saw none of those of the
+    environment. Their `.pth` files and `sitecustomize` are code of the guest's from here on."""
+    import site
+
+    sys.path_importer_cache.clear()  # it knows the place as empty
+    site.addsitedir(f"{sys.prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages")
+    site.execsitecustomize()
 
 
 def parse(source: str) -> list[types.CodeType]:
     """The code, and its last expression if it ends with one. What is compiled is text, so a `coding:` cookie has no
     meaning: what runs is what the policy read."""
-    tree = ast.parse(source, MAIN)
-    if not tree.body or not isinstance(last := tree.body[-1], ast.Expr):
+    # As `ast.parse` does it, whose module is large.
+    tree: Any = compile(source, MAIN, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
+    if not tree.body or not isinstance(last := tree.body[-1], _ast.Expr):
         return [compile(tree, MAIN, "exec", dont_inherit=True)]
     tree.body.pop()
-    expression = compile(ast.Expression(last.value), MAIN, "eval", dont_inherit=True)
+    expression = compile(_ast.Expression(last.value), MAIN, "eval", dont_inherit=True)
     return [compile(tree, MAIN, "exec", dont_inherit=True), expression]
 
 
-def evaluate(program: list[types.CodeType], namespace: dict[str, Any], most: int) -> object:
-    """Run it; what its last expression gave, encoded."""
+def evaluate(program: list[types.CodeType], namespace: dict[str, Any]) -> object:
+    """Run it; what its last expression gave."""
     exec(program[0], namespace)  # noqa: S102 - this is what we are for
-    return value.encode(eval(program[1], namespace), most) if len(program) > 1 else None  # noqa: S307
+    return eval(program[1], namespace) if len(program) > 1 else None  # noqa: S307
+
+
+# --- what it shows beside what it prints ---
+
+_PYPLOT = "matplotlib.pyplot"
+_PLAIN = (type(None), int, float, str, bool, bytes, list, tuple, dict, set)
+"""Types of values that have nothing to show but themselves."""
+_shown: list[dict[str, str]] = []
+_displays: Displays | None = None
+_showing: dict[str, Any] = {"__name__": "display"}
+
+
+def displays() -> Displays:
+    """Made, and loaded, when something is first shown."""
+    global _displays
+    if _displays is None:
+        _displays = showing()["Displays"](keep_display, protocol.MAX_SHOWN)
+    return _displays
+
+
+def showing() -> dict[str, Any]:
+    """The names of `backends.display`. Read as a text: in a guest our package can't be imported any more."""
+    if "Displays" not in _showing:
+        path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "display.py")
+        with open(path, encoding="utf-8") as file:
+            exec(compile(file.read(), path, "exec", dont_inherit=True), _showing)  # noqa: S102 - our own
+    return _showing
+
+
+def display(*objects: Any) -> None:
+    """Show objects as a notebook does: by their richest representations, and as text."""
+    displays().display(*objects)
+
+
+def show(result: object) -> None:
+    """Show the value of a last expression, if it has more to show than its `repr`, and all open figures. What goes
+    wrong with that is told, and is no failure of the code."""
+    if type(result) in _PLAIN and _PYPLOT not in sys.modules:
+        return
+    try:
+        displays().result(result)
+        displays().figures()
+    except BaseException as error:
+        failure(error)
+
+
+def keep_display(types_: list[tuple[str, int]], body: bytes, _is_value: bool) -> None:
+    import base64
+
+    found, at = dict[str, str](), 0
+    for kind, size in types_:
+        part, at = body[at : at + size], at + size
+        found[kind] = base64.b64encode(part).decode() if kind in showing()["BINARY"] else part.decode()
+    _shown.append(found)
+
+
+class PyplotFinder:
+    """Has `plt.show()` show figures here, from the moment that pyplot is imported. Nothing is loaded before."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != _PYPLOT:
+            return None
+        sys.meta_path.remove(self)
+        watch_pyplot()
+        return sys.meta_path[0].find_spec(name, path, target)
+
+
+def watch_pyplot() -> None:
+    showing()["watch_pyplot"](displays())
 
 
 def environment(wanted: dict[str, str]) -> None:
@@ -259,6 +392,8 @@ def failure(error: BaseException) -> dict[str, Any]:
     try:
         sys.excepthook(type(error), error, frames)
     except BaseException:
+        import traceback
+
         traceback.print_exc()
     try:
         text = f"{type(error).__name__}: {error}"
@@ -274,7 +409,8 @@ def finish(known: int) -> dict[str, Any]:
     """What the interpreter does at its end: wait for threads, run exit handlers, close what was left open."""
     found: dict[str, Any] = {}
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        if (threading := sys.modules.get("threading")) is not None:
+            threading._shutdown()
         atexit._run_exitfuncs()
         flush_files()
         forget_modules(known)
@@ -306,11 +442,28 @@ def forget_modules(known: int) -> None:
 
 def _is_the_guests(module: object) -> bool:
     file = getattr(module, "__file__", None)
-    return isinstance(module, types.ModuleType) and isinstance(file, str) and file.startswith("/workspace")
+    return isinstance(module, types.ModuleType) and isinstance(file, str) and file.startswith(WORKSPACE)
 
 
 def report(found: dict[str, Any]) -> None:
     try:
-        put(REPORT, json.dumps(found).encode())
+        put(REPORT, as_json(found).encode())
     except BaseException:
         return  # then there is no value: the guest has spoilt the place it should have been left at
+
+
+def as_json(value: object) -> str:
+    """As `json.dumps`, whose module is large, for what we report: plain data with text for its keys."""
+    if isinstance(value, str):
+        return _json.encode_basestring_ascii(value)
+    if value is None or value is True or value is False:
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{as_json(key)}: {as_json(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(as_json, value)) + "]"
+    if isinstance(value, float):
+        return float.__repr__(value)
+    if isinstance(value, int):
+        return int.__repr__(value)
+    raise TypeError(f"{type(value).__name__} is not plain data")

@@ -20,6 +20,11 @@ from .configuration import NAMESPACES, UNPRIVILEGED_ID
 from .host_look import Observed, look
 
 _NO_JAIL = "the jail doesn't work"
+_EMPTY_PROC = "a cell has an empty /proc: programs find nothing about themselves there, and /dev/fd leads nowhere"
+_ONLY_THE_FILTER = (
+    "the layer `user-namespaces` is missing: only the filter of system calls keeps a run from making some, and nothing "
+    "limits its file watches"
+)
 _REFUSED = (errno.EPERM, errno.EACCES)
 _WATCHED = (
     "memory is watched instead, every 10 ms: a burst can pass its limit for a moment, "
@@ -171,16 +176,22 @@ def _root_directory(seen: Observed) -> Fact:
 
 def _proc(seen: Observed) -> Fact:
     number = seen.steps.get("proc", 0)
-    if not number and (number := seen.steps.get("knobs", 0)):
-        what = f"/proc/sys/user can't be written to in a user namespace: {os.strerror(number)}"
-        fix = _container_fix(seen) if seen.container else "sudo mount -o remount,rw /proc/sys"
+    knobs = seen.steps.get("knobs", 0)
+    if not number and knobs:
+        what = f"/proc/sys/user can't be written to in a user namespace: {os.strerror(knobs)}"
+        fix = _unmask(seen) if seen.container else "sudo mount -o remount,rw /proc/sys"
+        if knobs == errno.EROFS:
+            return Fact(name="/proc", state="degraded", what=what, costs=_ONLY_THE_FILTER, fix=fix)
         return Fact(name="/proc", state="missing", what=what, costs=_NO_JAIL, fix=fix)
     if not number:
         return Fact(name="/proc", what="can be mounted in a new pid namespace")
     what, fix = f"can't be mounted in a new pid namespace: {os.strerror(number)}", _LAST_RESORT
     if number in _REFUSED:
         what = "can't be mounted anew, as parts of the one here are covered"
-        fix = _container_fix(seen) if seen.container else "# see what covers it, and run outside of that:\n" + _COVERS
+        fix = _unmask(seen) if seen.container else "# see what covers it, and run outside of that:\n" + _COVERS
+    if number == errno.EPERM and knobs in (0, errno.EROFS):
+        costs = "; ".join([_EMPTY_PROC, *([_ONLY_THE_FILTER] if knobs else [])])
+        return Fact(name="/proc", state="degraded", what=what, costs=costs, fix=fix)
     return Fact(name="/proc", state="missing", what=what, costs=_NO_JAIL, fix=fix)
 
 
@@ -216,6 +227,7 @@ def _no_overlay(seen: Observed, number: int) -> Fact:
     elif kernels.version_of(seen.release) >= kernels.USER_OVERLAYS.since:  # there, `names` is expected of a cell
         costs += "; a run has to name the layers that it requires, without `names`"
     fix = fix or (_boot(needed) if needed.is_missing(seen.release, root=seen.root) else _LAST_RESORT)
+    costs = f"{costs}; {kernels.OWN_OVERLAYS.without}"
     return Fact(name="overlayfs", state="degraded", what=what, costs=costs, fix=fix)
 
 
@@ -338,21 +350,36 @@ def _service_fix(seen: Observed) -> str:
     )
 
 
-def _container_fix(seen: Observed) -> str:
+def _unmask(seen: Observed) -> str:
+    """How to have a container's /proc whole. That is more than most will grant, and cells work without it."""
     match seen.container:
         case "kubernetes":
             return (
                 "# in the pod's specification:\n"
                 "#   hostUsers: false\n"
-                "#   containers: [{securityContext: {procMount: Unmasked, seccompProfile: {type: Unconfined},\n"
+                "#   containers: [{securityContext: {procMount: Unmasked}}]"
+            )
+        case "podman":
+            return "podman run --security-opt unmask=ALL IMAGE   # beside the options that it has"
+        case "docker":
+            return "docker run --security-opt systempaths=unconfined IMAGE   # beside the options that it has"
+    return _container_fix(seen)
+
+
+def _container_fix(seen: Observed) -> str:
+    match seen.container:
+        case "kubernetes":
+            return (
+                "# in the pod's specification:\n"
+                "#   containers: [{securityContext: {seccompProfile: {type: Unconfined},\n"
                 "#                                   appArmorProfile: {type: Unconfined}}}]"
             )
         case "lxc" | "lxc-libvirt":
             return "lxc config set CONTAINER security.nesting=true && lxc restart CONTAINER"
         case "podman":
-            options = ["seccomp=unconfined", "unmask=ALL", *(["label=disable"] if seen.selinux else [])]
+            options = ["seccomp=unconfined", *(["label=disable"] if seen.selinux else [])]
         case _:
-            options = ["seccomp=unconfined", "systempaths=unconfined"]
+            options = ["seccomp=unconfined"]
             options += ["label=disable"] if seen.selinux else ["apparmor=unconfined"] if _confined(seen) else []
     program = "podman" if seen.container == "podman" else "docker"
     flags = " ".join(f"--security-opt {option}" for option in options)

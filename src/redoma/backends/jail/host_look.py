@@ -79,7 +79,7 @@ def look() -> Observed:
         unfiltered=_unfiltered(),
         cgroup=_cgroup(),
         settings={name: value for name in _SETTINGS if (value := _read("/proc/sys/" + name.replace(".", "/")))},
-        container=_container(),
+        container=container(),
         service=service.group(1) if service else "",
         chrooted=not _sees_a_root(),
         filtered="Seccomp:\t2" in status,
@@ -158,7 +158,7 @@ def _cgroup() -> str | Unavailable:
     return groups if isinstance(groups, Unavailable) else f"v1 limits the memory of a cell, in {groups.base}"
 
 
-def _container() -> str:
+def container() -> str:
     """What kind of container this looks like. A hint for words only: an image can be started as a machine too."""
     if os.path.exists("/var/run/secrets/kubernetes.io"):
         return "kubernetes"

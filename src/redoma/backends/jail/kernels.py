@@ -49,6 +49,13 @@ USER_OVERLAYS = Feature(
     f"takes on files of the system are seen by the host; {NO_PROJECTS}",
     fact="overlayfs",
 )
+OWN_OVERLAYS = Feature(
+    since=(5, 11),
+    what="overlays in user namespaces, one for each cell",
+    without="the layer `locks` is missing: cells that run at the same time see each other's locks and watches on files "
+    "of the system",
+    fact="overlayfs",
+)
 LANDLOCK_FILES = Feature(
     since=(5, 19),
     what="Landlock for files (its first version, in 5.13, refuses to move files between directories)",
@@ -90,6 +97,7 @@ LANDLOCK_SIGNALS = Feature(
 BY_KERNEL = (
     CELLS,
     USER_OVERLAYS,
+    OWN_OVERLAYS,
     COUNTED_PROCESSES,
     LANDLOCK_FILES,
     MEMORY_PEAK,

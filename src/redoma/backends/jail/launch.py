@@ -1,34 +1,33 @@
-"""Starting a zygote: what this interpreter needs to be found inside, and the process that will be it."""
+"""Starting a zygote: the process that will be it, and what it is told."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import secrets
+import select
+import signal
 import socket
-import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ...lib import files
 from ...lib.errors import BackendError, BackendUnavailable
-from . import protocol
+from . import protocol, start
 from .changes_disk import ChangesDirectory
-from .configuration import ENVIRONMENT, PYTHON, VENV
+from .compiled import CellOrder
+from .configuration import PROJECT
 from .kernels import TMPFS_XATTRS
 
-_PACKAGE = Path(__file__).parents[2]
-_BOOT = (
-    "import fcntl, os, sys; sys.path.append(sys.argv.pop(1)); "
-    "numbers = [fcntl.fcntl(int(sys.argv.pop(1)), fcntl.F_DUPFD, 10) for _ in range(2)]; "
-    "[os.dup2(number, 3 + place) for place, number in enumerate(numbers)]; os.closerange(5, 1 << 16); "
-    "from redoma.backends.jail.root import main; main()"
-)
-MAX_HASH_SEED = 2**32 - 1
-"""The largest PYTHONHASHSEED; 0 would switch the randomness off."""
+if TYPE_CHECKING:
+    from .places import Places
+
+_USER_NAMESPACES = "sys/user/max_user_namespaces"
 _ANSWER = 5.0  # seconds for each order after that
 _START = 60.0  # seconds for the interpreter and whatever it preloads
 
@@ -42,6 +41,8 @@ class ZygoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Modules that are loaded ahead of time."""
     prelude: str = ""
     """A module of ours whose `arm()` every guest calls, for a backend that runs in cells."""
+    passes: bool = False
+    """Whether a run can be passed descriptors with its input."""
     programs: dict[str, str] = {}
     """Files of the host to have inside, in `configuration.PROGRAMS`."""
     project: str = ""
@@ -50,65 +51,25 @@ class ZygoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The seed of the hashes of strings; None draws one."""
     changes_on_disk: bool = False
     """Whether to keep what runs change in the project on disk, whatever memory can hold."""
+    once: bool = False
+    """Whether it makes one cell only: then it loads nothing that a run may not need."""
+    lean: bool = False
+    """Whether its cells have no namespaces."""
+    own_user: bool = False
+    """Whether each of its lean cells has a user of its own."""
+    environment: str = ""
+    """The directory of packages that its cells have instead of those of this interpreter. Modules of it in `preload`
+    are loaded by the zygote itself, so by foreign code outside of a cell."""
 
 
-def plan(options: ZygoteOptions, hash_seed: int, changes: ChangesDirectory | None) -> dict[str, Any]:
-    """Where everything is on the host, and what it is called inside: for `root`. `changes` is the directory on disk for
-    what runs change in the project."""
-    base = os.path.realpath(sys.base_prefix)
-    below_usr = base == "/usr" or base.startswith("/usr/")
-    virtual = sys.prefix != sys.base_prefix
-    # Of a virtual environment the one that it was made with: its own may be a copy (`venv --copies`), and not a link.
-    executable_here = os.path.realpath(sys._base_executable if virtual else sys.executable)  # type: ignore[attr-defined]
-    base_executable, library, env = executable_here, "", dict(ENVIRONMENT)
-    if not below_usr:
-        base_executable = os.path.join(PYTHON, os.path.relpath(executable_here, base))
-        env["PATH"] = f"{PYTHON}/bin:{env['PATH']}"
-        if (found := _library(executable_here)) is None:
-            env["LD_LIBRARY_PATH"] = f"{PYTHON}/lib"
-        else:
-            library = found
-    executable = base_executable
-    if virtual:
-        executable, env["PATH"] = f"{VENV}/bin/python", f"{VENV}/bin:{env['PATH']}"
-    return {
-        "package": str(_PACKAGE),
-        "prefix": "" if below_usr else base,
-        "library": library,
-        "packages": os.path.realpath(sysconfig.get_path("purelib")) if virtual else "",
-        "system_packages": virtual and _shares_system_packages(),
-        "version": f"python{sys.version_info[0]}.{sys.version_info[1]}",
-        "base_executable": base_executable,
-        "executable": executable,
-        "env": env,
-        "hashes": hash_seed,
-        "programs": {name: os.path.realpath(path) for name, path in options.programs.items()},
-        "project": options.project,
-        "layers": {
-            "layers": changes.path if changes is not None else "",
-            "why": changes.why if changes is not None else "",
-            "on_disk": options.changes_on_disk,
-        },
-        "zygote": {
-            "preload": [*options.preload, *([options.prelude] if options.prelude else [])],
-            "watched": options.watched,
-            "prelude": options.prelude,
-            "changes": "",
-            "why": "",
-        },
-    }
-
-
-def _library(executable: str) -> str | None:
-    """The path in which the interpreter looks for its own shared library, to be replaced by the one inside. Empty if
-    there is nothing to replace, None if that can't be done."""
-    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
-        return ""
-    library = str(sysconfig.get_config_var("LIBDIR"))
-    content = Path(executable).read_bytes()
-    if b"$ORIGIN" in content:
-        return ""  # relative to the program: it is found wherever both are
-    return library if os.fsencode(library) + b"\0" in content and len(library) >= len(PYTHON) + 4 else None
+def _places_of_the_interpreter() -> list[str]:
+    """The directories that a lean cell has to read from: this interpreter and its packages, never a whole root."""
+    paths = {"stdlib", "platstdlib", "purelib", "platlib"}
+    found = [*(sysconfig.get_path(name) for name in paths), sys.executable, os.path.realpath(sys.executable)]
+    found += [os.path.join(sys.base_prefix, "lib"), os.path.join(sys.base_prefix, "share")]
+    found += [os.path.join(sys.prefix, name) for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
+    found += [path for path in sys.path if path.startswith(sys.base_prefix) and path.endswith("-packages")]
+    return sorted({os.path.realpath(path) for path in found if path} - {"/"})
 
 
 def is_seen_in_cells(file: str) -> bool:
@@ -118,64 +79,104 @@ def is_seen_in_cells(file: str) -> bool:
     return any(Path(os.path.realpath(file)).is_relative_to(os.path.realpath(path)) for path in inside)
 
 
-def _shares_system_packages() -> bool:
+def _hold(environment: str) -> int:
+    """Keep the packages of an environment from being removed for as long as its zygote lives: a shared lock."""
     try:
-        text = Path(sys.prefix, "pyvenv.cfg").read_text()
-    except OSError:
-        return False
-    return any(line.replace(" ", "").lower() == "include-system-site-packages=true" for line in text.splitlines())
+        number = os.open(environment, files.OPEN_DIRECTORY)
+    except OSError as error:
+        raise BackendError(
+            "the environment can't be used", why=f"its packages: {error.strerror}", next="create it again"
+        ) from error
+    if not files.lock(number, shared=True, seconds=_ANSWER):
+        os.close(number)
+        raise BackendError("the environment can't be used", why="it is being removed", next="create it again")
+    return number
+
+
+def _make_places(*, own_user: bool) -> Places:
+    from .places import Places
+
+    return Places(own_user=own_user)
 
 
 class Zygote:
     """The process, and our end of its socket."""
 
+    passes = False
+    """Whether its cells can be passed descriptors with their input."""
+
     def __init__(self, options: ZygoteOptions) -> None:
-        # Chosen at random, but by us: a run can be repeated only where the order of its sets can be had again.
-        seed = options.hash_seed
-        self.hash_seed = seed if seed is not None else 1 + secrets.randbelow(MAX_HASH_SEED)
         on_disk = options.changes_on_disk or TMPFS_XATTRS.is_missing(os.uname().release, root=os.geteuid() == 0)
         self.changes = ChangesDirectory(options.project) if options.project and on_disk else None
+        self.places = _make_places(own_user=options.own_user) if options.lean else None
+        self._packages = _hold(options.environment) if options.environment else -1
+        self.passes = options.passes
         try:
-            self._start(plan(options, self.hash_seed, self.changes))
+            self._start(options)
         except BaseException:
+            self._let_packages_go()
             self._forget_changes()
+            if self.places is not None:
+                self.places.close()
             raise
 
-    def _start(self, told: dict[str, Any]) -> None:
-        self.env: dict[str, str] = told["env"]
-        self.socket, far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        us = os.pidfd_open(os.getpid())
-        numbers = far_end.fileno(), us
-        # A bare interpreter with nothing of our environment: what it knew first stays readable for ever.
-        command = [sys.executable, "-I", "-S", "-B", "-c", _BOOT]
+    def _start(self, options: ZygoteOptions) -> None:
         try:
-            self._process = subprocess.Popen(
-                [*command, str(_PACKAGE.parent), *map(str, numbers), json.dumps(told)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=numbers,
-                env={},
-                cwd="/",
-                start_new_session=True,  # a Ctrl-C at our terminal is ours to handle
-            )
+            plain = not (options.project or options.lean or options.environment) and options.hash_seed is None
+            started = start.take(options.programs if plain else None)
         except OSError as error:
-            self.socket.close()
             raise BackendError("the jail could not be started", why=str(error), next="free some processes") from error
-        finally:
-            os.close(us)
-            far_end.close()
-        self.pid = self._process.pid
+        self.socket = socket.socket(fileno=started.descriptor)
+        self.pid = started.pid
         try:
+            self._handle = os.pidfd_open(self.pid)
+            plan = started.plan or self._plan(options)
+            self.env: dict[str, str] = plan["env"]
+            self.hash_seed: int = plan["hashes"]
+            with suppress(BrokenPipeError, ConnectionResetError):  # it has said why
+                if started.plan is None:
+                    started.build(plan)
+                started.tell(
+                    {
+                        "preload": [*options.preload, *([options.prelude] if options.prelude else [])],
+                        "watched": options.watched,
+                        "prelude": options.prelude,
+                        "once": options.once,
+                        "own_user": options.own_user,
+                        "readable": _places_of_the_interpreter() if options.lean else [],
+                    }
+                )
             self._await()
+            if options.environment and not options.preload and self.why_files_are_shared:
+                raise BackendUnavailable(
+                    "an environment can't be used on this host",
+                    why=f"its packages can't be mounted in cells alone: {self.why_files_are_shared}",
+                    next="use Linux 5.11 or later, and see `redoma doctor`",
+                )
         except BaseException:
             self.close()
             raise
 
+    def _plan(self, options: ZygoteOptions) -> dict[str, Any]:
+        return start.plan(
+            hash_seed=options.hash_seed if options.hash_seed is not None else start.new_hash_seed(),
+            project=options.project,
+            programs=options.programs,
+            lean=options.lean,
+            own_user=options.own_user,
+            environment=options.environment,
+            environment_preloaded=bool(options.environment and options.preload),
+            layers={
+                "layers": self.changes.path if self.changes is not None else "",
+                "why": self.changes.why if self.changes is not None else "",
+                "on_disk": options.changes_on_disk,
+            },
+        )
+
     def _await(self) -> None:
         self.socket.settimeout(_START)
         try:
-            answer = self.socket.recv(1 << 16)
+            answer = self._hear()
         except OSError as error:
             raise BackendError("the jail did not start", why=str(error), next="run it again") from error
         self.socket.settimeout(_ANSWER)  # one that was stopped takes no orders any more
@@ -185,8 +186,19 @@ class Zygote:
             if why.startswith("preload "):
                 raise BackendError("the jail could not be warmed", why=why, next="check `preload`")
             raise BackendUnavailable("the jail can't be had on this host", why=why, next="see `redoma doctor`")
-        if json.loads(text)["changes"] != "disk":
+        armed = json.loads(text)
+        self.mounts_below: list[str] = armed["below"]
+        self.why_files_are_shared: str = armed["shared"]
+        self.keeps_changes: str = armed["changes"]
+        self.why_not: str = armed["why"]
+        if self.keeps_changes != "disk":
             self._forget_changes()
+
+    def _hear(self) -> bytes:
+        try:
+            return self.socket.recv(1 << 16)
+        except ConnectionResetError:  # it ended before it had read all; this is told before its own last words
+            return self.socket.recv(1 << 16)
 
     def _forget_changes(self) -> None:
         if self.changes is not None:
@@ -196,17 +208,57 @@ class Zygote:
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def order(self, spec: dict[str, Any], descriptors: list[int]) -> None:
+    def order(self, cell: CellOrder, descriptors: list[int]) -> None:
         """Ask for a cell. Raises OSError if the zygote is gone or far behind."""
-        socket.send_fds(self.socket, [json.dumps(spec).encode()], descriptors)
+        socket.send_fds(self.socket, [bytes(cell)], descriptors)
+
+    def explain(self, step: str, number: int) -> str:
+        """Why a step of making a cell failed, in words."""
+        if step == "project":
+            if number == errno.EINVAL and self.mounts_below:
+                where = os.path.relpath(self.mounts_below[0], PROJECT)
+                return f"project: something is mounted below it, at {where}"
+            return f"project: it can't be mounted through an overlay on this host: {os.strerror(number)}"
+        where = f" '/proc/{_USER_NAMESPACES}'" if step == "user-namespaces" else ""
+        return f"{step}: {os.strerror(number)}{where}"
+
+    def hang_up(self) -> None:
+        """Tell the zygote to end, and every cell with it. `close` waits for that."""
+        self.socket.close()
 
     def close(self) -> None:
         """End the zygote, and every cell with it."""
-        self.socket.close()
-        try:
-            self._process.wait(2)
-        except subprocess.TimeoutExpired:  # busy with an import, say
-            self._process.kill()
-            self._process.wait()
+        self.hang_up()
+        if not self._has_ended(2000):  # busy with an import, say
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            self._has_ended(None)
+        os.close(self._handle)
+        self._let_packages_go()
         if self.changes is not None:
             self.changes.close()  # it goes with the last of the cells
+        if self.places is not None:
+            self.places.close()
+
+    def _let_packages_go(self) -> None:
+        number, self._packages = self._packages, -1
+        if number >= 0:
+            files.unlock(number)
+            os.close(number)
+
+    def forget(self) -> None:
+        """In a forked child: close our copies of the parent's descriptors."""
+        self.socket.close()
+        os.close(self._handle)
+        if self._packages >= 0:
+            os.close(self._packages)
+
+    def _has_ended(self, milliseconds: int | None) -> bool:
+        """Wait for its end, so long at most, and reap it."""
+        watch = select.poll()
+        watch.register(self._handle, select.POLLIN)
+        if not watch.poll(milliseconds):
+            return False
+        with suppress(ChildProcessError):  # the application waits for all its children, or ignores them
+            os.waitpid(self.pid, 0)
+        return True

@@ -4,7 +4,8 @@
 
 Whoever runs things, on whichever event loop, only touches the lock; everything slow (starting a zygote, control groups,
 waiting for a death) is the thread's. As many cells are kept armed as were lately in use at one time, so a burst is
-answered from what is ready; after a while without use, only the minimum.
+answered from what is ready; after a while without use, only the minimum. Those are of the usual kind; another kind (a
+run may have its own limit on disk) is made to order, and from the second time on one of it is kept ready, too.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from .launch import Zygote
 _MAX_ARMING = 2  # at one time: more would only take the processors from what runs
 _PATIENCE = 10.0  # seconds to make a cell, on a machine that is very busy
 _REFILL_AFTER = 0.004  # seconds after a cell was taken: first the run, then the next cell
+_MAX_KINDS = 4  # besides the usual one, of which one is kept ready
 _RETRY_AFTER = 0.25  # seconds after a cell could not be made, before one is made that nobody waits for
 
 
@@ -65,7 +67,8 @@ class Waiter:
 class Pool:
     """Cells of one zygote. Keeps `minimum` armed, lets `maximum` run and `queue` wait, trims after `idle` seconds.
 
-    `usual` is the kind of cell that is made ahead; `start` starts a zygote, on the pool's own thread.
+    `usual` is the kind of cell that is made ahead; `start` starts a zygote, on the pool's own thread. `once`: there
+    is going to be one run, so the zygote ends while its result is still being made.
     """
 
     def __init__(
@@ -78,7 +81,9 @@ class Pool:
         usual: Spec,
         without: frozenset[str],
         start: Callable[[], tuple[Zygote, Cgroups | None]],
+        once: bool = False,
     ) -> None:
+        self._once = once
         self._minimum, self._maximum, self._queue_size, self._idle = minimum, maximum, queue, idle
         self._usual, self._without, self._start = usual, without, start
         # Re-entrant: a run that was dropped with its loop gives its cell back when the garbage collector gets to it, in
@@ -95,9 +100,16 @@ class Pool:
         self._running: set[Cell] = set()
         self._dying: list[Cell] = []
         self._arming: dict[Cell, float] = {}
+        self._asked: dict[Spec, int] = {}
+        """How often each other kind of cell was asked for lately."""
         self._zygote: Zygote | None = None
+        self._hung_up: list[Zygote] = []
+        """Zygotes that are about to end, and are waited for when we do."""
         self._groups: Cgroups | None = None
         self._closing = self._ended = False  # asked to end; everything has ended
+        self._warming = False  # asked to start the zygote before anybody waits for a cell
+        self._spent = False  # of a pool for one run: it has been made
+        self._expected = 0  # runs that were announced by `warm`, and have no cell yet
         self.runs = 0
         """How many runs use it, from before they take a cell until they have given it back."""
         self._peak, self._last_use, self._refill_at, self._retry_at = 0, time.monotonic(), 0.0, 0.0
@@ -114,6 +126,7 @@ class Pool:
         with self._lock:
             if self._closing:
                 raise BackendError("the jail is closed", why="its executor was", next="make a new executor")
+            self._count(spec)
             if not self._queue and (cell := self._pop(spec)) is not None:
                 return cell
             if len(self._queue) >= self._queue_size:
@@ -140,6 +153,23 @@ class Pool:
                 self.give_back(waiter.cell)
             raise
 
+    def warm(self) -> None:
+        """Begin to make a cell, for a run that is about to come. Whatever goes wrong, that run will be told."""
+        with self._lock, suppress(RuntimeError):
+            self._warming, self._expected = True, 1
+            self._ensure_thread()
+
+    def _count(self, spec: Spec) -> None:
+        """Note that a cell of this kind is asked for. Called with the lock held."""
+        if spec != self._usual and spec.seed is None:  # a seed is asked for once
+            self._asked[spec] = self._asked.pop(spec, 0) + 1
+            if len(self._asked) > 4 * _MAX_KINDS:
+                del self._asked[next(iter(self._asked))]
+
+    def _kept(self) -> list[Spec]:
+        """The other kinds of which one is kept ready: those last asked for among those asked for more than once."""
+        return [spec for spec, times in self._asked.items() if times > 1][-_MAX_KINDS:]
+
     def _pop(self, spec: Spec) -> Cell | None:
         """An armed cell of this kind that is still alive. Called with the lock held."""
         if self._zygote_is_gone():
@@ -147,7 +177,7 @@ class Pool:
         for cell in list(self._armed):
             if cell.spec == spec:
                 self._armed.remove(cell)
-                if cell.alive():
+                if cell.waits():
                     self._use(cell)
                     return cell
                 self._dying.append(cell)
@@ -155,6 +185,7 @@ class Pool:
 
     def _use(self, cell: Cell) -> None:
         self._running.add(cell)
+        self._expected = 0
         self._peak = max(self._peak, len(self._running))
         self._last_use = time.monotonic()
         self._refill_at = self._last_use + _REFILL_AFTER
@@ -167,6 +198,9 @@ class Pool:
             cell.close()
             self._running.discard(cell)
             self._dying.append(cell)
+            if self._once and not self._ended:
+                self._spent = True
+                self._wake()
             if not self._ended:
                 with suppress(RuntimeError):  # no thread to be had: `aclose`, or the next thread, will reap it
                     self._ensure_thread()
@@ -210,7 +244,9 @@ class Pool:
             cell.close()
             cell.close_handle()
         if self._zygote is not None:
-            self._zygote.socket.close()
+            self._zygote.forget()
+        for zygote in self._hung_up:
+            zygote.forget()
         self._close_pipe()
         # A run of the parent's that is collected here as garbage finds nothing to give back.
         self._armed, self._running, self._arming, self._dying = deque(), set(), {}, []
@@ -284,14 +320,24 @@ class Pool:
 
     def _round(self) -> None:
         self._reap()
-        if self._queue or self._zygote_is_gone():
-            self._need_zygote()
+        self._end_early()
+        self._need_zygote()
         self._hand_out()
         self._arm()
         self._listen()
         self._sort_out()
         self._hand_out()
         self._trim()
+
+    def _end_early(self) -> None:
+        """Begin to end the zygote of a pool that was for one run. Another run would get another."""
+        with self._lock:
+            spent, self._spent = self._spent, False
+            if not spent or self._queue or self._running or self._zygote is None:
+                return
+            zygote, self._zygote = self._zygote, None
+            self._hung_up.append(zygote)
+        zygote.hang_up()
 
     def _listen(self) -> None:
         """Sleep until something happens, or something is due."""
@@ -322,7 +368,7 @@ class Pool:
             due.append(0.02)
         if self._arming:
             due.append(0.5)
-        if self._zygote is not None and len(self._arming) < _MAX_ARMING and self._lacking() > 0:
+        if self._zygote is not None and len(self._arming) < _MAX_ARMING and self._lacking() is not None:
             due.append(max(0.0, self._refill_at - now if self._running else 0.0, self._retry_at - now))
         if len(self._armed) > self._minimum:
             due.append(max(0.0, self._last_use + self._idle - now))
@@ -335,7 +381,8 @@ class Pool:
     def _need_zygote(self) -> None:
         if self._zygote_is_gone():
             self._lose_zygote()
-        if self._zygote is None and self._queue:
+        if self._zygote is None and (self._queue or self._warming):
+            self._warming = False
             self._zygote, self._groups = self._start()
 
     def _waiting_since(self, begun: float) -> float:
@@ -354,10 +401,18 @@ class Pool:
             tell(WARNING, "jail.zygote.lost", pid=lost.pid)
             lost.close()
 
-    def _lacking(self) -> int:
-        """How many cells should be made ahead now."""
-        ahead = max(self._minimum, self._peak) if self._minimum else 0  # with a minimum of none, none is made ahead
-        return min(ahead, self._maximum - len(self._running)) - len(self._armed) - len(self._arming)
+    def _lacking(self) -> Spec | None:
+        """The kind of the next cell to make ahead, if there is to be one."""
+        with self._lock:
+            ready = [cell.spec for cell in (*self._armed, *self._arming)]
+            if len(ready) + len(self._running) >= self._maximum:
+                return None
+            # With a minimum of none, none is made ahead but for a run that was announced.
+            ahead = max(self._minimum, self._peak) if self._minimum else self._expected
+            if ready.count(self._usual) < ahead:
+                return self._usual
+            kept = self._kept() if self._minimum else []
+            return next((spec for spec in kept if spec not in ready), None)
 
     def _arm(self) -> None:
         if (zygote := self._zygote) is None:
@@ -373,8 +428,8 @@ class Pool:
             elif self._room():
                 self._begin(zygote, spec)
         with suppress(BackendError):  # nobody waits for these: tried again later
-            while quiet and not waiting and self._lacking() > 0 and self._room():
-                self._begin(zygote, self._usual)
+            while quiet and not waiting and (lacking := self._lacking()) is not None and self._room():
+                self._begin(zygote, lacking)
 
     def _room(self) -> bool:
         with self._lock:
@@ -422,9 +477,13 @@ class Pool:
                     self._queue.remove(waiter)
                     waiter.cell = cell
                     served.append((waiter, cell))
-            for cell in [cell for cell in self._armed if cell.spec != self._usual]:  # made to order, and not fetched
-                self._armed.remove(cell)
-                self._dying.append(cell)
+            keep = self._kept()
+            for cell in [cell for cell in self._armed if cell.spec != self._usual]:
+                if cell.spec in keep:
+                    keep.remove(cell.spec)
+                else:  # made to order, and not fetched
+                    self._armed.remove(cell)
+                    self._dying.append(cell)
         for waiter, cell in served:
             if not waiter.settle(cell):
                 self.give_back(cell)
@@ -457,6 +516,8 @@ class Pool:
             return
         with self._lock:
             self._peak = 0
+            self._asked.clear()
+            self._armed = deque(sorted(self._armed, key=lambda cell: cell.spec == self._usual))  # the others go first
             while len(self._armed) > self._minimum:
                 self._dying.append(self._armed.popleft())
 
@@ -502,9 +563,10 @@ class Pool:
         with self._lock:
             self._ended = True  # from here on, whoever gives a cell back reaps it
             self._close_pipe()
-            lost, self._zygote = self._zygote, None
-        if lost is not None:
-            lost.close()
+            lost = [*self._hung_up, *([self._zygote] if self._zygote is not None else [])]
+            self._zygote, self._hung_up = None, []
+        for zygote in lost:
+            zygote.close()
         self._reap_all(seconds=1.0)
 
 

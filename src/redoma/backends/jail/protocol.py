@@ -1,61 +1,67 @@
 """What crosses the boundary, and how much of it. Inner: loaded in the cell too.
 
-Towards the cell everything is ours, so it travels as `marshal`. What comes back may have been shaped by the guest: a
-frame is a letter, a length and so many bytes. The parent takes only letters it expects, lengths below a bound for each,
-and decodes the bytes as JSON at most.
+Towards the guest everything is ours, so it travels as `marshal`; init, which is no Python, gets a structure. What comes
+back may have been shaped by the guest: a frame is a letter, a length and so many bytes. The parent takes only letters
+it expects, lengths below a bound for each, and decodes the bytes as JSON at most.
 """
 
 from __future__ import annotations
 
 import marshal
 import struct
-from collections.abc import Iterator
-from typing import Any
+
+TYPE_CHECKING = False  # both are large, and this is loaded in a bare interpreter
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
 
 _HEADER = struct.Struct("!cI")
 
-BORN = b"B"
-"""From the keeper: its process id, before anything else happens. It goes on once it has read a `GO`."""
 INIT = b"I"
-"""From the keeper: a descriptor of the cell's init comes along."""
+"""From the zygote: a descriptor of the cell's init comes along."""
+LAYER = b"Y"
+"""From the maker of a cell: a descriptor of the layer above the project comes along."""
+LISTENER = b"S"
+"""From the maker of a cell: a socket that listens on the cell's own loopback comes along."""
 ARMED = b"A"
-"""From the guest, before it has run anything: what it found to be in force."""
+"""From the guest, before it has run anything: what it found to be in force. From the zygote: that it is ready."""
 BROKEN = b"X"
 """From whoever could not do its part of making a cell or a zygote: the step and the reason."""
 REFUSED = b"N"
-"""The same, where the kernel does not allow the step: trying again is of no use."""
+"""The same, from a zygote, where the kernel does not allow the step: trying again is of no use."""
 REPORT = b"R"
 """From init: what the guest left about itself (value, exception). Hostile."""
-FILE = b"F"
-"""From init: a file of the workspace: the length of its name, its name, its content. Hostile."""
-LEFT_OUT = b"L"
-"""From init: a file that was left out: likewise, with the reason for content."""
-ENTRY = b"E"
-"""From init: something that the run left in the layer above a project: likewise, with JSON for content. Hostile."""
-DATA = b"D"
-"""From init: some of the content of the file whose entry came last: its place in it, eight bytes, then the bytes."""
+FILES = b"W"
+"""From init: a descriptor of the workspace comes along. Its contents are hostile."""
 VERDICT = b"V"
 """From init, the last word: how it ended and what it used."""
 
-GO = b"G"
-"""To the keeper: everything is prepared on our side."""
 END = b"e"
 """To init: end the run. Any other byte that it is sent after its order is the number of a signal for the guest."""
 
+RUN_ORDER = struct.Struct("=QQ6I")
+"""`struct run_order` of c/cell.h: what init is told when a run begins."""
+VERDICT_PARTS = struct.Struct("=IIQQ")
+"""`struct verdict` of c/cell.h: status, cause, microseconds of processor time, bytes of memory."""
+CAUSES = ("", "end", "cpu", "processes", "memory")
+"""Why init ended a run, by `enum cause`."""
+
 MAX_PAYLOAD = {
-    BORN: 16,
     INIT: 0,
+    LAYER: 0,
+    LISTENER: 0,
     ARMED: 16 << 10,
     BROKEN: 4 << 10,
     REFUSED: 4 << 10,
-    REPORT: 8 << 20,
-    FILE: 80 << 20,
-    LEFT_OUT: 16 << 10,
-    ENTRY: 64 << 10,  # a path and the target of a link, each byte of which JSON may write with six
-    DATA: (1 << 20) + 8,
-    VERDICT: 4 << 10,
+    REPORT: 12 << 20,
+    FILES: 0,
+    VERDICT: VERDICT_PARTS.size,
 }
 """Bytes that a frame of each kind may have."""
+
+
+MAX_SHOWN = 3 << 20
+"""Bytes of all that a run shows: pictures, tables. In a report they are base64, and so a third more."""
 
 
 class Malformed(Exception):
@@ -64,20 +70,6 @@ class Malformed(Exception):
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
     return _HEADER.pack(kind, len(payload)) + payload
-
-
-def named(name: str, content: bytes) -> bytes:
-    encoded = name.encode("utf-8", "surrogateescape")
-    return struct.pack("!I", len(encoded)) + encoded + content
-
-
-def split_named(payload: bytes) -> tuple[str, bytes]:
-    if len(payload) < 4:
-        raise Malformed("a file without a name")
-    (size,) = struct.unpack_from("!I", payload)
-    if size > len(payload) - 4:
-        raise Malformed("a name longer than its frame")
-    return payload[4 : 4 + size].decode("utf-8", "surrogateescape"), payload[4 + size :]
 
 
 class Frames:
@@ -103,7 +95,7 @@ class Frames:
 
 
 def order(content: dict[str, Any]) -> bytes:
-    """What the guest or init is told, by us: from the same interpreter to the same interpreter."""
+    """What the guest is told, by us: from the same interpreter to the same interpreter."""
     body = marshal.dumps(content)
     return struct.pack("!Q", len(body)) + body
 

@@ -7,13 +7,8 @@ that say nothing of the host; what it must not see is simply not there. Then the
 from __future__ import annotations
 
 import errno
-import json
+import marshal
 import os
-import socket
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
 
 from redoma.backends import linux
 from redoma.backends.jail import protocol
@@ -21,11 +16,14 @@ from redoma.backends.jail.configuration import (
     CHANGES,
     DEVICES,
     EMPTY,
+    ENVIRONMENT_PREFIX,
     ETC_FILES,
     ETC_TREES,
     GUEST_ID,
+    HOME,
     OVERLAY_OPTIONS,
     PACKAGE,
+    PARTS,
     PROGRAMS,
     PROJECT,
     PYTHON,
@@ -34,9 +32,15 @@ from redoma.backends.jail.configuration import (
     TEXTS,
     UNPRIVILEGED_ID,
     VENV,
+    WORKSPACE,
     WRITABLE,
 )
 from redoma.lib.mounts import read_mounts
+
+TYPE_CHECKING = False  # `typing` takes longer to load than all that is done here
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, NoReturn
 
 _READ_ONLY = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
 """The attributes of `restrict_mounts` have the same numbers."""
@@ -46,54 +50,134 @@ class Broken(Exception):
     """A step that could not be done, and why."""
 
 
-_NOT_ALLOWED = {
+class Parts:
+    """What the root is made of, in the order of mounting: c/views.h makes each cell's view of it from these."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[str, str, str]] = []
+        """Where the zygote has a directory of the host, a file in it or nothing, and where it is inside. See `struct
+        part` in c/views.h."""
+        self.bound = ""
+        """One that could not be mounted through an overlay."""
+
+    def prepare(self) -> None:
+        """Our working directory is the new root."""
+        os.mkdir("." + PARTS)
+        linux.mount("tmpfs", "." + PARTS, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")
+        for name in ("empty", "root"):
+            os.mkdir(f".{PARTS}/{name}")
+        linux.mount(".", f".{PARTS}/root", "", linux.MS_BIND)
+        restrict(f".{PARTS}/root", _READ_ONLY)
+
+    def keep(self, source: str, target: str, file: str = "") -> None:
+        """A directory of the host that is shown at `target`, or one file in it."""
+        place = f"{PARTS}/{len(self.all)}"
+        os.mkdir("." + place)
+        linux.mount(f"/old/{source}", "." + place, "", linux.MS_BIND)
+        restrict("." + place, _READ_ONLY)
+        self.all.append((place, file, inside(target)))
+
+    def lay_over(self, file: str, target: str) -> None:
+        """A file of the root that is mounted over another."""
+        self.all.append(("/", inside(file), inside(target)))
+
+    def take_over(self, target: str) -> None:
+        """A mount of the zygote that cells are to have as it is."""
+        self.all.append(("", "", inside(target)))
+
+
+def inside(path: str) -> str:
+    """What a path in the new root, our working directory, will be called."""
+    return os.path.normpath("/" + path)
+
+
+NOT_ALLOWED = {
     *(errno.EPERM, errno.EACCES, errno.EROFS, errno.EINVAL),
     *(errno.ENOSYS, errno.ENODEV, errno.EOPNOTSUPP, errno.ENOSPC),  # the last: no more namespaces may be made
 }
 """Answers of a kernel that will not do it; others (no memory, no process) may be different in a moment."""
 
 
-@contextmanager
-def step(name: str) -> Iterator[None]:
+class step:  # noqa: N801 - reads like a statement
     """Whatever goes wrong inside is told with what was being done."""
-    try:
-        yield
-    except OSError as error:
-        where = f" {error.filename!r}" if error.filename else ""
-        raise Broken(f"{name}: {error.strerror or error}{where}") from error
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, OSError):
+            where = f" {error.filename!r}" if error.filename else ""
+            raise Broken(f"{self._name}: {error.strerror or error}{where}") from error
 
 
-def tell(control: socket.socket, error: BaseException) -> None:
+def tell(control: int, error: BaseException) -> None:
     """The last thing that a process does which can't do its part."""
     text = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
     cause = error.__cause__
-    refused = isinstance(cause, OSError) and cause.errno in _NOT_ALLOWED
+    refused = isinstance(cause, OSError) and cause.errno in NOT_ALLOWED
+    said = protocol.frame(protocol.REFUSED if refused else protocol.BROKEN, text.encode("utf-8", "replace")[:4000])
     try:
-        control.send(
-            protocol.frame(protocol.REFUSED if refused else protocol.BROKEN, text.encode("utf-8", "replace")[:4000])
-        )
+        os.write(control, said)
     except OSError:
         return  # nobody listens any more
 
 
+SOCKET = 3
+"""Our control socket; the parent's process is descriptor 4."""
+
+
+_BUILT = 5
+"""A file with what `build` returned. Not among the arguments of the zygote: every guest can read those."""
+
+
+def found_built() -> dict[str, Any]:
+    """In the zygote: what `build` returned."""
+    content: dict[str, Any] = marshal.loads(os.read(_BUILT, 1 << 20))  # noqa: S302 - from the same interpreter, as below
+    os.close(_BUILT)
+    return content
+
+
+def told() -> dict[str, Any]:
+    """What Redoma tells next. Ends the process if there is no Redoma any more."""
+    data = os.read(SOCKET, 1 << 20)
+    if not data:
+        os._exit(0)
+    content: dict[str, Any] = marshal.loads(data)  # noqa: S302 - from the same interpreter, on the safe side
+    return content
+
+
 def main() -> NoReturn:
-    """The plan is our first argument; our control socket is descriptor 3, the parent's process descriptor 4."""
-    plan = json.loads(sys.argv[1])
+    """Build what we are told to, and become the zygote in it."""
+    plan = told()
     try:
-        build(plan)
-        become_unprivileged()
-        enter(plan)
+        built: dict[str, Any] = {"changes": "", "why": "", "parts": [], "bound": ""}
+        if not plan["lean"]:
+            built = build(plan)
+            become_unprivileged()
+        elif plan["own_user"]:
+            with step("keep the capabilities to change the user"):
+                linux.keep_capabilities(linux.CAP_SETUID, linux.CAP_SETGID, linux.CAP_KILL, linux.CAP_SETPCAP)
+        enter(plan, built | {"lean": plan["lean"]})
     except Broken as broken:
-        tell(socket.socket(fileno=3), broken)
+        tell(SOCKET, broken)
     os._exit(1)
 
 
-def build(plan: dict[str, Any]) -> None:
+def build(plan: dict[str, Any]) -> dict[str, Any]:
+    """Build the root, and make it ours. Returns what the zygote has to know of it."""
     with step("make a mount namespace"):
         if os.geteuid() != 0 or not mounts_as_root():
             become_unprivileged()
+            linux.show_to_peers()  # a change of user gave /proc/self to root, and the map of users is written there
             enter_user_namespace(linux.CLONE_NEWNS)
         linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)  # nothing we mount reaches the host
+    if plan["environment"]:
+        with step("make a network namespace"):
+            # Before the zygote's interpreter starts: if modules are preloaded, foreign code runs as soon as it does.
+            linux.unshare(linux.CLONE_NEWNET)
     with step("leave the host's root for an empty one"):
         linux.mount("tmpfs", "/tmp", "tmpfs", linux.MS_NOSUID, "mode=755")  # noqa: S108 - exists everywhere
         os.mkdir("/tmp/old")  # noqa: S108 - on the file system that was just mounted
@@ -101,7 +185,7 @@ def build(plan: dict[str, Any]) -> None:
         linux.mount("tmpfs", "/tmp/new", "tmpfs", linux.MS_NOSUID, "mode=755,size=16m")  # noqa: S108
         linux.pivot_root("/tmp", "/tmp/old")  # noqa: S108
         os.chdir("/new")
-    populate(plan)
+    built = populate(plan)
     with step("close the way back"):
         linux.pivot_root("/new", "/new/mnt")
         os.chdir("/")
@@ -112,6 +196,7 @@ def build(plan: dict[str, Any]) -> None:
             "",
             linux.MS_REMOUNT | linux.MS_BIND | linux.MS_NOSUID | linux.MS_NODEV | linux.MS_RDONLY,
         )
+    return built
 
 
 def mounts_as_root() -> bool:
@@ -124,28 +209,37 @@ def mounts_as_root() -> bool:
     return True
 
 
-def populate(plan: dict[str, Any]) -> None:
-    """Our working directory is the new root, the host's is at /old."""
+def populate(plan: dict[str, Any]) -> dict[str, Any]:
+    """Our working directory is the new root, the host's is at /old. Returns what `place_for_changes` does, and the
+    `Parts`."""
+    built: dict[str, Any] = {"changes": "", "why": ""}
     for name in ("usr", "etc/ssl", "dev", "opt", "proc", "mnt", "var", "home", "root"):
         os.makedirs(name)
     for path in (*WRITABLE, EMPTY):
         os.makedirs(path[1:])
+    parts = Parts()
+    parts.prepare()
     with step("bring in the system's programs"):
-        show("usr", "usr")
+        show("usr", "usr", parts)
         for name in SYSTEM:
             if os.path.islink(f"/old/{name}"):
                 os.symlink(os.readlink(f"/old/{name}"), name)
             elif os.path.isdir(f"/old/{name}"):
                 os.mkdir(name)
-                show(name, name)
+                show(name, name, parts)
     with step("bring in the interpreter"):
-        interpreter(plan)
+        interpreter(plan, parts)
     with step("bring in programs of ours"):
         for name, path in plan["programs"].items():
-            program(name, path)
+            program(name, path, parts)
     if plan["project"]:
         project(plan["project"])
-        plan["zygote"] |= place_for_changes(**plan["layers"])
+        parts.take_over(PROJECT)
+        built |= place_for_changes(**plan["layers"])
+        if built["changes"] == "disk":
+            parts.take_over(CHANGES)
+    if not os.path.lexists("." + HOME):  # or the project is there
+        os.symlink(WORKSPACE, "." + HOME)
     with step("make /etc"):
         for path, text in TEXTS.items():
             write(path, text.encode())
@@ -158,14 +252,15 @@ def populate(plan: dict[str, Any]) -> None:
         for name in (*ETC_TREES, *(name for name in os.listdir("/old/etc") if name.startswith("java-"))):
             if os.path.isdir(f"/old/etc/{name}"):
                 os.mkdir(f"etc/{name}")
-                show(f"etc/{name}", f"etc/{name}")
+                show(f"etc/{name}", f"etc/{name}", parts)
     with step("make /dev"):
         for name in DEVICES:
             if name == "zero" and not linux.landlock_abi():
-                continue  # see `setup.only_these_files`: nothing else can keep it from being written to
+                continue  # see `only_these_files` in c/cell.c: nothing else can keep it from being written to
             write(f"dev/{name}", b"")
             linux.mount(f"/old/dev/{name}", f"dev/{name}", "", linux.MS_BIND)
             restrict(f"dev/{name}", linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NOEXEC)
+            parts.take_over(f"dev/{name}")
         os.mkdir("dev/pts")
         os.symlink("pts/ptmx", "dev/ptmx")
         os.symlink("/proc/self/fd", "dev/fd")
@@ -177,38 +272,57 @@ def populate(plan: dict[str, Any]) -> None:
         linux.mount("/old/proc", "proc", "", linux.MS_BIND | linux.MS_REC)
         attributes = linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV | linux.MOUNT_ATTR_NOEXEC
         restrict("proc", attributes)
+        parts.take_over("proc")
     with step("give the zygote a place to write to"):
         # Some modules write when they are first imported. A cell mounts its own over these.
         for path in WRITABLE[:-1]:
             linux.mount("tmpfs", path[1:], "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777,size=64m")
     if not os.path.isdir("var/tmp"):  # or the project is there
         os.symlink("/tmp", "var/tmp")  # noqa: S108 - inside the cell
+    return built | {"parts": parts.all, "bound": parts.bound}
 
 
-def interpreter(plan: dict[str, Any]) -> None:
+def interpreter(plan: dict[str, Any], parts: Parts) -> None:
     """The interpreter's prefix and packages, unless they are below /usr, where they are already."""
     os.makedirs("." + PACKAGE + "/redoma")
-    show(plan["package"], "." + PACKAGE + "/redoma")
+    show(plan["package"], "." + PACKAGE + "/redoma", parts)
     if plan["prefix"]:
         os.mkdir("." + PYTHON)
-        show(plan["prefix"], "." + PYTHON)
+        show(plan["prefix"], "." + PYTHON, parts)
         if plan["library"]:
-            find_library(plan)
-    if plan["packages"]:
+            find_library(plan, parts)
+    if plan["packages"] or plan["environment"]:
         # A virtual environment of our own making: the user's says where it lies on the host.
         library = f".{VENV}/lib/{plan['version']}"
         os.makedirs(f".{VENV}/bin")
-        os.makedirs(f"{library}/site-packages")
+        os.makedirs(library)
         os.symlink("lib", f".{VENV}/lib64")
         for name in ("python", "python3", plan["version"]):
             os.symlink(plan["base_executable"], f".{VENV}/bin/{name}")
         shared = "true" if plan["system_packages"] else "false"
         home = os.path.dirname(plan["base_executable"])
         write(f".{VENV}/pyvenv.cfg", f"home = {home}\ninclude-system-site-packages = {shared}\n".encode())
-        show(plan["packages"], f"{library}/site-packages")
+        if plan["environment"]:
+            environment(plan, library, parts)
+            return
+        os.mkdir(f"{library}/site-packages")
+        show(plan["packages"], f"{library}/site-packages", parts)
 
 
-def find_library(plan: dict[str, Any]) -> None:
+def environment(plan: dict[str, Any], library: str, parts: Parts) -> None:
+    """The packages of an environment, in cells only: nobody has reviewed them, and the zygote is no cell, so it must
+    not find them (a `.pth` file runs code when an interpreter starts). Unless modules of it are to be preloaded."""
+    os.mkdir("." + ENVIRONMENT_PREFIX)
+    os.symlink(f"{ENVIRONMENT_PREFIX}/lib/{plan['version']}/site-packages", f"{library}/site-packages")
+    for name in ("share", "etc", "include"):
+        os.symlink(f"{ENVIRONMENT_PREFIX}/{name}", f".{VENV}/{name}")
+    if plan["environment_preloaded"]:
+        show(plan["environment"], "." + ENVIRONMENT_PREFIX, parts)
+    else:
+        parts.keep(plan["environment"], "." + ENVIRONMENT_PREFIX)
+
+
+def find_library(plan: dict[str, Any], parts: Parts) -> None:
     """An interpreter built with a shared library holds that library's path on the host. A copy of the program with the
     path inside the cell in its place is laid over it. (A variable would not do: a child may have none.)"""
     program = "." + plan["base_executable"]
@@ -218,14 +332,15 @@ def find_library(plan: dict[str, Any]) -> None:
     os.chmod("./opt/program", 0o555)  # noqa: S103 - to be executed by the guest
     linux.mount("./opt/program", program, "", linux.MS_BIND)
     restrict(program, _READ_ONLY)
+    parts.lay_over("opt/program", program)
 
 
-def program(name: str, path: str) -> None:
+def program(name: str, path: str, parts: Parts) -> None:
     """One file, by way of its directory, because only a directory can be had without telling where it lies."""
     os.makedirs("." + PROGRAMS, exist_ok=True)
     around, there = "./mnt", f".{PROGRAMS}/{name}"
     write(there, b"")
-    show(os.path.dirname(path), around)
+    show(os.path.dirname(path), around, parts, there, os.path.basename(path))
     linux.mount(f"{around}/{os.path.basename(path)}", there, "", linux.MS_BIND)
     linux.unmount(around, linux.MNT_DETACH)
     restrict(there, _READ_ONLY)
@@ -292,35 +407,43 @@ def hold_changes(upper: str, lower: str) -> None:
         linux.unmount("./mnt", linux.MNT_DETACH)
 
 
-@contextmanager
-def owners(about: os.stat_result) -> Iterator[int]:
+class owners:  # noqa: N801 - reads like a statement
     """A user namespace that says who the owner of a directory is, for the files of a mount: the unprivileged user. It
-    belongs to a child that does nothing else."""
-    held, let_go = os.pipe()
-    ready, tell_ready = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(let_go)
-        linux.unshare(linux.CLONE_NEWUSER)
-        os.write(tell_ready, b"r")
-        os.read(held, 1)
-        os._exit(0)
-    os.close(held)
-    os.close(tell_ready)
-    try:
-        if not os.read(ready, 1):
-            raise OSError("no user namespace could be made")
-        for name, number in (("uid_map", about.st_uid), ("gid_map", about.st_gid)):
-            put(f"/old/proc/{pid}/{name}", f"{number} {UNPRIVILEGED_ID} 1".encode())
-        namespace = os.open(f"/old/proc/{pid}/ns/user", os.O_RDONLY)
+    belongs to a child that does nothing else, for the length of the block."""
+
+    def __init__(self, about: os.stat_result) -> None:
+        self._about = about
+        self._open: list[int] = []
+
+    def __enter__(self) -> int:
+        held, let_go = os.pipe()
+        ready, tell_ready = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(let_go)
+            linux.unshare(linux.CLONE_NEWUSER)
+            os.write(tell_ready, b"r")
+            os.read(held, 1)
+            os._exit(0)
+        os.close(held)
+        os.close(tell_ready)
+        self._open += [ready, let_go]
         try:
-            yield namespace
-        finally:
-            os.close(namespace)
-    finally:
-        os.close(ready)
-        os.close(let_go)
-        os.waitpid(pid, 0)
+            if not os.read(ready, 1):
+                raise OSError("no user namespace could be made")
+            for name, number in (("uid_map", self._about.st_uid), ("gid_map", self._about.st_gid)):
+                put(f"/old/proc/{self._pid}/{name}", f"{number} {UNPRIVILEGED_ID} 1".encode())
+            namespace = os.open(f"/old/proc/{self._pid}/ns/user", os.O_RDONLY)
+        except BaseException:
+            self.__exit__()
+            raise
+        self._open.append(namespace)
+        return namespace
+
+    def __exit__(self, *exc: object) -> None:
+        for number in self._open:
+            os.close(number)
+        os.waitpid(self._pid, 0)
 
 
 def restrict(target: str, attributes: int, proc: str = "/old/proc") -> None:
@@ -359,8 +482,9 @@ def why_no_overlay(error: OSError, target: str, proc: str) -> str:
     return error.strerror or str(error)
 
 
-def show(source: str, target: str) -> None:
+def show(source: str, target: str, parts: Parts, of: str = "", file: str = "") -> None:
     """Mount a directory of the host to be read: an overlay that has contents, and nothing else, in common with it.
+    Cells are to have the same at the same path; or, at the path `of`, one `file` in it.
 
     Through a bind mount a guest would take locks that the host sees, watch who opens a file, and read in
     /proc/self/mountinfo where the directory lies; an overlay shows its layers as they were given, and "." says nothing.
@@ -377,6 +501,11 @@ def show(source: str, target: str) -> None:
         os.chdir(here)
         linux.mount(f"/old/{source}", target, "", linux.MS_BIND | linux.MS_REC)
         restrict(target, _READ_ONLY)
+        parts.take_over(of or target)
+        parts.bound = parts.bound or inside(of or target)
+    else:
+        os.chdir(here)
+        parts.keep(source, of or target, file)
     finally:
         os.chdir(here)
 
@@ -424,14 +553,21 @@ def become_unprivileged() -> None:
             os.setresuid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
 
 
-def enter(plan: dict[str, Any]) -> NoReturn:
+def enter(plan: dict[str, Any], built: dict[str, Any]) -> NoReturn:
     """Become the zygote. Executing it replaces the memory and the environment that we were started with."""
+    file = os.memfd_create("built")
+    os.write(file, marshal.dumps(built))
+    os.lseek(file, 0, os.SEEK_SET)
+    os.dup2(file, _BUILT)
+    os.set_inheritable(_BUILT, True)
+    package = os.path.dirname(plan["package"]) if plan["lean"] else PACKAGE
     boot = (
-        f"import sys; sys.path.append({PACKAGE!r}); from redoma.backends.jail import zygote; "
-        f"sys.path.remove({PACKAGE!r}); zygote.main(sys.argv.pop())"
+        f"import sys; sys.path.append({package!r}); from redoma.backends.jail import zygote; "
+        f"sys.path.remove({package!r}); zygote.main()"
     )
     # As `-I`, but that it reads its environment, of which all is here: nothing else can be told a seed of the hashes.
-    arguments = [plan["executable"], "-P", "-s", "-B", "-X", "utf8", "-c", boot, json.dumps(plan["zygote"])]
+    options = ["-P", "-s", "-B", "-X", "utf8"]
+    arguments = [plan["executable"], *options, "-c", boot]
     env = {**plan["env"], "PYTHONHASHSEED": str(plan["hashes"])}
     with step(f"start the interpreter as user {os.geteuid()}"):
         os.execve(plan["executable"], arguments, env)  # noqa: S606 - without a shell is the point

@@ -7,30 +7,34 @@ import errno
 import math
 import os
 import signal
+import socket
+import struct
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ...lib.errors import BackendError
-from ...models import Isolation, Limits, Request, Status, Stream, Usage
-from ..base import MAX_LIMIT, Control, Outcome, Sink, uncancellable
-from ..endings import Ending
-from . import protocol, value
+from ...models import Display, Isolation, Limits, Request, Status, Stream, Usage
+from ..base import MAX_LIMIT, Control, Entry, Outcome, Sink, uncancellable
+from ..collect import collect
+from ..endings import Ending, not_started
+from . import protocol
 from .cell import Cell
-from .changes_received import ReceivedChanges
+from .changes import LayerSize, read_changes, read_live
 
 _CHUNK = 1 << 16
+_BROKEN = (125, 126, 127)  # what it ends with where the program could not be started
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the kernel is asked to
 _LOOK = 0.25  # seconds between two looks at the processor time of a cell
-_MAX_RECEIVED = 96 << 20  # bytes of files and reports of one run
+_LOOK_AT_LAYER = 0.01  # seconds between two looks at how much it has written to disk
 _MAX_VALUE = 1 << 20
 _SMALL = 4 << 10  # bytes of a value that are read sooner than a thread is found
 _NO_SPACE = "free space on the disk fell too far while it ran, so it was ended"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(NamedTuple):
     """What init, which the guest can't touch, says of the end: the wait status, why it ended the run, what it used."""
 
     status: int
@@ -43,13 +47,15 @@ class Report(msgspec.Struct, frozen=True):
     """What the guest says of itself. Hostile: it decides nothing but its own value and words."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
-    """To be read by `value.decode` alone, which has a budget."""
+    """To be read by `value_reading.decode` alone, which has a budget."""
     exception: str | None = None
     error: str | None = None
     errno: int | None = None
     memory: bool = False
     broken: str | None = None
     at_exit: str | None = None
+    displays: msgspec.Raw = msgspec.Raw(b"[]")
+    """To be read by `displays.read` alone."""
 
 
 class Run:
@@ -64,10 +70,16 @@ class Run:
         env: Mapping[str, str],
         control: Control | None = None,
         stage: str | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
-        self._received = ReceivedChanges(stage, request.limits) if stage is not None else None
+        self._own_files = dict(files or {})
+        """What we place in the cell beside the files of the request, by absolute paths."""
+        self._stage = stage
         self._request, self._sink, self._cell, self._isolation = request, sink, cell, isolation
         self._control = control
+        if control is not None:
+            control.isolation = isolation
+            control.read_changes = self._read_changes if request.workspace == "overlay" else None
         self._input: asyncio.Task[None] | None = None
         self._env = {**env, **request.environment}
         self._max_value = min(request.limits.output_bytes, _MAX_VALUE)
@@ -76,15 +88,19 @@ class Run:
         self._frames = protocol.Frames()
         self._ending: Status | None = None
         self._verdict: Verdict | None = None
-        self._report = Report()
+        self._report, self._reported = Report(), False
+        self._workspace = -1
+        """A directory descriptor, once everything is dead and files were asked for."""
         self._files: dict[str, bytes] = {}
         self._left_out: dict[str, str] = {}
+        self._entries: tuple[Entry, ...] | None = None
+        self._layer_excess = ""
+        self._watcher: asyncio.Task[None] | None = None
         self._open: dict[Stream, int] = {"stdout": cell.stdout, "stderr": cell.stderr}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._feeding: dict[int, memoryview] = {}
         self._malformed: str | None = None
         self._used_up = self._flooded = False
-        self._bytes_received = 0
         self._cpu_before = 0.0
         """Seconds of processor time that it took to arm the cell."""
 
@@ -102,8 +118,11 @@ class Run:
             self._cpu_before = self._cell.group.cpu() or 0.0
         self._timers["cpu"] = self._loop.call_later(_LOOK, self._check_cpu)
         self._timers["time"] = self._loop.call_later(limits.time, self._end, Status.TIMEOUT)
+        size = self._layer_size()
         try:
             self._begin(processes_by_rlimit, watched)
+            if size is not None:
+                self._watcher = self._loop.create_task(self._watch_layer(size))
             await self._done
         finally:
             self._release()
@@ -115,9 +134,47 @@ class Run:
             await uncancellable(self._wait_until_dead())
         self._drain()
         wall = time.monotonic() - start
-        if self._received is not None and self._verdict is not None:
-            await uncancellable(asyncio.to_thread(self._received.digest))  # whoever goes on may remove the stage
-        return self._outcome(wall, await self._value())
+        if self._verdict is not None:
+            if size is not None and not self._layer_excess and await asyncio.to_thread(size.counted):
+                self._layer_excess = "disk"
+            await uncancellable(self._collect())  # whoever goes on may remove the stage
+        return self._outcome(wall, await self._value(), await self._displays())
+
+    async def _collect(self) -> None:
+        """Take the files and the changes that the run left. Nothing of it is alive: init has waited for that."""
+        try:
+            if self._request.outputs:
+                if self._workspace < 0:  # the kernel drops a descriptor that there is no room for
+                    why = "its workspace did not come along, most likely for want of open files"
+                    raise BackendError("the files of the run can't be returned", why=why, next="close some files")
+                self._files, self._left_out = await asyncio.to_thread(
+                    collect, self._workspace, self._request.outputs, self._request.files
+                )
+            if self._stage is not None:
+                disk = self._request.limits.disk
+                self._entries = await asyncio.to_thread(read_changes, self._cell.layer, self._stage, disk=disk)
+        finally:
+            if (workspace := self._workspace) >= 0:
+                self._workspace = -1
+                os.close(workspace)
+
+    async def _read_changes(self, stage: str) -> tuple[Entry, ...]:
+        """While it goes on: what it has changed so far."""
+        return await asyncio.to_thread(read_live, os.dup(self._cell.layer), stage, disk=self._request.limits.disk)
+
+    def _layer_size(self) -> LayerSize | None:
+        """A layer in memory has a cap of its own; one on disk is watched by us."""
+        if not self._cell.place and not self._cell.keeps_changes_on_disk:
+            return None
+        limits = self._request.limits
+        return LayerSize(self._cell.layer, max_bytes=limits.disk, max_files=limits.files)
+
+    async def _watch_layer(self, size: LayerSize) -> None:
+        """End the run when it has written too much."""
+        while not self._layer_excess:
+            await asyncio.sleep(_LOOK_AT_LAYER)
+            self._layer_excess = await asyncio.to_thread(size.excess)
+        self._end(Status.KILLED)
 
     # --- in ---
 
@@ -125,7 +182,7 @@ class Run:
         """Send the orders, and listen. To the guest first: on a single processor, init would run before it."""
         guest = self._order_for_guest(_rlimits(self._request.limits, processes_by_rlimit, watched))
         self._feed(self._cell.order.fileno(), protocol.order(guest))
-        self._feed(self._cell.control.fileno(), protocol.order(self._order_for_init(processes_by_rlimit)))
+        self._feed(self._cell.control.fileno(), self._order_for_init(processes_by_rlimit, watched))
         if self._control is None:
             self._feed(self._cell.stdin, self._request.stdin, last=True)
         else:
@@ -138,28 +195,32 @@ class Run:
     def _order_for_guest(self, rlimits: dict[str, int]) -> dict[str, Any]:
         request = self._request
         return {
-            "argv": _argv(request),
+            "argv": _argv(request, f"{self._cell.place}/run/script"),
             "arguments": list(request.argv) if request.language == "python" else [],
             "source": None if request.language == "command" else request.code,
             "env": self._env,
-            "files": request.files,
+            "files": {**request.files, **self._own_files},
             "cwd": request.cwd,
             "value": self._max_value,
             "recursion": min(request.limits.recursion, 1_000_000),
             "rlimits": rlimits,
             "control": self._control is not None,
+            "site": request.uses is not None and not request.uses.preload,
         }
 
-    def _order_for_init(self, processes_by_rlimit: bool) -> dict[str, Any]:
-        request, limits = self._request, self._request.limits
-        return {
-            "cpu": limits.cpu,
-            "memory": limits.memory,
-            "processes": 0 if processes_by_rlimit else limits.processes,
-            "report": 6 * self._max_value + (1 << 19),  # JSON may need six bytes for a character
-            "outputs": list(request.outputs),
-            "given": request.files if request.outputs else {},
-        }
+    def _order_for_init(self, processes_by_rlimit: bool, watched: bool) -> bytes:
+        limits = self._request.limits
+        return protocol.RUN_ORDER.pack(
+            min(int(limits.cpu * 1e6), MAX_LIMIT),
+            min(limits.memory, MAX_LIMIT),
+            0 if processes_by_rlimit else min(limits.processes, 2**32 - 1),
+            # JSON may need six bytes for a character; what is shown is base64.
+            6 * self._max_value + (1 << 19) + protocol.MAX_SHOWN // 3 * 4 + (1 << 16),
+            watched,
+            bool(self._request.outputs),
+            self._stage is not None,
+            0,
+        )
 
     def _feed(self, number: int, data: bytes, last: bool = False) -> None:
         """Write what fits now, the rest when there is room. With `last`, the descriptor is closed after it."""
@@ -184,13 +245,22 @@ class Run:
         data = memoryview(self._request.stdin or await control.read())
         while data:
             try:
-                data = data[os.write(number, data) :] or memoryview(await control.read())
+                data = data[self._put(number, data, control) :] or memoryview(await control.read())
             except BlockingIOError:
                 await self._room(number)
             except BrokenPipeError:  # it reads no more: its own business, and nobody waits for room there
                 data = memoryview(await control.read())
         self._cell.stdin = -1
         os.close(number)
+
+    def _put(self, number: int, data: memoryview, control: Control) -> int:
+        """Write what fits now; what goes along with it goes with its first byte."""
+        if control.descriptor < 0:
+            return os.write(number, data)
+        with socket.socket(fileno=os.dup(number)) as ours:
+            sent = socket.send_fds(ours, [data], [control.descriptor])
+        control.descriptor = -1
+        return sent
 
     async def _room(self, number: int) -> None:
         room = self._loop.create_future()
@@ -208,11 +278,20 @@ class Run:
 
     def _receive(self) -> None:
         try:
-            data = self._cell.control.recv(_CHUNK)
+            if self._request.outputs:
+                data, descriptors, _, _ = socket.recv_fds(self._cell.control, _CHUNK, 1, socket.MSG_CMSG_CLOEXEC)
+            else:
+                data, descriptors = self._cell.control.recv(_CHUNK), []
         except BlockingIOError:
             return None
         except OSError:
-            data = b""
+            data, descriptors = b"", []
+        for number in descriptors:
+            if self._workspace >= 0:
+                os.close(number)
+                self._malformed = "more descriptors than were asked for"
+                return self._finish()
+            self._workspace = number
         if not data:
             return self._finish()
         try:
@@ -220,41 +299,24 @@ class Run:
                 self._take(kind, payload)
                 if self._verdict is not None:  # the last word
                     break
-        except (protocol.Malformed, msgspec.DecodeError, ValueError, RecursionError, OSError) as error:
-            self._malformed = str(error)  # of the system's: there is no room for what it left
+        except (protocol.Malformed, struct.error, IndexError) as error:
+            self._malformed = str(error)
             self._finish()
         return None
 
     def _take(self, kind: bytes, payload: bytes) -> None:
         if kind == protocol.VERDICT:
-            self._verdict = msgspec.json.decode(payload, type=Verdict)
+            status, cause, cpu, memory = protocol.VERDICT_PARTS.unpack(payload)
+            self._verdict = Verdict(status, protocol.CAUSES[cause], cpu / 1e6, memory)
             self._finish()
-        elif kind == protocol.REPORT:
+        elif kind == protocol.REPORT and not self._reported:
+            self._reported = True
             try:
                 self._report = msgspec.json.decode(payload, type=Report)
             except (msgspec.DecodeError, RecursionError):
                 self._report = Report()  # the guest's own doing: there is no value then
-        elif kind == protocol.FILE:
-            name, content = protocol.split_named(payload)
-            self._files[name] = content
-        elif kind == protocol.LEFT_OUT:
-            name, why = protocol.split_named(payload)
-            self._left_out[name] = why.decode("utf-8", "replace")
-        elif kind in (protocol.ENTRY, protocol.DATA) and self._received is not None:
-            (self._received.entry if kind == protocol.ENTRY else self._received.data)(payload)
-            self._extend_grace()
-            return
-        else:
+        elif kind != protocol.FILES:
             raise protocol.Malformed(f"a frame of kind {kind!r} from a running cell")
-        self._bytes_received += len(payload)
-        if len(self._files) + len(self._left_out) > 2000 or self._bytes_received > _MAX_RECEIVED:
-            raise protocol.Malformed("more than a cell brings back")
-
-    def _extend_grace(self) -> None:
-        """Init has ended the run and is sending its changes: give it more time as long as something comes."""
-        if self._ending is not None:
-            self._timers["grace"].cancel()
-            self._timers["grace"] = self._loop.call_later(_GRACE, self._cell.kill)
 
     def _pump(self, stream: Stream, number: int) -> bool:
         """Pass a piece of output on. Returns False if there is none now."""
@@ -301,8 +363,11 @@ class Run:
         for number in (*self._open.values(), *self._feeding):
             self._loop.remove_reader(number)
             self._loop.remove_writer(number)
-        if self._received is not None and self._verdict is None:
-            self._received.drop()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._workspace >= 0 and self._verdict is None:
+            os.close(self._workspace)
+            self._workspace = -1
         if self._control is not None:
             self._control.close()
             self._loop.remove_reader(self._cell.order.fileno())
@@ -329,24 +394,34 @@ class Run:
         """The value of the last expression, as the guest reports it. A large one is read on a thread: other runs depend
         on the event loop for their time limits."""
         data = bytes(self._report.value)
+        if data == b"null":
+            return None
         return _decoded(data) if len(data) <= _SMALL else await asyncio.to_thread(_decoded, data)
 
-    def _outcome(self, wall: float, found: Any) -> Outcome:
+    async def _displays(self) -> tuple[Display, ...]:
+        """What it showed, read as `_value` is."""
+        data = bytes(self._report.displays)
+        if data == b"[]":
+            return ()
+        from . import displays
+
+        return displays.read(data) if len(data) <= _SMALL else await asyncio.to_thread(displays.read, data)
+
+    def _outcome(self, wall: float, found: Any, displays: tuple[Display, ...]) -> Outcome:
         group = self._cell.group
         out_of_memory = group is not None and group.oom_kills() > 0
         verdict = self._verdict
         if verdict is None and self._ending is None and not out_of_memory:
             raise BackendError(
                 "the cell was lost",
-                why=self._malformed
-                or self._cell.broken
-                or "its init, its keeper or its zygote was killed from outside",
+                why=self._malformed or self._cell.broken or "its init or its zygote was killed from outside",
                 next="run it again",
             )
         peak = group.peak() if group is not None else None
         memory = peak if peak is not None else verdict.memory if verdict else None
         return self._ended(verdict, out_of_memory).outcome(
             self._request.limits,
+            displays=displays,
             value=found,
             exception=_name(self._report.exception),
             isolation=self._isolation,
@@ -354,7 +429,7 @@ class Run:
             seed=self._cell.seed if self._request.language == "python" else None,
             files=self._files,
             left_out=self._left_out,
-            entries=self._received.finish() if self._received is not None and verdict is not None else None,
+            entries=self._entries,
         )
 
     def _cpu(self) -> float | None:
@@ -376,12 +451,14 @@ class Run:
     def _ended(self, verdict: Verdict | None, out_of_memory: bool) -> Ending:
         """What init and the kernel say of the end; what the guest says counts only for one that failed by itself."""
         flooded = self._flooded and self._ending in (None, Status.OUTPUT)
+        if self._layer_excess == "space":
+            return Ending(out_of_memory=out_of_memory, flooded=flooded, killed=_NO_SPACE)
+        if self._layer_excess:
+            return Ending(out_of_memory=out_of_memory, flooded=flooded, limit=self._layer_excess)
         if verdict is None or verdict.cause == "end":
             stopped, limit = self._ending or Status.KILLED, "cpu" if self._used_up else ""
             return Ending(out_of_memory=out_of_memory, flooded=flooded, stopped=stopped, limit=limit)
-        if verdict.cause == "space":
-            return Ending(out_of_memory=out_of_memory, flooded=flooded, killed=_NO_SPACE)
-        if verdict.cause in ("memory", "cpu", "processes", "disk"):
+        if verdict.cause:
             return Ending(out_of_memory=out_of_memory, flooded=flooded, limit=verdict.cause)
         limit, code, report = "", _exit_code(verdict.status), self._report
         if code == -signal.SIGXCPU:
@@ -395,14 +472,18 @@ class Run:
             out_of_memory=out_of_memory,
             flooded=flooded,
             limit=limit,
-            broken=f"{report.broken[:1000]}{hint}" if report.broken and code in (125, 126, 127) else "",
+            broken=not_started(self._request, f"{report.broken[:1000]}{hint}")
+            if report.broken and code in _BROKEN
+            else "",
             error=f"{report.error or ''}{hint}" if code > 0 else None,
         )
 
 
 def _decoded(data: bytes) -> Any:
+    from . import value_reading
+
     try:
-        return value.decode(data)
+        return value_reading.decode(data)
     except (ValueError, RecursionError):
         return None
 
@@ -419,14 +500,16 @@ def _name(claimed: str | None) -> str | None:
     return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None
 
 
-def _argv(request: Request) -> list[str]:
+def _argv(request: Request, script: str) -> list[str]:
     match request.language:
         case "command":
             return list(request.argv)
         case "bash":
-            return ["bash", "--noprofile", "--norc", "/run/script", *request.argv]
-        case _:  # Python: `capabilities` promise nothing else
+            return ["bash", "--noprofile", "--norc", script, *request.argv]
+        case "python":
             return []
+        case _:
+            return list(request.interpreted(script))
 
 
 def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
@@ -438,7 +521,7 @@ def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
         "RLIMIT_MEMLOCK": 64 << 10,
     }
     if processes:
-        wanted["RLIMIT_NPROC"] = limits.processes + 1  # counted within the cell, and its init is one
+        wanted["RLIMIT_NPROC"] = limits.processes  # counted within the guest's user namespace; its init is in another
     if watched:
         # Only against one sudden huge allocation, which would be there before the next look.
         wanted["RLIMIT_DATA"] = 2 * limits.memory + (1 << 30)

@@ -28,7 +28,6 @@ import errno
 import os
 import struct
 import sys
-from typing import NamedTuple
 
 ALLOWED = {
     "reading and writing": """
@@ -62,7 +61,7 @@ ALLOWED = {
         time gettimeofday clock_gettime clock_getres clock_nanosleep nanosleep alarm getitimer setitimer timer_create
         timer_settime timer_gettime timer_getoverrun timer_delete""",
     "sockets": """
-        bind connect listen accept accept4 getsockname getpeername getsockopt sendto recvfrom sendmsg recvmsg sendmmsg
+        bind connect listen accept accept4 getsockname getpeername sendto recvfrom sendmsg recvmsg sendmmsg
         recvmmsg shutdown""",
     "IPC of its own namespace": """
         shmat shmdt shmctl semop semtimedop semctl msgsnd msgrcv msgctl mq_open mq_unlink mq_timedsend mq_timedreceive
@@ -106,6 +105,22 @@ ABSENT = {
 # Memory that is in no process's resident set: a watcher can't see it. A cgroup counts it all.
 ABSENT_WHEN_WATCHED = {"memory without a process": "memfd_create shmget semget msgget"}
 
+# A lean cell shares its pid, IPC and network namespaces with whoever started Redoma.
+ABSENT_WHEN_LEAN = {
+    "shared memory, semaphores and queues of everybody": """
+        shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
+        mq_timedsend mq_timedreceive mq_notify mq_getsetattr""",
+}
+# Landlock has no say over modes, owners and times. Where the guest has Redoma's own user id it could change those of
+# Redoma's files, so it finds a file system that keeps none: as others of that kind it says yes, and does nothing.
+PRETENDED_WITHOUT_OWN_USER = """
+    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat futimesat"""
+UNSUPPORTED_WITHOUT_OWN_USER = """
+    setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"""
+# Nor over watching a directory, which tells the names of what others make in it, or over attributes of files.
+REFUSED_WHEN_LEAN = "inotify_init inotify_init1"
+UNSUPPORTED_WHEN_LEAN = "getxattr lgetxattr getxattrat listxattr llistxattr listxattrat"
+
 # A file system on disk has no cap: a cell's init looks now and then. One call could take all of the disk before that.
 # (The C library then writes zeros instead.)
 UNSUPPORTED_ON_DISK = "fallocate"
@@ -116,20 +131,34 @@ PRETENDED = "sync syncfs"
 _KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000  # the last two bytes are the errno
 
 
-class Condition(NamedTuple):
+class Condition:
     """Whether the low 32 bits of an argument, under a mask, are among these values, or are none of them."""
 
-    argument: int
-    values: tuple[int, ...]
-    mask: int = 0xFFFFFFFF
-    wanted: bool = True
+    __slots__ = ("argument", "mask", "values", "wanted")
+
+    def __init__(self, argument: int, values: tuple[int, ...], mask: int = 0xFFFFFFFF, wanted: bool = True) -> None:
+        self.argument, self.values, self.mask, self.wanted = argument, values, mask, wanted
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Condition) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._parts)
+
+    @property
+    def _parts(self) -> tuple[object, ...]:
+        return self.argument, self.values, self.mask, self.wanted
 
 
-class Rule(NamedTuple):
+class Rule:
     """The errno of a call for which all conditions hold."""
 
-    errno: int
-    conditions: tuple[Condition, ...]
+    __slots__ = ("conditions", "errno")
+
+    def __init__(self, errno: int, conditions: tuple[Condition, ...]) -> None:
+        self.errno, self.conditions = errno, conditions
 
 
 def _is(argument: int, *values: int, mask: int = 0xFFFFFFFF) -> Condition:
@@ -196,12 +225,21 @@ CHECKED: dict[str, tuple[Rule, ...]] = {
     "setsockopt": (
         _refuse(_is(1, 1), _is(2, 26, 50, 51, 52)),  # BPF on a socket, classic and extended
         _refuse(_is(1, 6), _is(2, 31)),  # TCP_ULP: TLS in the kernel, a rich vein of bugs
+        _refuse(_is(1, 1), _is(2, 76), by=errno.ENOPROTOOPT),  # SO_PASSPIDFD: see getsockopt
+    ),
+    "getsockopt": (
+        # SO_PEERGROUPS and SO_PEERPIDFD: who made the socket by which a session gets its input is nobody's business.
+        _refuse(_is(1, 1), _is(2, 59, 77), by=errno.ENOPROTOOPT),
     ),
     "ioctl": (
         _refuse(_is(1, 0x5412, 0x541C, 0x541D, 0x5423)),  # TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD
         _refuse(_is_not(1, *_TERMINAL, *_FILE, *_INTERFACE), by=errno.ENOTTY),  # as a device without that command
     ),
-    "fcntl": (_refuse(_is(1, 1024, 1040)),),  # a lease on a file of the host stops its writers for 45 s
+    "fcntl": (
+        _refuse(_is(1, 1024, 1040)),  # a lease on a file of the host stops its writers for 45 s
+        _refuse(_is(1, 1026)),  # F_NOTIFY tells what others do in a directory; inotify does the same, and is counted
+        _refuse(_is(1, 1036, 1038)),  # F_SET_RW_HINT and F_SET_FILE_RW_HINT: a note on a file, for whoever asks later
+    ),
     "mmap": (_refuse(_has(3, _MAP_HUGETLB), by=errno.ENOMEM),),  # a pool of the whole machine, in nobody's count
     "memfd_create": (_refuse(_has(1, 4), by=errno.ENOMEM),),  # MFD_HUGETLB
     "shmget": (_refuse(_has(2, 0o4000), by=errno.ENOMEM),),  # SHM_HUGETLB
@@ -231,11 +269,34 @@ CHECKED_WHEN_WATCHED: dict[str, tuple[Rule, ...]] = {
 }
 
 
-def program(watched: bool, machine: str | None = None, *, changes_on_disk: bool = False) -> bytes:
+CHECKED_WHEN_LEAN: dict[str, tuple[Rule, ...]] = {
+    # No network but the container's, and no way to a socket of somebody else's: not by path, nor by sending.
+    "socket": (_refuse(),),
+    "socketpair": (_refuse(_is_not(1, 1, 5, mask=_SOCKET_TYPE)),),  # a datagram can be sent to any address
+    "prctl": (_refuse(_is(0, 1)),),  # PR_SET_PDEATHSIG: the guest ends with its init
+    # Of oneself alone: other processes may have the same user.
+    "sched_setaffinity": (_refuse(_is_not(0, 0)),),
+    "sched_setscheduler": (_refuse(_is_not(0, 0)),),
+    "sched_setparam": (_refuse(_is_not(0, 0)),),
+    "sched_setattr": (_refuse(_is_not(0, 0)),),
+    "setpriority": (_refuse(_is_not(1, 0)),),
+    "ioprio_set": (_refuse(_is_not(1, 0)),),
+}
+
+
+def program(
+    watched: bool,
+    machine: str | None = None,
+    *,
+    changes_on_disk: bool = False,
+    lean: bool = False,
+    own_user: bool = True,
+) -> bytes:
     """The filter as the kernel takes it, for `linux.install_filter`.
 
     `watched`: the cell's memory is summed up over its processes, so there must be none outside of them.
     `changes_on_disk`: what the cell writes to its project is not on a file system of a fixed size.
+    `lean`: the cell has no namespaces; `own_user`: but a user of its own.
     `machine` is for the tests: the program of another architecture.
     """
     machine = machine or os.uname().machine
@@ -248,7 +309,8 @@ def program(watched: bool, machine: str | None = None, *, changes_on_disk: bool 
         name, *columns = line.split()
         if columns[column] != "-":
             numbers[name] = int(columns[column])
-    answers = {numbers[name]: code for name, code in _answers(watched, changes_on_disk).items() if name in numbers}
+    found = _answers(watched, changes_on_disk, lean, own_user)
+    answers = {numbers[name]: code for name, code in found.items() if name in numbers}
     load_architecture = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), _answer(_KILL), (_LOAD, 0, 0, 0)]
     return b"".join(struct.pack("=HBBI", *step) for step in [*load_architecture, *_search(_ranges(answers, machine))])
 
@@ -267,7 +329,7 @@ def _answer(action: int) -> _Step:
     return _RETURN, 0, 0, action
 
 
-def _answers(watched: bool, changes_on_disk: bool) -> dict[str, _Code]:
+def _answers(watched: bool, changes_on_disk: bool, lean: bool, own_user: bool) -> dict[str, _Code]:
     """What to do for each call by name. The first to name a call has the word: refusing comes before allowing."""
     found: dict[str, _Code] = {}
 
@@ -278,6 +340,14 @@ def _answers(watched: bool, changes_on_disk: bool) -> dict[str, _Code]:
     if watched:
         for names in ABSENT_WHEN_WATCHED.values():
             add(names, _ERRNO | errno.ENOSYS)
+    if lean:
+        for names in ABSENT_WHEN_LEAN.values():
+            add(names, _ERRNO | errno.ENOSYS)
+        add(REFUSED_WHEN_LEAN, _ERRNO | errno.EMFILE)
+        add(UNSUPPORTED_WHEN_LEAN, _ERRNO | errno.EOPNOTSUPP)
+    if lean and not own_user:
+        add(PRETENDED_WITHOUT_OWN_USER, _ERRNO | 0)
+        add(UNSUPPORTED_WITHOUT_OWN_USER, _ERRNO | errno.EOPNOTSUPP)
     if changes_on_disk:
         add(UNSUPPORTED_ON_DISK, _ERRNO | errno.EOPNOTSUPP)
     for names in ABSENT.values():
@@ -287,6 +357,7 @@ def _answers(watched: bool, changes_on_disk: bool) -> dict[str, _Code]:
     add(PRETENDED, _ERRNO | 0)
     for name, rules in CHECKED.items():
         more = CHECKED_WHEN_WATCHED.get(name, ()) if watched else ()
+        more += CHECKED_WHEN_LEAN.get(name, ()) if lean else ()
         found.setdefault(name, [step for rule in (*more, *rules) for step in _rule(rule)] + [_answer(_ALLOW)])
     for names in ALLOWED.values():
         add(names, _ALLOW)

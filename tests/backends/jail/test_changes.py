@@ -1,10 +1,10 @@
-"""What a run left above a project, on its way out of the cell: every limit on it refuses, and none of them deletes."""
+"""What a run left above a project, read by us: every limit on it refuses, and none of them deletes."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import time
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from redoma.backends.base import Entry
-from redoma.backends.jail import changes_sent, protocol
-from redoma.backends.jail.changes_received import ReceivedChanges
+from redoma.backends.jail import changes
+from redoma.lib.errors import BackendError
 from redoma.models import Effect, Limits
 from redoma.workspace.effects import effect_of
 from redoma.workspace.tree import Tree
@@ -28,19 +28,12 @@ def layer(tmp_path: Path) -> Path:
 
 
 def come_through(layer: Path) -> dict[str, Entry]:
-    frames, received = protocol.Frames(), ReceivedChanges(str(layer.parent / "stage"), Limits())
-
-    def tell(data: bytes) -> None:
-        for kind, payload in frames.feed(data):
-            (received.entry if kind == protocol.ENTRY else received.data)(payload)
-
     number = os.open(layer, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        changes_sent.send(number, tell, Limits().disk)
+        entries = changes.read_changes(number, str(layer.parent / "stage"), disk=Limits().disk)
     finally:
         os.close(number)
-    received.digest()
-    return {entry.path: entry for entry in received.finish()}
+    return {entry.path: entry for entry in entries}
 
 
 def effect(layer: Path, entries: dict[str, Entry]) -> Effect:
@@ -77,11 +70,11 @@ def opaque(entries: dict[str, Entry], top: str) -> dict[str, Entry]:
 
 
 def test_what_is_too_deep_is_refused_and_stays_in_the_project(layer: Path) -> None:
-    names = ["d"] * (changes_sent.MAX_DEPTH + 3)
+    names = ["d"] * (changes.MAX_DEPTH + 3)
     nested(layer, names, "file")
     nested(layer.parent / "project", names, "file")
     entries = come_through(layer)
-    top = "/".join(["d"] * (changes_sent.MAX_DEPTH + 1))
+    top = "/".join(["d"] * (changes.MAX_DEPTH + 1))
     assert [path for path, entry in entries.items() if entry.kind == "refused"] == [top]
     told = effect(layer, opaque(entries, "d"))
     assert told.changes == ()
@@ -101,7 +94,7 @@ def test_what_has_too_long_a_path_is_refused_once_and_stays_in_the_project(layer
 
 
 def test_too_many_entries_refuse_everything(layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes_sent, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(changes, "MAX_ENTRIES", 5)
     for place in (layer, layer.parent / "project"):
         for name in "abc":
             (place / name).mkdir()
@@ -110,12 +103,6 @@ def test_too_many_entries_refuse_everything(layer: Path, monkeypatch: pytest.Mon
     told = effect(layer, opaque(come_through(layer), "a"))
     assert told.changes == ()
     assert told.refused == {".": "more than 5 files and directories were changed"}
-
-
-def test_nothing_but_a_refusal_is_about_everything(layer: Path) -> None:
-    received = ReceivedChanges(str(layer.parent / "stage"), Limits())
-    with pytest.raises(protocol.Malformed):
-        received.entry(protocol.named(".", b'{"kind": "removed"}'))
 
 
 def test_the_longest_targets_and_names_of_links_come_through_whatever_their_bytes(layer: Path) -> None:
@@ -133,7 +120,7 @@ def test_the_longest_targets_and_names_of_links_come_through_whatever_their_byte
 
 
 def test_holes_beyond_what_a_cell_may_send_are_refused_and_those_within_come_through(layer: Path) -> None:
-    for name, size in (("a", 5 << 20), ("b", Limits().disk + changes_sent.HOLES), ("c", 1 << 40), ("d", 4096)):
+    for name, size in (("a", 5 << 20), ("b", Limits().disk + changes.HOLES), ("c", 1 << 40), ("d", 4096)):
         with open(layer / name, "wb") as file:
             file.write(b"x")
             file.truncate(size)
@@ -147,13 +134,23 @@ def test_holes_beyond_what_a_cell_may_send_are_refused_and_those_within_come_thr
     assert entries["a"].sha256 == hashlib.sha256(b"x" + bytes((5 << 20) - 1)).hexdigest()
 
 
-def test_no_frame_makes_the_parent_read_holes(layer: Path) -> None:
-    received = ReceivedChanges(str(layer.parent / "stage"), Limits())
-    before = time.process_time()
-    size = Limits().disk + changes_sent.HOLES
-    received.entry(protocol.named("a", b'{"kind": "file", "size": %d}' % size))
-    received.data((size - 1).to_bytes(8, "big") + b"x")
-    received.entry(protocol.named("b", b'{"kind": "removed"}'))
-    assert time.process_time() - before < 0.2
-    with pytest.raises(protocol.Malformed):
-        received.entry(protocol.named("c", b'{"kind": "file", "size": 1}'))
+@pytest.mark.parametrize("odd", ["fifo", "socket", "link"])
+def test_what_is_no_file_is_neither_opened_nor_followed(layer: Path, odd: str) -> None:
+    (layer.parent / "secret").write_text("of the host")
+    if odd == "fifo":
+        os.mkfifo(layer / "odd")
+    elif odd == "socket":
+        with inside(layer), socket.socket(socket.AF_UNIX) as listening:
+            listening.bind("odd")
+    else:
+        (layer / "odd").symlink_to(layer.parent / "secret")
+    entry = come_through(layer)["odd"]
+    assert (entry.kind, entry.blob) == ("symlink" if odd == "link" else "refused", "")
+    assert list((layer.parent / "stage").iterdir()) == []
+
+
+def test_a_stage_that_takes_no_more_is_our_failure_and_no_refusal(layer: Path) -> None:
+    (layer / "file").write_text("new")
+    (layer.parent / "stage").rmdir()
+    with pytest.raises(BackendError, match="what the run changed can't be kept"):
+        come_through(layer)

@@ -1,0 +1,1399 @@
+/* Makes a cell: the steps, in their order, each named by the layer that it puts up.
+ *
+ *   zygote: Python, in a user namespace of its own (call it U), waiting in cell_serve
+ *     └─ clone, sharing memory ─ the maker: in new namespaces that belong to U. It takes `init_steps`,
+ *          │                     forks the guest, and executes init.c: that is pid 1 of the cell
+ *          └─ fork ─ the guest: enters a user namespace of its own below U, takes `guest_steps`,
+ *               │    looks at what is in force, and returns from cell_serve into Python
+ *               └─ clone, sharing memory ─ the holder: see cell_hold
+ *
+ * The maker shares the zygote's memory, so only one process with an interpreter is forked for a cell. The zygote stands
+ * still meanwhile (CLONE_VFORK), and the maker's memory is its own as soon as it executes init: nothing that runs while
+ * a guest is alive shares memory with the zygote.
+ *
+ * A step that fails breaks the cell: nothing runs with a layer less than was asked for. `without` leaves steps out, for
+ * the tests that must see an attack succeed first. What the guest finds to be in force is looked at afterwards, with
+ * its own rights, whatever the steps meant to do.
+ *
+ * Where the kernel lets a user namespace have no /proc of its own, or keeps /proc/sys read-only (most containers do), a
+ * cell has an empty /proc, and the filter alone keeps it from making user namespaces; what is looked at then is seen
+ * through the zygote's /proc.
+ *
+ * A *lean* cell has no namespaces at all, for where there are none to be had. It is made of the same steps but for those
+ * that need one, and some of its own: see "the lean cell".
+ *
+ * The values (who the guest is, what it may write to) are in configuration.py and come in `struct zygote`.
+ */
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/landlock.h>
+#include <linux/seccomp.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cell.h"
+#include "views.h"
+
+/* Numbers that older headers lack; the same on every architecture. */
+#define NR_CLONE3 435
+#define NR_CLOSE_RANGE 436
+#define NR_LANDLOCK_CREATE_RULESET 444
+#define NR_LANDLOCK_ADD_RULE 445
+#define NR_LANDLOCK_RESTRICT_SELF 446
+#define OVERLAYFS_MAGIC 0x794c7630
+#define LANDLOCK_SCOPES 6 /* the first version that keeps signals and abstract sockets inside (Linux 6.12) */
+
+/* What zygote.py fills in once. The same structure is there. */
+struct zygote {
+    int orders;   /* the socket that orders for cells come by */
+    int redoma;   /* process descriptors of Redoma */
+    int self;     /* and of this zygote */
+    int init;     /* the program init.c */
+    int landlock; /* its version; 0 for none */
+    int on_disk;  /* what is written to the project is kept on disk */
+    int shared;   /* 1: all cells have one view of the read-only files; 2: with files of the host, not overlays */
+    int lean;     /* its cells have no namespaces */
+    int (*fork)(void);
+    const struct sock_filter *filter;
+    uint64_t filter_length;
+    uint64_t namespaces;      /* flags of clone(2): a cell's own */
+    const char *map;          /* of users and of groups */
+    const char *host_name;
+    const char *run_options;  /* of the tmpfs at /run */
+    const char *overlay_options;
+    const char *project, *empty, *changes; /* where the zygote has them */
+    const char *const *writable;           /* the places a guest may write to; the last is /run */
+    const char *const *devices;            /* that it may write to */
+    const char *const *read_only;          /* places that must be */
+    const char *const *variables;          /* that may be in its environment */
+    const char *const *spaces;             /* names of namespaces: ours, then the kernel's */
+    const struct part *parts;              /* of the root; see views.h */
+    const char *const *readable;           /* what a guest of a lean cell may read and execute */
+    /* What the guest finds here when cell_serve returns in it. */
+    struct cell_order order;
+    char found[8192];
+};
+
+/* A cell that is being made. */
+struct cell {
+    const struct zygote *zygote;
+    const struct cell_order *order;
+    struct view *view; /* of the read-only files */
+    int control, order_socket, streams[3];
+    int groups[MAX_GROUPS], group_count;
+    int hidden[2];     /* a pipe: its end tells the guest that init can't be looked into */
+    int proc;          /* the zygote's /proc, which shows more than the cell's own */
+    int empty_proc;    /* the cell's own /proc is empty */
+    int init_seen;     /* what the zygote's /proc calls its init */
+    int layer;         /* the layer above the project, or -1 */
+    int only_loopback; /* its network has nothing else */
+    jmp_buf *guest;    /* where the guest goes on: in cell_serve, on the stack that Python called it on */
+};
+
+struct step {
+    const char *name;
+    int (*take)(struct cell *); /* returns -1, with errno */
+};
+
+static int left_out(const struct cell *cell, const char *name);
+
+/* --- frames to Redoma --- */
+
+static void send_frame(int to, char kind, const char *payload, int descriptor) {
+    char frame[FRAME_HEADER + 256], space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+    size_t size = strlen(payload);
+    if (size > sizeof frame - FRAME_HEADER) size = sizeof frame - FRAME_HEADER;
+    frame[0] = kind;
+    for (int byte = 0; byte < 4; byte++) frame[1 + byte] = (char)(size >> (24 - 8 * byte));
+    memcpy(frame + FRAME_HEADER, payload, size);
+    struct iovec piece = {frame, FRAME_HEADER + size};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    if (descriptor >= 0) {
+        message.msg_control = space;
+        message.msg_controllen = sizeof space;
+        struct cmsghdr *with = CMSG_FIRSTHDR(&message);
+        with->cmsg_level = SOL_SOCKET;
+        with->cmsg_type = SCM_RIGHTS;
+        with->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(with), &descriptor, sizeof descriptor);
+    }
+    sendmsg(to, &message, MSG_NOSIGNAL); /* if nobody listens any more, nobody needs to know */
+}
+
+/* The last thing that a process does which can't do its part. */
+static void say_broken(int to, const char *step, int number) {
+    char text[128];
+    snprintf(text, sizeof text, "%s %d", step, number);
+    send_frame(to, FRAME_BROKEN, text, -1);
+}
+
+/* --- small tools --- */
+
+/* Into a file of the kernel's, which takes it in one piece. */
+static int put_at(int directory, const char *path, const char *text) {
+    int file = openat(directory, path, O_WRONLY | O_CLOEXEC);
+    if (file < 0) return -1;
+    ssize_t written = write(file, text, strlen(text));
+    int number = errno;
+    close(file);
+    errno = number;
+    return written < 0 ? -1 : 0;
+}
+
+static int put(const char *path, const char *text) { return put_at(AT_FDCWD, path, text); }
+
+/* Read an open file of the kernel's as text, and close it. Returns its length, or -1; one that doesn't fit is an error
+ * too. */
+static ssize_t read_text(int file, char *buffer, size_t size) {
+    if (file < 0) return -1;
+    size_t length = 0;
+    ssize_t got = 0;
+    while (length < size - 1 && (got = read(file, buffer + length, size - 1 - length)) > 0) length += (size_t)got;
+    int number = errno;
+    close(file);
+    errno = length == size - 1 ? EFBIG : number;
+    if (got < 0 || length == size - 1) return -1;
+    buffer[length] = 0;
+    return (ssize_t)length;
+}
+
+static int make_directories(const char *path) {
+    char partial[sizeof((struct cell_order *)0)->project];
+    snprintf(partial, sizeof partial, "%s", path);
+    for (char *slash = partial + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = 0;
+        if (mkdir(partial, 0755) < 0 && errno != EEXIST && errno != EROFS) return -1;
+        *slash = '/';
+    }
+    return mkdir(partial, 0755) < 0 && errno != EEXIST && errno != EROFS ? -1 : 0;
+}
+
+/* Open something below /proc: in the cell's own, or in the zygote's if the cell's is empty. */
+static int open_proc(const struct cell *cell, const char *path, int flags) {
+    char whole[96];
+    if (cell->empty_proc) return openat(cell->proc, path, flags | O_CLOEXEC);
+    snprintf(whole, sizeof whole, "/proc/%s", path);
+    return open(whole, flags | O_CLOEXEC);
+}
+
+static int put_proc(const struct cell *cell, const char *path, const char *text) {
+    char whole[96];
+    if (cell->empty_proc) return put_at(cell->proc, path, text);
+    snprintf(whole, sizeof whole, "/proc/%s", path);
+    return put(whole, text);
+}
+
+/* --- the maker: what a cell sees --- */
+
+/* The memory and the processor time of everything in the cell are counted from here on. */
+static int join_groups(struct cell *cell) {
+    for (int which = 0; which < cell->group_count; which++)
+        if (write(cell->groups[which], "0", 1) < 0) return -1;
+    return 0;
+}
+
+/* A cell ends with its zygote. */
+static int die_with_the_zygote(struct cell *cell) {
+    struct pollfd zygote = {cell->zygote->self, POLLIN, 0};
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0) return -1;
+    if (poll(&zygote, 1, 0) != 0) _exit(1); /* it had died before we asked */
+    return 0;
+}
+
+/* A copy of the view: what is mounted from here on is in this cell alone. */
+static int own_mounts(struct cell *cell) {
+    return setns(cell->view->mounts, CLONE_NEWNS) < 0 || unshare(CLONE_NEWNS) < 0 ? -1 : 0;
+}
+
+/* What the cell's own /proc doesn't have, or not on every kernel. */
+static int keep_the_old_proc(struct cell *cell) {
+    char text[4096];
+    cell->proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (cell->proc < 0 || read_text(openat(cell->proc, "self/net/dev", O_RDONLY | O_CLOEXEC), text, sizeof text) < 0)
+        return -1;
+    int others = 0;
+    for (char *colon = text; (colon = strchr(colon, ':')); colon++) {
+        char *name = colon;
+        while (name > text && name[-1] != ' ' && name[-1] != '\n') name--;
+        if (colon - name != 2 || memcmp(name, "lo", 2) != 0) others = 1;
+    }
+    cell->only_loopback = !others;
+    return 0;
+}
+
+/* The project at its own path: to be read, or beneath a layer that takes what is written.
+ *
+ * That layer can only be reached by the descriptor that Redoma is sent. In memory it is on the cell's own file system,
+ * and the limits on that hold for both; on disk, Redoma looks after its size. Always through an overlay: its sockets,
+ * pipes and locks are not those of the host, as they would be in a bind mount. */
+static int show_project(struct cell *cell) {
+    const struct zygote *zygote = cell->zygote;
+    const struct cell_order *order = cell->order;
+    char place[256] = "/run/layer", above[sizeof place + 8], work[sizeof place + 8], options[1024];
+    struct statx about;
+    if (make_directories(order->project) < 0) return -1;
+    if (order->workspace == OVERLAY) {
+        if (order->layer[0]) snprintf(place, sizeof place, "%s/%s", zygote->changes, order->layer);
+        snprintf(above, sizeof above, "%s/above", place);
+        snprintf(work, sizeof work, "%s/work", place);
+        if (mkdir(place, 0700) < 0 || mkdir(above, 0755) < 0 || mkdir(work, 0700) < 0) return -1;
+        snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s,%s", zygote->project, above, work,
+                 zygote->overlay_options);
+        if (mount("project", order->project, "overlay", MS_NOSUID | MS_NODEV, options) < 0) return -1;
+        if (syscall(SYS_statx, AT_FDCWD, zygote->project, 0, STATX_MODE, &about) < 0) return -1;
+        if (chmod(above, about.stx_mode & 07777) < 0) return -1;
+        cell->layer = open(above, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (cell->layer < 0) return -1;
+        send_frame(cell->control, FRAME_LAYER, "", cell->layer);
+    } else {
+        snprintf(options, sizeof options, "lowerdir=%s:%s", zygote->project, zygote->empty);
+        if (mount("project", order->project, "overlay", MS_NOSUID | MS_NODEV | MS_RDONLY, options) < 0) return -1;
+    }
+    unsigned long hidden = MS_NOSUID | MS_NODEV | MS_RDONLY;
+    if (mount("cell", zygote->project, "tmpfs", hidden, "mode=0,size=4k,nr_inodes=2") < 0) return -1;
+    return zygote->on_disk ? mount("cell", zygote->changes, "tmpfs", hidden, "mode=0,size=4k,nr_inodes=2") : 0;
+}
+
+/* One file system, capped, behind /tmp, /workspace and /dev/shm; and a small one for /run, so that a guest which has
+ * filled its disk can still report. */
+static int own_files(struct cell *cell) {
+    const struct zygote *zygote = cell->zygote;
+    char options[96], place[16];
+    snprintf(options, sizeof options, "mode=755,size=%llu,nr_inodes=%llu", (unsigned long long)cell->order->disk,
+             (unsigned long long)cell->order->files + 8);
+    if (mount("cell", "/run", "tmpfs", MS_NOSUID | MS_NODEV, options) < 0) return -1;
+    for (int which = 0; zygote->writable[which + 1]; which++) {
+        snprintf(place, sizeof place, "/run/%d", which);
+        if (mkdir(place, 0700) < 0 || mount(place, zygote->writable[which], "", MS_BIND, NULL) < 0) return -1;
+    }
+    if (cell->order->workspace != SCRATCH && show_project(cell) < 0) {
+        say_broken(cell->control, "project", errno);
+        _exit(1);
+    }
+    return mount("cell", "/run", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, zygote->run_options);
+}
+
+/* Terminals that nobody else is at. For pty.fork, script, pexpect. */
+static int own_terminals(struct cell *cell) {
+    (void)cell;
+    return mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=600");
+}
+
+/* /proc with the cell's processes and nothing else: neither the kernel's knobs nor its statistics (Linux 5.8). */
+static int own_processes(struct cell *cell) {
+    unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+    if (mount("proc", "/proc", "proc", flags, "subset=pid") == 0) return 0;
+    if (errno != EPERM) return -1;
+    /* Parts of every /proc here are covered, as in most containers, so the kernel lets us mount none. */
+    cell->empty_proc = 1;
+    return mount("cell", "/proc", "tmpfs", flags | MS_RDONLY, "mode=555,size=4k,nr_inodes=1");
+}
+
+static int own_name(struct cell *cell) {
+    const char *name = cell->zygote->host_name;
+    if (left_out(cell, "uts")) return 0;
+    return sethostname(name, strlen(name)) < 0 || setdomainname("", 0) < 0 ? -1 : 0;
+}
+
+/* A cell may talk to itself. */
+static int own_loopback(struct cell *cell) {
+    struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    if (left_out(cell, "net")) return 0;
+    int any = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (any < 0) return -1;
+    int answer = ioctl(any, SIOCSIFFLAGS, &request), number = errno;
+    close(any);
+    errno = number;
+    return answer;
+}
+
+/* The way to hosts that the request names: a socket that listens inside and is served outside. The cell still has no
+ * other interface; nobody inside keeps the socket, and no other cell has this loopback. */
+static int own_listener(struct cell *cell) {
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons((uint16_t)cell->order->listen)};
+    if (!cell->order->listen) return 0;
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0) return -1;
+    int answer = bind(listener, (struct sockaddr *)&here, sizeof here);
+    if (answer == 0) answer = listen(listener, SOMAXCONN);
+    int number = errno;
+    if (answer == 0) send_frame(cell->control, FRAME_LISTENER, "", listener);
+    close(listener);
+    errno = number;
+    return answer;
+}
+
+/* --- both: what they give up --- */
+
+#define SECUREBITS 0xef /* no privilege for uid 0, none kept over setuid, none ambient; each with its lock */
+
+/* Empty every set, the bounding set first: that one needs a capability to be emptied. */
+static int no_capabilities(struct cell *cell) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
+    (void)cell;
+    for (int number = 0; prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0; number++) continue;
+    if (errno != EINVAL) return -1; /* that is: past the last one that this kernel knows */
+    if (prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0) < 0) return -1;
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0) return -1;
+    return (int)syscall(SYS_capset, &header, none);
+}
+
+/* No program gains anything by being setuid or having file capabilities. */
+static int no_new_privileges(struct cell *cell) {
+    (void)cell;
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+}
+
+/* --- the guest: who it is, and what it may do --- */
+
+/* Nothing that the zygote or whoever started Redoma (nohup) ignores or blocks is inherited. SIGINT keeps the handler
+ * that Python has for it. */
+static int own_session(struct cell *cell) {
+    char workspace[sizeof cell->order->place + 16];
+    sigset_t none;
+    struct sigaction plain = {.sa_handler = SIG_DFL};
+    if (setsid() < 0) return -1;
+    for (int number = 1; number <= SIGRTMAX; number++)
+        if (number != SIGINT) sigaction(number, &plain, NULL); /* some can't be set: those are as they should be */
+    for (int number = 32; number < 34; number++) { /* the C library's own: it sets neither, and posix_spawn ignores both */
+        static const unsigned long as_the_kernel_has_it[4] = {0};
+        if (syscall(SYS_rt_sigaction, number, as_the_kernel_has_it, NULL, sizeof(uint64_t)) < 0) return -1;
+    }
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0) return -1; /* or not even /proc/self would be its own */
+    for (int number = 0; number < 3; number++)
+        if (dup2(cell->streams[number], number) < 0) return -1;
+    snprintf(workspace, sizeof workspace, "%s/workspace", cell->order->place);
+    if (chdir(workspace) < 0) return -1;
+    return put_proc(cell, "self/oom_score_adj", "1000"); /* if memory runs out the guest goes first, and init can say so */
+}
+
+/* Below the zygote's, to which the cell's other namespaces belong: whatever the guest becomes in its own, it has no say
+ * over them. And a cgroup namespace, so that it doesn't see where its group is. */
+static int own_user(struct cell *cell) {
+    int flags = CLONE_NEWUSER | (left_out(cell, "cgroup") ? 0 : CLONE_NEWCGROUP);
+    if (unshare(flags) < 0) return -1;
+    if (put_proc(cell, "self/setgroups", "deny") < 0) return -1; /* or the kernel refuses the group map */
+    if (put_proc(cell, "self/uid_map", cell->zygote->map) < 0) return -1;
+    return put_proc(cell, "self/gid_map", cell->zygote->map);
+}
+
+#define USER_NAMESPACES "sys/user/max_user_namespaces"
+
+/* The classic way back to kernel surface. The filter refuses it too; this holds where a filter has a gap.
+ *
+ * The kernel counts file watches for each user, and allows 128 instances: a run must not take all of them from the
+ * programs that its user has on the host. A kernel may be built without them. */
+static int no_more_user_namespaces(struct cell *cell) {
+    if (put_at(cell->proc, USER_NAMESPACES, "0") < 0) {
+        /* A container's /proc/sys is read-only. `look` then wants to see that the filter refuses. */
+        return errno == EROFS && !left_out(cell, "seccomp") ? 0 : -1;
+    }
+    if (put_at(cell->proc, "sys/user/max_inotify_instances", "16") < 0 && errno != ENOENT) return -1;
+    if (put_at(cell->proc, "sys/user/max_inotify_watches", "4096") < 0 && errno != ENOENT) return -1;
+    return 0;
+}
+
+static int allow_beneath(int ruleset, const char *path, uint64_t rights) {
+    struct landlock_path_beneath_attr rule = {.allowed_access = rights};
+    rule.parent_fd = open(path, O_PATH | O_CLOEXEC);
+    if (rule.parent_fd < 0) return -1;
+    long answer = syscall(NR_LANDLOCK_ADD_RULE, ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+    int number = errno;
+    close(rule.parent_fd);
+    errno = number;
+    return (int)answer;
+}
+
+/* Rights by their numbers: headers know only those of their own kernel. */
+enum {
+    RIGHT_EXECUTE = 1 << 0,
+    RIGHT_WRITE_FILE = 1 << 1,
+    RIGHT_READ_FILE = 1 << 2,
+    RIGHT_READ_DIR = 1 << 3,
+    RIGHT_MAKE_CHAR = 1 << 6,
+    RIGHT_MAKE_BLOCK = 1 << 11,
+    RIGHT_IOCTL_DEV = 1 << 15,
+};
+
+/* Every right to files and directories that a version of Landlock can take away. */
+static uint64_t all_rights(int version) { return (1u << (version < 3 ? 14 : version < 5 ? 15 : 16)) - 1; }
+
+static int only_these_files(struct cell *cell) {
+    const struct zygote *zygote = cell->zygote;
+    const struct cell_order *order = cell->order;
+    int version = zygote->landlock;
+    if (!version) return 0; /* the mounts say the same; the probe tells that this second layer isn't there */
+    uint64_t handled = all_rights(version), look = RIGHT_EXECUTE | RIGHT_READ_FILE | RIGHT_READ_DIR;
+    uint64_t device = (RIGHT_READ_FILE | RIGHT_WRITE_FILE | RIGHT_IOCTL_DEV) & handled;
+    uint64_t everything = handled & ~(uint64_t)(RIGHT_MAKE_CHAR | RIGHT_MAKE_BLOCK | RIGHT_IOCTL_DEV);
+    /* Files; TCP ports, which need no rule: the network has nobody else in it; abstract sockets and signals. */
+    uint64_t attributes[3] = {handled, 0, 3};
+    size_t size = sizeof *attributes * (version >= LANDLOCK_SCOPES ? 3 : version >= 4 ? 2 : 1);
+    int ruleset = (int)syscall(NR_LANDLOCK_CREATE_RULESET, attributes, size, 0);
+    if (ruleset < 0 || allow_beneath(ruleset, "/", look) < 0) return -1;
+    for (int which = 0; zygote->devices[which]; which++)
+        if (allow_beneath(ruleset, zygote->devices[which], device) < 0) return -1;
+    for (int which = 0; zygote->writable[which]; which++)
+        if (allow_beneath(ruleset, zygote->writable[which], everything) < 0) return -1;
+    if (order->workspace == OVERLAY && allow_beneath(ruleset, order->project, everything) < 0) return -1;
+    if (syscall(NR_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0) return -1;
+    return close(ruleset);
+}
+
+/* It holds for all threads of the process, or fails: a thread left out would be a way around it. */
+static int only_these_calls(struct cell *cell) {
+    struct sock_fprog program = {(unsigned short)cell->zygote->filter_length,
+                                 (struct sock_filter *)cell->zygote->filter};
+    long thread = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program);
+    if (thread > 0) errno = EAGAIN;
+    return thread == 0 ? 0 : -1;
+}
+
+/* Nothing inherited but the three streams, and for now the order socket, which closes before any code runs; and the
+ * zygote's /proc, if that has to be looked at: `look` closes it. */
+static int only_its_streams(struct cell *cell) {
+    unsigned first = ORDER + 1;
+    if (cell->empty_proc) {
+        int proc = dup3(cell->proc, ORDER + 1, O_CLOEXEC);
+        if (proc < 0) return -1;
+        cell->proc = proc;
+        first++;
+    }
+    return (int)syscall(NR_CLOSE_RANGE, first, ~0u, 0);
+}
+
+/* --- the lean cell: what stands in for namespaces --- */
+
+/* As far as we may: only root can. No program gains by what is left in this set, because of no_new_privs. */
+static int no_bounding_set(struct cell *cell) {
+    (void)cell;
+    for (int number = 0; prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0; number++) continue;
+    return errno == EINVAL || errno == EPERM ? 0 : -1;
+}
+
+static int no_capabilities_left(struct cell *cell) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
+    (void)cell;
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0) return -1;
+    return (int)syscall(SYS_capset, &header, none);
+}
+
+/* A user that nobody else is, if we may become one. Init acts as the guest's, and so can signal it and read what it
+ * leaves; but it is really another, and that counts for whoever wants to signal init.
+ *
+ * By system calls: the C library's functions would have the zygote's threads change theirs too. */
+static int own_number(struct cell *cell) {
+    long user = cell->order->user;
+    if (!user) return 0;
+    if (syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, user, user, user) < 0) return -1;
+    return (int)syscall(SYS_setresuid, user + 1, user, user + 1);
+}
+
+static int become_that_number(struct cell *cell) {
+    long user = cell->order->user;
+    return user ? (int)syscall(SYS_setresuid, user, user, user) : 0;
+}
+
+/* Init is told when the zygote ends, and ends everything: the kernel would not do it for us. */
+static int be_told_of_the_zygotes_end(struct cell *cell) {
+    struct pollfd zygote = {cell->zygote->self, POLLIN, 0};
+    if (prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0) < 0) return -1;
+    if (poll(&zygote, 1, 0) != 0) _exit(1); /* it had died before we asked */
+    return 0;
+}
+
+/* No process of the cell can leave it by losing its parent. */
+static int adopt_orphans(struct cell *cell) {
+    (void)cell;
+    return prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+}
+
+/* A Landlock domain around init and guest that signals can't leave: init ends a cell by kill(-1). The guest's own domain
+ * is within it, so that its signals don't reach init either. Without such domains (Linux before 6.12), the user does it.
+ *
+ * Not to be left out, not even by tests: without either, kill(-1) would end everything of whoever started Redoma. */
+static int own_domain(struct cell *cell) {
+    uint64_t attributes[3] = {0, 0, 3};
+    if (cell->zygote->landlock >= LANDLOCK_SCOPES) {
+        int ruleset = (int)syscall(NR_LANDLOCK_CREATE_RULESET, attributes, sizeof attributes, 0);
+        if (ruleset < 0 || syscall(NR_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0) return -1;
+        close(ruleset);
+    }
+    if (kill(getppid(), 0) < 0 && errno == EPERM) return 0; /* the zygote is out of reach: so is everybody else */
+    errno = ENOSYS;
+    return -1;
+}
+
+static int enter_its_place(struct cell *cell) { return chdir(cell->order->place); }
+
+/* Init's end is the guest's. (Of its children's, init or the zygote makes sure.) */
+static int die_with_init(struct cell *cell) {
+    (void)cell;
+    return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+}
+
+/* Files: the system's to be read, its own to be written, and nothing else, not even other processes in /proc. And no TCP,
+ * and no signal or abstract socket beyond the cell. */
+static int only_these_places(struct cell *cell) {
+    const struct zygote *zygote = cell->zygote;
+    int version = zygote->landlock;
+    uint64_t handled = all_rights(version), look = RIGHT_EXECUTE | RIGHT_READ_FILE | RIGHT_READ_DIR;
+    uint64_t device = (RIGHT_READ_FILE | RIGHT_WRITE_FILE | RIGHT_IOCTL_DEV) & handled;
+    uint64_t everything = handled & ~(uint64_t)(RIGHT_MAKE_CHAR | RIGHT_MAKE_BLOCK | RIGHT_IOCTL_DEV);
+    uint64_t attributes[3] = {handled, 3, 3};
+    size_t size = sizeof *attributes * (version >= LANDLOCK_SCOPES ? 3 : version >= 4 ? 2 : 1);
+    char path[sizeof cell->order->place + 16];
+    struct stat about;
+    int ruleset = (int)syscall(NR_LANDLOCK_CREATE_RULESET, attributes, size, 0);
+    if (ruleset < 0) return -1;
+    for (int which = 0; zygote->readable[which]; which++) {
+        if (stat(zygote->readable[which], &about) < 0) continue; /* not every system has it */
+        uint64_t rights = S_ISDIR(about.st_mode) ? look : look & ~(uint64_t)RIGHT_READ_DIR;
+        if (allow_beneath(ruleset, zygote->readable[which], rights) < 0) return -1;
+    }
+    for (int which = 0; zygote->devices[which]; which++)
+        if (allow_beneath(ruleset, zygote->devices[which], device) < 0) return -1;
+    for (int which = 0; zygote->writable[which]; which++) {
+        snprintf(path, sizeof path, "%s%s", cell->order->place, zygote->writable[which]);
+        if (allow_beneath(ruleset, path, everything) < 0) return -1;
+    }
+    if (syscall(NR_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0) return -1;
+    return close(ruleset);
+}
+
+static const struct step lean_init_steps[] = {
+    {"bounding-set", no_bounding_set}, {"user", own_number},      {"lifeline", be_told_of_the_zygotes_end},
+    {"orphans", adopt_orphans},        {"no_new_privs", no_new_privileges}, {"domain", own_domain},
+    {"place", enter_its_place},        {"old-proc", keep_the_old_proc},
+};
+
+static const struct step lean_init_last_steps[] = {{"capabilities", no_capabilities_left}};
+
+static const struct step lean_guest_steps[] = {
+    {"user", become_that_number},
+    {"session", own_session},
+    {"end", die_with_init},
+    {"capabilities", no_capabilities_left},
+    {"landlock", only_these_places},
+    {"seccomp", only_these_calls},
+    {"descriptors", only_its_streams},
+};
+
+/* --- the lists of steps --- */
+
+static const struct step init_steps[] = {
+    {"lifeline", die_with_the_zygote}, {"mount", own_mounts},        {"group", join_groups},
+    {"old-proc", keep_the_old_proc},   {"private", own_files},       {"terminals", own_terminals},
+    {"proc", own_processes},           {"names", own_name},          {"loopback", own_loopback},
+    {"listener", own_listener},
+};
+
+static const struct step init_last_steps[] = {{"capabilities", no_capabilities}, {"no_new_privs", no_new_privileges}};
+
+static const struct step guest_steps[] = {
+    {"session", own_session},
+    {"user", own_user},
+    {"user-namespaces", no_more_user_namespaces},
+    {"capabilities", no_capabilities},
+    {"no_new_privs", no_new_privileges},
+    {"landlock", only_these_files},
+    {"seccomp", only_these_calls},
+    {"descriptors", only_its_streams},
+};
+
+/* Every name that `without` may have; its place is its bit. Namespaces come first. */
+static const char *const names[] = {
+    "net",  "ipc",          "uts",      "cgroup",       "lifeline", "private",        "terminals", "proc",    "names",
+    "loopback", "capabilities", "no_new_privs", "memory-of-init", "session", "user", "user-namespaces", "landlock", "seccomp",
+    "descriptors", "locks",
+};
+
+/* The name of a step by its bit; NULL past the last. */
+const char *cell_step_name(unsigned which) { return which < sizeof names / sizeof *names ? names[which] : NULL; }
+
+static int left_out(const struct cell *cell, const char *name) {
+    for (unsigned which = 0; which < sizeof names / sizeof *names; which++)
+        if (strcmp(names[which], name) == 0) return (cell->order->without >> which) & 1;
+    return 0;
+}
+
+static void take(struct cell *cell, int tell, const struct step *steps, size_t count) {
+    for (size_t which = 0; which < count; which++) {
+        if (left_out(cell, steps[which].name)) continue;
+        if (steps[which].take(cell) < 0) {
+            say_broken(tell, steps[which].name, errno);
+            _exit(1);
+        }
+    }
+}
+
+#define TAKE(cell, tell, steps) take(cell, tell, steps, sizeof(steps) / sizeof *(steps))
+
+/* --- the guest: what is really in force --- */
+
+struct probe {
+    struct cell *cell;
+    char *place, *end; /* where the next line goes */
+    char status[4096]; /* /proc/self/status */
+};
+
+static void write_line(struct probe *probe, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void write_line(struct probe *probe, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    int length = vsnprintf(probe->place, (size_t)(probe->end - probe->place), format, values);
+    va_end(values);
+    if (length > 0 && length < probe->end - probe->place) probe->place += length;
+}
+
+/* A line for each layer: its name if it is in force; its name, a space and the reason if it is missing. */
+static void in_force(struct probe *probe, const char *layer) { write_line(probe, "%s\n", layer); }
+
+static void missing(struct probe *probe, const char *layer, const char *why) {
+    write_line(probe, "%s %s\n", layer, why);
+}
+
+static void tell_of(struct probe *probe, const char *layer, const char *objection) {
+    if (objection) {
+        missing(probe, layer, objection);
+    } else {
+        in_force(probe, layer);
+    }
+}
+
+static char outside[8][64]; /* the zygote's own namespaces */
+
+static ssize_t read_space(int proc, const char *kind, char *target, size_t size) {
+    char path[64];
+    snprintf(path, sizeof path, "%sself/ns/%s", proc < 0 ? "/proc/" : "", kind);
+    ssize_t length = readlinkat(proc, path, target, size - 1);
+    target[length < 0 ? 0 : length] = 0;
+    return length;
+}
+
+static void probe_namespaces(struct probe *probe) {
+    const char *const *spaces = probe->cell->zygote->spaces;
+    for (int which = 0; spaces[2 * which]; which++) {
+        char own[64], why[96];
+        const char *objection = NULL;
+        int proc = probe->cell->empty_proc ? probe->cell->proc : AT_FDCWD;
+        if (read_space(proc, spaces[2 * which + 1], own, sizeof own) < 0 || strcmp(own, outside[which]) == 0) {
+            snprintf(why, sizeof why, "the %s namespace is the host's", spaces[2 * which]);
+            objection = why;
+        } else if (strcmp(spaces[2 * which], "net") == 0 && !probe->cell->only_loopback) {
+            objection = "there are network interfaces beside the cell's own loopback";
+        }
+        tell_of(probe, spaces[2 * which], objection);
+    }
+}
+
+static const char ONLY_THE_FILTER[] = "the filter of system calls alone keeps it from making any: /proc/sys is read-only here";
+
+static int nothing(void *with) {
+    (void)with;
+    return 0;
+}
+
+/* Whether the filter refuses every way to a user namespace. Where it doesn't, what is made here ends with the cell. */
+static int filter_refuses_namespaces(void) {
+    static char stack[4096] __attribute__((aligned(16)));
+    if (unshare(CLONE_NEWUSER) == 0 || errno != EPERM) return 0;
+    if (clone(nothing, stack + sizeof stack, CLONE_VM | CLONE_VFORK | CLONE_NEWUSER | SIGCHLD, NULL) >= 0 || errno != EPERM)
+        return 0;
+    if (syscall(NR_CLONE3, NULL, 0) >= 0 || errno != ENOSYS) return 0; /* a kernel that has it says EINVAL */
+    return setns(ORDER, CLONE_NEWUSER) < 0 && errno == EPERM;         /* and to this, too: it is a socket */
+}
+
+/* The guest's own /proc doesn't show it; the zygote's does. */
+static const char *probe_user_namespaces(struct probe *probe) {
+    char text[32] = "";
+    int writable = faccessat(probe->cell->proc, USER_NAMESPACES, W_OK, AT_EACCESS) == 0 || errno != EROFS;
+    if (!writable) return ONLY_THE_FILTER;
+    int file = openat(probe->cell->proc, USER_NAMESPACES, O_RDONLY | O_CLOEXEC);
+    ssize_t size = file < 0 ? -1 : read(file, text, sizeof text - 1);
+    if (file >= 0) close(file);
+    if (size <= 0) return "it is not known how many more can be made";
+    return strcmp(text, "0\n") == 0 ? NULL : "more user namespaces can be made";
+}
+
+/* Whether a line of /proc/self/status has this value. */
+static int status_is(const struct probe *probe, const char *name, const char *value) {
+    const char *line = strstr(probe->status, name);
+    size_t size = strlen(name), wanted = strlen(value);
+    return line && line > probe->status && line[-1] == '\n' && strncmp(line + size, value, wanted) == 0 &&
+           line[size + wanted] == '\n';
+}
+
+static const char *probe_capabilities(struct probe *probe) {
+    static const char *const sets[] = {"CapInh:\t", "CapPrm:\t", "CapEff:\t", "CapBnd:\t", "CapAmb:\t"};
+    for (size_t which = 0; which < sizeof sets / sizeof *sets; which++)
+        if (!status_is(probe, sets[which], "0000000000000000")) return "a set of capabilities is not empty";
+    return NULL;
+}
+
+/* By its effect. /dev/zero can be opened for reading, and only Landlock keeps it from being opened for writing: the
+ * mounts and its mode allow that. Only Landlock keeps a signal from init, which has the guest's own user. */
+static const char *probe_landlock(struct probe *probe) {
+    int version = probe->cell->zygote->landlock;
+    if (!version) return "this kernel has no Landlock, or it is switched off";
+    int file = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return "/dev/zero can't be read";
+    close(file);
+    file = open("/dev/zero", O_WRONLY | O_CLOEXEC);
+    if (file >= 0) close(file);
+    if (file >= 0 || errno != EACCES) return "files can be written to that should not be";
+    if (version >= LANDLOCK_SCOPES && !(kill(getppid(), 0) < 0 && errno == EPERM)) return "signals reach processes outside";
+    return NULL;
+}
+
+static int is_read_only(const char *path) {
+    struct statfs about;
+    return statfs(path, &about) == 0 && (about.f_flags & ST_RDONLY);
+}
+
+static int is_overlay(const char *path) {
+    struct statfs about;
+    return statfs(path, &about) == 0 && (unsigned long)about.f_type == OVERLAYFS_MAGIC;
+}
+
+/* Whether a directory has an entry other than `known`, a name of `size` bytes: on the way to the project there is nothing
+ * else. */
+static int has_others(const char *path, const char *known, size_t size) {
+    DIR *directory = opendir(path);
+    int others = !directory;
+    for (struct dirent *entry; directory && (entry = readdir(directory));) {
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
+        /* Our own link, which configuration.HOME is: it leads to the cell's own directory. */
+        char target[32];
+        ssize_t length = readlinkat(dirfd(directory), name, target, sizeof target);
+        if (strcmp(name, "user") == 0 && length == 10 && memcmp(target, "/workspace", 10) == 0) continue;
+        if (strlen(name) != size || memcmp(name, known, size) != 0) others = 1;
+    }
+    if (directory) closedir(directory);
+    return others;
+}
+
+static const char *probe_root(struct probe *probe) {
+    static const char *const places[] = {"/home", "/mnt"};
+    static char why[64];
+    char here[64];
+    const char *project = probe->cell->order->project;
+    for (const char *const *place = probe->cell->zygote->read_only; *place; place++) {
+        if (is_read_only(*place)) continue;
+        snprintf(why, sizeof why, "%s is writable", *place);
+        return why;
+    }
+    if (access("/sys", F_OK) == 0) return "the host's directories are there";
+    for (size_t which = 0; which < sizeof places / sizeof *places; which++) {
+        size_t size = strlen(places[which]);
+        const char *known = strncmp(project, places[which], size) == 0 && project[size] == '/' ? project + size + 1 : "";
+        if (has_others(places[which], known, strcspn(known, "/"))) return "the host's directories are there";
+    }
+    if (!getcwd(here, sizeof here) || strcmp(here, "/workspace") != 0) return "the working directory is another";
+    return NULL;
+}
+
+static const char *probe_project(struct probe *probe) {
+    const struct cell_order *order = probe->cell->order;
+    if (!is_overlay(order->project)) return "it is not an overlay: its sockets, pipes and locks are the host's";
+    if (order->workspace == READ_ONLY && !is_read_only(order->project)) return "it is writable";
+    return NULL;
+}
+
+static const char *probe_private(struct probe *probe) {
+    uint64_t most = probe->cell->order->disk > 16 << 20 ? probe->cell->order->disk : 16 << 20;
+    for (const char *const *place = probe->cell->zygote->writable; *place; place++) {
+        struct statfs about;
+        if (statfs(*place, &about) < 0 || !about.f_blocks ||
+            (uint64_t)about.f_blocks * (uint64_t)about.f_bsize > most + 4096)
+            return "a place to write to has no limit";
+        if (!about.f_files || !(about.f_flags & ST_NOSUID))
+            return "a place to write to takes any number of files, or setuid programs";
+    }
+    return NULL;
+}
+
+static const char *probe_descriptors(struct probe *probe) {
+    int extra = 0, looking = probe->cell->empty_proc ? probe->cell->proc : ORDER;
+    int listed = open_proc(probe->cell, "self/fd", O_RDONLY | O_DIRECTORY);
+    DIR *directory = listed < 0 ? NULL : fdopendir(listed);
+    if (!directory) return "the open ones can't be listed";
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        if (entry->d_name[0] == '.') continue;
+        int number = atoi(entry->d_name);
+        if (number > ORDER && number != looking && number != dirfd(directory)) extra = 1;
+    }
+    closedir(directory);
+    return extra ? "some are open beside its streams" : NULL;
+}
+
+/* As it was when the zygote was executed: that stays readable, whatever is done to os.environ. */
+static const char *probe_environment(struct probe *probe) {
+    char text[4096];
+    ssize_t size = read_text(open_proc(probe->cell, "self/environ", O_RDONLY), text, sizeof text);
+    if (size < 0) return "it can't be read";
+    for (const char *entry = text; entry < text + size; entry += strlen(entry) + 1) {
+        size_t length = strcspn(entry, "=");
+        int known = 0;
+        for (const char *const *name = probe->cell->zygote->variables; *name; name++)
+            if (strlen(*name) == length && memcmp(*name, entry, length) == 0) known = 1;
+        if (!known) return "variables of the host are there";
+    }
+    return NULL;
+}
+
+static const char *probe_proc(struct probe *probe) {
+    const char *objection = NULL;
+    (void)probe;
+    DIR *directory = opendir("/proc");
+    if (!directory) return "it can't be listed";
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        const char *name = entry->d_name;
+        if (name[0] >= '0' && name[0] <= '9') {
+            if (atoi(name) != PID_INIT && atoi(name) != getpid()) objection = "/proc shows other processes";
+        } else if (name[0] != '.' && strcmp(name, "self") != 0 && strcmp(name, "thread-self") != 0) {
+            objection = "/proc shows more than processes";
+        }
+    }
+    closedir(directory);
+    return objection;
+}
+
+static struct {
+    dev_t root, parts[64];
+} outside_files; /* the zygote's own */
+
+static dev_t device_of(const char *path) {
+    struct stat about;
+    return stat(path, &about) < 0 ? 0 : about.st_dev;
+}
+
+static void remember_files(const struct part *parts) {
+    outside_files.root = device_of("/");
+    for (size_t which = 0; parts[which].source && which < sizeof outside_files.parts / sizeof(dev_t); which++)
+        outside_files.parts[which] = device_of(parts[which].target);
+}
+
+/* Each overlay is a device of its own. One that the zygote has, too, is in other cells as well. */
+static const char *probe_locks(struct probe *probe) {
+    static char why[160];
+    const struct part *parts = probe->cell->zygote->parts;
+    const char *common = is_overlay("/") && device_of("/") != outside_files.root ? NULL : "/";
+    for (size_t which = 0; !common && parts[which].source; which++) {
+        if (!parts[which].source[0]) continue; /* a device, or something that the cell has covered */
+        const char *path = parts[which].target;
+        if (which >= sizeof outside_files.parts / sizeof(dev_t) || !is_overlay(path) || !device_of(path) ||
+            device_of(path) == outside_files.parts[which])
+            common = path;
+    }
+    if (!common) return NULL;
+    snprintf(why, sizeof why, "other cells see locks on %.80s, and who opens it", common);
+    return why;
+}
+
+static const char *probe_init(struct probe *probe) {
+    char path[32];
+    snprintf(path, sizeof path, "%d/fd", probe->cell->empty_proc ? probe->cell->init_seen : PID_INIT);
+    int directory = open_proc(probe->cell, path, O_RDONLY | O_DIRECTORY), number = errno;
+    if (directory >= 0) {
+        DIR *listed = fdopendir(directory);
+        errno = 0;
+        int seen = listed && readdir(listed);
+        number = errno;
+        if (listed) closedir(listed);
+        if (seen) return "the guest can look into its init";
+    }
+    return number == EACCES || number == EPERM ? NULL : "it is not known whether the guest can look into its init";
+}
+
+/* Undo how the kernel writes spaces and the like in mountinfo: a backslash and three octal digits. */
+static void unescape(char *text) {
+    char *to = text;
+    for (; *text; text++, to++) {
+        *to = *text;
+        if (text[0] == '\\' && text[1] >= '0' && text[1] <= '3' && text[2] >= '0' && text[2] <= '7' && text[3] >= '0' &&
+            text[3] <= '7') {
+            *to = (char)((text[1] - '0') << 6 | (text[2] - '0') << 3 | (text[3] - '0'));
+            text += 3;
+        }
+    }
+    *to = 0;
+}
+
+/* What is ours below /opt and tells where it lies on the host: a mount there that is neither an overlay nor a tmpfs. A
+ * project has the path that it has there anyhow. Returns its path, or NULL. Cuts `mountinfo` up. */
+const char *cell_place_shown(char *mountinfo, const char *project) {
+    size_t own = strlen(project);
+    for (char *rest = NULL, *line = strtok_r(mountinfo, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        char *kind = strstr(line, " - "), *fields = NULL, *path = strtok_r(line, " ", &fields);
+        for (int field = 1; path && field < 5; field++) path = strtok_r(NULL, " ", &fields);
+        if (!path || !kind || path > kind) continue;
+        kind[3 + strcspn(kind + 3, " ")] = 0;
+        unescape(path);
+        if (strncmp(path, "/opt/", 5) != 0 || strcmp(kind + 3, "overlay") == 0 || strcmp(kind + 3, "tmpfs") == 0) continue;
+        if (own && strncmp(path, project, own) == 0 && (path[own] == 0 || path[own] == '/')) continue;
+        return path;
+    }
+    return NULL;
+}
+
+static const char *probe_names(struct probe *probe) {
+    static char text[1 << 17], why[160];
+    struct utsname about;
+    if (read_text(open_proc(probe->cell, "self/mountinfo", O_RDONLY), text, sizeof text) < 0) return "the mounts can't be read";
+    const char *shown = cell_place_shown(text, probe->cell->order->project);
+    if (shown) {
+        snprintf(why, sizeof why, "where %.80s lies on the host shows in /proc/self/mountinfo", shown);
+        return why;
+    }
+    uname(&about);
+    unsigned guest = (unsigned)strtoul(probe->cell->zygote->map, NULL, 10);
+    if (strcmp(about.nodename, probe->cell->zygote->host_name) != 0 || getuid() != guest || getgid() != guest)
+        return "the name of the host or of its user shows";
+    return NULL;
+}
+
+/* Each layer is looked for by its effect, or in what the kernel says of us; none is taken from what the set-up meant. */
+static void look(struct cell *cell, char *found, size_t size, const char *user_namespaces) {
+    static struct probe probe;
+    probe.cell = cell;
+    probe.place = found;
+    probe.end = found + size;
+    if (read_text(open_proc(cell, "self/status", O_RDONLY), probe.status, sizeof probe.status) < 0) probe.status[0] = 0;
+    probe_namespaces(&probe);
+    tell_of(&probe, "user-namespaces", user_namespaces);
+    tell_of(&probe, "capabilities", probe_capabilities(&probe));
+    tell_of(&probe, "no_new_privs", status_is(&probe, "NoNewPrivs:\t", "1") ? NULL : "NoNewPrivs is not 1");
+    tell_of(&probe, "seccomp", status_is(&probe, "Seccomp:\t", "2") ? NULL : "Seccomp is not 2");
+    tell_of(&probe, "landlock", probe_landlock(&probe));
+    tell_of(&probe, "filesystem", probe_root(&probe));
+    tell_of(&probe, "private", probe_private(&probe));
+    tell_of(&probe, "descriptors", probe_descriptors(&probe));
+    tell_of(&probe, "environment", probe_environment(&probe));
+    tell_of(&probe, "proc", probe_proc(&probe));
+    tell_of(&probe, "init", probe_init(&probe));
+    tell_of(&probe, "names", probe_names(&probe));
+    tell_of(&probe, "locks", probe_locks(&probe));
+    if (cell->order->project[0]) tell_of(&probe, "workspace", probe_project(&probe));
+    write_line(&probe, "=landlock %d\n=overlay %d\n=proc %d\n", cell->zygote->landlock, cell->zygote->shared < 2,
+               !cell->empty_proc);
+    if (probe.end - probe.place < 128) _exit(1); /* it was cut short: then it says nothing */
+    if (user_namespaces == ONLY_THE_FILTER && !filter_refuses_namespaces()) {
+        say_broken(ORDER, "user-namespaces", EROFS);
+        _exit(1);
+    }
+    if (cell->empty_proc && close(cell->proc) < 0) _exit(1);
+}
+
+/* --- the same, of a lean cell --- */
+
+static const char *probe_user(struct probe *probe) {
+    unsigned real, effective, saved, user = probe->cell->order->user;
+    if (!user) return "its user is Redoma's own: there was no right to change it";
+    if (getresuid(&real, &effective, &saved) < 0 || real != user || effective != user || saved != user || getgid() != user)
+        return "it is not the user that it was to be";
+    return NULL;
+}
+
+static const char *probe_capabilities_left(struct probe *probe) {
+    static const char *const sets[] = {"CapInh:\t", "CapPrm:\t", "CapEff:\t", "CapAmb:\t"};
+    for (size_t which = 0; which < sizeof sets / sizeof *sets; which++)
+        if (!status_is(probe, sets[which], "0000000000000000")) return "a set of capabilities is not empty";
+    return status_is(probe, "NoNewPrivs:\t", "1") ? NULL : "a program could gain some";
+}
+
+/* Whether something that must not be opened was refused, and by Landlock. */
+static int is_closed(const char *path, int flags) {
+    int file = open(path, flags | O_CLOEXEC, 0600);
+    if (file >= 0) close(file);
+    return file < 0 && (errno == EACCES || errno == ENOENT);
+}
+
+static const char *probe_files(struct probe *probe) {
+    static const char *const listed[] = {"/", "/proc", "/proc/1", "/sys", "/root", "/home", "/var", "/run", "/tmp", "/dev/shm"};
+    static const char *const written[] = {"/", "/tmp", "/var/tmp", "/dev/shm", "/usr"};
+    for (size_t which = 0; which < sizeof listed / sizeof *listed; which++)
+        if (!is_closed(listed[which], O_RDONLY | O_DIRECTORY)) return "directories of the host can be listed";
+    if (!is_closed(probe->cell->order->place, O_RDONLY | O_DIRECTORY)) return "the directory of the cell can be listed";
+    for (size_t which = 0; which < sizeof written / sizeof *written; which++)
+        if (!is_closed(written[which], O_TMPFILE | O_WRONLY) && errno != EROFS && errno != EOPNOTSUPP)
+            return "files can be made elsewhere than in its own directories";
+    return access("/usr/bin", R_OK | X_OK) == 0 ? NULL : "the system's programs can't be read";
+}
+
+static const char *probe_network(struct probe *probe) {
+    static const int families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET, AF_VSOCK};
+    (void)probe;
+    for (size_t which = 0; which < sizeof families / sizeof *families; which++) {
+        int made = socket(families[which], SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        if (made >= 0) close(made);
+        if (made >= 0 || errno != EPERM) return "sockets can be made";
+    }
+    return NULL;
+}
+
+static const char *probe_ipc(struct probe *probe) {
+    (void)probe;
+    int made = (int)syscall(SYS_shmget, 0, 4096, 0600);
+    if (made >= 0) syscall(SYS_shmctl, made, 0, NULL); /* it would stay: remove it */
+    return made < 0 && errno == ENOSYS ? NULL : "shared memory of the host's can be had";
+}
+
+static const char *probe_signals(struct probe *probe) {
+    (void)probe;
+    return kill(getppid(), 0) < 0 && errno == EPERM ? NULL : "signals reach processes outside";
+}
+
+static const char *probe_own_init(struct probe *probe) {
+    char path[32];
+    (void)probe;
+    snprintf(path, sizeof path, "/proc/%d/fd", getppid());
+    return is_closed(path, O_RDONLY | O_DIRECTORY) ? NULL : "the guest can look into its init";
+}
+
+static const char *probe_places(struct probe *probe) {
+    char path[sizeof probe->cell->order->place + 16];
+    for (const char *const *name = probe->cell->zygote->writable; *name; name++) {
+        struct stat about;
+        snprintf(path, sizeof path, "%s%s", probe->cell->order->place, *name);
+        if (stat(path, &about) < 0 || !S_ISDIR(about.st_mode) || about.st_uid != getuid() || (about.st_mode & 077))
+            return "a place to write to is not the cell's alone";
+    }
+    return NULL;
+}
+
+static void look_lean(struct cell *cell, char *found, size_t size) {
+    static struct probe probe;
+    probe.cell = cell;
+    probe.place = found;
+    probe.end = found + size;
+    if (read_text(open_proc(cell, "self/status", O_RDONLY), probe.status, sizeof probe.status) < 0) probe.status[0] = 0;
+    tell_of(&probe, "user", probe_user(&probe));
+    tell_of(&probe, "user-namespaces", filter_refuses_namespaces() ? NULL : "the filter doesn't refuse to make them");
+    tell_of(&probe, "capabilities", probe_capabilities_left(&probe));
+    tell_of(&probe, "no_new_privs", status_is(&probe, "NoNewPrivs:\t", "1") ? NULL : "NoNewPrivs is not 1");
+    tell_of(&probe, "seccomp", status_is(&probe, "Seccomp:\t", "2") ? NULL : "Seccomp is not 2");
+    tell_of(&probe, "landlock", probe_landlock(&probe));
+    tell_of(&probe, "files", probe_files(&probe));
+    tell_of(&probe, "network", probe_network(&probe));
+    tell_of(&probe, "ipc", probe_ipc(&probe));
+    tell_of(&probe, "signals", probe_signals(&probe));
+    tell_of(&probe, "private", probe_places(&probe));
+    tell_of(&probe, "descriptors", probe_descriptors(&probe));
+    tell_of(&probe, "environment", probe_environment(&probe));
+    tell_of(&probe, "init", probe_own_init(&probe));
+    write_line(&probe, "=landlock %d\n", cell->zygote->landlock);
+    if (probe.end - probe.place < 128) _exit(1); /* it was cut short: then it says nothing */
+}
+
+/* --- making one --- */
+
+static int no_holder; /* where init looks at a /proc with other numbers than its own it could not tell who it is */
+
+static char maker_stack[1 << 16] __attribute__((aligned(16)));
+
+/* The order socket gets the number that guest.py expects. Others may have it: the streams and the rest move away first. */
+static int place_descriptors(struct cell *cell) {
+    int *all[] = {&cell->streams[0], &cell->streams[1],   &cell->streams[2],
+                  &cell->proc,       &cell->hidden[0],    &cell->order_socket};
+    close(cell->hidden[1]);
+    for (size_t which = 0; which < sizeof all / sizeof *all; which++) {
+        *all[which] = fcntl(*all[which], F_DUPFD_CLOEXEC, 64);
+        if (*all[which] < 0) return -1;
+    }
+    if (dup3(cell->order_socket, ORDER, O_CLOEXEC) < 0) return -1;
+    cell->order_socket = ORDER;
+    return 0;
+}
+
+/* Our parent's number in the zygote's /proc; 0 if it can't be read. */
+static int seen_parent(const struct cell *cell) {
+    char text[1024];
+    if (read_text(openat(cell->proc, "self/stat", O_RDONLY | O_CLOEXEC), text, sizeof text) < 0) return 0;
+    const char *behind_the_name = strrchr(text, ')');
+    int parent = 0;
+    return behind_the_name && sscanf(behind_the_name, ") %*c %d", &parent) == 1 ? parent : 0;
+}
+
+static void __attribute__((noreturn)) become_guest(struct cell *cell) {
+    struct zygote *zygote = (struct zygote *)cell->zygote; /* our own copy of it, by now */
+    const char *user_namespaces;
+    if (place_descriptors(cell) < 0) {
+        say_broken(cell->order_socket, "descriptors", errno);
+        _exit(1);
+    }
+    if (zygote->lean) {
+        char nothing_more;
+        while (read(cell->hidden[0], &nothing_more, 1) < 0 && errno == EINTR) continue;
+        TAKE(cell, ORDER, lean_guest_steps);
+        look_lean(cell, zygote->found, sizeof zygote->found);
+        no_holder = 1;
+        longjmp(*cell->guest, 1);
+    }
+    static struct probe early;
+    early.cell = cell;
+    size_t before = 3; /* session, user, user-namespaces: then the old /proc is looked at for the last time */
+    if (cell->empty_proc) cell->init_seen = seen_parent(cell);
+    take(cell, ORDER, guest_steps, before);
+    user_namespaces = probe_user_namespaces(&early);
+    char nothing;
+    while (read(cell->hidden[0], &nothing, 1) < 0 && errno == EINTR) continue;
+    take(cell, ORDER, guest_steps + before, sizeof guest_steps / sizeof *guest_steps - before);
+    look(cell, zygote->found, sizeof zygote->found, user_namespaces);
+    no_holder = cell->empty_proc;
+    longjmp(*cell->guest, 1);
+}
+
+/* Leave init its two descriptors, and nothing else. Returns one of the program, which closes when it is executed. */
+static int only_the_control_socket(const struct cell *cell) {
+    int view = fcntl(cell->proc, F_DUPFD_CLOEXEC, 64), program = VIEW + 1, control = fcntl(cell->control, F_DUPFD_CLOEXEC, 64);
+    int hidden = fcntl(cell->hidden[1], F_DUPFD_CLOEXEC, 64), init = fcntl(cell->zygote->init, F_DUPFD_CLOEXEC, 64);
+    if (view < 0 || control < 0 || hidden < 0 || init < 0) return -1;
+    if (dup2(control, CONTROL) < 0 || dup2(hidden, HIDDEN) < 0 || dup2(view, VIEW) < 0 || dup3(init, program, O_CLOEXEC) < 0) return -1;
+    if (syscall(NR_CLOSE_RANGE, program + 1, ~0u, 0) < 0) return -1;
+    for (int number = 0; number < 3; number++) close(number);
+    if (!cell->empty_proc && !cell->zygote->lean) close(VIEW); /* the cell's own will do */
+    return program;
+}
+
+static int become_init(void *with) {
+    struct cell *cell = with;
+    struct sigaction plain = {.sa_handler = SIG_DFL};
+    sigset_t deaths;
+    sigaction(SIGCHLD, &plain, NULL); /* the zygote ignores it, and init waits for its children */
+    sigemptyset(&deaths);
+    sigaddset(&deaths, SIGCHLD);
+    if (cell->zygote->lean) sigaddset(&deaths, SIGTERM);
+    sigprocmask(SIG_SETMASK, &deaths, NULL); /* init reads of them from a descriptor */
+    if (cell->zygote->lean) {
+        TAKE(cell, cell->control, lean_init_steps);
+    } else {
+        TAKE(cell, cell->control, init_steps);
+    }
+    int pid = cell->zygote->fork();
+    if (pid == 0) become_guest(cell);
+    if (pid < 0) {
+        say_broken(cell->control, "fork the guest", errno);
+        _exit(1);
+    }
+    if (cell->zygote->lean) {
+        TAKE(cell, cell->control, lean_init_last_steps);
+    } else {
+        TAKE(cell, cell->control, init_last_steps);
+    }
+    int init = only_the_control_socket(cell);
+    char letters[] = {left_out(cell, "seccomp") ? 'f' : '-', left_out(cell, "memory-of-init") ? 'm' : '-',
+                      cell->empty_proc || cell->zygote->lean ? 'v' : '-', cell->zygote->lean ? 'l' : '-', 0};
+    char *arguments[] = {"init", letters, NULL}, *environment[] = {NULL};
+    if (init >= 0) syscall(SYS_execveat, init, "", arguments, environment, AT_EMPTY_PATH);
+    say_broken(CONTROL, "execute init", errno);
+    _exit(1);
+}
+
+static unsigned long namespaces(const struct cell *cell) {
+    static const struct {
+        const char *name;
+        unsigned long flag;
+    } optional[] = {{"net", CLONE_NEWNET}, {"ipc", CLONE_NEWIPC}, {"uts", CLONE_NEWUTS}};
+    unsigned long flags = cell->zygote->namespaces & ~(unsigned long)(CLONE_NEWCGROUP | CLONE_NEWNS); /* lean: none */
+    for (size_t which = 0; which < sizeof optional / sizeof *optional; which++)
+        if (left_out(cell, optional[which].name)) flags &= ~optional[which].flag;
+    return flags;
+}
+
+static struct view *view_for(const struct cell *cell) {
+    char *stack_end = maker_stack + sizeof maker_stack;
+    int shared = cell->zygote->shared || left_out(cell, "locks");
+    return shared ? shared_view(cell->zygote->parts, stack_end) : own_view(cell->zygote->parts, stack_end);
+}
+
+/* Whether cells can have views of their own: 0, or why not, by errno. The first is made. */
+int cell_own_views(const struct zygote *zygote) {
+    remember_files(zygote->parts);
+    return own_view(zygote->parts, maker_stack + sizeof maker_stack) ? 0 : errno;
+}
+
+/* --- what an init of a lean cell leaves that was killed outright: the zygote adopts it --- */
+
+#define MAX_INITS 20000 /* more than there may be cells */
+static int inits[MAX_INITS], init_count;
+
+static void remember(int pid) {
+    if (init_count < MAX_INITS) inits[init_count++] = pid;
+}
+
+/* End our children that are no inits. What they leave behind becomes ours with their end, and we are told of that. */
+static void end_strays(void) {
+    char path[64];
+    static int alive[MAX_INITS];
+    int count = 0, pid;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
+    FILE *children = fopen(path, "re");
+    if (!children) return;
+    while (fscanf(children, "%d", &pid) == 1) {
+        int known = 0;
+        for (int which = 0; which < init_count; which++) known |= inits[which] == pid;
+        if (!known) {
+            kill(pid, SIGKILL);
+        } else if (count < MAX_INITS) {
+            alive[count++] = pid;
+        }
+    }
+    fclose(children);
+    memcpy(inits, alive, sizeof *inits * (size_t)count);
+    init_count = count;
+}
+
+static void wake_up(int number) { (void)number; }
+
+/* Returns in the zygote; the guest goes on at `cell->guest`. */
+static void make(struct cell *cell) {
+    int init = -1;
+    if (!cell->zygote->lean && !(cell->view = view_for(cell))) {
+        say_broken(cell->control, "locks", errno);
+        return;
+    }
+    if (pipe2(cell->hidden, O_CLOEXEC) < 0) {
+        say_broken(cell->control, "pipe", errno);
+        return;
+    }
+    unsigned long flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD | namespaces(cell);
+    int pid = clone(become_init, maker_stack + sizeof maker_stack, (int)flags, cell, &init);
+    if (pid < 0) {
+        say_broken(cell->control, "clone", errno);
+    } else {
+        send_frame(cell->control, FRAME_INIT, "", init);
+        if (cell->zygote->lean) {
+            remember(pid);
+            close(init);
+        } else {
+            give_view(cell->view, init);
+        }
+    }
+    close(cell->hidden[0]);
+    close(cell->hidden[1]);
+}
+
+/* --- the zygote --- */
+
+/* Wait for an order. Returns its size with the descriptors that came along; 0 if Redoma is gone. */
+static ssize_t receive(const struct zygote *zygote, struct cell_order *order, int *descriptors, int *count) {
+    char space[CMSG_SPACE(sizeof(int) * (DESCRIPTORS + MAX_GROUPS))] __attribute__((aligned(8)));
+    struct pollfd both[2] = {{zygote->orders, POLLIN, 0}, {zygote->redoma, POLLIN, 0}};
+    sigset_t none;
+    sigemptyset(&none);
+    while (ppoll(both, 2, NULL, zygote->lean ? &none : NULL) < 0 && errno == EINTR)
+        if (zygote->lean) end_strays();
+    *count = 0;
+    if (both[1].revents) return 0;
+    struct iovec piece = {order, sizeof *order};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    ssize_t size = recvmsg(zygote->orders, &message, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *with = size > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (with && with->cmsg_level == SOL_SOCKET && with->cmsg_type == SCM_RIGHTS) {
+        *count = (int)((with->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(descriptors, CMSG_DATA(with), sizeof(int) * (size_t)*count);
+    }
+    return size;
+}
+
+static int is_whole(const struct cell_order *order, ssize_t size, int count) {
+    return size == sizeof *order && count >= DESCRIPTORS && memchr(order->project, 0, sizeof order->project) &&
+           memchr(order->layer, 0, sizeof order->layer) && memchr(order->place, 0, sizeof order->place) &&
+           !strchr(order->layer, '/') && order->workspace <= OVERLAY && order->listen < 65536 &&
+           (order->workspace == SCRATCH) == !order->project[0];
+}
+
+/* Make cells until Redoma is gone: then return 0. Returns 1 in each guest, armed but for what Python does. */
+int cell_serve(struct zygote *zygote) {
+    static jmp_buf guest;
+    static struct cell cell;
+    for (int which = 0; zygote->spaces[2 * which]; which++)
+        read_space(AT_FDCWD, zygote->spaces[2 * which + 1], outside[which], sizeof outside[which]);
+    struct sigaction no_waiting = {.sa_handler = zygote->lean ? wake_up : SIG_IGN, .sa_flags = SA_NOCLDWAIT};
+    sigaction(SIGCHLD, &no_waiting, NULL); /* the kernel reaps the inits */
+    if (zygote->lean) {                    /* told of their ends only while it waits: none is missed then */
+        sigset_t deaths;
+        sigemptyset(&deaths);
+        sigaddset(&deaths, SIGCHLD);
+        sigprocmask(SIG_BLOCK, &deaths, NULL);
+    }
+    for (;;) {
+        int descriptors[DESCRIPTORS + MAX_GROUPS], count;
+        ssize_t size = receive(zygote, &zygote->order, descriptors, &count);
+        if (size <= 0) return 0;
+        if (is_whole(&zygote->order, size, count) && zygote->lean == !!zygote->order.place[0]) {
+            cell = (struct cell){.zygote = zygote, .order = &zygote->order, .layer = -1, .proc = -1, .guest = &guest};
+            cell.control = descriptors[0];
+            cell.order_socket = descriptors[1];
+            memcpy(cell.streams, descriptors + 2, sizeof cell.streams);
+            cell.group_count = count - DESCRIPTORS;
+            memcpy(cell.groups, descriptors + DESCRIPTORS, sizeof(int) * (size_t)cell.group_count);
+            if (setjmp(guest)) return 1;
+            make(&cell);
+        } else if (count) {
+            say_broken(descriptors[0], "read the order", EINVAL);
+        }
+        for (int which = 0; which < count; which++) close(descriptors[which]);
+    }
+}
+
+/* --- the holder --- */
+
+static char holder_stack[4096] __attribute__((aligned(16)));
+static volatile int holder_waits;
+
+static int hold(void *nothing) {
+    struct sigaction plain = {.sa_handler = SIG_DFL};
+    (void)nothing;
+    sigaction(SIGINT, &plain, NULL); /* Python's handler would run here, too, if its whole group is interrupted */
+    syscall(NR_CLOSE_RANGE, 0, ~0u, 0);
+    holder_waits = 1;
+    for (;;) pause();
+    return 0;
+}
+
+/* Start a process that shares the guest's memory and only waits. Returns its id, or -1.
+ *
+ * The kernel takes the memory of a process apart before it tells the parent that it has ended, and that takes a
+ * millisecond or more. As long as another process has the same memory there is nothing to take apart, so init hears of
+ * the end at once. The holder is a child of init (CLONE_PARENT), has the guest's rights, and no descriptors: a guest
+ * that takes it over has gained a process, which it could have forked. */
+int cell_hold(void) {
+    if (no_holder) return -1;
+    int pid = clone(hold, holder_stack + sizeof holder_stack, CLONE_VM | CLONE_PARENT, NULL);
+    while (pid > 0 && !holder_waits) sched_yield();
+    return pid;
+}

@@ -1,0 +1,587 @@
+/* Pid 1 of a cell: waits, watches, ends, reports.
+ *
+ * Its word on the outcome is the only one that counts: the status of a run is what wait(2) told it. It is a program of
+ * its own, executed by the process that has made the cell, so it shares no memory with the zygote or with the guest,
+ * and its environment and arguments say nothing. It has one descriptor of ours, the control socket, and no standard
+ * library: a handful of pages, so that a cell costs little.
+ *
+ * What it reads comes from Redoma (the control socket), from the kernel (/proc) or from the guest (the report, which is
+ * passed on as it is). When it ends, for whatever reason, the kernel kills everything else in its pid namespace.
+ *
+ * A lean cell has no such namespace. There init adopts every orphan, and kill(-1) reaches the cell and nobody else: by
+ * its user id, or by the Landlock domain that the cell is in (see cell.c). It ends everything before it ends itself.
+ *
+ * Where the cell's own /proc is empty, or shows others too, it looks through VIEW at those processes that it is an
+ * ancestor of.
+ */
+
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+
+#include "../../c/raw.h"
+#include "../../c/proc.h"
+#include "cell.h"
+
+#define LOOK_MS 100       /* between two looks at what the cell uses */
+#define LOOK_OFTEN_MS 10  /* the same, where we alone guard its memory */
+#define LATE_MS 500       /* our order may come this much after the guest's */
+#define VERY_LATE_MS 30000 /* the same, when the guest has ended by itself: then it did have its order */
+#define MAX_PROCESSES 32768
+
+/* --- small tools --- */
+
+static uint32_t self_seen = PID_INIT, guest_seen = PID_GUEST; /* our and the guest's numbers in the /proc we look at */
+static uint32_t guest_pid = PID_GUEST;                        /* and the guest's number for us */
+static int lean;                                              /* there is no pid namespace */
+
+static int send_all(const void *data, size_t size) {
+    const char *place = data;
+    while (size) {
+        long sent = sys_sendto(CONTROL, place, size, MSG_NOSIGNAL);
+        if (sent == -EINTR) continue;
+        if (sent <= 0) return -1;
+        place += sent;
+        size -= (size_t)sent;
+    }
+    return 0;
+}
+
+static void put_header(char *place, char kind, uint32_t size) {
+    place[0] = kind;
+    for (int byte = 0; byte < 4; byte++) place[1 + byte] = (char)(size >> (24 - 8 * byte));
+}
+
+/* --- what the cell uses, as /proc has it --- */
+
+/* A process, and the processor time that it was last seen to have used. */
+struct seen {
+    uint32_t pid;
+    uint64_t started; /* ticks since boot: tells two processes with one number apart */
+    uint64_t used;    /* ticks of its own */
+    int shares;       /* its memory is the guest's: the holder's is */
+};
+
+static struct {
+    struct seen processes[2][MAX_PROCESSES];
+    int now; /* which of the two was filled last */
+    uint32_t count;
+    uint64_t gone; /* ticks of processes that were seen and have ended */
+} table;
+
+struct usage {
+    uint64_t cpu_us;
+    uint64_t threads;
+    uint64_t memory;
+    int too_many; /* more processes than the table takes */
+};
+
+static uint64_t peak;       /* bytes of memory, where we count them */
+static uint64_t armed_us;   /* what the guest had used before its run */
+static uint64_t counted_us; /* the largest count so far */
+static int holder_lives = 1;
+
+/* Bytes in the cell's own file systems: they are memory too. */
+static uint64_t files(void) {
+    static const char *const places[] = {"workspace", "run"};
+    uint64_t total = 0;
+    if (lean) return 0; /* its files are on a disk that it shares with others */
+    for (int which = 0; which < 2; which++) {
+        struct statfs about;
+        if (sys_statfs(places[which], &about) < 0) continue;
+        total += (uint64_t)(about.f_blocks - about.f_bfree) * (uint64_t)about.f_bsize;
+    }
+    return total;
+}
+
+/* The process ids in a piece of a listing of /proc, as getdents64 gives it. Calls `take` with each; stops if it says so. */
+static int each_process(const char *entries, long size, int (*take)(uint32_t, void *), void *with) {
+    for (long place = 0; place + 19 < size;) {
+        uint16_t length = (uint16_t)((unsigned char)entries[place + 16] | (unsigned char)entries[place + 17] << 8);
+        const char *name = entries + place + 19, *end = entries + place + length;
+        if (length < 20 || place + length > size) return 0; /* not what the kernel writes */
+        if (*name >= '1' && *name <= '9') {
+            uint64_t pid = read_number(name, end);
+            if (pid > PID_INIT && pid < UINT32_MAX && take((uint32_t)pid, with)) return 1;
+        }
+        place += length;
+    }
+    return 0;
+}
+
+/* The processes that we are an ancestor of. */
+static struct {
+    uint32_t pids[MAX_PROCESSES];
+    uint32_t count;
+} tree;
+
+static void add_to_tree(uint64_t pid) {
+    if (pid && pid < UINT32_MAX && tree.count < MAX_PROCESSES) tree.pids[tree.count++] = (uint32_t)pid;
+}
+
+/* Numbers with spaces between them, in pieces that may end in the middle of one: `partial` holds what came before. */
+static void add_numbers(const char *text, size_t size, uint64_t *partial) {
+    for (const char *end = text + size; text < end; text++) {
+        if (*text >= '0' && *text <= '9') {
+            if (*partial < UINT32_MAX) *partial = *partial * 10 + (uint64_t)(*text - '0');
+        } else {
+            add_to_tree(*partial);
+            *partial = 0;
+        }
+    }
+}
+
+/* The children of one thread. `with` is the number of its process. */
+static int add_children(uint32_t thread, void *with) {
+    static char piece[4096];
+    char path[64], *end = write_number(path, *(const uint32_t *)with);
+    uint64_t partial = 0;
+    for (const char *name = "/task/"; *name;) *end++ = *name++;
+    end = write_number(end, thread);
+    for (const char *name = "/children"; *name;) *end++ = *name++;
+    *end = 0;
+    long file = sys_openat(proc_view, path, O_RDONLY | O_CLOEXEC), got;
+    if (file < 0) return 0; /* it has ended since: its children are ours by now */
+    while ((got = sys_read((int)file, piece, sizeof piece)) > 0) add_numbers(piece, (size_t)got, &partial);
+    sys_close((int)file);
+    add_to_tree(partial);
+    return 0;
+}
+
+/* In ascending order, and each once: one whose parent has just ended may have been found twice. */
+static void sort_tree(void) {
+    uint32_t *pids = tree.pids, kept = 0;
+    for (uint32_t gap = tree.count / 2; gap; gap /= 2) {
+        for (uint32_t next = gap; next < tree.count; next++) {
+            uint32_t pid = pids[next], place = next;
+            for (; place >= gap && pids[place - gap] > pid; place -= gap) pids[place] = pids[place - gap];
+            pids[place] = pid;
+        }
+    }
+    for (uint32_t which = 0; which < tree.count; which++)
+        if (!kept || pids[kept - 1] != pids[which]) pids[kept++] = pids[which];
+    tree.count = kept;
+}
+
+/* Find everything below us: the children of each thread of each process, beginning with our own. */
+static void grow_tree(void) {
+    static char entries[4096] __attribute__((aligned(8)));
+    tree.count = 0;
+    add_children(self_seen, &self_seen); /* we have one thread */
+    for (uint32_t which = 0; which < tree.count; which++) {
+        char path[32], *end = write_number(path, tree.pids[which]);
+        for (const char *name = "/task"; *name;) *end++ = *name++;
+        *end = 0;
+        long directory = sys_openat(proc_view, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), size;
+        if (directory < 0) continue;
+        while ((size = sys_getdents64((int)directory, entries, sizeof entries)) > 0)
+            each_process(entries, size, add_children, &tree.pids[which]);
+        sys_close((int)directory);
+    }
+    sort_tree();
+}
+
+static int all_in_tree(int (*take)(uint32_t, void *), void *with) {
+    grow_tree();
+    for (uint32_t which = 0; which < tree.count; which++)
+        if (take(tree.pids[which], with)) return 1;
+    return 0;
+}
+
+/* Call `take` for every process of the cell but us, by its number in /proc, in ascending order. Returns whether it
+ * stopped. */
+static int all_processes(int (*take)(uint32_t, void *), void *with) {
+    if (proc_view >= 0) return all_in_tree(take, with);
+    static char entries[16384] __attribute__((aligned(8)));
+    long directory = sys_openat(AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC), size;
+    int stopped = 0;
+    if (directory < 0) return 0;
+    while (!stopped && (size = sys_getdents64((int)directory, entries, sizeof entries)) > 0)
+        stopped = each_process(entries, size, take, with);
+    sys_close((int)directory);
+    return stopped;
+}
+
+struct look {
+    struct usage *usage;
+    uint64_t ticks; /* of processes, and of children that they have waited for */
+    uint32_t before, old_count;
+    const struct seen *old;
+    uint64_t guest_stack;
+};
+
+/* Count the processes that were seen before, and have a smaller number than this one or none: they have ended. The
+ * kernel lists processes by their numbers, so both lists are sorted. */
+static const struct seen *skip_ended(struct look *look, uint32_t pid) {
+    while (look->before < look->old_count && look->old[look->before].pid < pid) table.gone += look->old[look->before++].used;
+    if (look->before == look->old_count || look->old[look->before].pid != pid) return NULL;
+    return &look->old[look->before++];
+}
+
+static int look_at(uint32_t pid, void *with) {
+    struct look *look = with;
+    struct stat_fields fields;
+    static char text[1024];
+    size_t size = read_of_process(pid, "stat", text, sizeof text);
+    if (!size || parse_stat(text, size, &fields) < 0) return 0; /* it has ended since */
+    if (table.count == MAX_PROCESSES) {
+        look->usage->too_many = 1;
+        return 1;
+    }
+    uint64_t own = fields.utime + fields.stime;
+    const struct seen *known = skip_ended(look, pid);
+    if (known && known->started != fields.started) {
+        table.gone += known->used; /* another with the same number */
+        known = NULL;
+    }
+    if (known && known->used > own) own = known->used;
+    if (pid == guest_seen) look->guest_stack = fields.stack;
+    /* A holder that the guest has made execute a program has memory, and so a stack, of its own. The kernel chose the
+     * place of both stacks, and the filter lets nobody move them. */
+    int shares = pid == PID_HOLDER && holder_lives && fields.stack && fields.stack == look->guest_stack;
+    table.processes[table.now][table.count++] = (struct seen){pid, fields.started, own, shares};
+    look->ticks += fields.utime + fields.stime + fields.cutime + fields.cstime;
+    look->usage->threads += fields.threads - (uint64_t)shares;
+    return 0;
+}
+
+static uint64_t microseconds(const struct timeval *time) {
+    return (uint64_t)time->tv_sec * 1000000 + (uint64_t)time->tv_usec;
+}
+
+static uint64_t waited_for_us(long *max_resident_kb) {
+    struct rusage usage;
+    sys_getrusage(RUSAGE_CHILDREN, &usage);
+    if (max_resident_kb) *max_resident_kb = usage.ru_maxrss;
+    return microseconds(&usage.ru_utime) + microseconds(&usage.ru_stime);
+}
+
+/* Processor time by two counts, of which the larger is true. What waited-for children used is added to their parent; but
+ * one who ignores SIGCHLD never waits, and then only what was seen of each process tells. */
+static void look_at_all(struct usage *usage) {
+    const uint64_t us_per_tick = 1000000 / TICKS_PER_SECOND;
+    struct look look = {usage, 0, 0, table.count, table.processes[table.now], 0};
+    table.now = !table.now;
+    table.count = 0;
+    all_processes(look_at, &look);
+    skip_ended(&look, UINT32_MAX);
+    uint64_t seen = table.gone;
+    for (uint32_t which = 0; which < table.count; which++) seen += table.processes[table.now][which].used;
+    uint64_t waited = waited_for_us(NULL) + look.ticks * us_per_tick;
+    uint64_t used = seen * us_per_tick > waited ? seen * us_per_tick : waited;
+    used = used > armed_us ? used - armed_us : 0;
+    if (used > counted_us) counted_us = used;
+    usage->cpu_us = counted_us;
+}
+
+/* Cheap sums first; pages that are shared, with the zygote above all, are told apart only when it matters. */
+static uint64_t memory_used(uint64_t limit) {
+    const struct seen *processes = table.processes[table.now];
+    uint64_t in_files = files(), total = in_files;
+    for (uint32_t which = 0; which < table.count; which++)
+        if (!processes[which].shares) total += resident(processes[which].pid);
+    if (total <= limit) return total;
+    total = in_files;
+    for (uint32_t which = 0; which < table.count; which++)
+        if (!processes[which].shares) total += proportional(processes[which].pid);
+    return total;
+}
+
+/* What the cell as a whole has too much of. */
+static enum cause excess(const struct run_order *order) {
+    struct usage usage = {0};
+    look_at_all(&usage);
+    if (usage.cpu_us > order->cpu_us) return CAUSE_CPU;
+    if (usage.too_many || (order->processes && usage.threads > order->processes)) return CAUSE_PROCESSES;
+    if (!order->watched) return CAUSE_NONE;
+    uint64_t memory = memory_used(order->memory);
+    if (memory > peak) peak = memory;
+    return memory > order->memory ? CAUSE_MEMORY : CAUSE_NONE;
+}
+
+/* --- ending it --- */
+
+static struct {
+    int ended; /* the guest's own status is known */
+    int status;
+} guest;
+
+/* Take in who has ended: every orphan of the cell is ours. Some at a time, lest a flood keep us. */
+static void reap(void) {
+    for (int count = 0; count < 1000; count++) {
+        int status;
+        long pid = sys_wait4(-1, &status, WNOHANG);
+        if (pid <= 0) return;
+        if (pid == PID_HOLDER) holder_lives = 0;
+        if (pid == guest_pid) {
+            guest.ended = 1;
+            guest.status = status;
+        }
+    }
+}
+
+static int is_not_the_holder(uint32_t pid, void *with) {
+    (void)with;
+    return !(pid == PID_HOLDER && holder_lives);
+}
+
+/* Kill everything but us, and wait until it is gone.
+ *
+ * The guest's status is there before its memory is taken apart if another process shares that memory: the holder, a
+ * process that only waits. If nothing else is left there is nothing to wait for: what has SIGKILL pending runs no more
+ * code of its own, and forks no more. */
+static void end_all(int wait) {
+    sys_kill(-1, SIGKILL);
+    if (!wait && guest.ended && !all_processes(is_not_the_holder, NULL)) return;
+    for (;;) {
+        int status;
+        long pid = sys_wait4(-1, &status, 0);
+        if (pid == -EINTR) continue;
+        if (pid < 0) return; /* nobody is left */
+        if (pid == guest_pid && !guest.ended) {
+            guest.ended = 1;
+            guest.status = status;
+        }
+        sys_kill(-1, SIGKILL);
+    }
+}
+
+/* --- reporting --- */
+
+/* Send what the guest left at its place, if it is a file of a sane size. Nobody changes it any more; if a holder that the
+ * guest has taken over did, in its last moment, zeros fill what is missing, and there is no value. */
+static void send_report(uint32_t max_size) {
+    static char buffer[FRAME_HEADER + 16384];
+    struct stat about;
+    long file = sys_openat(AT_FDCWD, "run/report", O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0) return;
+    if (sys_fstat((int)file, &about) < 0 || !S_ISREG(about.st_mode) || about.st_size <= 0 ||
+        (uint64_t)about.st_size > max_size) {
+        sys_close((int)file);
+        return;
+    }
+    size_t left = (size_t)about.st_size, used = FRAME_HEADER;
+    put_header(buffer, FRAME_REPORT, (uint32_t)left);
+    while (left) {
+        size_t room = sizeof buffer - used, wanted = left < room ? left : room;
+        long got = sys_read((int)file, buffer + used, wanted);
+        if (got <= 0) {
+            for (size_t byte = 0; byte < wanted; byte++) buffer[used + byte] = 0;
+            got = (long)wanted;
+        }
+        used += (size_t)got;
+        left -= (size_t)got;
+        if (used == sizeof buffer || !left) {
+            if (send_all(buffer, used) < 0) return;
+            used = 0;
+        }
+    }
+    sys_close((int)file);
+}
+
+/* Send a descriptor of the workspace: Redoma takes the files from it. Everything is dead. */
+static void send_workspace(void) {
+    char header[FRAME_HEADER], space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
+    sys_fchmodat(AT_FDCWD, "workspace", 0700); /* whatever the guest has made of it */
+    long directory = sys_openat(AT_FDCWD, "workspace", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (directory < 0) return;
+    put_header(header, FRAME_FILES, 0);
+    struct iovec piece = {header, sizeof header};
+    struct msghdr message = {0};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    message.msg_control = space;
+    message.msg_controllen = sizeof space;
+    struct cmsghdr *with = CMSG_FIRSTHDR(&message);
+    with->cmsg_level = SOL_SOCKET;
+    with->cmsg_type = SCM_RIGHTS;
+    with->cmsg_len = CMSG_LEN(sizeof(int));
+    *(int *)(void *)CMSG_DATA(with) = (int)directory;
+    sys_sendmsg(CONTROL, &message, MSG_NOSIGNAL);
+    sys_close((int)directory);
+}
+
+static void send_verdict(enum cause cause) {
+    struct {
+        char before[8 - FRAME_HEADER]; /* keeps the verdict aligned */
+        char header[FRAME_HEADER];
+        struct verdict verdict;
+    } frame;
+    long max_resident_kb;
+    uint64_t waited = waited_for_us(&max_resident_kb), memory = (uint64_t)max_resident_kb * 1024;
+    waited = waited > armed_us ? waited - armed_us : 0;
+    put_header(frame.header, FRAME_VERDICT, sizeof frame.verdict);
+    frame.verdict.status = (uint32_t)guest.status;
+    frame.verdict.cause = cause;
+    frame.verdict.cpu_us = waited > counted_us ? waited : counted_us;
+    frame.verdict.memory = memory > peak ? memory : peak;
+    send_all(frame.header, sizeof frame.header + sizeof frame.verdict);
+}
+
+/* --- its life --- */
+
+/* Take in what a signal said. Returns whether it was that of the zygote's end: a lean cell is told by SIGTERM. */
+static int zygote_ended(int signals) {
+    uint32_t told[32] = {0}; /* struct signalfd_siginfo: the number of the signal comes first */
+    return sys_read(signals, told, sizeof told) > 0 && told[0] == SIGTERM;
+}
+
+static int readable(int descriptor, int milliseconds) {
+    struct pollfd one = {descriptor, POLLIN, 0};
+    return sys_poll(&one, 1, milliseconds) > 0;
+}
+
+/* Wait for the order. Returns whether there is one: a guest may have ended before we hear of it; but one that is killed
+ * while nobody has used it gets none. */
+static int await_order(int deaths, struct run_order *order) {
+    struct pollfd both[2] = {{CONTROL, POLLIN, 0}, {deaths, POLLIN, 0}};
+    while (!(both[0].revents)) {
+        sys_poll(both, 2, -1);
+        if (both[1].revents) {
+            if (zygote_ended(deaths)) return 0;
+            reap();
+            if (guest.ended && !readable(CONTROL, WIFEXITED(guest.status) ? VERY_LATE_MS : LATE_MS)) return 0;
+            if (guest.ended) break;
+        }
+    }
+    for (size_t length = 0; length < sizeof *order;) {
+        long got = sys_recvfrom(CONTROL, (char *)order + length, sizeof *order - length);
+        if (got == -EINTR) continue;
+        if (got <= 0) return 0; /* never used, or broken before it was: Redoma knows why */
+        length += (size_t)got;
+    }
+    return 1;
+}
+
+/* Watch the run until it is over. Returns the reason to end it, or none if the guest has ended; -1 if Redoma is gone. */
+static int watch(int deaths, const struct run_order *order) {
+    struct pollfd both[2] = {{CONTROL, POLLIN, 0}, {deaths, POLLIN, 0}};
+    int pause = order->watched ? LOOK_OFTEN_MS : LOOK_MS;
+    uint64_t due = now_ms() + (uint64_t)pause;
+    for (;;) {
+        reap();
+        if (guest.ended) return CAUSE_NONE;
+        uint64_t now = now_ms();
+        if (now >= due) {
+            enum cause cause = excess(order);
+            if (cause != CAUSE_NONE) return (int)cause;
+            due = now_ms() + (uint64_t)pause;
+            continue;
+        }
+        if (sys_poll(both, 2, (int)(due - now)) <= 0) continue;
+        if (both[1].revents) {
+            if (zygote_ended(deaths)) return -1;
+            reap();
+            if (guest.ended) return CAUSE_NONE;
+        }
+        if (both[0].revents) {
+            unsigned char word;
+            long got = sys_recvfrom(CONTROL, &word, 1);
+            if (got == -EINTR) continue;
+            if (got <= 0) return -1;
+            if (word == WORD_END) return CAUSE_END;
+            sys_kill((int)guest_pid, word); /* not reaped, as we have just seen: the number is still the guest's */
+        }
+    }
+}
+
+/* All that is done from here on. Files that are opened are named in this file, and none of them is the guest's but its
+ * report and its workspace. */
+static const uint32_t calls[] = {
+    SYS_ppoll,  SYS_recvfrom, SYS_sendto,    SYS_sendmsg,    SYS_wait4,         SYS_kill,       SYS_openat, SYS_read,
+    SYS_close,  SYS_fstat,    SYS_getrusage, SYS_getdents64, SYS_clock_gettime, SYS_exit_group, SYS_statfs, SYS_fchmodat,
+    SYS_restart_syscall,
+};
+
+#if defined __x86_64__
+#define ARCHITECTURE AUDIT_ARCH_X86_64
+#else
+#define ARCHITECTURE AUDIT_ARCH_AARCH64
+#endif
+
+static long allow_only_these_calls(void) {
+    enum { COUNT = sizeof calls / sizeof *calls, BEFORE = 4 };
+    struct sock_filter filter[BEFORE + COUNT + 2] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    };
+    for (unsigned which = 0; which < COUNT; which++) /* jump to the last instruction, which allows */
+        filter[BEFORE + which] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[which],
+                                                              (unsigned char)(COUNT - which), 0);
+    filter[BEFORE + COUNT] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    filter[BEFORE + COUNT + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {BEFORE + COUNT + 2, filter};
+    return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
+}
+
+/* What the guest used while it was being armed doesn't count. */
+static void note_armed_time(void) {
+    char text[128];
+    size_t size = read_of_process(guest_seen, "schedstat", text, sizeof text);
+    armed_us = read_number(text, text + size) / 1000;
+}
+
+/* Find ourselves and the guest, which is our only child, in the /proc that VIEW shows. */
+static int find_in_view(void) {
+    char own[16];
+    long size = sys_readlinkat(VIEW, "self", own, sizeof own);
+    if (size <= 0) return -1;
+    proc_view = VIEW;
+    self_seen = (uint32_t)read_number(own, own + size);
+    grow_tree();
+    if (tree.count != 1) return -1; /* this kernel doesn't tell a process's children */
+    guest_seen = tree.pids[0];
+    if (lean) guest_pid = guest_seen;
+    holder_lives = 0; /* there is none: we could not tell it from the others */
+    return 0;
+}
+
+/* Nothing outlives init: the kernel sees to it where there is a pid namespace. */
+static int leave(void) {
+    if (lean) end_all(1);
+    return 0;
+}
+
+/* Letters in `with`: `f` and `m` leave a step out, for tests; `v`: look through VIEW; `l`: there is no pid namespace. */
+int run_program(const char *with) {
+    uint64_t signals = UINT64_C(1) << (SIGCHLD - 1) | UINT64_C(1) << (SIGTERM - 1);
+    int filtered = 1, hidden = 1, looks_through = 0;
+    for (; *with; with++) {
+        if (*with == 'f') filtered = 0;
+        if (*with == 'm') hidden = 0;
+        if (*with == 'v') looks_through = 1;
+        if (*with == 'l') lean = 1;
+    }
+    /* The guest runs as the same user: without this it could trace us, or take descriptors from us. */
+    if (hidden && sys_prctl(PR_SET_DUMPABLE, 0) < 0) return 1;
+    /* A lean cell may have a user of its own: we act as that one, but are another. To be executed has made it our saved
+     * one, and so it could signal us. */
+    if (lean && sys_setresuid(-1, -1, sys_getuid()) < 0) return 1;
+    long deaths = sys_signalfd(&signals); /* blocked by who executed us */
+    if (deaths < 0 || (looks_through && find_in_view() < 0)) return 1;
+    if (filtered && allow_only_these_calls() < 0) return 1;
+    sys_close(HIDDEN); /* the guest, which waits for this, may look around now */
+    struct run_order order;
+    if (!await_order((int)deaths, &order)) return leave();
+    note_armed_time();
+    int cause = watch((int)deaths, &order);
+    if (cause < 0) return leave();
+    end_all(lean || (int)order.wait || order.files || cause != CAUSE_NONE);
+    if (order.files) send_workspace();
+    send_report(order.max_report);
+    send_verdict((enum cause)cause);
+    return 0;
+}

@@ -1,0 +1,139 @@
+"""The lean backend: cells without namespaces, for where there are none to be had (most containers).
+
+It has the jail's zygote, pool, protocol and guest. What stands between a run and everything else is Landlock, the
+filter of system calls and, where Redoma is root and may change users, a user id of its own; c/cell.c has the steps
+under "the lean cell". Its promises: Redoma's process, memory, environment and files are out of a guest's reach, and one
+guest is out of another's. Where a kernel can't give one of them, there is no lean cell.
+
+It is weaker than the jail: `configuration.LEAN_MISSING` says what it lacks, and every result lists that. So it is never
+chosen by itself: a request or the configuration has to name it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import ClassVar
+
+from ...lib.errors import BackendUnavailable
+from ...models import OTHER, EnvironmentUse, Isolation, Limits
+from .. import linux
+from ..base import Capabilities, Fact
+from . import seccomp
+from .backend import JailBackend
+from .cgroup import Cgroups
+from .configuration import LEAN_LAYERS, LEAN_MISSING
+from .launch import Zygote, ZygoteOptions
+from .places import may_change_users
+
+_ALIASES = {"kernel": "seccomp"}
+
+
+class LeanBackend(JailBackend):
+    """Takes the options of `JailBackend`; those about projects have no use here."""
+
+    name = "lean"
+    aliases: ClassVar[dict[str, str]] = _ALIASES
+
+    def _look(self) -> Capabilities:
+        own_user = sys.platform == "linux" and "user" not in self._without and may_change_users()
+        if why := why_not(own_user=own_user):
+            raise BackendUnavailable("a lean cell can't be had on this host", why=why, next="see `redoma doctor`")
+        layers = dict(LEAN_LAYERS)
+        layers["landlock"] = linux.landlock_promise(linux.landlock_abi())
+        missing = tuple(sorted([*LEAN_MISSING, *([] if own_user else ["user"])]))
+        if not own_user:
+            del layers["user"]
+        layers |= {alias: layers[name] for alias, name in _ALIASES.items()}
+        self._own_user = own_user
+        return Capabilities(
+            languages=frozenset({"python", "bash", "javascript", "command", OTHER}),
+            isolation=Isolation(layers=layers, missing=missing),
+            limits=frozenset(Limits.__struct_fields__),
+            arguments=True,
+            stdin=True,
+            env=True,
+            files=True,
+            value=True,
+            outputs=True,
+            control=True,
+            workspaces=frozenset({"scratch"}),
+        )
+
+    def facts(self) -> tuple[Fact, ...]:
+        """What this host offers a lean cell: for `redoma doctor`."""
+        own_user = may_change_users()
+        if why := why_not(own_user=own_user):
+            costs, fix = "the backend `lean` doesn't work", "# boot Linux 6.12 or later, with Landlock"
+            return (Fact(name="lean cells", state="missing", what=why, costs=costs, fix=fix),)
+        user = "each with a user id of its own" if own_user else "with Redoma's own user id"
+        return (
+            Fact(name="lean cells", what=f"work, {user}; they have no namespaces, so nothing takes them by itself"),
+        )
+
+    def _start(self, project: str, hash_seed: int | None, uses: EnvironmentUse | None) -> tuple[Zygote, Cgroups | None]:
+        self.capabilities()
+        zygote = Zygote(
+            ZygoteOptions(
+                watched=True,
+                preload=self._preload,
+                prelude=self._prelude,
+                programs=self._programs,
+                hash_seed=hash_seed,
+                lean=True,
+                own_user=self._own_user,
+            )
+        )
+        return zygote, None
+
+    def _counts_processes_by_rlimit(self) -> bool:
+        return self._own_user  # the kernel counts them by user
+
+
+def advice() -> str:
+    """What works on this host where no jail can be had, how to say so, and what one change would add; empty if a lean
+    cell can't be had either."""
+    if sys.platform != "linux" or why_not(own_user=may_change_users()):
+        return ""
+    return "\n".join(
+        (
+            'as it is: lean cells work here, weaker than the jail (no namespaces): say backend="lean", --backend lean,',
+            "or once for all `jail: {lean: true}` in the configuration, and `auto` takes them where it finds no jail.",
+            f"one change adds the jail: {change_for_the_jail()}",
+        )
+    )
+
+
+def change_for_the_jail() -> str:
+    from .host_look import container
+
+    match container():
+        case "kubernetes":
+            return "`seccompProfile: {type: Unconfined}` in the container's securityContext"
+        case "docker" | "podman" as kind:
+            return f"`{kind} run --security-opt seccomp=unconfined`"
+        case "":
+            return "user namespaces for this user, see `redoma doctor`"
+        case kind:
+            return f"user namespaces in this {kind} container, see `redoma doctor`"
+
+
+def why_not(*, own_user: bool) -> str:
+    """Why a lean cell can't keep its promises on this host; empty if it can."""
+    if sys.platform != "linux":
+        return "it is made of Linux's Landlock and seccomp"
+    try:
+        seccomp.program(watched=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    version = linux.landlock_abi()
+    if not version:
+        return "this kernel has no Landlock, or it is switched off: nothing would keep files out of reach"
+    if version < linux.LANDLOCK_SCOPES and not own_user:
+        return (
+            f"Landlock of version {version} doesn't keep signals inside ({linux.LANDLOCK_SCOPES}, Linux 6.12, does), "
+            "and only root can give each run a user id of its own instead"
+        )
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+        return "this kernel doesn't tell the children of a process (CONFIG_PROC_CHILDREN): they could not be counted"
+    return ""

@@ -1,0 +1,204 @@
+"""Starts the bare interpreter that builds a root and becomes a zygote, and tells it what to build: see `root`.
+
+It loads next to nothing, so that the command line can do this first (`ahead`), and load the rest of Redoma meanwhile.
+What the zygote is told beyond its root (see `launch`) it gets later.
+"""
+
+from __future__ import annotations
+
+import _signal
+import _socket
+import fcntl
+import marshal
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""The directory of Redoma itself."""
+MAX_HASH_SEED = 2**32 - 1
+"""The largest PYTHONHASHSEED; 0 would switch the randomness off."""
+_BOOT = (
+    "import os, sys; os.chdir('/'); os.closerange(5, 1 << 16); sys.path.append(sys.argv.pop(1)); "
+    "from redoma.backends.jail.root import main; main()"
+)
+_SOCKET, _PARENT = 3, 4
+"""Its descriptors: the control socket, and our own process."""
+
+
+class Started:
+    """An interpreter that was started, and our end of its socket."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self.plan: dict[str, Any] | None = None
+        """What it was told to build, if it was."""
+        near, far = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        self.descriptor = near.detach()
+        theirs = [far.detach()]
+        try:
+            theirs.append(os.pidfd_open(os.getpid()))
+            for place, number in enumerate(theirs):  # a small number could be where the other has to go
+                theirs[place] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10)
+                os.close(number)
+            nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+            moved = [(os.POSIX_SPAWN_DUP2, *pair) for pair in zip(theirs, (_SOCKET, _PARENT), strict=True)]
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", "-B", "-c", _BOOT, os.path.dirname(PACKAGE)],
+                {},  # nothing of our environment: what a process knew first stays readable for ever
+                file_actions=[*nowhere, *moved],
+                setsid=True,  # a Ctrl-C at our terminal is ours to handle
+                setsigdef=(_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD),
+            )
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        finally:
+            for number in theirs:
+                os.close(number)
+
+    def tell(self, content: dict[str, Any]) -> None:
+        """Tell it something, in one piece. Raises OSError if it is gone."""
+        os.write(self.descriptor, marshal.dumps(content))
+
+    def build(self, plan: dict[str, Any]) -> None:
+        """Tell it what to build. Raises OSError if it is gone."""
+        self.plan = plan
+        self.tell(plan)
+
+
+_ahead: tuple[int, Started] | None = None
+"""One that was started ahead, and by which process."""
+
+
+def ahead(programs: Callable[[], dict[str, str]] = dict) -> None:
+    """Start one before anybody has asked for it. It builds the root of a run without a project, with the `programs` of
+    another backend, which are looked for once it has been started. If something goes wrong, who asks for it is told."""
+    global _ahead
+    try:
+        started = Started()
+        _ahead = os.getpid(), started
+        started.build(plan(hash_seed=new_hash_seed(), programs=programs()))
+    except (OSError, ImportError):
+        return
+
+
+def take(programs: dict[str, str] | None) -> Started:
+    """One that has not been told what to build, or that builds just this: a root without a project, with these
+    programs; None for any other root. Raises OSError."""
+    global _ahead
+    found, _ahead = _ahead, None
+    if found is not None and found[0] == os.getpid():
+        started = found[1]
+        if started.plan is None or (programs is not None and started.plan["programs"] == _real(programs)):
+            return started
+        os.close(started.descriptor)  # it ends with that
+    return Started()
+
+
+def _real(programs: dict[str, str]) -> dict[str, str]:
+    return {name: os.path.realpath(path) for name, path in programs.items()}
+
+
+def new_hash_seed() -> int:
+    """Drawn by us: a run can be repeated only where the order of its sets can be had again."""
+    return 1 + int.from_bytes(os.urandom(8), "little") % MAX_HASH_SEED
+
+
+def plan(
+    *,
+    hash_seed: int,
+    project: str = "",
+    programs: dict[str, str] | None = None,
+    layers: dict[str, Any] | None = None,
+    lean: bool = False,
+    own_user: bool = False,
+    environment: str = "",
+    environment_preloaded: bool = False,
+) -> dict[str, Any]:
+    """Where everything is on the host, and what it is called inside: for `root`.
+
+    `programs` are files of the host to have inside. `layers` says where on disk there is room for what runs change in
+    the project, or why there is none. A `lean` zygote has the host's own root, and may keep the right to give each cell
+    an `own_user`. `environment` is a directory of packages to have instead of those of this interpreter; the zygote
+    sees them only if some are to be preloaded.
+    """
+    from .configuration import ENVIRONMENT, ENVIRONMENT_PREFIX, PYTHON, VENV
+
+    base = os.path.realpath(sys.base_prefix)
+    below_usr = base == "/usr" or base.startswith("/usr/")
+    virtual = sys.prefix != sys.base_prefix
+    # Of a virtual environment the one that it was made with: its own may be a copy (`venv --copies`), and not a link.
+    executable_here = os.path.realpath(sys._base_executable if virtual else sys.executable)  # type: ignore[attr-defined]
+    base_executable, library, env = executable_here, "", dict(ENVIRONMENT)
+    if not below_usr:
+        base_executable = os.path.join(PYTHON, os.path.relpath(executable_here, base))
+        env["PATH"] = f"{PYTHON}/bin:{env['PATH']}"
+        if (found := _library(executable_here)) is None:
+            env["LD_LIBRARY_PATH"] = f"{PYTHON}/lib"
+        else:
+            library = found
+    executable = base_executable
+    if lean:  # there is no other root: everything has its own path
+        executable, library, env = sys.executable, "", dict(ENVIRONMENT)
+        env["PATH"] = f"{os.path.dirname(sys.executable)}:{env['PATH']}"
+    elif environment:
+        executable, env["PATH"] = f"{VENV}/bin/python", f"{VENV}/bin:{ENVIRONMENT_PREFIX}/bin:{env['PATH']}"
+    elif virtual:
+        executable, env["PATH"] = f"{VENV}/bin/python", f"{VENV}/bin:{env['PATH']}"
+    return {
+        "package": PACKAGE,
+        "prefix": "" if below_usr else base,
+        "library": library,
+        "packages": os.path.realpath(_packages()) if virtual else "",
+        "system_packages": virtual and not environment and _shares_system_packages(),
+        "environment": environment,
+        "environment_preloaded": environment_preloaded,
+        "version": f"python{sys.version_info[0]}.{sys.version_info[1]}",
+        "base_executable": base_executable,
+        "executable": executable,
+        "env": env,
+        "hashes": hash_seed,
+        "programs": _real(programs or {}),
+        "project": project,
+        "lean": lean,
+        "own_user": own_user,
+        "layers": layers or {"layers": "", "why": "", "on_disk": False},
+    }
+
+
+def _packages() -> str:
+    import sysconfig
+
+    return sysconfig.get_path("purelib")
+
+
+def _library(executable: str) -> str | None:
+    """The path in which the interpreter looks for its own shared library, to be replaced by the one inside. Empty if
+    there is nothing to replace, None if that can't be done."""
+    import sysconfig
+
+    from .configuration import PYTHON
+
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        return ""
+    library = str(sysconfig.get_config_var("LIBDIR"))
+    with open(executable, "rb") as file:
+        content = file.read()
+    if b"$ORIGIN" in content:
+        return ""  # relative to the program: it is found wherever both are
+    return library if os.fsencode(library) + b"\0" in content and len(library) >= len(PYTHON) + 4 else None
+
+
+def _shares_system_packages() -> bool:
+    try:
+        with open(os.path.join(sys.prefix, "pyvenv.cfg"), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return False
+    return any(line.replace(" ", "").lower() == "include-system-site-packages=true" for line in lines)

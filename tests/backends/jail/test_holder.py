@@ -1,0 +1,106 @@
+"""The holder, a process that shares the guest's memory and only waits: killed, taken over, multiplied, it gains a guest
+nothing that a fork would not."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from jail_insides import jail, run
+
+from redoma import AsyncExecutor, Status
+
+HOLDER = 3
+TAKE_OVER = """
+import ctypes, mmap, os, signal, struct, time
+libc = ctypes.CDLL(None, use_errno=True)
+place = ctypes.cast(libc.pause, ctypes.c_void_p).value
+page = place & -4096
+assert libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(8192), 7) == 0, 'mprotect'
+code = ctypes.string_at(place, 64)
+where = place + code.index(b'\\x0f\\x05')  # the system call that it waits in is made again after a stop
+
+def take_over(program):
+    ctypes.memmove(where, program, len(program))
+    os.kill(3, signal.SIGSTOP)
+    time.sleep(0.05)
+    os.kill(3, signal.SIGCONT)
+    time.sleep(0.05)
+
+def state(pid=3):
+    return open(f'/proc/{pid}/stat').read().rpartition(')')[2].split()[0]
+"""
+BURN = "take_over(b'\\xeb\\xfe')\n"  # it jumps to itself
+x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="the holder is taken over with code for x86-64")
+
+
+@pytest.fixture(params=["group", "watched"])
+async def executor(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncExecutor]:
+    """One whose cells have their memory limited by a control group, and one where init watches it."""
+    made, _ = jail(tmp_path, minimum=1, without=["memory"] if request.param == "watched" else [])
+    async with made:
+        yield made
+
+
+async def test_it_is_there_has_no_descriptors_and_is_no_child_of_the_guest(executor: AsyncExecutor) -> None:
+    code = """
+import os
+try: waited = os.waitpid(-1, os.WNOHANG)
+except ChildProcessError: waited = None
+[open('/proc/3/stat').read().rpartition(')')[2].split()[1], os.listdir('/proc/3/fd'), waited, os.getpid()]
+"""
+    result = await run(executor, code)
+    assert result.value == ["1", [], None, 2]
+
+
+async def test_without_it_a_run_ends_as_ever(executor: AsyncExecutor) -> None:
+    result = await run(executor, "import os, signal, sys\nos.kill(3, signal.SIGKILL)\nprint('here')\nsys.exit(7)")
+    assert (result.status, result.exit_code, result.stdout) == (Status.ERROR, 7, "here\n")
+
+
+async def test_what_a_child_prints_before_the_end_is_kept_and_the_child_is_dead(executor: AsyncExecutor) -> None:
+    child = "if os.fork() == 0:\n    os.write(1, b'child\\n')\n    time.sleep(60)\n"
+    code = f"import os, time\n{child}time.sleep(0.2)\n'done'"
+    result = await run(executor, code)
+    assert (result.status, result.stdout, result.value) == (Status.OK, "child\n", "done")
+    assert result.usage.wall is not None
+    assert result.usage.wall < 20
+
+
+@x86
+async def test_taken_over_it_is_dead_when_the_run_is(executor: AsyncExecutor) -> None:
+    result = await run(executor, TAKE_OVER + BURN + "state()")
+    assert (result.status, result.value) == (Status.OK, "R")  # it ran what it was made to
+    assert (await run(executor, "6 * 7")).value == 42
+
+
+@x86
+async def test_taken_over_its_processor_time_counts(executor: AsyncExecutor) -> None:
+    result = await run(executor, TAKE_OVER + BURN + "time.sleep(60)", limits={"cpu": 1, "time": 50})
+    assert result.status is Status.TIMEOUT
+    assert "cpu" in (result.error or "").lower() or "processor" in (result.error or "").lower()
+
+
+EXECUTE = """
+path, argument = ctypes.create_string_buffer(b'/usr/bin/python3'), [b'python3', b'-c', GREEDY]
+argv = (ctypes.c_char_p * 4)(*argument, None)
+def absolute(register, value): return register + struct.pack('<Q', value)
+take_over(
+    absolute(b'\\x48\\xbf', ctypes.addressof(path)) + absolute(b'\\x48\\xbe', ctypes.addressof(argv))
+    + absolute(b'\\x48\\xba', 0) + absolute(b'\\x48\\xb8', 59) + b'\\x0f\\x05\\xeb\\xfe'
+)
+"""
+
+
+@x86
+async def test_made_to_execute_a_program_its_memory_counts(executor: AsyncExecutor) -> None:
+    grow = "x = bytearray(b'x') * (300 << 20); open('/tmp/grown', 'w'); import time; time.sleep(60)"
+    greedy = f"GREEDY = {grow.encode()!r}\n"
+    code = TAKE_OVER + greedy + EXECUTE + "\nfor _ in range(400):\n    time.sleep(0.05)\nos.path.exists('/tmp/grown')"
+    unlimited = await run(executor, code.replace("400", "60"), limits={"memory": 1 << 31, "time": 60})
+    assert unlimited.value is True, unlimited.error or unlimited.stderr  # where it may, it does take that much
+    limited = await run(executor, code, limits={"memory": 128 << 20, "time": 60})
+    # A group kills the process itself, or the cell as a whole; init ends the run.
+    assert limited.status is Status.MEMORY or limited.value is False, limited
