@@ -1,1 +1,1 @@
-"""Runs on the host itself: no isolation, a clean environment, limits kept by a supervisor."""
+"""Runs on the host itself: no isolation, a clean environment, limits enforced by a supervisor."""
