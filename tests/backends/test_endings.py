@@ -12,33 +12,35 @@ from redoma.backends.endings import Ending
 
 LIMITS = Limits(cpu=2.0, file_size=1024, processes=7)
 CPU = "it used more than 2 s of processor time and was ended"
+FILE = "it wrote a file of more than 1024 bytes and was ended"
 
 
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        ({"exit_code": 0}, (Status.OK, None, 0)),
-        ({"exit_code": 3, "error": "ValueError: x"}, (Status.ERROR, "ValueError: x", 3)),
-        ({"exit_code": 3, "error": ""}, (Status.ERROR, None, 3)),
-        ({"exit_code": 127, "broken": "start x: no"}, (Status.ERROR, "could not start x: no", 127)),
-        ({"signal": signal.SIGTERM}, (Status.KILLED, "it was ended by SIGTERM", 143)),
-        ({"signal": 200}, (Status.KILLED, "it was ended by signal 200", 328)),
-        ({"signal": signal.SIGXFSZ}, (Status.KILLED, "it wrote a file of more than 1024 bytes and was ended", 153)),
-        ({"signal": signal.SIGXFSZ, "names_limit": False}, (Status.KILLED, "it was ended by SIGXFSZ", 153)),
-        ({"limit": "cpu", "signal": signal.SIGXCPU}, (Status.TIMEOUT, CPU, None)),
-        ({"limit": "memory", "exit_code": 1}, (Status.MEMORY, None, None)),
-        ({"limit": "processes"}, (Status.KILLED, "it had more than 7 processes and was ended", None)),
-        ({"killed": "the disk is full"}, (Status.KILLED, "the disk is full", None)),
-        ({"stopped": Status.TIMEOUT}, (Status.TIMEOUT, None, None)),
-        ({"stopped": Status.TIMEOUT, "limit": "cpu"}, (Status.TIMEOUT, CPU, None)),
-        ({"stopped": Status.KILLED, "exit_code": 0}, (Status.KILLED, None, None)),
-        ({"flooded": True, "exit_code": 0}, (Status.OUTPUT, None, None)),
-        ({"flooded": True, "stopped": Status.OUTPUT}, (Status.OUTPUT, None, None)),
-        ({"out_of_memory": True, "flooded": True, "stopped": Status.TIMEOUT}, (Status.MEMORY, None, None)),
+        ({"exit_code": 0}, (Status.OK, None, 0, "")),
+        ({"exit_code": 3, "error": "ValueError: x"}, (Status.ERROR, "ValueError: x", 3, "")),
+        ({"exit_code": 3, "error": ""}, (Status.ERROR, None, 3, "")),
+        ({"exit_code": 127, "broken": "start x: no"}, (Status.ERROR, "could not start x: no", 127, "")),
+        ({"signal": signal.SIGTERM}, (Status.KILLED, "it was ended by SIGTERM", 143, "")),
+        ({"signal": 200}, (Status.KILLED, "it was ended by signal 200", 328, "")),
+        ({"signal": signal.SIGXFSZ}, (Status.KILLED, FILE, 153, "file_size")),
+        ({"signal": signal.SIGXFSZ, "names_limit": False}, (Status.KILLED, "it was ended by SIGXFSZ", 153, "")),
+        ({"limit": "cpu", "signal": signal.SIGXCPU}, (Status.TIMEOUT, CPU, None, "cpu")),
+        ({"limit": "memory", "exit_code": 1}, (Status.MEMORY, None, None, "memory")),
+        ({"limit": "processes"}, (Status.KILLED, "it had more than 7 processes and was ended", None, "processes")),
+        ({"killed": "the disk is full"}, (Status.KILLED, "the disk is full", None, "")),
+        ({"stopped": Status.TIMEOUT}, (Status.TIMEOUT, None, None, "time")),
+        ({"stopped": Status.TIMEOUT, "limit": "cpu"}, (Status.TIMEOUT, CPU, None, "cpu")),
+        ({"stopped": Status.KILLED, "exit_code": 0}, (Status.KILLED, None, None, "")),
+        ({"flooded": True, "exit_code": 0}, (Status.OUTPUT, None, None, "output_total")),
+        ({"flooded": True, "stopped": Status.OUTPUT}, (Status.OUTPUT, None, None, "output_total")),
+        ({"out_of_memory": True, "flooded": True, "stopped": Status.TIMEOUT}, (Status.MEMORY, None, None, "memory")),
     ],
 )
-def test_the_first_cause_that_applies_counts(known: dict[str, Any], expected: tuple[Status, str | None, int]) -> None:
-    assert Ending(**known).verdict(LIMITS) == expected
+def test_the_first_cause_that_applies_counts(known: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    outcome = Ending(**known).outcome(LIMITS, isolation=Isolation(), usage=Usage())
+    assert (outcome.status, outcome.error, outcome.exit_code, outcome.limit) == expected
 
 
 def test_a_value_comes_with_success_alone_and_an_exception_with_failure_alone() -> None:

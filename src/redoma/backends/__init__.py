@@ -1,1 +1,1 @@
-"""One file for each way of running things, behind `base.Backend`."""
+"""The backends, each behind `base.Backend`."""

@@ -1,8 +1,8 @@
-"""What every backend is: something that runs a request and reports what happened.
+"""The backend protocol: a backend runs a request and reports what happened.
 
-Backends know nothing of policy, approval, audit or redaction. They are handed a request that may run
-and a sink for its output; they return an `Outcome`, or raise `BackendError` when the backend (not the
-code) failed. Whatever way `run` ends, returned, raised or cancelled, nothing of the run is left alive.
+Backends know nothing of policy, approval, audit or redaction. They get a request that may run and a sink for its
+output. They return an `Outcome`, or raise `BackendError` if the backend (not the code) failed. However `run` ends (by
+returning, raising or being cancelled), no process of the run is left alive.
 """
 
 from __future__ import annotations
@@ -11,64 +11,86 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from ..lib.errors import InvalidRequest, Unsupported
-from ..models import Isolation, Language, Limits, Request, Seed, Status, Stream, Usage, WorkspaceKind
+from ..models import (
+    Display,
+    Isolation,
+    Language,
+    Limits,
+    NetworkRequest,
+    Request,
+    Seed,
+    Status,
+    Stream,
+    Usage,
+    WorkspaceKind,
+)
 from ..models.reach import Reach
 
 Sink = Callable[[Stream, bytes], bool]
-"""Takes output as it comes. Returns False once the run has printed all it may: end it with `Status.OUTPUT`."""
+"""Takes output as it arrives. Returns False once the run has printed all it may: then end it with `Status.OUTPUT`."""
 
 MAX_LIMIT = 2**62
-"""What a limit of the kernel can be, short of the number that means "unlimited"."""
+"""The largest value for a limit of the kernel that doesn't mean "unlimited"."""
 
 LAYER_ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
-"""Names of isolation layers that every backend knows, for whoever asks for one without minding which backend runs."""
+"""Names of isolation layers that every backend understands, for callers that don't choose the backend."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend can do. The executor refuses a request that needs more, before anything runs."""
 
     languages: frozenset[Language]
+    """By `Request.kind`."""
     isolation: Isolation
-    """What it always puts between a run and the host."""
+    """The layers that it always puts between a run and the host."""
     limits: frozenset[str]
-    """The fields of `Limits` that it enforces. The defaults of the others are no promise, and asking for less fails."""
+    """The fields of `Limits` that it enforces. The defaults of the others are not enforced, and requesting a lower
+    value fails.
+    """
     arguments: bool = False
-    """Whether code is given arguments: `sys.argv`, `$1`. A command has its own."""
+    """Whether code can be given arguments: `sys.argv`, `$1`. A command has its own."""
     stdin: bool = False
     env: bool = False
     files: bool = False
     outputs: bool = False
-    """Whether files come back."""
+    """Whether output files are returned."""
     cwd: bool = False
     value: bool = False
-    """Whether the value of a last expression comes back."""
+    """Whether the value of a last expression is returned."""
     control: bool = False
-    """Whether a run can be given input and signals while it goes on: a `Control`."""
+    """Whether input and signals can be sent to a run while it goes on, with a `Control`."""
+    fork: bool = False
+    """Whether a session on it can be copied: its input takes descriptors, and all runs have one layout of memory."""
+    network: bool = False
+    """Whether a run can reach the hosts that its request names, and no others."""
+    environments: bool = False
+    """Whether a run can have the packages of an environment."""
     workspaces: frozenset[WorkspaceKind] = frozenset({"scratch"})
     run_over: RunOver | None = None
     """How it runs something above a project, if `overlay` is among its workspaces."""
 
 
 EVERYTHING = "."
-"""The path of the entry that refuses everything a run did, since the entries before it are incomplete."""
+"""The path of the entry that refuses all changes of a run, because the entries before it are incomplete."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One change that a run left in the overlay above a project, read after everything of the run had ended.
+    """One change that a run left in the overlay above a project, read after all processes of the run had ended.
 
-    Entries come in the order of a walk: a directory before what is in it. Paths have been checked to lead down only.
+    Entries come in the order of a walk: a directory before its content. Their paths have been checked not to leave the
+    project.
     """
 
     path: str
-    """Relative to the project, or `EVERYTHING`. Names that are not UTF-8 have their bytes as lone surrogates."""
+    """Relative to the project, or `EVERYTHING`. Bytes of names that are not UTF-8 are lone surrogates."""
     kind: Literal["file", "directory", "symlink", "removed", "refused"]
-    """`removed`: the run deleted what the project has there. `refused`: it can't be carried over; `why` says why."""
+    """`removed`: the run deleted what the project has there. `refused`: the change can't be applied; `why` says why."""
     mode: int = 0
     size: int = 0
     sha256: str = ""
@@ -76,14 +98,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     blob: str = ""
     target: str = ""
     opaque: bool = False
-    """Of a directory: nothing that the project has below it shows through any more."""
+    """Of a directory: nothing that the project has below it is visible any more."""
     link_of: str = ""
-    """Path of another entry that is the same file: a hard link that the run made."""
+    """The path of another entry that is the same file: a hard link that the run made."""
     why: str = ""
 
 
 class Repr(str):
-    """How `repr` prints a value that could not come back itself."""
+    """The `repr` of a value that could not be returned itself."""
 
     __slots__ = ()
 
@@ -96,27 +118,40 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     value: Any = None
     exception: str | None = None
     error: str | None = None
+    limit: str = ""
+    """The limit that ended the run, as a field of `Limits`; by default the one that its status implies, if any."""
     isolation: Isolation
     usage: Usage = Usage()
     seed: Seed | None = None
     """The seed of its random numbers, if known."""
     files: dict[str, bytes] = {}
     left_out: dict[str, str] = {}
+    displays: tuple[Display, ...] = ()
+    """What it displayed besides its output. The text is not redacted yet."""
     entries: tuple[Entry, ...] | None = None
-    """What the overlay holds at the end of the run; None if there was no overlay, or it was lost with the run."""
+    """The content of the overlay after the run; None if there was no overlay, or it was lost with the run."""
+    network: tuple[NetworkRequest, ...] = ()
+    """The requests that it made to hosts, including refused ones."""
+
+    def __post_init__(self) -> None:
+        if not self.limit:
+            msgspec.structs.force_setattr(self, "limit", _LIMIT_OF.get(self.status, ""))
+
+
+_LIMIT_OF = {Status.TIMEOUT: "time", Status.MEMORY: "memory", Status.OUTPUT: "output_total"}
 
 
 class Control:
     """Input and signals for a run while it goes on.
 
-    The caller uses `write`, `end_input` and `signal`; the backend uses `read`, `deliver_signals` and, when the run has
-    ended, `close`. Both are on one event loop.
+    The caller uses `write`, `end_input` and `signal`. The backend uses `read`, `deliver_signals` and, when the run has
+    ended, `close`. Both must be on the same event loop.
     """
 
-    _ROOM = 1 << 20  # bytes that wait for the run to read them before a writer has to wait, too
+    _ROOM = 1 << 20  # bytes of unread input from which on a writer must wait
 
     def __init__(self) -> None:
-        self._pieces: deque[bytes] = deque()
+        self._pieces: deque[tuple[bytes, int]] = deque()
         self._waiting = 0
         self._changed = asyncio.Event()
         self._ended = self._closed = False
@@ -124,9 +159,20 @@ class Control:
         self._deliver: Callable[[int], None] | None = None
         self.lasts = False
         """Whether the caller decides how long it runs: then ending it is not a failure."""
+        self.descriptor = -1
+        """What goes along with the piece of input that `read` returned last, where the backend can pass descriptors."""
+        self.read_changes: Callable[[str], Awaitable[tuple[Entry, ...]]] | None = None
+        """Reads what the run has changed in its project so far, into a stage as `RunOver` has it; where it can be had
+        while the run goes on."""
+        self.isolation: Isolation | None = None
+        """The isolation of the run, as soon as the backend knows it; also in the outcome."""
 
-    async def write(self, data: bytes) -> None:
-        """Give the run input. Waits while it has plenty that it has not read. Raises `InvalidRequest` after the end."""
+    async def write(self, data: bytes, descriptor: int = -1) -> None:
+        """Send input to the run. Waits while much of it is unread. Raises `InvalidRequest` after the end.
+
+        A `descriptor` is passed along with it: only where `Capabilities.fork` says that there can be one. It must stay
+        open until the run has said that it has it.
+        """
         while self._waiting > self._ROOM and not self._closed:
             await self._wait()
         if self._ended or self._closed:
@@ -135,19 +181,23 @@ class Control:
                 why="the run has ended" if self._closed else "its end was given before",
                 next="write before that",
             )
-        if data:
-            self._pieces.append(data)
+        self.post(data, descriptor)
+
+    def post(self, data: bytes, descriptor: int = -1) -> None:
+        """Send a few bytes of input without waiting for room. Does nothing after the end."""
+        if data and self.takes_input:
+            self._pieces.append((data, descriptor))
             self._waiting += len(data)
             self._tell()
 
     def end_input(self) -> None:
-        """Say that no more input follows."""
+        """Close the input."""
         self._ended = True
         self._tell()
 
     @property
     def takes_input(self) -> bool:
-        """Whether more input can still be given."""
+        """Whether more input can still be sent."""
         return not self._ended and not self._closed
 
     @property
@@ -171,12 +221,12 @@ class Control:
             self._deliver(number)
 
     async def read(self) -> bytes:
-        """The next piece of input; empty at its end."""
+        """Return the next piece of input; empty at its end."""
         while not self._pieces and not self._ended and not self._closed:
             await self._wait()
         if not self._pieces:
             return b""
-        data = self._pieces.popleft()
+        data, self.descriptor = self._pieces.popleft()
         self._waiting -= len(data)
         self._tell()
         return data
@@ -188,7 +238,7 @@ class Control:
             deliver(number)
 
     def close(self) -> None:
-        """The run has ended: take no more input or signals."""
+        """Accept no more input or signals, because the run has ended."""
         self._closed = True
         self._tell()
 
@@ -201,34 +251,37 @@ class Control:
 
 
 class Backend(Protocol):
-    """One way of running things."""
+    """One way of running requests."""
 
     name: str
     reach: Reach
-    """What a run on it could touch, whatever kind of workspace it has."""
+    """What a run on this backend could touch, whatever kind of workspace it has."""
 
     def capabilities(self) -> Capabilities:
-        """What it can do here. Raises `BackendUnavailable` where it can't work at all."""
+        """Return what it can do on this host. Raises `BackendUnavailable` if it can't work at all."""
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
-        """Run it. Cancelling kills and reaps before it returns. With a `control`, the input of the request comes first
-        and what is written there follows; it is only given where `capabilities` offer it."""
+        """Run a request and return its outcome. A cancellation kills and reaps all processes first. With a `control`,
+        its input follows the input of the request; it is passed only if `capabilities` offer it.
+        """
 
     async def aclose(self) -> None:
-        """Let go of whatever is kept warm. Safe to call twice."""
+        """Release whatever is kept warm. Safe to call twice."""
 
 
 class RunOver(Protocol):
-    """Runs a request above its project, in a layer of its own: what a backend with `overlay` among its workspaces
-    declares as `Capabilities.run_over`."""
+    """Runs a request above its project, in an overlay. A backend with `overlay` among its workspaces declares this as
+    `Capabilities.run_over`.
+    """
 
     async def __call__(self, request: Request, sink: Sink, control: Control | None, stage: str) -> Outcome:
-        """As `Backend.run`. What the run left in the layer is in `Outcome.entries`, and the contents of its files in
-        the directory `stage`, which is private and empty."""
+        """Do the same as `Backend.run`. The changes that the run left in the overlay are in `Outcome.entries`, and the
+        contents of its files in the directory `stage`, which is private and empty at the start.
+        """
 
 
 def run_over(backend: Backend) -> RunOver:
-    """How a backend runs something above a project. Raises `Unsupported` if it can't."""
+    """Return how a backend runs something above a project. Raises `Unsupported` if it can't."""
     run = backend.capabilities().run_over
     if run is None:
         raise Unsupported(f"{backend.name} can't run this request", why="it doesn't offer the workspace 'overlay'")
@@ -246,11 +299,11 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     costs: str = ""
     fix: str = ""
-    """Lines for a shell, ready to be pasted; those that begin with # say which to choose, or what to do by hand."""
+    """Shell commands, ready to be pasted. Lines that begin with # say which to choose, or what to do by hand."""
 
 
 def check_files_fit(request: Request, place: str) -> None:
-    """Raise `Unsupported` if the files of a request exceed its own limits. `place` is what they would be put in."""
+    """Raise `Unsupported` if the files of a request exceed its own limits. `place` says where they would be put."""
     limits, total = request.limits, sum(map(len, request.files.values()))
     if total > limits.disk or len(request.files) > limits.files:
         raise Unsupported(
@@ -261,7 +314,7 @@ def check_files_fit(request: Request, place: str) -> None:
 
 
 def new_seed() -> int:
-    """A fresh seed for random numbers, small enough for JSON everywhere (48 bits)."""
+    """Return a fresh seed for random numbers, small enough for JSON everywhere (48 bits)."""
     return int.from_bytes(os.urandom(6))
 
 
@@ -277,13 +330,15 @@ _EXCEEDED = {
 
 
 def exceeded(limit: str, limits: Limits) -> str:
-    """The error of a run that was ended because of this limit, the same on every backend."""
+    """Return the error message for a run that this limit ended: the same on every backend."""
     what = _EXCEEDED.get(limit) or f"went over its limit on {limit} ({{0.{limit}}})"
     return f"it {what.format(limits)} and was ended"
 
 
 async def uncancellable(work: Any) -> None:
-    """Finish `work` even if we are cancelled (again) meanwhile; the cancellation is delivered afterwards."""
+    """Finish `work` even if this task is cancelled meanwhile, once or repeatedly. The cancellation is raised
+    afterwards.
+    """
     task, cancelled = asyncio.ensure_future(work), False
     while not task.done():
         try:

@@ -1,22 +1,23 @@
-"""Bringing files back from a directory that hostile code has shaped.
+"""Reads files back from a directory that hostile code has shaped.
 
-The side that collects is the one that isn't confined, so this is the place where jails of this kind break most often.
-Everything goes through a directory descriptor; links are never followed and nothing but regular files is opened, so a
-link to a key of the host, a FIFO without a writer or a device can neither be read nor keep us waiting. Count, bytes,
-depth and length of names are bounded, and so is the list of what was left out.
+The collecting side is not confined, so jails of this kind break most often here. Every access goes through a directory
+descriptor. Links are never followed and only regular files are opened, so a link to a key of the host, a FIFO without a
+writer or a device can neither be read nor block us. Count, bytes, depth and length of names are bounded, and so is the
+list of what was left out.
 
-Inner: it imports the standard library alone, since a cell's init and the native backend use the same function.
-Nothing of the run may be alive any more when it is called.
+This module imports only the standard library, since a cell's init and the native backend use the same function. No
+process of the run may be alive when it is called.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import os
-import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+
+from ..lib.patterns import pattern as compiled_later
 
 MAX_FILES = 1000
 MAX_BYTES = 64 * 1024 * 1024
@@ -24,11 +25,11 @@ MAX_BYTES = 64 * 1024 * 1024
 MAX_DEPTH = 32
 """Directories on the way to a file."""
 MAX_PATH = 1024
-"""Bytes of a path, as it is relative to the directory."""
+"""Bytes of a path, relative to the directory."""
 MAX_LEFT_OUT = 100
-"""Reasons that are told one by one; how many more there are is told under the empty path, which is no file's."""
+"""Reasons that are listed one by one. The number of further ones is listed under the empty path, which no file has."""
 MAX_ENTRIES = 100_000
-"""Entries that are looked at: a directory of millions would keep us busy."""
+"""Entries that are looked at: listing a directory of millions would take too long."""
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _KINDS = {
@@ -43,13 +44,13 @@ _KINDS = {
 def collect(
     directory: int, patterns: Iterable[str], given: Mapping[str, bytes]
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Read the new and changed files below an open directory that fit one of the patterns.
+    """Read the new and changed files below an open directory that match one of the patterns.
 
-    Returns them by path, and by path the reasons why others were left out.
+    Returns the files by path, and the reasons why others were left out by path.
 
-    A pattern is a relative path in which `*`, `?` and `[…]` stand for parts of one name, and a whole name `**` for any
-    number of directories; at the end, for everything below. Names that begin with a dot are names like others. A file
-    that is as it was `given` is not brought back. Names that are no UTF-8 have their bytes as lone surrogates.
+    A pattern is a relative path. `*`, `?` and `[…]` match parts of one name; a whole name `**` matches any number of
+    directories, and at the end everything below. Names that begin with a dot are not special. A file that is unchanged
+    since it was `given` is not returned. Bytes of names that are not UTF-8 become lone surrogates.
     """
     patterns = list(patterns)
     walk = _Walk(given)
@@ -58,7 +59,7 @@ def collect(
 
 
 def wanted(path: str, patterns: Iterable[str]) -> bool:
-    """Whether the file with this path fits one of the patterns."""
+    """Return whether the file with this path matches one of the patterns."""
     *directories, name = path.split("/")
     rest = Patterns(patterns)
     for directory in directories:
@@ -66,16 +67,18 @@ def wanted(path: str, patterns: Iterable[str]) -> bool:
     return rest.fit(name)
 
 
-_MAGIC = re.compile(r"[*?\[]")
+_MAGIC = compiled_later(r"[*?\[]")
 
 
 def is_magic(pattern: str) -> bool:
-    """Whether a pattern may match more than the one file of its name."""
+    """Return whether a pattern may match more than the one file of its name."""
     return bool(_MAGIC.search(pattern))
 
 
 class Patterns:
-    """The rest of some patterns, seen from one directory. Each step takes time linear in them, whatever the names."""
+    """The remaining parts of some patterns, seen from one directory. Each step takes time linear in them, whatever the
+    names.
+    """
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._rests: set[tuple[str, ...]] = set()
@@ -87,10 +90,10 @@ class Patterns:
             self._rests.add(rest)
             if rest[0] != "**" or len(rest) == 1:
                 return
-            rest = rest[1:]  # `**` may also stand for no directory at all
+            rest = rest[1:]  # `**` also matches no directory at all
 
     def below(self, name: str) -> Patterns:
-        """The rest of the patterns in the directory `name`."""
+        """Return the remaining patterns in the directory `name`."""
         inner = Patterns()
         for rest in self._rests:
             if rest[0] == "**":
@@ -100,11 +103,11 @@ class Patterns:
         return inner
 
     def fit(self, name: str) -> bool:
-        """Whether the file `name` is wanted."""
+        """Return whether the file `name` is wanted."""
         return any(len(rest) == 1 and (rest[0] == "**" or _fits(name, rest[0])) for rest in self._rests)
 
     def name(self, name: str) -> bool:
-        """Whether it is asked for by exactly this name."""
+        """Return whether a pattern is exactly this name."""
         return (name,) in self._rests and not is_magic(name)
 
     def __bool__(self) -> bool:
@@ -116,7 +119,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 class Collection:
-    """Files on their way back under one budget, and why others stayed behind. Also for those of containers."""
+    """The files to return under one budget, and the reasons why others were left out. Also used for containers."""
 
     def __init__(self, given: Mapping[str, bytes]) -> None:
         self._given = given
@@ -132,11 +135,11 @@ class Collection:
             self._more += 1
 
     def objection(self, path: str, size: int) -> str | None:
-        """Why a file of this size can't be kept; None if its content is to be read."""
+        """Return why a file of this size can't be kept; None if its content should be read."""
         if len(os.fsencode(path)) > MAX_PATH:
             return f"its path is longer than {MAX_PATH} bytes"
         if path in self._given and len(self._given[path]) == size <= MAX_BYTES:
-            return None  # only its content tells whether it has changed
+            return None  # only its content shows whether it has changed
         return self._no_room(size)
 
     def _no_room(self, size: int) -> str | None:
@@ -148,7 +151,7 @@ class Collection:
         return None
 
     def keep(self, path: str, content: bytes) -> None:
-        """Keep a file to which there was no objection, unless it is as it was given."""
+        """Keep a file that had no objection, unless it is as it was given."""
         if self._given.get(path) == content:
             self._unchanged.add(path)
         elif (why := self._no_room(len(content))) is not None:
@@ -158,10 +161,10 @@ class Collection:
             self._files[path] = content
 
     def finish(self, patterns: Iterable[str]) -> tuple[dict[str, bytes], dict[str, str]]:
-        """The files, and why others stayed behind."""
+        """Return the files, and the reasons why others were left out."""
         for pattern in patterns:
             known = pattern in self._files or pattern in self._left_out or f"{pattern}/" in self._left_out
-            if not known and not is_magic(pattern):  # one file by its name: its absence is news
+            if not known and not is_magic(pattern):  # a file requested by name: report that it is missing
                 self.leave_out(pattern, "unchanged" if pattern in self._unchanged else "there is no such file")
         if self._more:
             self._left_out[""] = f"and {self._more:,} more"
@@ -169,7 +172,7 @@ class Collection:
 
 
 class _Walk:
-    """A walk through the directories that may hold something that is wanted."""
+    """A walk through the directories that may hold a wanted file."""
 
     def __init__(self, given: Mapping[str, bytes]) -> None:
         self.found = Collection(given)
@@ -191,7 +194,7 @@ class _Walk:
                 self._file(directory, name, path)
 
     def _listed(self, directory: int, prefix: str) -> Iterator[tuple[str, int]]:
-        """Names and modes, sorted: what is left out must not depend on the order in which files were made."""
+        """Yield names and modes, sorted: what is left out must not depend on the order in which files were created."""
         try:
             with os.scandir(directory) as entries:
                 listed = [entry.name for entry in islice(entries, self._entries + 1)]
@@ -232,7 +235,7 @@ class _Walk:
             return
         try:
             about = os.fstat(file)
-            # It was regular when it was listed: if it isn't now, something of the run is alive.
+            # It was regular when it was listed: if it isn't now, a process of the run is alive.
             why = self.found.objection(path, about.st_size) if stat.S_ISREG(about.st_mode) else "not a regular file"
             if why is not None:
                 self.found.leave_out(path, why)
@@ -245,7 +248,7 @@ class _Walk:
 
 
 def _read(file: int, size: int) -> bytes:
-    """Read at most `size` bytes: the size that a file in /proc, or one that still grows, claims is no bound."""
+    """Read at most `size` bytes: the size that a file in /proc or a growing file claims is not a bound."""
     pieces: list[bytes] = []
     while size > 0 and (piece := os.read(file, min(size, 1 << 20))):
         pieces.append(piece)

@@ -1,22 +1,41 @@
-"""How a run ended: from the raw facts that a backend has to the `Outcome` that everybody else sees.
+"""How a run ended: turns the raw facts that a backend has into the `Outcome` that all other code uses.
 
-Jail, docker and native each learn of the end in their own way. They write down what they know as an `Ending`; what it
-means (which status, which words, which exit code) is decided here, so that the same end reads the same everywhere.
+Jail, docker and native learn of the end in different ways. Each records what it knows as an `Ending`. Status, message
+and exit code are decided here, so that the same end reads the same on every backend.
 """
 
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from ..models import Isolation, Limits, Seed, Status, Usage
+from ..models import Display, Isolation, Limits, Request, Seed, Status, Usage
 from .base import Entry, Outcome, exceeded
+
+_LIMIT_SIGNALS: dict[int, str] = {signal.SIGXFSZ: "file_size", signal.SIGXCPU: "cpu"}
+
+
+class Verdict(NamedTuple):
+    """The result of an `Ending`."""
+
+    status: Status
+    error: str | None = None
+    exit_code: int | None = None
+    limit: str = ""
+    """The limit that ended the run, if the status alone does not imply it."""
+
+
+def _by_signal(number: int) -> str:
+    try:
+        return f"it was ended by {signal.Signals(number).name}"
+    except ValueError:
+        return f"it was ended by signal {number}"
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend knows of the end of one run. As they stand, the fields say that nothing of the kind happened."""
+    """What a backend knows of the end of one run. The defaults mean that nothing of the kind happened."""
 
     exit_code: int | None = None
     """The program's own."""
@@ -25,54 +44,44 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     names_limit: bool = True
     """Whether SIGXCPU and SIGXFSZ can only come from limits that we have set."""
     out_of_memory: bool = False
-    """Whether the kernel killed a process of the run for want of memory."""
+    """Whether the kernel's OOM killer killed a process of the run."""
     flooded: bool = False
-    """Whether it printed more than it may, before we ended it for anything else. It may have ended by itself since."""
+    """Whether it printed more than allowed before we ended it for any other reason. It may have ended by itself
+    since.
+    """
     stopped: Status | None = None
     """The status for which we ended the run, if it had not ended by itself before."""
     limit: str = ""
     """The limit that the run exceeded, as a field of `Limits`."""
     killed: str = ""
-    """Why the run was killed, where that was for none of its limits."""
+    """Why the run was killed, if not for one of its limits."""
     broken: str = ""
     """The step that failed before the program could start, and why: "start make: No such file or directory"."""
     error: str | None = None
-    """What the program says of its own failure."""
+    """The program's own error message."""
 
-    def verdict(self, limits: Limits) -> tuple[Status, str | None, int | None]:
-        """Status, error and exit code. The first cause that applies counts: what the kernel did, what we did, what the
-        limits did, and last what the program did itself."""
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict. The first cause that applies counts: what the kernel did, what we did, what the limits did, and
+        last what the program did itself.
+        """
         if self.out_of_memory:
-            return Status.MEMORY, None, None
+            return Verdict(Status.MEMORY)
         if self.flooded:
-            return Status.OUTPUT, None, None
+            return Verdict(Status.OUTPUT)
         if self.stopped is not None:
-            return self.stopped, exceeded(self.limit, limits) if self.limit else None, None
-        match self.limit:
-            case "":
-                pass
-            case "memory":
-                return Status.MEMORY, None, None
-            case "cpu":
-                return Status.TIMEOUT, exceeded("cpu", limits), None
-            case _:
-                return Status.KILLED, exceeded(self.limit, limits), None
+            return Verdict(self.stopped, limit=self.limit)
+        if self.limit:
+            status = {"memory": Status.MEMORY, "cpu": Status.TIMEOUT}.get(self.limit, Status.KILLED)
+            return Verdict(status, limit=self.limit)
         if self.killed:
-            return Status.KILLED, self.killed, None
+            return Verdict(Status.KILLED, self.killed)
         if self.broken:
-            return Status.ERROR, f"could not {self.broken}", self.exit_code
+            return Verdict(Status.ERROR, f"could not {self.broken}", self.exit_code)
         if self.signal is not None:
-            return Status.KILLED, self._by_signal(self.signal, limits), 128 + self.signal
-        return Status.OK if self.exit_code == 0 else Status.ERROR, self.error or None, self.exit_code
-
-    def _by_signal(self, number: int, limits: Limits) -> str:
-        """The limit that a signal stands for, or else its name."""
-        if self.names_limit and number in (signal.SIGXFSZ, signal.SIGXCPU):
-            return exceeded("file_size" if number == signal.SIGXFSZ else "cpu", limits)
-        try:
-            return f"it was ended by {signal.Signals(number).name}"
-        except ValueError:
-            return f"it was ended by signal {number}"
+            limit = _LIMIT_SIGNALS.get(self.signal, "") if self.names_limit else ""
+            return Verdict(Status.KILLED, None if limit else _by_signal(self.signal), 128 + self.signal, limit)
+        return Verdict(Status.OK if self.exit_code == 0 else Status.ERROR, self.error or None, self.exit_code)
 
     def outcome(
         self,
@@ -86,19 +95,36 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
         files: dict[str, bytes] | None = None,
         left_out: dict[str, str] | None = None,
         entries: tuple[Entry, ...] | None = None,
+        displays: tuple[Display, ...] = (),
     ) -> Outcome:
-        """The outcome of a run that ended like this. `value` counts only if it went well, `exception` if it failed."""
-        status, error, exit_code = self.verdict(limits)
+        """Return the outcome of a run that ended like this. `value` is used only if it succeeded, `exception` only if
+        it failed.
+        """
+        verdict = self.verdict
+        status = verdict.status
         return Outcome(
             status=status,
-            exit_code=exit_code,
+            exit_code=verdict.exit_code,
             value=value if status is Status.OK else None,
             exception=exception if status in (Status.ERROR, Status.MEMORY) else None,
-            error=error,
+            error=exceeded(verdict.limit, limits) if verdict.limit not in ("", "memory") else verdict.error,
+            limit=verdict.limit,
             isolation=isolation,
             usage=usage,
             seed=seed,
             files=files or {},
             left_out=left_out or {},
             entries=entries,
+            displays=displays,
         )
+
+
+def not_started(request: Request, broken: str) -> str:
+    """The step that failed before the program could start, with what to do about it where that is an interpreter."""
+    if not request.interpreter or not broken.startswith("start "):
+        return broken
+    return (
+        f"{broken}. It is what runs {request.language} code, and has to be among the programs that a run sees: those "
+        "below /usr, or those of its image. Install it there, or name another one as "
+        f"`languages.{request.language}.argv` in redoma.yaml"
+    )

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from ..lib.errors import BackendError
-from ..models import LANGUAGES, Isolation, Limits, Request, Status, Stream, Usage
+from ..models import LANGUAGES, OTHER, Isolation, Limits, Request, Status, Stream, Usage
 from ..models.reach import HOST, Reach
 from .base import Capabilities, Control, Outcome, Sink
 from .collect import wanted
@@ -27,7 +27,7 @@ _CHUNK = 1 << 16
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the fake says. `when` is the exact text of the request, a predicate on it, or None for any request."""
+    """An answer of the fake. `when` is the exact text of the request, a predicate on it, or None for any request."""
 
     when: str | Callable[[Request], bool] | None = None
     stdout: str = ""
@@ -37,8 +37,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     exception: str | None = None
     error: str | None = None
+    limit: str = ""
+    """The limit that ends it, as a field of `Limits`, if the status alone does not imply it."""
     files: dict[str, bytes] = {}
-    """What the run leaves in its directory; those that the request asks for are brought back."""
+    """The files that the run leaves in its directory; those that the request asks for are returned."""
     delay: float = 0.0
     """Seconds between its output and its end."""
 
@@ -49,7 +51,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FakeBackend:
-    """`reach` is what policy takes its runs to be able to touch."""
+    """A backend that runs nothing and returns the given answers. `reach` is what policy assumes its runs can touch."""
 
     def __init__(
         self, *answers: Answer, name: str = "fake", isolation: Isolation | None = None, reach: Reach = HOST
@@ -61,7 +63,7 @@ class FakeBackend:
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            languages=frozenset(LANGUAGES),
+            languages=frozenset({*LANGUAGES, OTHER}),
             isolation=self._isolation,
             limits=frozenset(Limits.__struct_fields__),
             arguments=True,
@@ -88,6 +90,7 @@ class FakeBackend:
             value=answer.value,
             exception=answer.exception,
             error=answer.error,
+            limit=answer.limit,
             isolation=self._isolation,
             usage=Usage(wall=min(answer.delay, request.limits.time)),
             files={path: content for path, content in answer.files.items() if wanted(path, request.outputs)},
@@ -100,7 +103,7 @@ class FakeBackend:
         return outcome
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def _print(answer: Answer, sink: Sink) -> bool:

@@ -1,5 +1,5 @@
-"""What guests do to the interpreter that will run the code. Inner: loaded in cells; in containers the text of this file
-stands in the text of `docker/guest.py`, so it needs nothing but the standard library of Python 3.8.
+"""What guests do to the interpreter that will run the code. Loaded in cells. In containers, the text of this file is
+inserted into `docker/guest.py`, so it may use only the standard library of Python 3.8.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 class Through(io.FileIO):
-    """Keeps nothing back. Unlike a plain file without a buffer, it loses nothing of what a signal has cut short, or a
-    pipe that was made non-blocking would not take."""
+    """An unbuffered stream. Unlike a plain unbuffered file, it completes writes that a signal interrupted or a
+    non-blocking pipe took only in part.
+    """
 
     def write(self, data: Any) -> int:
         done = super().write(data) or 0
@@ -26,7 +27,8 @@ class Through(io.FileIO):
 
 
 def allow_calls(depth: int, ours: int) -> None:
-    """Let the code make calls that deep, not counting the frames below it. `ours`: frames from here to its first call.
+    """Let the code make calls `depth` deep, not counting the frames below it. `ours` is the number of frames from here
+    to its first call.
 
     The interpreter counts from the bottom of the stack, and refuses a limit that is not above what is in use.
     """

@@ -1,13 +1,17 @@
-"""The system calls that Python's standard library doesn't offer. The only file with ctypes.
+"""System calls that the standard library doesn't offer. Only this file and the jail's `compiled.py` use ctypes.
 
-It imports nothing of ours: the supervisor and the jail's zygote load it in a bare interpreter.
+It imports nothing of Redoma: the jail's zygote loads it in a bare interpreter.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -30,7 +34,7 @@ def _check(answer: int) -> int:
 
 
 def _syscall(number: int, *arguments: Any, name: str | None = None) -> int:
-    """Call what the C library has no function for. Raises OSError, with `name` for the file that it is about."""
+    """Make a system call that the C library has no function for. Raises OSError with `name` as its file name."""
     converted = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     answer = _libc.syscall(ctypes.c_long(number), *converted)
     if answer < 0:
@@ -52,12 +56,12 @@ def die_with_parent(signal: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends: none can slip away by daemonising."""
+    """Become the parent of every descendant whose own parent ends, so that none escapes by daemonising."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def hide_from_peers() -> None:
-    """Keep processes of the same user from tracing us or reading our memory."""
+    """Prevent processes of the same user from tracing us or reading our memory."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
@@ -75,18 +79,18 @@ class _CapHeader(ctypes.Structure):
 
 _CAP_VERSION_3 = 0x20080522
 _NO_CAPS = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable, in two halves
-# No privilege for uid 0, none kept over setuid, none ambient; each with its lock.
-_SECUREBITS = sum(1 << bit for bit in range(8)) & ~(1 << 4)  # but not KEEP_CAPS itself: only its lock
+# No privileges for uid 0, none kept over setuid, none ambient; each bit with its lock.
+_SECUREBITS = sum(1 << bit for bit in range(8)) & ~(1 << 4)  # of KEEP_CAPS only the lock
 
 
 def drop_capabilities() -> None:
-    """Empty every set, the bounding set first: that one needs a capability to be emptied."""
+    """Empty every capability set; the bounding set first, because that needs a capability."""
     number = 0
     try:
         while True:
             _prctl(_PR_CAPBSET_DROP, number)
             number += 1
-    except OSError:  # EINVAL past the last one this kernel knows
+    except OSError:  # EINVAL after the last capability that this kernel knows
         if number == 0:
             raise
     _prctl(_PR_SET_SECUREBITS, _SECUREBITS)
@@ -94,8 +98,25 @@ def drop_capabilities() -> None:
     _check(_libc.capset(ctypes.byref(_CapHeader(_CAP_VERSION_3, 0)), _NO_CAPS))
 
 
+CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP = 5, 6, 7, 8
+
+
+def keep_capabilities(*kept: int) -> None:
+    """Drop all other capabilities from the bounding set: root then gets no more than these when it executes a
+    program.
+    """
+    for number in range(64):
+        if number not in kept:
+            try:
+                _prctl(_PR_CAPBSET_DROP, number)
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # after the last capability that this kernel knows
+                    return
+                raise
+
+
 def allow_no_new_privileges() -> None:
-    """From here on, no program gains anything by being setuid or having file capabilities."""
+    """Set no_new_privs: from now on, no program gains privileges by being setuid or having file capabilities."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -128,12 +149,17 @@ _AT_EMPTY_PATH = 0x1000
 _AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE, _MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 _SYS_OPEN_TREE, _SYS_MOVE_MOUNT = 428, 429
-_SYS_MOUNT_SETATTR = 442  # the same on every architecture, as all system calls since Linux 5.1
+_SYS_MOUNT_SETATTR = 442  # the same on every architecture, like all system calls since Linux 5.1
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces for new ones of our own (`os.unshare` came with Python 3.12)."""
+    """Move into new namespaces of our own (`os.unshare` came with Python 3.12)."""
     _check(_libc.unshare(ctypes.c_int(flags)))
+
+
+def enter(namespace: int, kind: int) -> None:
+    """Move the calling thread into a namespace, given by its descriptor."""
+    _check(_libc.setns(namespace, kind))
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
@@ -152,11 +178,6 @@ def pivot_root(new: str, old: str) -> None:
     _check(_libc.pivot_root(os.fsencode(new), os.fsencode(old)))
 
 
-def set_domain(name: str) -> None:
-    """The other name of a host, which `uname` shows too."""
-    _check(_libc.setdomainname(name.encode(), ctypes.c_size_t(len(name))))
-
-
 def restrict_mounts(target: str, attributes: int) -> None:
     """Set flags on a mount and everything below it (Linux 5.12). Unlike a remount it keeps the flags already there."""
     _mount_setattr(_AT_FDCWD, target, _AT_RECURSIVE, attributes)
@@ -168,8 +189,9 @@ def _mount_setattr(directory: int, target: str, flags: int, attributes: int, nam
 
 
 def mount_with_owners(source: str, target: str, namespace: int) -> None:
-    """Bind a directory so that its files belong, there, to others: as this user namespace maps them. For root alone,
-    and only on file systems that can (Linux 5.12: ext4, XFS, Btrfs, later also tmpfs)."""
+    """Bind-mount a directory with its files owned by others, as this user namespace maps them (an idmapped mount).
+    Needs root, and a file system that supports it (Linux 5.12: ext4, XFS, Btrfs; later also tmpfs).
+    """
     tree = _syscall(_SYS_OPEN_TREE, _AT_FDCWD, os.fsencode(source), _OPEN_TREE_CLONE | os.O_CLOEXEC)
     try:
         _mount_setattr(tree, "", _AT_EMPTY_PATH, _MOUNT_ATTR_IDMAP, namespace)
@@ -185,7 +207,7 @@ _SYS_OPENAT2 = 437
 
 
 def openat2(directory: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
-    """Open a path below a directory; the kernel itself sees to it that the way there keeps to `resolve` (Linux 5.6)."""
+    """Open a path below a directory. The kernel ensures that its resolution obeys `resolve` (Linux 5.6)."""
     how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, resolve)
     return _syscall(_SYS_OPENAT2, directory, os.fsencode(path), how, ctypes.sizeof(how), name=path)
 
@@ -195,18 +217,18 @@ _SYS_RENAMEAT2 = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, -1)
 
 
 def renameat2(source: str, target: str, source_directory: int, target_directory: int, flags: int) -> None:
-    """Rename, but not over something (`RENAME_NOREPLACE`), or both ways at once (`RENAME_EXCHANGE`)."""
+    """Rename without replacing anything (`RENAME_NOREPLACE`), or exchange both (`RENAME_EXCHANGE`)."""
     paths = (source_directory, os.fsencode(source), target_directory, os.fsencode(target))
     _syscall(_SYS_RENAMEAT2, *paths, flags, name=target)
 
 
 EXT, XFS, BTRFS = 0xEF53, 0x58465342, 0x9123683E
-"""Kinds of file systems, as `file_system` gives them."""
+"""Types of file systems, as `file_system` returns them."""
 
 
 def file_system(descriptor: int) -> int:
-    """The kind of the file system that an open file is on."""
-    answer = (ctypes.c_long * 32)()  # struct statfs has 15 at most; the kind is the first
+    """Return the type of the file system that an open file is on."""
+    answer = (ctypes.c_long * 32)()  # struct statfs has at most 15 longs; the type is the first
     _check(_libc.fstatfs(ctypes.c_int(descriptor), answer))
     return int(answer[0]) & 0xFFFFFFFF
 
@@ -217,8 +239,9 @@ _AT_SYMLINK_NOFOLLOW = 0x100
 
 
 def born(directory: int, name: str) -> int | None:
-    """When a file came into being, in ns since the epoch: unlike its other times this can't be set, and moving it
-    doesn't change it. Links are not followed. None where the file system doesn't keep it."""
+    """Return when a file was created, in ns since the epoch; None if the file system doesn't record it. Unlike its
+    other times this can't be set, and moving the file doesn't change it. Links are not followed.
+    """
     answer = (ctypes.c_uint64 * 32)()
     _syscall(_SYS_STATX, directory, os.fsencode(name), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, answer)
     known = answer[0] & 0xFFFFFFFF & _STATX_BTIME
@@ -228,27 +251,14 @@ def born(directory: int, name: str) -> int | None:
 # --- Landlock ---
 
 _SYS_LANDLOCK_CREATE_RULESET = 444
-_SYS_LANDLOCK_ADD_RULE = 445
-_SYS_LANDLOCK_RESTRICT_SELF = 446
 _LANDLOCK_VERSION = 1
-_RULE_PATH_BENEATH = 1
 
-ACCESS_EXECUTE, ACCESS_READ_FILE, ACCESS_READ_DIR = 1 << 0, 1 << 2, 1 << 3
-ACCESS_WRITE_FILE, ACCESS_TRUNCATE, ACCESS_IOCTL_DEV = 1 << 1, 1 << 14, 1 << 15
-ACCESS_MAKE_CHAR, ACCESS_MAKE_BLOCK = 1 << 6, 1 << 11
-_FS_RIGHTS = {2: 14, 3: 15, 4: 15, 5: 16}  # how many rights each version of Landlock knows
-_SCOPE_ABSTRACT_UNIX_SOCKET, _SCOPE_SIGNAL = 1, 2
 LANDLOCK_SCOPES = 6
-"""The first version that keeps signals and abstract sockets inside (Linux 6.12)."""
-
-
-class _PathBeneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
+"""The first version that confines signals and abstract sockets (Linux 6.12)."""
 
 
 def landlock_abi() -> int:
-    """The version of Landlock this kernel has; 0 where there is none of use, or it is switched off.
+    """Return the version of Landlock that this kernel has; 0 if there is none, it is of no use, or it is switched off.
 
     Version 1 (Linux 5.13 to 5.18) is of no use: it refuses every move of a file to another directory.
     """
@@ -259,44 +269,14 @@ def landlock_abi() -> int:
 
 
 def landlock_promise(abi: int) -> str:
-    """What `landlock` keeps to the cell with this version."""
+    """Return a description of what Landlock confines to the cell with this version."""
     return f"files{', signals and abstract sockets' if abi >= LANDLOCK_SCOPES else ''} kept to the cell"
-
-
-def landlock_rights(abi: int) -> int:
-    """Every right to files and directories that this version can take away."""
-    return int((1 << _FS_RIGHTS[min(abi, 5)]) - 1)
-
-
-def landlock(abi: int, allowed: dict[str, int]) -> None:
-    """Keep ourselves and our children to `allowed`: rights beneath each path, and nothing elsewhere.
-
-    Signals and abstract sockets reach only those who are under the same restriction (Linux 6.12).
-    """
-    handled = landlock_rights(abi)
-    attributes = [handled]
-    if abi >= 4:
-        attributes.append(0)  # TCP ports: the network namespace has nobody else in it
-    if abi >= LANDLOCK_SCOPES:
-        attributes.append(_SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL)
-    ruleset_attributes = (ctypes.c_uint64 * len(attributes))(*attributes)
-    ruleset = _syscall(_SYS_LANDLOCK_CREATE_RULESET, ruleset_attributes, ctypes.sizeof(ruleset_attributes), 0)
-    try:
-        for path, rights in allowed.items():
-            parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            try:
-                rule = _PathBeneath(rights & handled, parent)
-                _syscall(_SYS_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
-            finally:
-                os.close(parent)
-        _syscall(_SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0)
-    finally:
-        os.close(ruleset)
 
 
 # --- seccomp ---
 
-_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(os.uname().machine, -1)  # others have no program either
+# other architectures have no filter program either
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}.get(os.uname().machine, -1)
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_TSYNC = 1
 
@@ -306,9 +286,10 @@ class _FilterProgram(ctypes.Structure):
 
 
 def install_filter(program: bytes) -> None:
-    """Put every later system call of ours, and of all our children, to this filter (see `jail.seccomp`). For good.
+    """Install a filter (see `jail.seccomp`) for every later system call of ours and of all our children. It can't be
+    removed.
 
-    It holds for all threads of the process, or fails: a thread left out would be a way around it.
+    It applies to all threads of the process, or fails: a thread left out would be a way around it.
     """
     instructions = _FilterProgram(len(program) // 8, program)  # an instruction has 8 bytes
     flags = _SECCOMP_FILTER_FLAG_TSYNC

@@ -1,4 +1,4 @@
-"""Whether a process is still the one that it was: a process id is given to another process later."""
+"""Tells whether a pid still belongs to the same process: pids are reused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def start_time(pid: int) -> int | None:
-    """When a process was started, in ticks since the boot; None if there is none, or /proc doesn't show it."""
+    """Return when a process was started, in ticks since boot; None if there is none, or /proc doesn't show it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -15,10 +15,10 @@ def start_time(pid: int) -> int | None:
 
 
 def exists(pid: int) -> bool:
-    """Whether there is a process with this id, whosever it is."""
+    """Return whether there is a process with this pid, of any user."""
     try:
         os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):  # the second: it can't be the id of a process
+    except (ProcessLookupError, OverflowError):  # OverflowError: it can't be a pid
         return False
     except PermissionError:
         return True

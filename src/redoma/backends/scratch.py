@@ -1,8 +1,7 @@
-"""A run's own directory on the host: made with its files in it, and removed whatever the run did to it."""
+"""A run's own directory on the host: created with its files, and removed whatever the run did to it."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,11 @@ from ..lib.files import remove_tree
 
 @contextmanager
 def scratch(files: Mapping[str, bytes]) -> Iterator[Path]:
-    """A private directory that holds `files`, removed at the end. `Request` checked the paths: relative, no `..`."""
+    """Yield a private directory that holds `files`, and remove it at the end. `Request` has checked the paths:
+    relative, no `..`.
+    """
+    import tempfile
+
     try:
         directory = Path(tempfile.mkdtemp(prefix="redoma-"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the tests of containers share: a run with its output, and a look at the engine past our own code."""
+"""Helpers for the tests of containers: a run with its output, and access to the engine without our own code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Meanwhile = Callable[[Control, Callable[[str], Any]], Any]
 
 
 async def run(backend: DockerBackend, code: str = "", *, meanwhile: Meanwhile | None = None, **given: Any) -> Ran:
-    """`meanwhile` is given the control, and something to wait with until a text was printed."""
+    """Run a request. `meanwhile` gets the control, and a function that waits until a text was printed."""
     if isinstance(given.get("limits"), dict):
         given["limits"] = Limits(**{"time": 60.0, **given["limits"]})
     if given.get("argv"):
@@ -59,13 +59,13 @@ async def run(backend: DockerBackend, code: str = "", *, meanwhile: Meanwhile | 
 
 
 def docker(*arguments: str, given: bytes = b"") -> str:
-    """The command that a person would type. DOCKER_HOST says where."""
+    """Run a command as a person would type it. DOCKER_HOST names the engine."""
     done = subprocess.run(["docker", *arguments], input=given, capture_output=True, check=True, timeout=60)
     return done.stdout.decode()
 
 
 def ours(pid: int | None = None) -> list[str]:
-    """Names of the containers of a process, as the engine has them."""
+    """Return the names of a process's containers, according to the engine."""
     form, mine = "{{.Names}}", f"label=redoma.pid={pid or os.getpid()}"
     return docker("ps", "--all", "--filter", mine, "--format", form).split()
 
@@ -76,12 +76,12 @@ def inspect(name: str) -> dict[str, Any]:
 
 
 async def until(true: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """Wait for something that another process does. What it gave, or its last answer if it never came true."""
+    """Wait for something that another process does. Returns what it gave, or its last answer if it never came true."""
 
     def look() -> Any:
         try:
             return true()
-        except subprocess.CalledProcessError:  # one that was listed is gone
+        except subprocess.CalledProcessError:  # a listed container is gone
             return None
 
     deadline = time.monotonic() + seconds
@@ -91,8 +91,9 @@ async def until(true: Callable[[], Any], seconds: float = 30.0) -> Any:
 
 
 class Line:
-    """Between us and the engine. It can be cut: what was said until then has arrived. And it can swallow what is asked
-    for, so that no answer comes."""
+    """A connection between us and the engine that can be cut: what was sent before has arrived. It can also swallow
+    requests, so that there is no answer.
+    """
 
     def __init__(self, engine: str, path: Path) -> None:
         self._engine, self._path, self.host = engine.removeprefix("unix://"), path, f"unix://{path}"

@@ -134,6 +134,28 @@ async def test_memory_is_told_also_where_the_engine_hears_of_it_late(
     assert ran.ending == ("memory", None)
 
 
+async def test_memory_is_told_where_the_engine_never_hears_of_it(
+    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(container: Container) -> bool:
+        return False
+
+    monkeypatch.setattr(Container, "ran_out_of_memory", never)
+    ran = await run(backend, "x = bytearray(200 << 20)", limits={"memory": 64 * MiB})
+    assert ran.ending == ("memory", None)
+
+
+async def test_a_kill_for_memory_elsewhere_on_the_machine_is_not_this_runs(
+    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = iter(range(1000))
+    monkeypatch.setattr(runs, "_oom_kills", lambda: b"%d" % next(counts))
+    ran = await run(backend, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert ran.ending == ("killed", 137)
+    ran = await run(backend, "import os; os._exit(137)")
+    assert ran.ending == ("error", 137)
+
+
 async def test_one_whose_end_was_not_seen_is_not_kept(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def in_vain(container: Container, number: int) -> None:
         """As with an engine whose kill takes its time."""

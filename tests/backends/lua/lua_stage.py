@@ -1,4 +1,4 @@
-"""Scripts run as a user's are, through the whole pipeline, on one executor and one pool of cells."""
+"""Scripts run as by a user, through the whole pipeline, on one executor and one pool of cells."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Stage:
         return self.executor.wait(self.executor.core.submit(asked))
 
     def impostor(self, code: str, **options: Any) -> Result:
-        """In the place of our host inside the cell, Python that has got hold of everything there."""
+        """Run Python in place of our host inside the cell, as if it had taken over everything there."""
         asked = self.scripts.ask("", ("script.lua",), cast(Options, options))
         boot: Callable[[host.Told], str] = lambda _: _TALKING + code  # noqa: E731
         assert self.scripts._cells is not None
@@ -56,7 +56,7 @@ class Stage:
         return self.executor.wait(self.executor.core.submit(msgspec.structs.replace(asked, own_backend=on)))
 
     def watched(self, source: str, **options: Any) -> Result:
-        """In a cell without a control group."""
+        """Run in a cell without a control group."""
         asked = self.scripts.ask(source, ("script.lua",), cast(Options, options))
         cells = JailBackend(minimum=0, preload=("lupa.lua54",), prelude=host.__name__, without=("memory",))
         try:

@@ -1,4 +1,4 @@
-"""Docker: runs in containers of an engine, for its images and for hosts where the jail can't be built.
+"""The Docker backend: runs requests in containers, for their images and for hosts where the jail can't be built.
 
 Theory of operation
 -------------------
@@ -6,22 +6,24 @@ Theory of operation
     host ──HTTP──▶ engine: create, attach, start, signal, stats, wait, remove
       └───one hijacked connection (attach): input ─▶ container, stdout and stderr ◀─ container
 
-- `box` is a container as data: what somebody wants, and the engine's JSON for it.
-- `engine` is the connection; it says what the engine's errors mean, and sweeps what a Redoma that died has left.
-- `container` is one container, from its creation to its removal. It has a name of ours before it exists, so it can be
-  removed even if the answer to its creation never came.
-- `stub`, `guest.py` and `stub.sh` are what waits inside. A warm container is one whose stub waits for its order; a
-  fresh one goes the same way. The order comes first on the input, what the program is to read follows. After the
-  program the stub may send a word of its own and the files, behind a number that the program was not told.
-- `run` takes one request through one container; `received` reads, within bounds, what is sent back: the boundary.
-- `inspection` says what the engine itself reports to be in force, and what `redoma doctor` shows of it.
+- `box` describes a container as data and turns it into the engine's JSON.
+- `engine` is the connection. It explains the engine's errors and removes what crashed Redoma processes left behind.
+- `container` is one container, from creation to removal. Redoma chooses its name before creating it, so the container
+  can be removed even if the engine's answer to the creation never arrived.
+- `stub` starts `guest.py` or `stub.sh` inside the container. The stub waits for one order on its input; the program's
+  own input follows the order. Warm and fresh containers work the same way. When the program has ended, the stub may
+  send a final message and the output files, prefixed with a secret number (nonce) that the program is not given.
+- `run` takes one request through one container. `received` parses, within bounds, what the container sends back: it is
+  the trust boundary.
+- `inspection` reports which layers the engine says are in force, and the facts for `redoma doctor`.
 - `pool` keeps containers warm. Each is used once.
 
-A container that is configured (`Box.plain`, the `exec.docker` entries) runs the command itself instead of a stub, with
-exactly the settings that were written down.
+A configured container (`Box.plain`, the `exec.docker` entries) runs the command directly instead of a stub, with
+exactly the configured settings.
 
-What may be believed: the engine, and so exit code, memory and the container's end. Not what comes out of the container:
-the stub has the same rights as the program, which can forge its own files and its own last word, and nothing else.
+What is trusted: the engine, and therefore the exit code, the memory verdict and the container's end. Output of the
+container is not trusted: the stub has the same rights as the program, so the program can forge its own files and its
+own final message, but nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Docker as a backend: which containers it needs, and what it promises of them."""
+"""Docker as a backend: creates the containers that requests need, and declares what they guarantee."""
 
 from __future__ import annotations
 
@@ -8,35 +8,42 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...lib.errors import BackendError, Unsupported
-from ...models import Isolation, Limits, Request, Status
+from ...models import OTHER, Isolation, Limits, Request, Status
 from ...telemetry import metrics
 from ..base import Capabilities, Control, Fact, Outcome, Sink, check_files_fit, uncancellable
+from ..hosts import run_with_hosts
 from . import box as boxes
 from . import inspection
 from .box import Box, Spec
 from .container import Container
-from .engine import CannotRemove, CannotStart, Engine, check_engine, closed
+from .engine import CannotRemove, CannotStart, Engine, address, check_engine, closed
 from .pool import Pool
 from .run import NotTaken, Run
 
+if TYPE_CHECKING:
+    from ...network.authority import Authority
+
+_LANGUAGES = frozenset({"python", "bash", "javascript", "command", OTHER})
 _ENFORCED_HERE = frozenset({"time", "output_lines", "output_bytes", "output_total"})
-"""Limits that are enforced on this side, whatever the container is like."""
-_MAX_TRIES = 3  # with containers that waited, and of which one may have died unnoticed
-_KILL_AGAIN = 0.25  # seconds after which what is to end, and was perhaps only about to begin, is killed once more
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # the engine's, where the image has none
-_DIRECTORY, _LINK = 1 << 31, 1 << 27  # in a mode of Go's
+"""Limits that Redoma enforces from outside, so they hold in any container."""
+_MAX_TRIES = 3  # attempts with a warm container: it may have died unnoticed while it waited
+_KILL_AGAIN = 0.25  # seconds between kills while closing: a container may not have been started yet at the first
+# the engine's default, for images that set none
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_DIRECTORY, _LINK = 1 << 31, 1 << 27  # bits of Go's FileMode
 
 
 class DockerBackend:
-    """Runs in containers like `box`. Keeps `minimum` of the kinds in use warm, runs `maximum` at a time, lets `queue`
-    more wait, and trims after `idle` seconds. With a minimum of none, none is made ahead.
+    """Runs requests in containers described by `box`.
 
-    `host` is where the engine is, such as unix:///run/docker.sock; by default where docker's own client would look.
+    Keeps `minimum` containers warm for each kind in use, runs at most `maximum` at a time, queues at most `queue` more,
+    and trims after `idle` seconds. With `minimum=0` no container is made ahead. `host` is the engine's address, such as
+    unix:///run/docker.sock; by default it is looked up as docker's own client does.
     """
 
     def __init__(
@@ -59,14 +66,14 @@ class DockerBackend:
     def configured(
         cls, *, host: str | None, minimum: int, maximum: int | None, queue: int, idle: float, **box: Any
     ) -> DockerBackend:
-        """The hardened one, from the section `docker` of a configuration."""
+        """Return the hardened backend for the `docker` section of a configuration."""
         return cls(Box(**box), host=host, minimum=minimum, maximum=maximum, queue=queue, idle=idle)
 
     def capabilities(self) -> Capabilities:
         check_engine(self._host)
         direct = self.box.direct
         return Capabilities(
-            languages=frozenset({"command"}) if direct else frozenset({"python", "bash", "command"}),
+            languages=frozenset({"command"}) if direct else _LANGUAGES,
             isolation=_promised(self.box),
             limits=_ENFORCED_HERE if direct else _enforced(self.box.runtime),
             arguments=True,
@@ -76,10 +83,11 @@ class DockerBackend:
             outputs=not direct,
             cwd=direct,
             control=True,
+            network=not direct and self.box.network_mode == "none" and _is_here(self._host),
         )
 
     def facts(self) -> tuple[Fact, ...]:
-        """What the engine has for us: for `redoma doctor`."""
+        """Return what the engine offers, for `redoma doctor`."""
         return inspection.facts(self.box, self._host)
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
@@ -93,14 +101,15 @@ class DockerBackend:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Names of the containers that have ended and were not to be removed; `aclose` removes them."""
+        """The names of ended containers that were not to be removed automatically; `aclose` removes them."""
         return tuple(container.name for each in list(self._connections.values()) for container in each.kept)
 
     def _connection(self) -> _Connection:
-        """That of this process and this event loop: connections can't be shared between them."""
+        """Return the connection of this process and event loop: connections can't be shared between them."""
         loop = asyncio.get_running_loop()
-        if any(each.pid != os.getpid() for each in list(self._connections.values())):  # other threads add to it
-            self._connections = {}  # the parent's, who is alive and uses them
+        # a copy, because other threads add to the dictionary
+        if any(each.pid != os.getpid() for each in list(self._connections.values())):
+            self._connections = {}  # after a fork they belong to the parent, which still uses them
         if (connection := self._connections.get(loop)) is not None:
             return connection
         connection = self._connections[loop] = _Connection(
@@ -118,14 +127,16 @@ class DockerBackend:
         return connection
 
     async def aclose(self) -> None:
-        """End what runs, remove what is there, and let go of the engine; on every event loop that has used it."""
+        """Kill running containers, remove all containers, and disconnect from the engine, on every event loop that used
+        it.
+        """
         connections, self._connections = self._connections, {}
         for loop, connection in connections.items():
             if connection.pid == os.getpid():
                 await uncancellable(self._close(loop, connection))
 
     async def let_go(self) -> None:
-        """Do the same for this event loop alone, if nothing runs on it."""
+        """Do the same as `aclose` for this event loop only, and only if nothing runs on it."""
         connection = self._connections.get(asyncio.get_running_loop())
         if connection is not None and connection.pid == os.getpid() and not connection.runs:
             del self._connections[asyncio.get_running_loop()]
@@ -141,7 +152,7 @@ class DockerBackend:
 
 
 class _Connection:
-    """What one event loop of one process has of an engine: the client, warm containers, and what runs."""
+    """The engine as used by one event loop of one process: the client, the warm containers and the running requests."""
 
     def __init__(self, box: Box, host: str | None, *, minimum: int, maximum: int, queue: int, idle: float) -> None:
         self._box, self.engine, self.pid = box, Engine(host), os.getpid()
@@ -150,10 +161,13 @@ class _Connection:
         """Containers that have ended and were not to be removed."""
         self.runs = 0
         self._idle = asyncio.Event()
+        self._vouching: Authority | None = None
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Count one run. One that ends because we are closed says so, whatever its own end looked like to it."""
+        """Count one run. If the backend is closed during the run, raise that as the error, whatever error the run
+        itself saw.
+        """
         self.runs += 1
         try:
             yield
@@ -168,7 +182,7 @@ class _Connection:
             self._idle.set()
 
     async def aclose(self) -> None:
-        """What runs is killed, and has removed its containers by itself before the connection goes."""
+        """Kill the running containers, wait until their runs have removed them, then close the connection."""
         self.engine.closing.set()
         self.pool.close()
         while self.runs:
@@ -194,19 +208,42 @@ class _Connection:
         return await self._run_in_waiting(request, sink, control)
 
     async def _run_in_waiting(self, request: Request, sink: Sink, control: Control | None) -> Outcome:
-        """In a container whose stub waits for its order."""
+        """Run in a container whose stub waits for its order."""
         container = await self.pool.take(boxes.spec(self._box, request.language, request.limits))
         try:
             _check_limits(request.limits, container.inspected["HostConfig"].get("Runtime"))
             isolation = self._isolation(container, request.require)
-            return await Run(request, sink, container, isolation, control).waiting()
+            if not request.network:
+                return await Run(request, sink, container, isolation, control).waiting()
+            return await self._run_with_hosts(request, sink, container, isolation, control)
         finally:
             await uncancellable(self.pool.give_back(container))
 
+    async def _run_with_hosts(
+        self, request: Request, sink: Sink, container: Container, isolation: Isolation, control: Control | None
+    ) -> Outcome:
+        from .listener import listen
+
+        async def run(isolation: Isolation, env: dict[str, str], files: dict[str, bytes]) -> Outcome:
+            return await Run(request, sink, container, isolation, control, env=env, files=files).waiting()
+
+        gvisor = inspection.is_gvisor(container.inspected["HostConfig"].get("Runtime"))
+        listener = await listen(container, gvisor=gvisor)
+        return await run_with_hosts(request, isolation, listener, self._authority, run, place="/run/redoma")
+
+    def _authority(self) -> Authority:
+        """Return the certificate authority for hosts whose TLS traffic is read. It is made on first use."""
+        from ...network.authority import Authority
+
+        if self._vouching is None or self._vouching.is_old:
+            self._vouching = Authority()
+        return self._vouching
+
     async def _run_directly(self, request: Request, sink: Sink, control: Control | None) -> Outcome:
-        """In a container whose command is the program; with the engine's own pid 1 before it, if it has one."""
+        """Run in a container whose command is the program, behind the engine's own init if the engine has one."""
         engine = self.engine
-        await engine.client()  # an engine that doesn't answer keeps nobody who is cancelled: nothing is made yet
+        # nothing is created yet, so a cancelled caller need not wait for an engine that doesn't answer
+        await engine.client()
         if not engine.without_init:
             try:
                 return await self._run_in_new(request, sink, control, init=True)
@@ -234,20 +271,21 @@ class _Connection:
             error = f"could not start {request.argv[0]}: {os.strerror(errno.ENOENT)}"
             return Outcome(status=Status.ERROR, exit_code=127, error=error, isolation=isolation)
         finally:
-            if ended and container.ended and not self._box.auto_remove:  # one whose end was not seen may be alive
+            # if its end was not seen, it may still be alive
+            if ended and container.ended and not self._box.auto_remove:
                 await uncancellable(container.let_go())
                 self.kept.append(container)
             else:
                 await container.remove()
 
     async def _why_not_started(self, settings: dict[str, Any], config: Mapping[str, Any]) -> str | None:
-        """Why the program could not be started; None if it could.
+        """Return why the program could not be started; None if it could.
 
-        With the codes 126 and 127 the engine's small pid 1 says that, and so does many a program about another. So it
-        is looked for, in a container of the same kind which is never started.
+        The engine's init exits with 126 or 127 in that case, but many programs use these codes for their own purposes.
+        So look for the program in a container of the same kind that is never started.
         """
         program, env = settings["Cmd"][0], dict(pair.split("=", 1) for pair in config["Env"] if "=" in pair)
-        directory = config.get("WorkingDir") or "/"  # the image's own, where none was asked for
+        directory = config.get("WorkingDir") or "/"  # the image's, if the request set none
         places = [""] if "/" in program else env.get("PATH", _DEFAULT_PATH).split(":")
         empty = Container(self.engine, settings)
         try:
@@ -263,7 +301,7 @@ class _Connection:
     # --- its container ---
 
     async def _make(self, wanted: Spec) -> Container:
-        """A container in which a stub waits."""
+        """Return a container in which a stub waits."""
         engine = self.engine
         await engine.client()
         hosts = await engine.hosts(wanted.image) if self._box.network_mode == "none" else None
@@ -272,7 +310,7 @@ class _Connection:
         except BackendError as error:
             if hosts is None or hosts not in error.why:
                 raise
-            await engine.forget_hosts(hosts)  # somebody has tidied up the volumes of the engine
+            await engine.forget_hosts(hosts)  # the volumes of the engine were pruned
             return await self._start(wanted, await engine.hosts(wanted.image))
 
     async def _start(self, wanted: Spec, hosts: str | None) -> Container:
@@ -290,7 +328,9 @@ class _Connection:
         return container
 
     def _isolation(self, container: Container, required: tuple[str, ...]) -> Isolation:
-        """What the engine says of this very container. A layer that is missing and was not waived is our failure."""
+        """Return the layers that the engine reports for this container. Raises `BackendError` if a required layer is
+        missing.
+        """
         found = inspection.isolation(container.inspected, self.engine.info, direct=self._box.direct)
         needed = required or tuple(_promised(self._box).layers)
         if lacking := found.lacking(needed):
@@ -303,7 +343,9 @@ class _Connection:
 
 
 async def _closed_on_its_loop(loop: asyncio.AbstractEventLoop, connection: _Connection) -> bool:
-    """Close it on its own loop, which runs in another thread if it runs at all. Returns whether that could be done."""
+    """Close the connection on its own loop, which runs in another thread if it runs at all. Return whether that was
+    possible.
+    """
     if not loop.is_running():
         return False
 
@@ -313,19 +355,25 @@ async def _closed_on_its_loop(loop: asyncio.AbstractEventLoop, connection: _Conn
     work = close()
     try:
         closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
-    except RuntimeError:  # the loop has been closed meanwhile
+    except RuntimeError:  # the loop was closed meanwhile
         work.close()
         return False
     while not closing.done() and loop.is_running():
         await asyncio.wait([closing], timeout=_KILL_AGAIN)
-    if not closing.done() or closing.cancelled():  # it was stopped before it came to this
+    if not closing.done() or closing.cancelled():  # the loop was stopped before it closed the connection
         return False
     closing.result()
     return True
 
 
+def _is_here(host: str | None) -> bool:
+    """Return whether the engine is on this machine, judging by its address."""
+    where = address(host)
+    return where is not None and where.startswith("unix:")
+
+
 def _promised(box: Box) -> Isolation:
-    """The isolation of containers of this kind, if the engine does as it is told."""
+    """Return the isolation of containers of this kind, assuming the engine applies the settings."""
     if box.direct:
         wanted = boxes.direct(box, ("true",), {}, None, True)
     else:
@@ -336,14 +384,15 @@ def _promised(box: Box) -> Isolation:
 
 
 def _enforced(runtime: str | None) -> frozenset[str]:
-    """The limits that hold with this runtime: gVisor has none on files, and its processes are only bounded by the
-    threads that it needs for them."""
+    """Return the limits that this runtime enforces. gVisor has no limit on files, and bounds processes only through the
+    number of threads it needs for them.
+    """
     every = frozenset(Limits.__struct_fields__)
     return every - {"files", "processes"} if inspection.is_gvisor(runtime) else every
 
 
 def _check_limits(limits: Limits, runtime: str | None) -> None:
-    """Raise `Unsupported` if the engine has chosen a runtime that has less limits than were promised and asked for."""
+    """Raise `Unsupported` if the engine chose a runtime that doesn't enforce a limit the request changed."""
     usual = Limits()
     for name in _enforced(None) - _enforced(runtime):
         if getattr(limits, name) != getattr(usual, name):

@@ -1,4 +1,4 @@
-"""A container as data: what somebody wants, and the engine's JSON for it."""
+"""A container as data, and the engine's JSON for it."""
 
 from __future__ import annotations
 
@@ -15,35 +15,37 @@ from . import stub, syscalls
 
 HOSTS = "/etc/hosts"
 NOBODY = "65534:65534"
-"""By number: an image need not know anybody by the name."""
+"""By number, because an image may have no user of that name."""
 _TELLING = """
     acpi asound buddyinfo bus cmdline config.gz consoles crypto device-tree devices diskstats dma driver dynamic_debug
     execdomains fb fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg kpagecgroup kpagecount kpageflags
     latency_stats locks mdstat misc modules mtrr pagetypeinfo partitions pressure sched_debug schedstat scsi slabinfo
     softirqs swaps sys sysrq-trigger sysvipc timer_list timer_stats tty version vmallocinfo zoneinfo"""
-"""What in /proc tells of the machine, its kernel and its other tenants; the engine's own list is in it. What programs
-look at to find their way is left: cpuinfo, meminfo, stat, loadavg, uptime, filesystems, mounts."""
+"""Files in /proc that reveal the machine, its kernel or its other tenants; includes the engine's own list. Files that
+programs commonly read stay visible: cpuinfo, meminfo, stat, loadavg, uptime, filesystems, mounts.
+"""
 _HIDDEN = ("/sys", "/dev/mqueue", *(f"/proc/{name}" for name in _TELLING.split()))
-_SHM = 64 << 20  # what the engine gives by default
+_SHM = 64 << 20  # the engine's default
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a container. The defaults are hardened, for code that nobody has reviewed.
 
-    The fields are those of an `exec.docker` entry. There 0 means no limit; in a hardened box the limits of the request
-    hold, and these only where they are lower.
+    The fields are those of an `exec.docker` entry. There 0 means no limit. In a hardened box the limits of the request
+    apply, and these only where they are lower.
     """
 
     python: str = "python:3.11-slim"
     bash: str = "bash:5.2-alpine"
     command: str = "python:3.11-slim"
+    javascript: str = "node:22-slim"
     network_mode: str = "none"
     volumes: tuple[str, ...] = ()
-    """`host:container[:ro]`; what doesn't begin with / is a named volume of the engine."""
+    """`host:container[:ro]`; a source that doesn't begin with / is a named volume of the engine."""
     user: str | None = NOBODY
     memory_limit: int = 0
     cpu_quota: int = 0
-    """100000 is one processor."""
+    """In the engine's units: 100000 is one processor."""
     auto_remove: bool = True
     read_only_rootfs: bool = True
     no_new_privileges: bool = True
@@ -52,13 +54,13 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     pids_limit: int = 0
     tmpfs: dict[str, str] = {}
     seccomp: Literal["redoma", "engine"] = "redoma"
-    """Whose filter of system calls: the jail's, or the laxer one of the engine. gVisor has its own."""
+    """Which system call filter to use: the jail's, or the engine's laxer one. gVisor has its own."""
     runtime: str | None = None
-    """`runsc` for gVisor; None is the engine's own choice."""
+    """`runsc` for gVisor; None uses the engine's default."""
     pull: bool = False
-    """Whether an image that is missing is fetched."""
+    """Whether to pull a missing image."""
     direct: bool = False
-    """Whether the command is the container's own, with nothing of ours around it."""
+    """Whether the container runs the command directly, without a stub."""
 
     def __post_init__(self) -> None:
         for volume in self.volumes:
@@ -71,9 +73,9 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @classmethod
     def plain(cls, image: str, **fields: Any) -> Box:
-        """The settings of a configured container, `exec.docker`: the engine's defaults where `fields` say nothing."""
+        """Return the settings of a configured container (`exec.docker`): the engine's defaults, except for `fields`."""
         engine: dict[str, Any] = {
-            **dict.fromkeys(("python", "bash", "command"), image),
+            **dict.fromkeys(("python", "bash", "command", "javascript"), image),
             **dict.fromkeys(("auto_remove", "read_only_rootfs", "no_new_privileges"), False),
             "network_mode": "bridge",
             "user": None,
@@ -84,27 +86,30 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def reach(self) -> Reach:
-        """What a program in it could touch: volumes that it may write to, its network, and what it gets from added
-        capabilities, another container's network or a socket of the host."""
+        """What a program in the container could touch: writable volumes, the network, and whatever added capabilities,
+        a shared network or a host socket give it.
+        """
         mounts = [_mount(volume) for volume in self.volumes]
-        shared = self.network_mode not in ("none", "bridge")  # the host's own, or another container's
+        shared = self.network_mode not in ("none", "bridge")  # with the host or with another container
         return Reach(
             files="host" if any(not mount["ReadOnly"] for mount in mounts) else "none",
             network=self.network_mode != "none",
-            # A socket takes orders through a read-only mount as well, and a directory of the host may hold some.
+            # A socket accepts requests through a read-only mount too, and a directory of the host may contain one.
             system=shared or bool(self.cap_add) or any(mount["Type"] == "bind" for mount in mounts),
         )
 
     def image(self, language: Language) -> str:
-        return str(getattr(self, language))
+        """The image that has its interpreter; a language of the configuration is a command like any other."""
+        images = {"python": self.python, "bash": self.bash, "javascript": self.javascript}
+        return images.get(language, self.command)
 
 
 class Spec(NamedTuple):
-    """What is fixed when a container is made: a waiting one fits every request with the same spec."""
+    """What is fixed when a container is created. A warm container fits every request with the same spec."""
 
     image: str
     python: bool
-    """Which of the two stubs waits in it."""
+    """Whether the Python stub waits in it, rather than the shell stub."""
     memory: int
     processes: int
     disk: int
@@ -115,7 +120,7 @@ class Spec(NamedTuple):
 
 
 def spec(box: Box, language: Language, limits: Limits) -> Spec:
-    """The kind of container that a request needs."""
+    """Return the spec of the container that a request needs."""
     return Spec(
         image=box.image(language),
         python=language == "python",
@@ -130,25 +135,25 @@ def spec(box: Box, language: Language, limits: Limits) -> Spec:
 
 
 def waiting(box: Box, wanted: Spec, *, gvisor: bool = False, hosts: str | None = None) -> dict[str, Any]:
-    """The engine's JSON for a container in which a stub waits for an order.
+    """Return the engine's JSON for a container in which a stub waits for an order.
 
-    `hosts`: a file of the engine's host to be /etc/hosts. With it one without a network has nothing of the engine's own
-    networks, which take longer to be set up than all the rest, and which write that file.
+    `hosts` is a file on the engine's host to mount as /etc/hosts. With it, a container without a network needs none of
+    the engine's network set-up, which otherwise writes that file and takes longer than everything else.
     """
-    # The stub is one. gVisor's own threads are counted as well, about five for each process inside (measured: 38 of its
-    # own, 196 with 30 more, 502 with 90); without them its kernel gives up.
+    # One more for the stub. gVisor's own threads count too, about five for each process inside (measured: 38 for
+    # itself, 196 with 30 more processes, 502 with 90); without them its kernel gives up.
     tasks = 6 * wanted.processes + 64 if gvisor else wanted.processes + 1
-    # One file system for all that the run writes, so that its size is the limit on all of it. Shared memory can't be
-    # in it, so it takes its part; as the file system of a container it would be 64 MiB more than was asked for.
+    # All that the run writes goes to one file system, whose size is thus the limit on all of it. Shared memory can't be
+    # part of it, so it gets a share of that size: the default of 64 MiB would come on top of the limit.
     shm = min(_SHM, wanted.disk // 8)
-    # Open to whoever the user is, with whom nobody shares them. The mode counts where the image has no such directory;
-    # else it is the image's. Two of the files are the root and the workspace.
+    # Writable by any user, since each container has only one. The mode applies if the image has no such directory;
+    # otherwise the image's mode does. Two of the inodes are the root and the workspace.
     own = f"mode=1777,exec,size={wanted.disk - shm},nr_inodes={wanted.files + 2}"
     limits = {
         "fsize": wanted.file_size,
         "nofile": wanted.open_files,
         "core": 0,
-        "cpu": min(math.ceil(wanted.cpu) + 1, 2**31),  # of each process; all together are watched
+        "cpu": min(math.ceil(wanted.cpu) + 1, 2**31),  # per process; the total is watched by `run`
     }
     return {
         **_streams(),
@@ -178,17 +183,17 @@ def waiting(box: Box, wanted: Spec, *, gvisor: bool = False, hosts: str | None =
                 {"Name": name, "Soft": min(value, MAX_LIMIT), "Hard": min(value, MAX_LIMIT)}
                 for name, value in limits.items()
             ],
-            # Nobody reads the engine's log of it, and a flood of output would fill the engine's disk.
+            # Nothing reads the engine's log, and a flood of output would fill the engine's disk.
             "LogConfig": {"Type": "none"},
         },
     }
 
 
 def direct(box: Box, argv: tuple[str, ...], env: dict[str, str], cwd: str | None, init: bool) -> dict[str, Any]:
-    """The engine's JSON for a container that runs a command, and has exactly what was written down.
+    """Return the engine's JSON for a container that runs a command with exactly the configured settings.
 
-    `init`: with the engine's own small pid 1 before it. Without one the kernel keeps from a program that is pid 1 every
-    signal that it has no handler for, so that it could not even be asked to end.
+    With `init`, the engine's own init is pid 1. Without it the program is pid 1, and the kernel drops every signal that
+    the program has no handler for, so even SIGTERM would have no effect.
     """
     host = {
         **_host(box),
@@ -196,7 +201,7 @@ def direct(box: Box, argv: tuple[str, ...], env: dict[str, str], cwd: str | None
         "MemorySwap": box.memory_limit,
         "PidsLimit": box.pids_limit or None,
         "AutoRemove": box.auto_remove,
-        # The engine's log of one that nobody can look at afterwards would only fill its disk.
+        # An auto-removed container's log can't be read afterwards; it would only fill the engine's disk.
         **({"LogConfig": {"Type": "none"}} if box.auto_remove else {}),
         "Tmpfs": box.tmpfs,
     }
@@ -218,7 +223,7 @@ def _streams() -> dict[str, Any]:
         "AttachStdout": True,
         "AttachStderr": True,
         "OpenStdin": True,
-        "StdinOnce": True,  # its input ends with our connection, so one that waits ends with us
+        "StdinOnce": True,  # the container's input ends with our connection, so a waiting stub ends when Redoma does
         "Tty": False,
     }
 
@@ -241,7 +246,7 @@ def _host(box: Box) -> dict[str, Any]:
 
 
 def _mount(volume: str) -> dict[str, Any]:
-    """As a mount, not as a "bind": for those the engine makes a directory that doesn't exist, as root."""
+    """Return the volume as a mount, not a "bind": for binds the engine creates a missing directory, as root."""
     source, _, rest = volume.partition(":")
     target, _, mode = rest.partition(":")
     if not source or not target.startswith("/") or mode not in ("", "ro", "rw"):

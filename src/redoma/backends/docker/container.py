@@ -23,29 +23,32 @@ if TYPE_CHECKING:
     from aiodocker.stream import Stream as Attached
 
 _STREAMS: dict[int, Stream] = {1: "stdout", 2: "stderr"}
-_GONE, _CONFLICT, _UNREACHABLE = 404, 409, 900  # the last is aiodocker's own
+_GONE, _CONFLICT, _UNREACHABLE = 404, 409, 900  # the last is aiodocker's own code
 _TRIES, _PAUSE = 6, 0.25
-_NEWS = 5.0  # seconds until the engine must have heard from its runtime that a container has ended
+_NEWS = 5.0  # seconds within which the engine must have heard from its runtime that a container ended
 _REMOVAL = 60.0
-_PATIENCE = 60.0  # seconds that a stub has to come up: an engine under load takes its time
+_PATIENCE = 60.0  # seconds that a stub has to start; long, because an engine under load is slow
 
 
 class Container:
-    """A container in the order of its life: create, attach, start, wait, remove. Whatever happens, call `remove`."""
+    """One container. Call create, attach, start, wait and remove in this order; always call `remove`, also after
+    errors.
+    """
 
     def __init__(self, engine: Engine, settings: dict[str, Any], *, pull: bool = False) -> None:
         self._engine, self._settings, self._pull = engine, settings, pull
-        # Ours, and known before the engine answers: what it made while we were being cancelled can be removed by it.
+        # Chosen here and known before the engine answers, so a container that the engine made while we were cancelled
+        # can still be removed.
         self.name = f"redoma-{secrets.token_hex(8)}"
         self._asked_for = False
         self._container: DockerContainer | None = None
         self._stream: Attached | None = None
         self.inspected: dict[str, Any] = {}
-        """What the engine itself says of it, before anything has run in it."""
+        """The engine's own description of the container, from before anything ran in it."""
         self.begun: float | None = None
-        """When it was started, by the clock that events have."""
+        """When it was started, by the clock of the engine's events."""
         self.ended = False
-        """Whether the engine has said that nothing of it is alive."""
+        """Whether the engine has confirmed that no process of it is alive."""
         self.frozen = False
         self._end: asyncio.Task[dict[str, Any]] | None = None
 
@@ -60,7 +63,7 @@ class Container:
         return {name: str(value) for name, value in told.items()}
 
     async def create(self) -> None:
-        """Create it; fetch its image first if that is missing and may be fetched. Raises `BackendError`."""
+        """Create the container; pull a missing image first if that is allowed. Raises `BackendError`."""
         await self._engine.client()
         await self._engine.remove_leftovers()
         settings = {**self._settings, "Labels": labels()}
@@ -73,25 +76,25 @@ class Container:
             await uncancellable(self._ask_for(settings))
 
     async def _ask_for(self, settings: dict[str, Any]) -> None:
-        """Must not be interrupted: the engine would go on with the creation, and the removal would come before it."""
+        """Create it. Must not be interrupted: the engine would finish the creation after we had tried the removal."""
         async with self._engine.requests(**self._about) as client:
             self._asked_for = True
             self._engine.names.add(self.name)
             self._container = await client.containers.create(settings, name=self.name)
 
     async def attach(self) -> None:
-        """Connect to its streams, before it is started: else what it prints at once would be lost."""
+        """Connect to its streams. Must come before `start`, or early output would be lost."""
         container = self._made()
         async with self._engine.requests(**self._about):
             self._stream = container.attach(stdin=True, stdout=True, stderr=True)
             await self._stream._init()
-        self.inspected = container._container  # which attaching has asked for
+        self.inspected = container._container  # filled in by attaching
 
     async def start(self) -> None:
         """Start its command."""
         container = self._made()
         if self._settings["HostConfig"].get("AutoRemove"):
-            # When it has ended it will be gone, and its exit code with it: somebody has to wait from the beginning.
+            # An auto-removed container takes its exit code with it, so wait for it from the start.
             self._end = asyncio.create_task(container.wait(condition="removed"))
             await asyncio.sleep(0)
         self.begun = time.time()
@@ -99,7 +102,7 @@ class Container:
             await container.start()
 
     async def wait_until_ready(self) -> None:
-        """Wait until the stub inside says that it is ready."""
+        """Wait until the stub reports that it is ready. Raises `BackendError` if it doesn't."""
         said: dict[Stream, bytes] = {"stdout": b"", "stderr": b""}
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
@@ -116,30 +119,40 @@ class Container:
                 next="try it with `docker run`, or use another image",
             )
 
+    async def pid(self) -> int:
+        """Return the pid of its first process on the engine's machine. Raises `BackendError` if the container has
+        ended.
+        """
+        async with self._engine.requests():
+            state = (await self._made().show())["State"]
+        if not state.get("Running") or not state.get("Pid"):
+            raise BackendError("the container was lost", why="it has ended", next="run it again")
+        return int(state["Pid"])
+
     def _made(self) -> DockerContainer:
         if self._container is None:
             raise BackendError("the container is not there", why="it was never made", next="report it")
         return self._container
 
     async def mode_of(self, path: str) -> int | None:
-        """The mode of a file in it, with the bits of Go's `FileMode`; None if there is no such file."""
+        """Return the mode of a file in it, with the bits of Go's `FileMode`; None if there is no such file."""
         import aiodocker
 
         async with self._engine.requests() as client:
             try:
                 async with client._query(f"containers/{self._made().id}/archive", params={"path": path}) as response:
                     about = json.loads(base64.b64decode(response.headers["X-Docker-Container-Path-Stat"]))
-                    response.close()  # the file itself is not wanted
+                    response.close()  # only the header is needed
                     return int(about["mode"])
             except aiodocker.DockerError as error:
                 if error.status == _UNREACHABLE:
                     raise
-                return None  # also where a part of the path is no directory, for which engines have words of their own
+                return None  # also if a part of the path is not a directory, which engines report in different words
 
     # --- while it runs ---
 
     async def read(self) -> tuple[Stream, bytes] | None:
-        """The next piece of output; None at the end of it."""
+        """Return the next piece of output; None at the end."""
         if self._stream is None:
             return None
         with readable_errors():
@@ -147,23 +160,23 @@ class Container:
         return None if message is None else (_STREAMS.get(message.stream, "stdout"), message.data)
 
     async def write(self, data: bytes) -> bool:
-        """Give it input. Returns False once nobody reads it any more."""
+        """Write to its input. Returns False once the input is no longer read."""
         if self._stream is None or self._transport() is None:
             return False
         try:
             await self._stream.write_in(data)
         except (ConnectionError, RuntimeError, AssertionError):
-            return False  # it ended, or closed its input, without reading everything: its own business
+            return False  # it ended or closed its input before reading everything, which is not an error
         return True
 
     def end_input(self) -> None:
-        """Close its input, and go on reading its output."""
+        """Close its input; output can still be read."""
         transport = self._transport()
         if transport is not None and not transport.is_closing() and transport.can_write_eof():
             transport.write_eof()
 
     def _transport(self) -> Any:
-        # Behind aiodocker's back: it can only close both directions at once.
+        # Bypasses aiodocker, which can only close both directions at once.
         response = self._stream._resp if self._stream is not None else None
         connection = response.connection if response is not None else None
         return connection.transport if connection is not None else None
@@ -173,7 +186,7 @@ class Container:
         await self._try(lambda container: container.kill(signal=str(number)))
 
     async def freeze(self, frozen: bool) -> None:
-        """Stop all its processes, or let them go on."""
+        """Pause all its processes, or let them continue."""
         self.frozen = frozen
         await self._try(lambda container: container.pause() if frozen else container.unpause())
 
@@ -184,8 +197,8 @@ class Container:
             try:
                 return await ask(self._made())
             except aiodocker.DockerError as error:
-                # It may have ended meanwhile, which its runtime knows before the engine does and tells in words of its
-                # own. What counts is what the engine itself says then.
+                # It may have ended meanwhile. The runtime knows that before the engine and reports it in its own words,
+                # so ask the engine whether it ended.
                 if error.status not in (_GONE, _CONFLICT) and not await self._has_ended(_NEWS):
                     raise
 
@@ -196,7 +209,7 @@ class Container:
         return False
 
     async def stats(self) -> dict[str, Any]:
-        """The engine's account of what it has used so far; empty if it has ended."""
+        """Return the engine's statistics for it; empty if it has ended."""
         asked: dict[str, str | int] = {"stream": 0, "one-shot": 1}
         told = await self._try(
             lambda container: container.docker._query_json(f"containers/{container.id}/stats", params=asked)
@@ -206,8 +219,9 @@ class Container:
     # --- the end ---
 
     async def exited(self) -> bool:
-        """Wait until it has ended. Returns False if the engine can't say. If this is cancelled, the request goes on,
-        for `wait`."""
+        """Wait until it has ended. Returns False if the engine can't tell. Cancelling this doesn't cancel the request
+        to the engine: `wait` uses it.
+        """
         if self._end is None:
             self._end = asyncio.create_task(self._made().wait())
         await asyncio.wait([self._end])
@@ -224,14 +238,14 @@ class Container:
             except aiodocker.DockerError as error:
                 if error.status != _GONE:
                     raise
-                told = {"StatusCode": 128 + signal.SIGKILL}  # whoever removes one that runs has to kill it first
+                told = {"StatusCode": 128 + signal.SIGKILL}  # it was removed while it ran, which kills it first
         if told.get("Error"):
             raise BackendError("the container was lost", why=str(told["Error"]), next="run it again")
         self.ended = True
         return int(told["StatusCode"])
 
     async def ran_out_of_memory(self) -> bool:
-        """Whether the engine knows, by now, that the kernel killed one of its processes for want of memory."""
+        """Return whether the engine knows by now that the kernel's OOM killer killed one of its processes."""
         import aiodocker
 
         async with self._engine.requests():
@@ -240,10 +254,10 @@ class Container:
             except aiodocker.DockerError as error:
                 if error.status != _GONE:
                     raise
-        return await self.events("oom") > 0  # it is gone by itself
+        return await self.events("oom") > 0  # it was auto-removed
 
     async def events(self, kind: str) -> int:
-        """How many events of this kind there were since it was started; works also for one that is removed."""
+        """Return the number of events of this kind since it was started; also works after its removal."""
         filters = {"container": [self._made().id], "event": [kind]}
         async with self._engine.requests() as client:
             async with client._query(
@@ -257,22 +271,24 @@ class Container:
                 return len((await response.read()).splitlines())
 
     async def let_go(self) -> None:
-        """Close our connection to it; the container itself stays as it is."""
+        """Close our connection to it; the container itself stays."""
         if self._end is not None:
             self._end.cancel()
             await asyncio.gather(self._end, return_exceptions=True)
         if (transport := self._transport()) is not None:
-            transport.abort()  # a close would wait until somebody takes the input that it still holds
+            transport.abort()  # a close would wait until the input still in the buffer is read
         stream, self._stream = self._stream, None
         if stream is not None and stream._resp is not None:
-            if stream._resp.connection is None:  # the engine has closed it, which aiodocker's `close` doesn't expect
+            # the engine closed the connection, which aiodocker's `close` doesn't expect
+            if stream._resp.connection is None:
                 stream._closed = True
                 stream._resp.close()
             else:
                 await stream.close()
 
     async def remove(self) -> None:
-        """Kill and remove it, with the volumes that it made. Not interrupted by a cancellation; safe to call twice.
+        """Kill and remove it, with its anonymous volumes. A cancellation doesn't interrupt this; calling it twice is
+        safe.
 
         Raises `CannotRemove` if it may still be alive.
         """
@@ -293,7 +309,7 @@ class Container:
                 why = str(error) or why
             await asyncio.sleep(_PAUSE * (number + 1))
         self._engine.to_remove.add(self.name)
-        if not self.ended:  # else nothing of it is alive, and it can as well go later
+        if not self.ended:  # otherwise nothing of it is alive, and it can be removed later
             raise CannotRemove(f"the container {self.name} can't be removed", why=why, next=f"docker rm -f {self.name}")
 
     async def _delete(self) -> bool:
@@ -302,9 +318,9 @@ class Container:
 
         async with self._engine.requests_while_closing() as client:
             container = client.containers.container(self.name)
-            if self.frozen:  # gVisor can't be killed then, which an engine finds out in ten seconds
+            if self.frozen:  # gVisor can't be killed while paused, and the engine takes ten seconds to notice
                 self.frozen = False
-                with suppress(aiodocker.DockerError):  # it could not be frozen, or has ended
+                with suppress(aiodocker.DockerError):  # the pause had failed, or the container has ended
                     await container.unpause()
             try:
                 await container.delete(force=True, v=True)
@@ -312,6 +328,6 @@ class Container:
                 if error.status == _GONE:
                     return True
                 if error.status == _CONFLICT:
-                    return False  # it is being removed: asked for again until it is gone
+                    return False  # its removal is in progress: the caller asks again until it is gone
                 raise
         return True

@@ -1,4 +1,4 @@
-"""The connection to an engine: finding and asking it, what its errors mean, and removing what others have left."""
+"""The connection to an engine: finds it, explains its errors, and removes leftovers of crashed Redoma processes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lib.errors import BackendError, BackendUnavailable
 from ...lib.extras import pip_install
+from ...lib.optional import restore_tls
 from ...lib.units import ENGINES, engine_problem
 from ..base import uncancellable
 from ..processes import exists, start_time
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
     import aiodocker
 
 LABEL = "redoma"
-_TIMEOUT = 60.0  # seconds that the engine has for one thing; removing a container can take several
-_REMOVAL_WAIT = 5.0  # seconds that a run waits until something is gone that it has nothing to do with
-_RETRY_AFTER = 30.0  # seconds until that is tried again
-_MIN_API_VERSION = (1, 40)  # of its interface: Docker 19.03, the first with the limits that we set
+_TIMEOUT = 60.0  # seconds for one request to the engine; removing a container can take several
+_REMOVAL_WAIT = 5.0  # seconds that a run waits for the removal of leftovers, which are none of its own
+_RETRY_AFTER = 30.0  # seconds until such a removal is tried again
+_MIN_API_VERSION = (1, 40)  # of the engine's API: Docker 19.03, the first with the limits that we set
 _SOCKETS = ("/run/docker.sock", "/var/run/docker.sock", "~/.docker/run/docker.sock", "$XDG_RUNTIME_DIR/docker.sock")
 
 
 def address(host: str | None) -> str | None:
-    """The address of the engine: `host`, else DOCKER_HOST, else a socket where one usually is.
+    """Return the address of the engine: `host`, else DOCKER_HOST, else a socket in a usual place.
 
     None if docker's own configuration names a context, which aiodocker reads. Raises `BackendUnavailable`.
     """
@@ -54,7 +55,7 @@ def address(host: str | None) -> str | None:
 
 
 def check_engine(host: str | None) -> None:
-    """Raise `BackendUnavailable` if it is clear, without asking the engine anything, that it can't be used."""
+    """Raise `BackendUnavailable` if the engine clearly can't be used; sends it no request."""
     _require_library()
     where = address(host)
     if where is None:
@@ -68,7 +69,7 @@ def check_engine(host: str | None) -> None:
         os.stat(path)
     except PermissionError:
         raise _no_permission(path) from None
-    except (OSError, ValueError) as error:  # a path too long, or with a NUL
+    except (OSError, ValueError) as error:  # a path that is too long, or contains NUL
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
         raise _no_engine(f"there is no socket {path}" if missing else str(error)[:200]) from None
     if not os.access(path, os.R_OK | os.W_OK):
@@ -83,7 +84,7 @@ def _is_socket(path: str) -> bool:
 
 
 class Engine:
-    """An engine, as one event loop uses it."""
+    """An engine, as used by one event loop."""
 
     def __init__(self, host: str | None) -> None:
         self._host = host
@@ -91,27 +92,29 @@ class Engine:
         self._connector: Any = None
         self._opening, self._writing = asyncio.Lock(), asyncio.Lock()
         self.info: Mapping[str, Any] = {}
-        """What the engine says of itself (`docker info`)."""
+        """The engine's description of itself (`docker info`)."""
         self.names: set[str] = set()
-        """Names of the containers that exist because of us."""
+        """Names of the containers that this process created and has not removed."""
         self.to_remove: set[str] = set()
-        """Names of containers that could not be removed so far."""
+        """Names of containers whose removal has failed so far."""
         self._volumes_to_remove: set[str] = set()
         self._stuck: dict[str, float] = {}
-        """By name: when to try again to remove what the engine took too long for."""
+        """When to retry the removals that timed out, by name."""
         self._volume: str | None = None
         self._hosts: str | None = None
         self.without_init = False
-        """Whether it has no `docker-init`, the small pid 1 of its own."""
+        """Whether the engine lacks `docker-init`, its own small pid 1."""
         self.closing = asyncio.Event()
-        """Set when nothing new may be asked of it: what is there is removed, and then the connection goes."""
+        """Set while closing: no new work is accepted; containers are removed, then the connection is closed."""
 
     async def client(self) -> aiodocker.Docker:
-        """The client, connected on first use. Raises `BackendError` if we are closed or the engine can't be used."""
+        """Return the client, connected on first use. Raises `BackendError` if the backend is closed or the engine
+        unusable.
+        """
         if self.closing.is_set():
             raise closed()
         client = await self._opened()
-        if self.closing.is_set():  # meanwhile
+        if self.closing.is_set():  # closed while connecting
             raise closed()
         return client
 
@@ -123,21 +126,22 @@ class Engine:
 
     async def _open(self) -> aiodocker.Docker:
         check_engine(self._host)
+        restore_tls()
         import aiodocker
         import aiohttp
 
         where = address(self._host)
         if where is not None and where.startswith("unix://"):
-            # Without a bound on connections: every container that waits or runs has one. And none is kept for later: a
-            # new one costs next to nothing here, and descriptors that come and go look like a leak.
+            # No limit on connections: every waiting or running container holds one. And no keep-alive: a new connection
+            # to a socket costs almost nothing, and descriptors that come and go look like a leak.
             self._connector = aiohttp.UnixConnector(where.removeprefix("unix://"), limit=0, force_close=True)
-            where = "unix://localhost"  # what aiodocker itself calls an engine behind a socket
+            where = "unix://localhost"  # aiodocker's own name for an engine behind a socket
         try:
             client = aiodocker.Docker(
                 url=where, connector=self._connector, timeout=aiohttp.ClientTimeout(total=_TIMEOUT, connect=10.0)
             )
         except (aiodocker.DockerError, AssertionError, ImportError, ValueError, OSError) as error:
-            # What docker's own configuration says is only found out here: it may name a protocol that needs a library.
+            # aiodocker reads docker's configuration only here; it may name a protocol that needs another library.
             raise _no_engine(str(error) or "docker's context leads nowhere") from error
         try:
             with readable_errors():
@@ -147,7 +151,7 @@ class Engine:
                 await self._sweep(client)
         except BaseException as error:
             await self._shut(client)
-            if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):  # no answer as engines give it
+            if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):  # the answer is not an engine's
                 why = f"what answers there is not a Docker engine ({type(error).__name__}: {error})"
                 raise _no_engine(why, "see DOCKER_HOST, or `docker.host`") from error
             raise
@@ -164,25 +168,27 @@ class Engine:
 
     @asynccontextmanager
     async def requests(self, **about: str) -> AsyncIterator[aiodocker.Docker]:
-        """Hand out the client. What the engine refuses becomes an error that says what to do, in terms of `about`."""
+        """Yield the client. Errors of the engine become a `BackendError` that says what to do; `about` has the names
+        for it.
+        """
         client = await self.client()
         with readable_errors(**about):
             yield client
 
     @asynccontextmanager
     async def requests_while_closing(self) -> AsyncIterator[aiodocker.Docker]:
-        """The same for removing things, which is also done while we are being closed."""
+        """Yield the client for removals, which also work while closing."""
         client = await self._opened()
         with readable_errors():
             yield client
 
     async def get(self, path: str, **params: str | int) -> Any:
-        """GET a path of the engine's interface that aiodocker has no method for."""
+        """GET a path of the engine's API that aiodocker has no method for."""
         async with self.requests() as client:
             return await client._query_json(path, params=params)
 
     async def pull(self, image: str) -> None:
-        """Fetch an image, however long that takes, unless we are closed meanwhile."""
+        """Pull an image, without a time limit. Raises `BackendError` if the backend is closed meanwhile."""
         async with self.requests(image=image) as client:
             pulling = asyncio.ensure_future(client.images.pull(image))
             closing = asyncio.ensure_future(self.closing.wait())
@@ -197,9 +203,9 @@ class Engine:
                 await asyncio.gather(pulling, closing, return_exceptions=True)
 
     async def hosts(self, image: str) -> str | None:
-        """The path, on the engine's host, of an /etc/hosts that names nothing but localhost; None if it can't be made.
+        """Return the path, on the engine's host, of an /etc/hosts with only localhost; None if it can't be made.
 
-        It is in a volume of ours, written through a container that is never started.
+        The file is in a volume of ours, written through a container that is never started.
         """
         async with self._writing:
             if self._hosts is None:
@@ -227,9 +233,9 @@ class Engine:
         self._hosts = f"{made['Mountpoint']}/hosts"
 
     async def forget_hosts(self, failed: str | None = None) -> None:
-        """Remove that file: the one that `failed`, if it is still in use here, or whichever there is."""
-        async with self._writing:  # else it could be removed between the making of the volume and its use
-            if failed in (None, self._hosts):  # several fail together, and the first has made a new one since
+        """Remove the hosts file: only if it is still the `failed` one, or any if None is given."""
+        async with self._writing:  # otherwise it could be removed between the creation of the volume and its use
+            if failed in (None, self._hosts):  # several runs fail together, and the first has already made a new one
                 self._remove_volume_later()
         with suppress(BackendError):
             await self.remove_leftovers()
@@ -240,7 +246,9 @@ class Engine:
         self._volume = self._hosts = None
 
     def take_over(self, other: Engine) -> None:
-        """Take on removing what another has left there. Its event loop is closed, so it can't do so itself."""
+        """Take over the removal of what another engine object left. Its event loop is closed, so it can't do so
+        itself.
+        """
         self.to_remove |= other.names | other.to_remove
         self._volumes_to_remove |= other._volumes_to_remove | ({other._volume} if other._volume else set())
 
@@ -252,15 +260,16 @@ class Engine:
     async def _remove_leftovers(self, client: aiodocker.Docker) -> None:
         for kind, owed in (("containers", self.to_remove), ("volumes", self._volumes_to_remove)):
             names = [name for name in owed if self._stuck.get(name, 0.0) <= time.monotonic()]
-            # All at once: one that the engine can't get rid of holds up nothing but itself.
+            # All at once, so that one that the engine can't remove delays no other.
             gone = await asyncio.gather(*(_removed(client, f"{kind}/{name}") for name in names))
             owed.difference_update(name for name, is_gone in zip(names, gone, strict=True) if is_gone)
             later = time.monotonic() + _RETRY_AFTER
             self._stuck.update((name, later) for name, is_gone in zip(names, gone, strict=True) if is_gone is None)
 
     async def _sweep(self, client: aiodocker.Docker) -> None:
-        """Remove the containers and volumes of Redoma processes that have died. What can't be removed now is
-        tried again later."""
+        """Remove the containers and volumes of Redoma processes that have died. What can't be removed now is tried
+        again later.
+        """
         ours = {"filters": f'{{"label": ["{LABEL}"]}}'}
         containers = await client._query_json("containers/json", params={"all": "1", **ours})
         volumes = (await client._query_json("volumes", params=ours)).get("Volumes") or ()
@@ -269,12 +278,12 @@ class Engine:
         await self._remove_leftovers(client)
 
     async def kill_all(self) -> None:
-        """Kill all our containers. Some may not have been started yet, so call it until nothing runs."""
+        """Kill all our containers. Some may not be started yet, so call it until nothing runs."""
         if (client := self._client) is not None:
             await asyncio.gather(*(_kill(client, name) for name in self.names))
 
     async def aclose(self) -> None:
-        await self.forget_hosts()  # what can't be removed now is swept when this process is gone
+        await self.forget_hosts()  # what can't be removed now is swept after this process has ended
         async with self._opening:
             client, self._client = self._client, None
             if client is not None:
@@ -288,16 +297,17 @@ class Engine:
 
 
 async def _kill(client: aiodocker.Docker, name: str) -> None:
-    with suppress(BackendError):  # it has ended, or not begun; or the engine is lost, as whoever uses it will find out
+    # it has ended or not begun, or the engine is lost, which the next request to it will report
+    with suppress(BackendError):
         with readable_errors():
             await client.containers.container(name).kill(signal="SIGKILL")
 
 
-# --- whose container it is ---
+# --- ownership of containers ---
 
 
 def labels() -> dict[str, str]:
-    """Labels that say which process a container belongs to."""
+    """Return labels that name the process a container belongs to."""
     return {LABEL: "", **{f"{LABEL}.{name}": value for name, value in owner().items()}}
 
 
@@ -322,22 +332,22 @@ def _line(path: str) -> str:
 
 
 def orphaned(labelled: Mapping[str, str]) -> bool:
-    """Whether the process that a container belongs to has died. False if that can't be known."""
+    """Return whether the process that a container belongs to has died. False if unknown."""
     theirs = {name.removeprefix(f"{LABEL}."): value for name, value in labelled.items()}
     ours = _machine()
     if theirs.get("host") != ours["host"] or not theirs.get("pid", "").isdigit():
         return False
     if theirs.get("boot") != ours["boot"]:
-        return True  # this host has been started anew since
+        return True  # this host has been rebooted since
     if theirs.get("namespace") != ours["namespace"]:
-        return False  # numbers of processes that we don't see
+        return False  # we can't see the processes of that namespace
     pid, then = int(theirs["pid"]), theirs.get("started")
-    now = start_time(pid) if then else None  # unknown on a host without /proc, or with one that hides others' processes
+    now = start_time(pid) if then else None  # unknown without /proc, or if /proc hides other users' processes
     return not exists(pid) if now is None else str(now) != then
 
 
 async def _removed(client: aiodocker.Docker, path: str) -> bool | None:
-    """Remove something, and return whether it is gone; None if the engine took too long."""
+    """Remove something and return whether it is gone; None if the engine took too long."""
     import aiodocker
     import aiohttp
 
@@ -350,7 +360,7 @@ async def _removed(client: aiodocker.Docker, path: str) -> bool | None:
     except TimeoutError:
         return None
     except (aiohttp.ClientError, OSError):
-        return False  # whoever asks the engine for something next is told that it is lost
+        return False  # the next request to the engine will report that it is lost
 
 
 def _archive(name: str, content: bytes) -> bytes:
@@ -364,7 +374,7 @@ def _archive(name: str, content: bytes) -> bytes:
     return stream.getvalue()
 
 
-# --- what its errors mean, and what to do about them ---
+# --- errors of the engine, and what to do about them ---
 
 
 class CannotStart(BackendError):
@@ -372,19 +382,19 @@ class CannotStart(BackendError):
 
 
 class CannotRemove(BackendError):
-    """A container of ours may still run, and has to be removed by hand."""
+    """A container of ours may still run and must be removed by hand."""
 
 
 def closed() -> BackendError:
-    """The error of whoever asks for something after the backend was closed."""
+    """Return the error for requests made after the backend was closed."""
     return BackendError("docker is closed", why="its executor was", next="make a new executor")
 
 
 def _require_library() -> None:
-    """Raise if the library that speaks with engines is not installed."""
+    """Raise `BackendUnavailable` if aiodocker is not installed."""
     try:
         found = importlib.util.find_spec("aiodocker")
-    except ValueError:  # somebody has forbidden it, which is what `None` among the loaded modules means
+    except ValueError:  # the import is blocked: `sys.modules` has None for it
         found = None
     if found is None:
         raise BackendUnavailable(
@@ -410,7 +420,7 @@ def _bad_address(url: str, problem: str) -> BackendUnavailable:
 
 
 def _no_permission(path: str) -> BackendUnavailable:
-    """Advise to join the group of the socket only where that would help, and is not root's."""
+    """Return an error that advises joining the socket's group only if that would help and the group is not root's."""
     why = f"this user can't open {path}"
     next_step = "use another engine (set DOCKER_HOST; a rootless one is your own), or Redoma as a user who may"
     try:
@@ -419,7 +429,7 @@ def _no_permission(path: str) -> BackendUnavailable:
         why = f"this user may not enter the directory of {path}"
     else:
         if about.st_gid and about.st_mode & 0o060 == 0o060:
-            with suppress(KeyError):  # a group without a name can't be joined by it
+            with suppress(KeyError):  # a group without a name can't be joined by name
                 group = grp.getgrgid(about.st_gid).gr_name
                 why += f", which belongs to the group {group!r}"
                 next_step = (
@@ -430,7 +440,9 @@ def _no_permission(path: str) -> BackendUnavailable:
 
 @contextmanager
 def readable_errors(**about: str) -> Iterator[None]:
-    """Turn what aiodocker raises into a `BackendError`. `about`: image, runtime, user, program, for its words."""
+    """Turn exceptions of aiodocker into a `BackendError`. `about` (image, runtime, user, program) is used in its
+    message.
+    """
     import aiodocker
     import aiohttp
 
@@ -448,7 +460,7 @@ def readable_errors(**about: str) -> Iterator[None]:
 
 def _explain(status: int, message: str, **about: str) -> BackendError:
     image, program = about.get("image", ""), about.get("program", "")
-    if status == 900:  # aiodocker's own number
+    if status == 900:  # aiodocker's code for "cannot connect"
         why = re.sub(r"^Cannot connect to Docker Engine via ", "", message)
         if "Permission denied" in message and (path := re.search(r"unix://(\S+)", message)):
             return _no_permission(path[1])
@@ -487,7 +499,7 @@ def _explain(status: int, message: str, **about: str) -> BackendError:
 
 
 def _cannot_start(message: str) -> bool:
-    """Whether the engine says that the program of a container can't be found or started."""
+    """Return whether the message says that the program of a container can't be found or started."""
     return bool(
         re.search(r"executable file not found|no such file or directory|permission denied|exec format", message)
     )

@@ -1,18 +1,19 @@
-"""What waits inside a container for Python code. Inner: it runs there, on Python 3.8 or later, from the text of this
-file alone (`python3 -I -c`), with that of `backends/interpreter.py` in the place of its import. So it needs nothing but
-the standard library.
+"""The stub that waits inside a container for Python code.
 
-It is pid 1 of the container. It says that it is ready, reads one order from its input (and not a byte more: what
-follows is the program's), places the files, and forks. The child becomes the code that nobody has reviewed. The parent
-stays what it was: it passes signals on, reaps, sends the files back if they were asked for, and ends as the child did.
+It runs on Python 3.8 or later from the text of this file alone (`python3 -I -c`), with the text of
+`backends/interpreter.py` in place of its import. So it may use only the standard library.
 
-Parent and child have the same rights, so the child can lie about everything that is said here. It lies about its own
-ending and its own files only: the time, the memory and the container's end are the engine's and the host's business.
+It is pid 1 of the container. It reports that it is ready, reads one order from its input (and not a byte more: the rest
+is the program's input), writes the files, and forks. The child becomes the unreviewed code. The parent passes signals
+on, reaps processes, sends the files back if requested, and exits with the child's status.
+
+Parent and child have the same rights, so the child can forge everything that is sent from here. That only affects its
+own status and files: time, memory and the container's end are decided by the engine and the host.
 """
 
 from __future__ import annotations
 
-# As little as can be: a container that is not made ahead of time waits for this.
+# As few imports as possible: a container that was not made ahead waits for them.
 import io
 import marshal
 import os
@@ -28,22 +29,22 @@ if TYPE_CHECKING:
 
 READY, TAKEN = b"redoma: ready\n", b"redoma: taken\n"
 MAIN, WORKSPACE = "/run/redoma/main.py", "/tmp/workspace"  # noqa: S108 - names inside the container, where it is alone
-TOO_LARGE = "redoma: too large: "  # where a link leads that stands for a file which is not sent; its size follows
-END = 16  # the signal by which the host asks for the end, and for the files; no program uses it (SIGSTKFLT)
-_MAX_KEPT = 2 << 20  # bytes of source that are left as a file, for processes that start over from it
-# Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
+TOO_LARGE = "redoma: too large: "  # target of a symlink that stands for a file too large to send; followed by its size
+END = 16  # the signal (SIGSTKFLT) by which the host ends the program and asks for the files; programs don't use it
+_MAX_KEPT = 2 << 20  # bytes of source that are also written to a file, for processes that re-execute it
+# Frames between `allow_calls` and the first call of the code. Before Python 3.12 calls into C count as well.
 _OUR_FRAMES = 4 if sys.version_info < (3, 12) else 0
 _SIGNALS = range(1, 32)
 
 
 def main() -> None:
-    # One that comes too early waits, and so does one that comes while another is passed on: none can be missed.
+    # Blocked signals stay pending, so one that arrives early or while another is passed on is not lost.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     os.makedirs(WORKSPACE, 0o700, exist_ok=True)
     write(1, READY)
     header = read(4)
     if len(header) < 4:
-        os._exit(0)  # the host has let go of us
+        os._exit(0)  # the host closed the connection
     order = marshal.loads(read(int.from_bytes(header, "big")))  # noqa: S302 - from the host, before anything foreign ran
     write(1, TAKEN)
     broken = place(order["files"])
@@ -73,7 +74,9 @@ def write(number: int, data: bytes) -> None:
 
 
 def place(files: list[tuple[str, int]]) -> str | None:
-    """Straight from the input, so that they are never in memory as a whole. What went wrong, if something did."""
+    """Write the files straight from the input, so that no file is in memory as a whole. Return the first error, or
+    None.
+    """
     broken = None
     for name, size in files:
         try:
@@ -94,7 +97,7 @@ def place(files: list[tuple[str, int]]) -> str | None:
 
 
 def start() -> int:
-    """Fork. The child has every signal as the interpreter has it."""
+    """Fork. In the child, signals have the interpreter's default handlers."""
     child = os.fork()
     if child == 0:
         for number in set(_SIGNALS) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
@@ -122,10 +125,10 @@ def watch(child: int, order: dict[str, Any], broken: str | None) -> NoReturn:
             for pid, ending in ended():
                 if pid == child:
                     child, status = 0, ending
-    kill_others()  # nothing but us writes from here on
+    kill_others()  # from here on only this process writes output
     code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     try:
-        last = "!" + broken if broken else "" if os.WIFSIGNALED(status) else "="
+        last = "!" + broken if broken else str(peak()) if os.WIFSIGNALED(status) else "="
         write(1, f"{order['nonce']}{last}\n".encode("utf-8", "replace"))
         if order["outputs"]:
             send_files(order["most"])
@@ -133,8 +136,15 @@ def watch(child: int, order: dict[str, Any], broken: str | None) -> NoReturn:
         os._exit(code)
 
 
+def peak() -> int:
+    """Return the most memory that a process of the program has had, in KiB."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+
+
 def ended() -> Iterator[tuple[int, int]]:
-    """Every process that has ended: one SIGCHLD can stand for many."""
+    """Yield the pid and status of every ended process: one SIGCHLD can stand for many."""
     try:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             yield found
@@ -143,8 +153,9 @@ def ended() -> Iterator[tuple[int, int]]:
 
 
 def send_files(most: int) -> None:
-    """The whole workspace as a tar, but for the contents of files that are too large for the host whatever it wants: a
-    file with holes can be larger than any disk. It picks what it wants, and believes none of it."""
+    """Send the whole workspace as a tar. Files larger than `most` are sent without content: a sparse file can be larger
+    than any disk. The host picks what it wants, and trusts none of it.
+    """
     import tarfile
 
     with open(1, "wb", closefd=False) as out:
@@ -162,8 +173,8 @@ def send_files(most: int) -> None:
                         with open(path, "rb") as file:
                             archive.addfile(about, file)
                     except (OSError, AttributeError):
-                        # It may not be read, or it is a socket, for which there is no kind of entry (and no `about`).
-                        # The host misses it if it was asked for by name.
+                        # It can't be read, or it is a socket, which tar has no entry type for (`about` is None). The
+                        # host reports it as missing if it was requested by name.
                         continue
 
 
@@ -175,8 +186,8 @@ def run(order: dict[str, Any]) -> None:
     environment = {"PATH": os.environ.get("PATH", os.defpath), **order["env"]}
     os.environ.clear()
     os.environ.update(environment)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what was printed before a kill is kept
-    if order["env"].get("PYTHONUNBUFFERED"):  # as the interpreter itself takes it: also a line without its end
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # output from before a kill is kept
+    if order["env"].get("PYTHONUNBUFFERED"):  # like the interpreter itself: also for incomplete lines
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = unbuffered(sys.stdout), unbuffered(sys.stderr)  # type: ignore[misc]
     sys.argv[:] = [MAIN, *order["arguments"]]
     sys.path.insert(0, WORKSPACE)
@@ -202,17 +213,17 @@ def unbuffered(stream: Any) -> Any:
 
 
 def keep(source: str) -> None:
-    """As a file: for tracebacks, and for processes that start over from it."""
+    """Write the source to a file: for tracebacks, and for processes that re-execute it."""
     if len(source) < _MAX_KEPT:
         try:
             with open(MAIN, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(source)
         except (OSError, UnicodeError):
-            return  # then there are no lines in tracebacks
+            return  # then tracebacks have no source lines
 
 
 def fail(error: BaseException) -> NoReturn:
-    """End as the interpreter would, with a traceback that begins in the code itself and not here."""
+    """Exit as the interpreter would, with a traceback that begins in the code and not here."""
     frames = error.__traceback__.tb_next if error.__traceback__ else None
     error.__traceback__ = frames
     try:

@@ -1,5 +1,4 @@
-"""What the engine says of itself and of its containers: the layers that are in force around one, and the facts for
-`redoma doctor`."""
+"""What the engine reports about itself and its containers: the layers in force, and the facts for `redoma doctor`."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ _ALL = (
     *("container", "pid", "mount", "net", "ipc", "uts", "cgroup", "user", "capabilities", "no_new_privs", "seccomp"),
     *("filesystem", "private", "environment", "pids", "memory"),
 )
-"""Every layer that a container can have; those that this one lacks are on its result as missing."""
+"""Every layer that a container can have. Those that are not in force are listed as missing on the result."""
 
 
 def isolation(seen: Mapping[str, Any], about: Mapping[str, Any], *, direct: bool) -> Isolation:
-    """The layers around a container, from the engine's own account of it (`inspect`) and of itself (`info`)."""
+    """Return the layers around a container, from the engine's `inspect` of it and its `info`."""
     host, config = seen["HostConfig"], seen["Config"]
     runtime = host.get("Runtime") or about.get("DefaultRuntime") or "the engine's runtime"
     gvisor = is_gvisor(runtime)
@@ -43,7 +42,7 @@ def isolation(seen: Mapping[str, Any], about: Mapping[str, Any], *, direct: bool
         layers["kernel"] = "gVisor: a kernel of its own, in user space"
         layers["seccomp"] = "gVisor's own: what its kernel may ask of the host's"
     elif not privileged and options.get("seccomp", "") != "unconfined" and _has_seccomp(about):
-        ours = options.get("seccomp", "").startswith("{")  # else it is the name of a profile, or not said
+        ours = options.get("seccomp", "").startswith("{")  # otherwise the name of a profile, or unset
         layers["seccomp"] = "an allowlist of system calls" if ours else "the engine's filter of system calls"
     for alias, name in LAYER_ALIASES.items():
         if name in layers:
@@ -52,12 +51,12 @@ def isolation(seen: Mapping[str, Any], about: Mapping[str, Any], *, direct: bool
 
 
 def is_gvisor(runtime: str | None) -> bool:
-    """By its name: an engine says no more of its runtimes."""
+    """Return whether a runtime is gVisor. The name is all that an engine reports about a runtime."""
     return runtime is not None and ("runsc" in runtime or "gvisor" in runtime.lower())
 
 
 def _options(host: Mapping[str, Any]) -> dict[str, str]:
-    """`no-new-privileges`, `seccomp=unconfined`, `apparmor:name`: by their names."""
+    """Return the security options by name: `no-new-privileges`, `seccomp=unconfined`, `apparmor:name`."""
     pairs = (option.replace(":", "=", 1).partition("=") for option in host.get("SecurityOpt") or ())
     return {name: value for name, _, value in pairs}
 
@@ -128,13 +127,13 @@ def _limits(host: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, str]
 
 
 def facts(box: Box, host: str | None) -> tuple[Fact, ...]:
-    """Ask the engine what it offers. Empty if there is no engine: `capabilities` says so."""
+    """Return what the engine offers. Empty if there is no engine: `capabilities` reports that."""
     try:
         check_engine(host)
     except BackendUnavailable:
         return ()
     found: list[Fact] = []
-    # A loop of its own: whoever asks may be on one, and doesn't wait on it.
+    # In a thread with its own event loop, because the caller may be on one.
     thread = threading.Thread(target=lambda: found.extend(asyncio.run(_look(box, host))))
     thread.start()
     thread.join()
@@ -148,7 +147,7 @@ async def _look(box: Box, host: str | None) -> list[Fact]:
         return [_engine(engine.info, client.api_version), *_runtime(box, engine.info), *await _images(box, engine)]
     except BackendError as error:
         return [Fact(name="docker", state="missing", what=f"{error.what}: {error.why}", fix=f"# {error.next}")]
-    except Exception as error:  # not foreseen, and no reason to keep back what is known of the rest of this host
+    except Exception as error:  # unexpected, but `doctor` must still show the rest
         what = f"the engine can't be used: {type(error).__name__}: {error}"
         return [Fact(name="docker", state="missing", what=what, fix="# see DOCKER_HOST, or `docker.host`")]
     finally:

@@ -1,7 +1,7 @@
-"""Containers that wait for their order, made ahead of time. Each is used once.
+"""Containers that are made ahead and wait for their order. Each is used once.
 
-Everything happens on one event loop. Which kind of container is kept ready follows the requests: the first one decides,
-and after that two in a row that want the same.
+Everything happens on one event loop. The requests decide which kind of container is kept ready: the first request, and
+later any two in a row that want the same kind.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .box import Spec
 from .container import Container
 from .engine import closed
 
-_LATER = 0.25  # seconds that a run has the machine for itself before the next container is made
-_RETRY_AFTER = 5.0  # seconds, when one could not be made and nobody waits for it
+_LATER = 0.25  # seconds that a run has the machine to itself before the next container is made
+_RETRY_AFTER = 5.0  # seconds to wait after one could not be made, if no run needs it
 
 
 class Pool:
-    """Makes containers with `make`, keeps `minimum` ready of each kind in use, and lets `maximum` run at a time."""
+    """Makes containers with `make`, keeps `minimum` of each kind in use ready, and lets `maximum` run at a time."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Pool:
         self._maximum, self._waiting, self._running, self._peak = maximum, 0, 0, 0
         self._armed: deque[_Warm] = deque()
         self._usual: dict[bool, Spec] = {}
-        """What is kept ready for Python, and for everything else."""
+        """The spec that is kept ready for Python, and the one for everything else."""
         self._last: dict[bool, Spec] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._refill_timer: asyncio.TimerHandle | None = None
@@ -48,9 +48,9 @@ class Pool:
         self._closed = False
 
     async def take(self, spec: Spec) -> Container:
-        """A container that waits for its order, now or when there is room. Must be given back with `give_back`.
+        """Return a container that waits for its order; wait for a free place if necessary. Return it with `give_back`.
 
-        Raises `BackendError` if too many wait already, or none can be made.
+        Raises `BackendError` if too many runs wait already, or no container can be made.
         """
         if self._closed:
             raise closed()
@@ -81,7 +81,7 @@ class Pool:
         self._learn(spec)
         while (warm := next((one for one in self._armed if one.spec == spec), None)) is not None:
             self._armed.remove(warm)
-            self._refill(_LATER)  # here, since whoever takes it may be cancelled meanwhile
+            self._refill(_LATER)  # before the wait below, which may be cancelled
             if (container := await warm.claim()) is not None:
                 return container
         return await self._make(spec)
@@ -125,9 +125,9 @@ class Pool:
         self._refill_timer = asyncio.get_running_loop().call_later(self._idle, self._trim)
 
     def _died(self, warm: _Warm) -> None:
-        """A waiting container has died, or could not be made: try another later."""
+        """Handle a waiting container that died or could not be made: try another later."""
         if warm in self._armed:
-            if not self._closed:  # else we have killed it ourselves
+            if not self._closed:  # otherwise we killed it ourselves
                 tell(WARNING, "docker.container.lost", image=warm.spec.image)
             self._armed.remove(warm)
             self._begin(warm.drop())
@@ -135,7 +135,7 @@ class Pool:
             self._refill(_RETRY_AFTER)
 
     def _trim(self) -> None:
-        """After a while without requests, remove the containers beyond the minimum."""
+        """After some time without requests, remove the containers beyond the minimum."""
         self._peak = self._running
         for spec in set(self._usual.values()):
             for warm in [warm for warm in self._armed if warm.spec == spec][max(self._minimum, self._peak) :]:
@@ -150,7 +150,7 @@ class Pool:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # what could not be removed is swept by the next Redoma
+            task.exception()  # mark as retrieved; leftovers are swept by the next Redoma process
 
     def close(self) -> None:
         """Hand out no more containers, and make none ahead."""
@@ -177,7 +177,9 @@ class _Warm:
         self._task = asyncio.create_task(self._live())
 
     async def _live(self) -> None:
-        """Make it; then listen. A waiting container says nothing, so whatever comes is its end."""
+        """Make the container, then read from it. A waiting container sends nothing, so any data means that it has
+        ended.
+        """
         try:
             self._container = await self._make(self.spec)
             self._made.set()
@@ -193,17 +195,17 @@ class _Warm:
         return self._task.done()
 
     async def claim(self) -> Container | None:
-        """The container as soon as it is ready; None if it has died."""
+        """Return the container as soon as it is ready; None if it has died."""
         self._claimed = True
         try:
             await self._made.wait()
-            for _ in range(2):  # the loop looks once more for what has come: its end may be there, and not be read yet
+            for _ in range(2):  # let the event loop read what has arrived: it may be the container's end
                 await asyncio.sleep(0)
             if not self._task.done():
                 self._task.cancel()
                 await asyncio.wait([self._task])
                 return self._container
-        except BaseException:  # at any of these: it is in nobody's list any more, so nobody else would remove it
+        except BaseException:  # it is on no list any more, so nothing else would remove it
             await uncancellable(self.drop())
             raise
         await uncancellable(self.drop())

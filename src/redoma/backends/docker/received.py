@@ -1,8 +1,8 @@
-"""What a container sends back: the last word of its stub, and files as a tar. Both come from where hostile code has the
-same rights as the stub, so this file is the boundary.
+"""Parses what a container sends back: the stub's final message, and files as a tar. Hostile code in the container has
+the same rights as the stub, so this file is the trust boundary.
 
-Everything is read as it comes, and never unpacked: a path is a key in a dictionary here, and nothing else. Only regular
-files that were asked for are kept; count, bytes, depth and length of names are bounded as in `collect`.
+Everything is parsed as a stream and never unpacked: a path is only a dictionary key here. Only regular files that were
+requested are kept. Their number, size, depth and name length are bounded as in `collect`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .stub import PASSED, TAKEN, TOO_LARGE
 
 _MAX_LAST_LINE = 4096
 _BLOCK = 512
-_MAX_NAME = 1 << 16  # bytes of an entry that only holds the name of the next
+_MAX_NAME = 1 << 16  # bytes of an entry that only holds the name of the next entry
 _KINDS = {
     b"1": "a hard link, whose content was sent under another name",
     b"2": "a symbolic link, which is not followed",
@@ -25,16 +25,16 @@ _KINDS = {
 }
 _REGULAR, _DIRECTORY, _LINK = (b"0", b"\0", b"7"), b"5", b"2"
 _LONG_NAME, _EXTENDED = b"L", b"x"
-_ABOUT_OTHERS = (b"K", b"g")  # where a link leads, and what holds for all that follows: nothing that is used here
+_ABOUT_OTHERS = (b"K", b"g")  # a link's target, and global headers: not used here
 
 
 class LastWord:
-    """Tells what a stub says from what the program prints, on the same stream.
+    """Separates the stub's messages from the program's output on the same stream.
 
-    The stub first says that it has taken its order. Later its messages begin with its secret number: `+` each time that
-    a shell has passed a signal on; and when the program has ended, one line and then the files. The line is empty, or
-    says what could not be done after a `!`, or is `=` if the program is known to have ended by itself rather than by a
-    signal. A program that finds the number out can forge all of it, about itself alone.
+    The stub first reports that it has taken its order. Its later messages begin with the nonce: `+` each time that a
+    shell has passed a signal on; and when the program has ended, one line and then the files. The line is empty, or `!`
+    and what failed, or `=` if the program exited by itself and not by a signal, or the most KiB of memory that one
+    of its processes has had. A program that learns the nonce can forge all of it, but only about itself.
     """
 
     def __init__(self, nonce: bytes, files: Files | None) -> None:
@@ -45,7 +45,7 @@ class LastWord:
         self._line = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next piece of output, and return what of it is the program's own."""
+        """Take the next piece of output, and return the part that the program printed."""
         if not self.taken:
             self._held += data
             if len(self._held) < len(TAKEN):
@@ -57,7 +57,7 @@ class LastWord:
         own, data = b"", self._held + data
         while True:
             before, found, data = data.partition(self._nonce)
-            if not data:  # what stands behind the number tells what it means
+            if not data:  # the byte after the nonce decides what it means
                 kept = 0 if found else self._begins(before)
                 self._held = found or before[len(before) - kept :]
                 return own + before[: len(before) - kept]
@@ -69,7 +69,7 @@ class LastWord:
             self.passed, data = self.passed + 1, data.removeprefix(PASSED)
 
     def _begins(self, data: bytes) -> int:
-        """How many bytes at the end of `data` may be the beginning of the number."""
+        """Return how many bytes at the end of `data` may be the beginning of the nonce."""
         sizes = range(min(len(data), len(self._nonce) - 1), 0, -1)
         return next((size for size in sizes if self._nonce.startswith(data[-size:])), 0)
 
@@ -81,7 +81,7 @@ class LastWord:
             self._files.feed(data)
 
     def rest(self) -> bytes:
-        """At the end of all output: what was held back because it looked like the beginning of the number."""
+        """At the end of the output, return what was held back because it looked like the beginning of the nonce."""
         held, self._held = self._held, b""
         return held
 
@@ -94,24 +94,30 @@ class LastWord:
     def ended_itself(self) -> bool:
         return self._line.strip() == b"="
 
+    @property
+    def peak(self) -> int | None:
+        """The most bytes of memory that a process of a killed program has had; None if the stub doesn't know."""
+        line = self._line.strip()
+        return int(line) << 10 if line.isdigit() and int(line[:15]) > 0 else None
+
 
 class Unreadable(Exception):
-    """What came back is not a tar that a stub makes."""
+    """What came back is not a tar as a stub makes it."""
 
 
 class Files:
-    """Reads a tar piece by piece, and keeps the files that fit one of the patterns and are not as they were `given`."""
+    """Reads a tar piece by piece. Keeps the files that match a pattern and differ from those `given`."""
 
     def __init__(self, patterns: Iterable[str], given: Mapping[str, bytes]) -> None:
         self._patterns, self._found = tuple(patterns), Collection(given)
         self._entries = MAX_ENTRIES
         self._waiting = bytearray()
         self._skip = 0
-        """Bytes to come that nobody wants."""
+        """Bytes to come that are discarded."""
         self._take: tuple[bytes, str, int] | None = None
-        """Kind, path and size of what is being collected."""
+        """Kind, path and size of the entry that is being read."""
         self._name: str | None = None
-        """Of the next entry, where it was too long for its own header."""
+        """The name of the next entry, if it was too long for the header."""
         self._over = False
 
     def feed(self, data: bytes) -> None:
@@ -150,7 +156,7 @@ class Files:
 
     def _header(self, header: bytes) -> None:
         if not header.strip(b"\0"):
-            self._over = True  # the mark of its end
+            self._over = True  # the end-of-archive mark
             return
         self._entries -= 1
         if self._entries < 0:
@@ -166,17 +172,17 @@ class Files:
             return
         path, self._name = (self._name or _path(header)).removeprefix("./").rstrip("/"), None
         if kind == _LINK and (whole := _left_behind(header)):
-            self._wants(_REGULAR[0], path, whole)  # it is not, and this says why
+            self._wants(_REGULAR[0], path, whole)  # records why it is left out
             return
         if kind not in _REGULAR and kind not in (b"S", b"D"):
-            size = 0  # links, devices and directories have none, whatever they say
+            size = 0  # links, devices and directories have no content, whatever the header says
         if self._wants(kind, path, size):
             self._take = (kind, path, size)
         else:
             self._skip = size + -size % _BLOCK
 
     def _wants(self, kind: bytes, path: str, size: int) -> bool:
-        """Whether to keep the content of an entry. If it was asked for and can't be kept, note why."""
+        """Return whether to keep the content of an entry. If it was requested and can't be kept, note why."""
         names = path.split("/")
         if path in ("", ".") or "" in names or ".." in names or "." in names or "\0" in path:
             return False
@@ -208,7 +214,7 @@ class Files:
             self._found.keep(path, content)
 
     def finish(self) -> tuple[dict[str, bytes], dict[str, str]]:
-        """The files, and why others stayed behind."""
+        """Return the files, and the reasons why others were left out."""
         if not self._over:
             self._found.leave_out(".", "not all came back: the container ended before")
         return self._found.finish(self._patterns)
@@ -222,7 +228,7 @@ def _number(field: bytes) -> int:
 
 
 def _left_behind(header: bytes) -> int:
-    """The size of a file whose content the stub has not sent; 0 for a link that is one."""
+    """Return the size of a file that the stub did not send; 0 for a real symlink."""
     target = header[157:257].split(b"\0", 1)[0]
     size = target.removeprefix(TOO_LARGE.encode())
     return int(size) if size != target and size.isdigit() else 0

@@ -5,44 +5,57 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from ...lib.errors import BackendError, BackendUnavailable
 from ...models import Isolation, Request, Status, Stream, Usage
 from ..base import Control, Outcome, Sink
-from ..endings import Ending
+from ..endings import Ending, not_started
 from . import stub
 from .container import Container
 from .received import Files, LastWord
 
-_GRACE = 10.0  # seconds that the engine has to end a container that was killed, before its removal is tried
-_LAST_WORD = 3.0  # seconds that a stub has to end the program by itself, so that it can send the files
-_SENDING = 10.0  # seconds that it has for those
-_SENDING_CPU = 2.0  # seconds of processor time that it may take for all that, where the program has used up its own
-_FIRST_LOOK, _LOOK = 0.3, 0.5  # seconds until the first look at what is used, and between two looks
+_GRACE = 10.0  # seconds that the engine has to end a killed container, before its removal is tried
+_LAST_WORD = 3.0  # seconds that a stub has to end the program, so that it can send the files
+_SENDING = 10.0  # seconds that the stub has to send the files
+_SENDING_CPU = 2.0  # seconds of processor time that the stub may use for this, if the program has used up its own
+_FIRST_LOOK, _LOOK = 0.3, 0.5  # seconds until the first look at the usage, and between two looks
 _SECOND = 1_000_000_000  # the engine counts in ns
-_QUIET = 0.5  # seconds without output after which a container that has ended has said everything
-_PASSING = 5.0  # seconds that a shell has to pass a signal on, before it is given the next
+_QUIET = 0.5  # seconds without output after which an ended container is considered drained
+_PASSING = 5.0  # seconds that a shell has to pass a signal on, before it gets the next
 _LONG_ORDER = 1 << 20  # bytes
-_NEWS = (0.0, 0.05, 0.1, 0.2, 0.4)  # seconds between two questions after what the kernel did
+_NEWS = (0.0, 0.05, 0.1, 0.2, 0.4)  # pauses in seconds between queries for an OOM kill
 
 _LOST_WITH_CONTAINER = "it was ended with its container, as happens with too many processes"
-"""gVisor's kernel was not given the threads that it needs for the processes inside, and gave up."""
+"""gVisor's kernel could not get the threads that it needs for the processes inside, and exited."""
 
 
 class NotTaken(BackendError):
-    """The container had died before it took its order, so nothing of the request has run."""
+    """The container died before it took its order, so nothing of the request has run."""
 
 
 class Run:
-    """One request in one container. Use one of `waiting` and `direct`, once."""
+    """One request in one container. Call either `waiting` or `direct`, once."""
 
     def __init__(
-        self, request: Request, sink: Sink, container: Container, isolation: Isolation, control: Control | None
+        self,
+        request: Request,
+        sink: Sink,
+        container: Container,
+        isolation: Isolation,
+        control: Control | None,
+        *,
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
+        """`env` and `files` (by absolute path) are Redoma's own, in addition to those of the request."""
+        self._env, self._own_files = dict(env or {}), dict(files or {})
         self._request, self._sink, self._container = request, sink, container
         self._isolation, self._control = isolation, control
+        if control is not None:
+            control.isolation = isolation
         self._loop = asyncio.get_running_loop()
         self._files = Files(request.outputs, request.files) if request.outputs else None
         self._last: LastWord | None = None
@@ -60,13 +73,15 @@ class Run:
         self._oom_kills = _oom_kills()
 
     async def waiting(self) -> Outcome:
-        """Run in a container whose stub waits for its order. Raises `NotTaken` if it died before it took it."""
-        head, contents, nonce = stub.order(self._request)
+        """Run in a container whose stub waits for its order. Raises `NotTaken` if the container died before it took the
+        order.
+        """
+        head, contents, nonce = stub.order(self._request, self._env, self._own_files)
         self._last = LastWord(nonce, self._files)
         return await self._execute([head, *contents])
 
     async def direct(self) -> Outcome:
-        """Run in a container whose command is the program; it is started here."""
+        """Start a container whose command is the program, and run it."""
         return await self._execute([])
 
     async def _execute(self, order: list[bytes]) -> Outcome:
@@ -87,14 +102,14 @@ class Run:
             if self._taken.is_set() or self._ending is not None:
                 code, out_of_memory = await self._verdict()
                 return self._outcome(wall, code, out_of_memory)
-            # A source is read as a whole before it is taken. One that is long may need more memory than there is, and
-            # would in the next container as well.
+            # The stub reads the whole source before it takes the order. A long one may need more memory than the limit,
+            # and would in the next container too: then it is a memory verdict, not a lost container.
             if len(order[0]) > _LONG_ORDER:
                 code, out_of_memory = await self._verdict()
                 if out_of_memory:
                     return self._outcome(wall, code, out_of_memory)
             raise NotTaken("the container was lost", why="it died while it waited", next="run it again")
-        except BackendUnavailable as error:  # it has begun, so it must not be tried elsewhere
+        except BackendUnavailable as error:  # the run may have begun, so it must not be tried on another backend
             raise BackendError(error.what, why=error.why, next=error.next) from error
 
     def _begin(self, work: Any) -> asyncio.Task[None]:
@@ -103,7 +118,7 @@ class Run:
         return task
 
     async def _until(self, pump: asyncio.Task[None]) -> None:
-        """Wait until all its output is there, or it did not end when it should have, or a task of ours has failed."""
+        """Wait until all output has arrived, the container has not ended in time, or one of our tasks has failed."""
         given_up, drained = self._begin(self._give_up()), self._begin(self._drained())
         while not (pump.done() or given_up.done() or drained.done()):
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -116,10 +131,11 @@ class Run:
         await asyncio.sleep(_GRACE + (_LAST_WORD + _SENDING if self._files is not None else 0))
 
     async def _drained(self) -> None:
-        """Wait until it has ended and nothing more comes. If nobody has read all the input, the engine keeps the
-        connection open, so the end of the output may never come."""
+        """Wait until the container has ended and no more output arrives. If the program has not read all its input, the
+        engine keeps the connection open, so the end of the output may never be signalled.
+        """
         if await self._container.exited():
-            # What comes now is late, and the program is not: its time ends here.
+            # The program has ended, so stop its clock, although output may still arrive.
             self._exited_at = time.monotonic()
             if self._timer is not None:
                 self._timer.cancel()
@@ -136,13 +152,13 @@ class Run:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # --- in ---
+    # --- input ---
 
     async def _feed(self, order: list[bytes]) -> None:
         for piece in order:
             if piece and not await self._container.write(piece):
                 return
-        await self._taken.wait()  # what the caller gives can be given once only
+        await self._taken.wait()  # input can be sent only once, so wait until the order was taken
         if self._request.stdin and not await self._container.write(self._request.stdin):
             return
         while self._control is not None and (piece := await self._control.read()):
@@ -151,7 +167,7 @@ class Run:
         self._container.end_input()
 
     async def _deliver(self) -> None:
-        """Pass signals on, in the order in which they were sent."""
+        """Pass signals on in the order in which they were sent."""
         await self._taken.wait()
         if self._control is not None:
             self._control.deliver_signals(self._signals.put_nowait)
@@ -159,8 +175,10 @@ class Run:
             await self._signal(await self._signals.get())
 
     async def _signal(self, number: int) -> None:
-        """No pid 1 can pass SIGSTOP on, so the container is frozen. What is sent then waits for SIGCONT, as with any
-        program that is stopped: gVisor takes no signal, and an engine thaws what is asked to end. So does the end."""
+        """Deliver a signal. SIGSTOP pauses the container instead, because no pid 1 can pass it on. Signals sent to a
+        paused container are held until SIGCONT: gVisor accepts none, and some engines unpause a container that is
+        signalled. The end of the run also unpauses it.
+        """
         async with self._signalling:
             if number == signal.SIGSTOP:
                 if self._ending is None and not self._container.frozen:
@@ -176,8 +194,9 @@ class Run:
                 await self._pass(each)
 
     async def _pass(self, number: int) -> None:
-        """A shell that gets two signals at once can lose one: Bash leaves the handler of the first from within that of
-        the second. So it gets the next when it has said that it has passed this one on."""
+        """Send a signal and wait until the shell has passed it on. A shell that gets two at once can lose one: Bash
+        leaves the first signal's handler from within the second's.
+        """
         self._passed.clear()
         await self._container.signal(number)
         if self._last is None or self._request.language == "python" or number in (signal.SIGKILL, stub.END):
@@ -186,7 +205,7 @@ class Run:
             async with asyncio.timeout(0 if self._over.is_set() or self._last.begun else _PASSING):
                 await self._passed.wait()
 
-    # --- out ---
+    # --- output ---
 
     async def _pump(self) -> None:
         while (piece := await self._container.read()) is not None:
@@ -206,8 +225,8 @@ class Run:
         if last.begun or last.passed > passed:
             self._passed.set()
         if last.begun and not before and self._files is not None and self._ending is None and self._timer is not None:
-            # The program has ended, it seems. What comes now is ours, and has a time of its own. A program that has
-            # found the number out, and wants that time for itself, is ended by this; the stub itself takes no notice.
+            # The program seems to have ended. What follows is the stub's, with its own time limit. END kills a program
+            # that learned the nonce to gain that time; the stub ignores it.
             self._begin(self._signal(stub.END))
             self._timer.cancel()
             self._timer = self._loop.call_later(_SENDING, self._end, Status.TIMEOUT)
@@ -215,7 +234,7 @@ class Run:
 
     def _print(self, stream: Stream, data: bytes) -> None:
         if data and not self._flooded and not self._sink(stream, data):
-            self._flooded = True  # also when it has ended by itself meanwhile: what it printed is too much all the same
+            self._flooded = True  # also if the program has ended by itself meanwhile: its output was still too much
             self._end(Status.OUTPUT)
 
     def _end(self, ending: Status) -> None:
@@ -226,7 +245,7 @@ class Run:
             self._begin(self._kill())
 
     async def _kill(self) -> None:
-        # Time for the files is given once: who says to be sending them already has had it.
+        # The stub gets time to send files only once. If the message has begun, it has had it.
         waits = self._files is not None and self._cut_short
         if waits:
             await self._signal(stub.END)
@@ -236,7 +255,7 @@ class Run:
         await self._signal(signal.SIGKILL)
 
     async def _watch(self) -> None:
-        """Look now and then at what it has used, and end it when its processor time is used up."""
+        """Read the usage periodically, and end the run when its processor time is used up."""
         pause = _FIRST_LOOK
         while True:
             await asyncio.sleep(pause)
@@ -247,19 +266,19 @@ class Run:
             if over > 0 and self._last is not None:
                 self._used_up = True
                 self._end(Status.TIMEOUT)
-                if over > _SENDING_CPU:  # no stub at work, but a program that has deafened it
+                if over > _SENDING_CPU:  # the stub doesn't need that much: the program has disabled it
                     await self._signal(signal.SIGKILL)
 
     def _note(self, told: dict[str, Any]) -> None:
         used = told.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
         memory = told.get("memory_stats", {})
-        most = memory.get("max_usage") or memory.get("usage")  # v2 has no peak: the highest that was seen
+        most = memory.get("max_usage") or memory.get("usage")  # cgroup v2 has no peak here: keep the highest value seen
         if used:
             self._cpu = used / _SECOND
         if most:
             self._memory = max(most, self._memory or 0)
 
-    # --- what it comes to ---
+    # --- outcome ---
 
     def _outcome(self, wall: float, code: int | None, out_of_memory: bool) -> Outcome:
         files, left_out = self._files.finish() if self._files is not None else ({}, {})
@@ -272,7 +291,7 @@ class Run:
         )
 
     async def _verdict(self) -> tuple[int | None, bool]:
-        """What the engine says: the exit code, and whether the kernel killed something for want of memory."""
+        """Return the exit code, and whether the kernel's OOM killer ended something."""
         try:
             async with asyncio.timeout(_GRACE):
                 code = await self._container.wait()
@@ -281,32 +300,39 @@ class Run:
                 raise BackendError(
                     "the container was lost", why="its output has ended, and it has not", next="see the engine's log"
                 ) from None
-            return None, False  # it is killed once more when it is removed
+            return None, False  # it is killed again on removal
         return code, await self._out_of_memory(code)
 
     async def _out_of_memory(self, code: int) -> bool:
         if await self._container.ran_out_of_memory():
             return True
-        killed = code == 128 + signal.SIGKILL and self._ending is None
+        exited = self._last is not None and self._last.ended_itself
+        killed = code == 128 + signal.SIGKILL and self._ending is None and not exited
         if killed and self._cut_short and not await self._container.events("kill"):
-            # A stub that was killed had no last word. That was either asked of the engine, or it was the kernel, which
-            # ends the whole of gVisor where it would end one process else; the engine doesn't always hear why.
+            # A killed stub sends no final message. Either the engine was asked to kill it, or the kernel did: for lack
+            # of memory it kills all of gVisor where it would otherwise kill one process, and the engine doesn't always
+            # learn why.
             return True
         if killed or _oom_kills() != self._oom_kills:
-            # The news that it has ended may be there before the news why; or that one of its children was killed.
+            # The end of the container, or of one of its children, may be reported before its reason.
             for pause in _NEWS:
                 await asyncio.sleep(pause)
                 if await self._container.ran_out_of_memory():
                     return True
-        return False
+        # A busy engine may never report it. If the kernel's OOM killer ended a process on this machine during the run,
+        # and this program has used much of its memory, that was it; otherwise the program was killed by a signal.
+        if not killed or _oom_kills() == self._oom_kills or await self._container.events("kill"):
+            return False
+        peak = self._last.peak if self._last is not None else None
+        return peak is None or peak >= self._request.limits.memory / 2
 
     @property
     def _cut_short(self) -> bool:
-        """Whether the stub has not said its last word, though it outlives its program."""
+        """Whether the stub has not sent its final message, although it outlives its program."""
         return self._last is not None and not self._last.begun
 
     def _ended(self, code: int | None, out_of_memory: bool) -> Ending:
-        """The end, from what the engine says and from the last word of the stub, if it had one."""
+        """Return how the run ended, from the engine's report and the stub's final message, if there was one."""
         flooded = self._flooded and self._ending in (None, Status.OUTPUT)
         if self._ending is not None or code is None:
             stopped, limit = self._ending or Status.KILLED, "cpu" if self._used_up else ""
@@ -314,7 +340,7 @@ class Run:
         number = self._signal_of(code) if code > 128 else None
         lost = self._cut_short and code != 128 + signal.SIGKILL
         broken = self._last.broken if self._last is not None else None
-        # Our limit, where the program has used enough to reach it; else it has sent itself that signal.
+        # Our limit only if the program used enough to reach it; otherwise it sent itself the signal.
         cpu = number == signal.SIGXCPU and self._last is not None and not lost and not broken
         cpu = cpu and (self._cpu or 0.0) >= self._request.limits.cpu / 2
         return Ending(
@@ -325,20 +351,22 @@ class Run:
             flooded=flooded,
             limit="cpu" if cpu else "",
             killed=_LOST_WITH_CONTAINER if lost else "",
-            broken=broken or "",
+            broken=not_started(self._request, broken or ""),
         )
 
     def _signal_of(self, code: int) -> int | None:
-        """The signal that this code stands for. Only Python's stub can tell it from a program's own code: else it is
-        taken for a signal where there is one that programs are ended by, which leaves out 255 and its like."""
+        """Return the signal that an exit code stands for; None if it is the program's own code. Only the Python stub
+        knows which it is; for the shell, codes up to that of SIGSYS count as signals, so 255 and the like don't.
+        """
         if self._last is not None and self._request.language == "python":
             return None if self._last.ended_itself else code - 128
         return code - 128 if code <= 128 + signal.SIGSYS else None
 
 
 def _oom_kills() -> bytes | None:
-    """How many processes the kernel has killed for want of memory, on the whole machine: reason enough to wait for what
-    the engine hears of it. Of an engine elsewhere it tells nothing."""
+    """Return the kernel's count of OOM kills on the whole machine. If it grew, it is worth waiting for the engine's
+    report. It says nothing about an engine on another machine.
+    """
     try:
         with open("/proc/vmstat", "rb") as file:
             return file.read().partition(b"\noom_kill ")[2].split(b"\n", 1)[0]

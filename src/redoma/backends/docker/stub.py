@@ -1,4 +1,4 @@
-"""What waits inside a container, and the order that it waits for."""
+"""The stub that waits inside a container, and the order that is sent to it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from .guest import END, READY, TAKEN, TOO_LARGE, WORKSPACE
 __all__ = ["END", "PASSED", "READY", "RUN_BYTES", "TAKEN", "TOO_LARGE", "WORKSPACE", "command", "order"]
 
 PASSED = b"+"
-"""Behind its number: the shell has passed a signal on. Python's stub takes them one by one, and says nothing."""
+"""Follows the nonce: the shell has passed a signal on. The Python stub takes signals one by one, and doesn't report
+them.
+"""
 RUN_BYTES = 4 << 20
-"""Of /run/redoma in a container: the script, or the main file."""
-_MAX_DEPTH = 1_000_000  # CPython takes no larger recursion limit than an int of C
+"""Size of /run/redoma in a container, which holds the script or the main file."""
+_MAX_DEPTH = 1_000_000  # CPython's recursion limit must fit in a C int
 _SCRIPT = "run/redoma/script"
 _IMPORT = "from redoma.backends.interpreter import Through, allow_calls\n"
-_BLOCK = 10240  # what tar pads to
-_FIND_BLOCK = 512  # what find counts in
+_BLOCK = 10240  # tar pads to this
+_FIND_BLOCK = 512  # find counts in units of this
 
 
 @cache
 def command(language: Language) -> list[str]:
-    """The command of a container in which a stub waits for an order."""
+    """Return the command of a container in which a stub waits for an order."""
     here = Path(__file__)
     if language == "python":
         return ["python3", "-I", "-X", "utf8", "-c", _python_stub(here)]
-    # A bash does better: see the remark on `set -m`.
+    # Prefer bash: see the comment on `set -m` in stub.sh.
     start = 'if command -v bash >/dev/null; then exec bash --noprofile --norc -c "$0"; else eval "$0"; fi'
     return ["sh", "-c", start, here.with_name("stub.sh").read_text("utf-8")]
 
 
 def _python_stub(here: Path) -> str:
-    """`guest.py`, with the text of what it imports of ours in the place of that import."""
+    """Return the text of `guest.py` with its import of Redoma's module replaced by that module's text."""
     shared = (here.parents[1] / "interpreter.py").read_text("utf-8").replace("from __future__ import annotations\n", "")
     before, line, after = here.with_name("guest.py").read_text("utf-8").partition(_IMPORT)
     if not line:
@@ -48,44 +50,59 @@ def _python_stub(here: Path) -> str:
     return f"{before}{shared}{after}"
 
 
-def order(request: Request) -> tuple[bytes, tuple[bytes, ...], bytes]:
-    """What to write to a waiting stub: the order itself, then the contents of the files; and its secret number."""
+def order(
+    request: Request, env: Mapping[str, str] | None = None, files: Mapping[str, bytes] | None = None
+) -> tuple[bytes, tuple[bytes, ...], bytes]:
+    """Return the order for a waiting stub, the contents of the files to send after it, and the nonce.
+
+    `env` and `files` (by absolute path) are Redoma's own, in addition to those of the request.
+    """
     nonce = secrets.token_hex(16)
-    head, contents = (_for_python if request.language == "python" else _for_shell)(request, nonce)
+    environment = {**_ALWAYS, **(env or {}), **request.environment}
+    make = _for_python if request.language == "python" else _for_shell
+    head, contents = make(request, nonce, environment, {**request.files, **(files or {})})
     return head, contents, nonce.encode()
 
 
 _ALWAYS = {"HOME": "/tmp", "LANG": "C.UTF-8"}  # noqa: S108 - inside the container
 
 
-def _for_python(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]:
+def _for_python(
+    request: Request, nonce: str, env: Mapping[str, str], files: Mapping[str, bytes]
+) -> tuple[bytes, tuple[bytes, ...]]:
     told = {
         "source": request.code,
         "arguments": list(request.argv),
-        "env": {**_ALWAYS, **request.environment},
-        "files": [(name, len(content)) for name, content in request.files.items()],
+        "env": dict(env),
+        "files": [(name, len(content)) for name, content in files.items()],
         "outputs": bool(request.outputs),
         "most": MAX_BYTES,
         "recursion": min(request.limits.recursion, _MAX_DEPTH),
         "nonce": nonce,
     }
-    # What an interpreter reads without importing anything; version 4 is known to all from 3.4 on. A name that is no
-    # UTF-8 arrives as the bytes it was.
+    # marshal, because an interpreter can read it without importing anything; version 4 works from 3.4 on. A name that
+    # is not UTF-8 arrives as the same bytes.
     head = marshal.dumps(told, 4)
-    return len(head).to_bytes(4, "big") + head, tuple(request.files.values())
+    return len(head).to_bytes(4, "big") + head, tuple(files.values())
 
 
-def _for_shell(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]:
-    script = request.code.encode("utf-8", "surrogateescape") if request.language == "bash" else None
+def _for_shell(
+    request: Request, nonce: str, env: Mapping[str, str], files: Mapping[str, bytes]
+) -> tuple[bytes, tuple[bytes, ...]]:
+    script = request.code.encode("utf-8", "surrogateescape") if request.language != "command" else None
     if script is not None and len(script) > RUN_BYTES - _BLOCK:
         raise Unsupported(
             "the script is too long for a container",
             why=f"it has {len(script)} bytes, where {RUN_BYTES - _BLOCK} may be",
             next="pass what it works on as files",
         )
-    argv = request.argv if script is None else ("bash", "--noprofile", "--norc", f"/{_SCRIPT}", *request.argv)
-    archive = _archive(request.files, script)
-    env = {**_ALWAYS, **request.environment}
+    argv = request.argv
+    if request.interpreter:
+        argv = request.interpreted(f"/{_SCRIPT}")
+    elif script is not None:
+        argv = ("bash", "--noprofile", "--norc", f"/{_SCRIPT}", *request.argv)
+    archive = _archive(files, script)
+    env = dict(env)
     path = _quoted(env.pop("PATH")) if "PATH" in env else '"$PATH"'
     words = ["env", "-i", f"PATH={path}", *(f"{name}={_quoted(value)}" for name, value in env.items())]
     line = (
@@ -97,7 +114,7 @@ def _for_shell(request: Request, nonce: str) -> tuple[bytes, tuple[bytes, ...]]:
 
 
 def _quoted(word: str) -> str:
-    """Quote a word for a shell on one line: the stub's variable `l` holds a line end."""
+    """Quote a word for a shell on one line: the stub's variable `l` holds a newline."""
     return shlex.quote(word).replace("\n", "'\"$l\"'") if "\n" in word else shlex.quote(word)
 
 
@@ -118,6 +135,9 @@ def _archive(files: Mapping[str, bytes], script: bytes | None) -> bytes:
 
         made: set[str] = set()
         for name, content in files.items():
+            if name.startswith("/"):
+                add(name[1:], content)
+                continue
             *above, _ = name.split("/")
             for depth in range(1, len(above) + 1):
                 if (directory := "/".join(above[:depth])) not in made:

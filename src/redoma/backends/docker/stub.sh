@@ -1,15 +1,14 @@
-# What waits inside a container for a script or a command: POSIX sh, and better where there is a bash (see stub.py).
-# It is pid 1. The order is one line, which sets: nonce, blocks, outputs, most, large, path, program and the words of the
-# command.
+# The stub that waits inside a container for a script or a command. POSIX sh; works better in bash (see stub.py). It is
+# pid 1. The order is one line, which sets nonce, blocks, outputs, most, large, path, program and the command's words.
 mkdir -p /tmp/workspace && cd /tmp/workspace || exit 125
-[ -z "$BASH_VERSION" ] || set -m # else a program in the background would ignore SIGINT and SIGQUIT
+[ -z "$BASH_VERSION" ] || set -m # otherwise a program in the background ignores SIGINT and SIGQUIT
 exec 3<&0 4>&2 2>/dev/null
 printf 'redoma: ready\n'
-IFS= read -r order <&3 || exit 0 # the host has let go of us
+IFS= read -r order <&3 || exit 0 # the host closed the connection
 l='
 '
 eval "$order"
-# From here on signals come, each when the one before was passed on: two at once can be too many for a shell.
+# From here on the host sends signals, each after the one before was passed on: a shell can lose one of two at once.
 p= q= s=
 pass() { t=1; if [ "$p" ]; then kill -"$1" "$p"; else q="$q $1"; fi; printf %s+ "$nonce"; }
 all='1 2 3 4 5 6 7 8 10 11 12 13 14 15 18 20 21 22 23 24 25 26 27 28 29 30 31'
@@ -40,24 +39,24 @@ esac
 p=$!
 for n in $q; do kill -"$n" "$p"; done
 stopped() { [ -z "$t" ] && grep -q '^State:.T' "/proc/$p/status"; }
-outlast() { # a wait that a signal has interrupted gives that signal; the next one what the program came to
+outlast() { # an interrupted wait returns the signal that interrupted it; the next wait returns the program's status
     t=
-    wait "$p" # no -f, by which Bash 5.2 misses the end of a short program now and then
+    wait "$p" # no -f: with it, Bash 5.2 sometimes misses the end of a short program
     n=$?
     [ "$s" ] && [ "$n" = 127 ] || s=$n
     if [ "$t" ]; then
-        outlast # no loop, which Bash would leave when the program stops
-    elif kill -0 "$p"; then # which is no end, though wait tells it like one
+        outlast # not a loop: Bash leaves it when the program is stopped
+    elif kill -0 "$p"; then # stopped, not ended, although wait returned
         while sleep 0.1 && stopped; do :; done
         outlast
     fi
 }
 outlast
-kill -9 -1 # nothing but us writes from here on
+kill -9 -1 # from here on only this process writes output
 say
 [ "$outputs" ] || exit "$s"
-# Of what is too large for the host its size alone is sent, as where a link leads. It is the fifth word of what ls prints,
-# but GNU's fails with gVisor; wc would do as well, but busybox's reads the whole file.
+# A file too large for the host is replaced by a symlink whose target holds its size. The size is the fifth word that ls
+# prints, but GNU's ls fails in gVisor. wc works there, but busybox's wc reads the whole file.
 export large
 find /tmp/workspace -type f -size +"$most" -exec sh -c 'set -f
 for f; do

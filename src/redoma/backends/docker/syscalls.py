@@ -1,11 +1,11 @@
-"""The jail's filter of system calls, in the words that an engine takes: one table for both.
+"""The jail's system call filter as an engine's seccomp profile: both use one table.
 
-An engine's own filter lets more pass than a run needs: what does other calls' work past every filter (io_uring), 32-bit
-numbers, and on many engines sockets that no network namespace holds, such as the one to the machine below (vsock).
+An engine's own filter allows more than a run needs: calls that bypass every filter (io_uring), 32-bit calls, and on
+many engines sockets that are not confined by a network namespace, such as vsock to the hypervisor.
 
-The engine hands the rules to libseccomp, which can say "allowed if an argument, under a mask, is this", any of several
-such rules, and what to answer else; but not "refused if", nor two things of one argument. So what the jail refuses is
-turned around here: into the values that remain.
+The engine passes the rules to libseccomp, which supports "allow if an argument, under a mask, has this value", several
+such rules, and a default action; but not "refuse if", nor two conditions on one argument. So the jail's refusals are
+inverted here into the values that remain allowed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from ..jail import seccomp
 from ..jail.seccomp import Condition, Rule
 
 _WORD = 0xFFFFFFFF
-_Pattern = tuple[int, int]  # a mask, and what an argument has to be under it
-_Case = dict[int, _Pattern]  # by argument: all of them have to fit
+_Pattern = tuple[int, int]  # a mask, and the value that an argument must have under it
+_Case = dict[int, _Pattern]  # patterns by argument number: all must match
 
-# In a cell its init counts what is used, and must not be slowed down: here that is the engine's business. And a lease
-# can't be had on files of an image, which are another user's. Each rule less makes a container start sooner.
+# Allowed here without checks. In a cell, the checks protect the init, which measures usage and must not be slowed down;
+# here the engine measures. And leases are impossible on an image's files, which another user owns. Fewer rules make a
+# container start faster.
 _WHATEVER = ("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr", "fcntl")
 
 
 @cache
 def profile() -> str:
-    """The rules as JSON, for the engine's option `seccomp=`."""
+    """Return the rules as JSON, for the engine's option `seccomp=`."""
     refused = [*seccomp.REFUSED.values()]
     rules = [
         *(_refusal(names, errno.ENOSYS) for names in seccomp.ABSENT.values()),
@@ -60,12 +61,12 @@ def _allowed(names: list[str], case: _Case | None = None) -> dict[str, Any]:
 
 
 def _without_init(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """`setpriority` and `ioprio_set` have a rule of the same kind as those of `_WHATEVER`, among others."""
+    """Leave out the rules that protect init; `setpriority` and `ioprio_set` have one among others."""
     return tuple(rule for rule in rules if rule.conditions != (Condition(1, (1,)),))
 
 
 def _cases(rules: tuple[Rule, ...]) -> list[_Case]:
-    """When none of the rules applies: for each of them, one of its conditions must not hold."""
+    """Return the cases in which no rule applies: for each rule, one of its conditions must not hold."""
     found: list[_Case] = []
     for broken in product(*(rule.conditions for rule in rules)):
         for patterns in product(*(_otherwise(condition) for condition in broken)):
@@ -78,7 +79,7 @@ def _cases(rules: tuple[Rule, ...]) -> list[_Case]:
 
 
 def _covers(wide: _Case, narrow: _Case) -> bool:
-    """Whether whatever fits the narrow one fits the wide one."""
+    """Return whether everything that matches `narrow` matches `wide`."""
     return all(
         argument in narrow and not mask & ~narrow[argument][0] and narrow[argument][1] & mask == value
         for argument, (mask, value) in wide.items()
@@ -86,7 +87,7 @@ def _covers(wide: _Case, narrow: _Case) -> bool:
 
 
 def _also(case: _Case | None, argument: int, new: _Pattern) -> _Case | None:
-    """Both; None if nothing is both."""
+    """Return the case with another pattern added; None if nothing can match both."""
     if case is None:
         return None
     mask, value = case.get(argument, (0, 0))
@@ -96,12 +97,12 @@ def _also(case: _Case | None, argument: int, new: _Pattern) -> _Case | None:
 
 
 def _otherwise(condition: Condition) -> list[_Pattern]:
-    """The values for which the condition does not hold."""
+    """Return patterns for the values for which the condition does not hold."""
     if not condition.wanted:
         return [(condition.mask, value) for value in condition.values]
     if condition.mask == _WORD:
         return _around(frozenset(condition.values), 32, 0)
-    low = condition.mask & -condition.mask  # a mask of neighbouring bits: count in units of its lowest
+    low = condition.mask & -condition.mask  # the mask's bits are contiguous: count in units of the lowest
     width = (condition.mask // low).bit_length()
     return [
         ((mask & ((1 << width) - 1)) * low, value * low)
@@ -110,7 +111,7 @@ def _otherwise(condition: Condition) -> list[_Pattern]:
 
 
 def _around(holes: frozenset[int], bits: int, start: int) -> list[_Pattern]:
-    """Every number of so many bits, from `start` on, but these: in as few blocks as halving finds."""
+    """Return blocks that cover all numbers of `bits` bits from `start` on, except the holes."""
     if not any(start <= hole < start + (1 << bits) for hole in holes):
         return [(_WORD & ~((1 << bits) - 1), start)]
     if bits == 0:

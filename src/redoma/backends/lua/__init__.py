@@ -1,1 +1,1 @@
-"""Lua scripts: the interpreter in a cell, and the channel through which a script asks for processes."""
+"""Lua scripts: the interpreter in a cell, and the channel through which a script requests processes."""

@@ -1,12 +1,13 @@
-"""Lua: a script in a state of its own, in a cell, which asks us for what it may not do itself.
+"""The Lua backend: runs a script in its own Lua state in a cell. The script asks Redoma for everything it can't do
+itself.
 
     script ─▶ Lua state ─▶ host ══ frames ══▶ LuaBackend ─▶ Broker ─▶ processes
-              └──────── in a cell ─────────┘   here
+      └──────── in a cell ─────────┘            here
 
-The boundary is the cell, and this file: limits that a Lua state sets itself can be caught by its script (`pcall`), and
-an interpreter may have holes. So whatever comes out of the cell is taken for an attacker's: frames are bounded, hold
-one of the questions below or nothing, and are asked one at a time; what they name is looked up by the broker among what
-this script was given. Who speaks like no host of ours is ended.
+The boundary is the cell and this file: a script can catch limits that its Lua state sets (`pcall`), and an interpreter
+may have bugs. So everything that comes out of the cell is treated as hostile. A frame is bounded in size and must hold
+one of the questions below; only one question may be open at a time; the broker looks names up only among what this
+script was given. A script whose host breaks the protocol is ended.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PACKAGES = str(Path(__file__).parents[3])
 
 
 class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do"):
-    """A request of a script. Its strings are Lua's bytes, one character each: see `as_bytes` and `as_text`."""
+    """A message from a script. Its strings are Lua's bytes, one character each: see `as_bytes` and `as_text`."""
 
 
 class Print(_Asked, frozen=True, tag="print"):
@@ -97,66 +98,68 @@ class CloseStream(_Asked, frozen=True, tag="close_stream"):
 
 
 Question = Get | Release | Exec | Start | Write | CloseStdin | Signal | Wait | Close | Read | CloseStream
-"""All but `Print`, which wants no answer."""
+"""All messages but `Print`, which gets no answer."""
 Answer = str | int | Literal[True] | None
-"""Text as Lua has it (see `as_latin`), a number, true where there is nothing to say, or nil."""
+"""Text as Lua has it (see `as_latin`), a number, true if there is no value, or nil."""
 
 _decoder: msgspec.json.Decoder[Print | Question] = msgspec.json.Decoder(Print | Question)
 
 
 def as_bytes(latin: str) -> bytes:
-    """The bytes of a Lua string. Raises `InvalidRequest` if Lua can't have sent it."""
+    """Return the bytes of a Lua string. Raises `InvalidRequest` if Lua can't have sent it."""
     try:
         return latin.encode("latin-1")
-    except UnicodeEncodeError:  # from no host of ours
+    except UnicodeEncodeError:  # not from our host.py
         raise InvalidRequest(
             "a string can't be read", why="it is not a string that Lua can have", next="pass bytes"
         ) from None
 
 
 def as_text(latin: str) -> str:
-    """The text of a Lua string that should be UTF-8, such as a name."""
+    """Return the text of a Lua string that should be UTF-8, such as a name."""
     return as_bytes(latin).decode("utf-8", "surrogateescape")
 
 
 def as_latin(text: str) -> str:
-    """Text as a Lua string, one character for each byte."""
+    """Return text as a Lua string, one character for each byte."""
     return text.encode("utf-8", "backslashreplace").decode("latin-1")
 
 
 class Broker(Protocol):
-    """Carries out what a script asks for."""
+    """Does what a script requests."""
 
     async def answer(self, question: Question) -> Answer:
-        """The answer to a question. Raises `RedomaError` if it can't be done: the script gets nil and the message."""
+        """Return the answer to a question. Raises `RedomaError` if it can't be done: the script gets nil and the
+        message.
+        """
 
     async def aclose(self) -> None:
-        """The script has ended: end everything that it has started."""
+        """End everything that the script started; called when the script has ended."""
 
 
 Boot = Callable[[host.Told], str]
-"""The code that runs a script on another backend."""
+"""Returns the code that runs a script on another backend."""
 
 
 def cells() -> JailBackend:
-    """A jail with a Lua state in each cell. None is made ahead of time."""
+    """Return a jail with a Lua state in each cell. No cell is made ahead."""
     from ..jail import JailBackend
 
     return JailBackend(minimum=0, preload=("lupa.lua54",), prelude=host.__name__)
 
 
 def in_cell(told: host.Told) -> str:
-    """The code that runs a script in one of `cells`."""
+    """Return the code that runs a script in one of `cells`."""
     return f"{host.PROGRAM}({told!r})"
 
 
 def on_host(told: host.Told) -> str:
-    """The code that runs a script on the host, with no boundary but Lua itself: for trusted scripts."""
+    """Return the code that runs a script on the host, with no boundary but Lua itself: for trusted scripts."""
     return f"import sys; sys.path.append({_PACKAGES!r}); from redoma.backends.lua import host; host.run({told!r})"
 
 
 class LuaBackend:
-    """Runs Lua scripts on another backend, `inner`, and under its name. `boot` gives the code that does so there."""
+    """Runs Lua scripts on another backend, `inner`, and under its name. `boot` returns the code that does so there."""
 
     def __init__(self, inner: Backend, broker: Broker, boot: Boot) -> None:
         self.name, self.reach = inner.name, inner.reach
@@ -198,7 +201,8 @@ class LuaBackend:
         name, *arguments = request.argv or ("script.lua",)
         return Request(
             code=self._boot({"source": request.code, "name": name, "arguments": arguments}),
-            limits=msgspec.structs.replace(request.limits, recursion=Limits().recursion),  # that is about Python calls
+            # the request's value is for Python calls
+            limits=msgspec.structs.replace(request.limits, recursion=Limits().recursion),
             require=tuple(layer for layer in request.require if layer not in _LAYER),
         )
 
@@ -207,7 +211,7 @@ class LuaBackend:
         await self._broker.aclose()
 
     async def aclose(self) -> None:
-        """Does nothing: the other backend belongs to the caller."""
+        """Do nothing: the inner backend belongs to the caller."""
 
 
 def _with_layer(isolation: Isolation) -> Isolation:
@@ -215,7 +219,7 @@ def _with_layer(isolation: Isolation) -> Isolation:
 
 
 class _Channel:
-    """Our end of the channel to a script. Everything that comes is taken for an attacker's."""
+    """Our end of the channel to a script. Everything that arrives is treated as hostile."""
 
     def __init__(self, sink: Sink, broker: Broker) -> None:
         self._sink, self._broker = sink, broker
@@ -223,7 +227,7 @@ class _Channel:
         self._asked: asyncio.Queue[Question] = asyncio.Queue()
         self._waits = False
         self.malformed = ""
-        """Why the script was ended: what came was no message of our host."""
+        """Why the script was ended, if it sent something that our host.py would not send."""
 
     def feed(self, stream: Stream, data: bytes) -> bool:
         """Take output of the cell, as a `Sink`: returning False ends the run."""
@@ -268,12 +272,12 @@ class _Channel:
             try:
                 await control.write(_HEADER.pack(len(payload)) + payload)
             except InvalidRequest:
-                return  # it has ended meanwhile
+                return  # the run has ended meanwhile
 
     async def _answer(self, question: Question) -> dict[str, Any]:
         try:
             return {"value": await self._broker.answer(question)}
         except RedomaError as error:
             return {"error": as_latin(str(error))}
-        except Exception as error:  # a bug of ours ends no script
+        except Exception as error:  # a bug in Redoma must not end the script
             return {"error": as_latin(f"a bug in Redoma, please report it: {error!r}")}

@@ -1,11 +1,11 @@
--- What a script finds when it begins, built up from nothing: what is not named here is not there.
+-- The globals of a script, built up from an empty table: a script can use only what is listed here.
 --
--- `ask` is a function of Python's, and the only way out of this state. It is a Python object, with attributes that lead
--- to everything else, so nothing but the closures below may hold it; and what is raised in Python arrives as an object,
--- too, so it is caught here and never passed on. Only text, numbers, booleans and nil cross, in both directions.
+-- `ask` is a Python function, and the only way out of this state. It is a Python object whose attributes lead to
+-- everything else, so only the closures below may hold it. Python exceptions arrive as objects too, so they are caught
+-- here and never passed on. Only strings, numbers, booleans and nil cross the boundary, in both directions.
 --
--- The script may put anything into the tables that it gets, those of the libraries too: all that is needed here is
--- held in locals, and no method of a string is called.
+-- The script may change every table that it gets, including those of the libraries. So this file keeps all that it
+-- needs in locals, and calls no string methods.
 
 local ask, seed_1, seed_2 = ...
 
@@ -16,9 +16,9 @@ local concat, unpack = table.concat, table.unpack
 local find, format, sub = string.find, string.format, string.sub
 local tointeger = math.tointeger
 
-local PIECE = 128 * 1024 -- bytes that cross at one time: JSON may need six for one, and a frame has room for a million
+local PIECE = 128 * 1024 -- bytes sent at a time: JSON may need six for one, and a frame holds a million
 
-math.randomseed(seed_1, seed_2) -- its own is made of an address and the time, which all cells of a second share
+math.randomseed(seed_1, seed_2) -- Lua's own seed is an address and the time, the same in all cells of a second
 
 -- The channel ---------------------------------------------------------------------------------------------------------
 
@@ -30,7 +30,7 @@ local function out(...)
   return done, value
 end
 
--- What the API's functions return: a value, true where there is none, or nil and what went wrong.
+-- Returns what the API's functions return: a value, true if there is none, or nil and an error message.
 local function call(...)
   local done, value = out(...)
   if done then
@@ -48,7 +48,7 @@ local function is_text(value)
   return type(value) == "string" or type(value) == "number"
 end
 
--- In pieces: a frame is bounded.
+-- Sends text in pieces, because the size of a frame is bounded.
 local function send(method, text, ...)
   for start = 1, #text, PIECE do
     local done, problem = out(method, sub(text, start, start + PIECE - 1), ...)
@@ -61,7 +61,7 @@ end
 
 -- The objects of the API ----------------------------------------------------------------------------------------------
 
--- Methods work with a colon and with a dot alike: `executor:exec(…)`, `executor.exec(…)`. None of them raises.
+-- Makes an object. Its methods work with a colon and with a dot: `executor:exec(…)`, `executor.exec(…)`. None raises.
 local function object(kind, methods, last)
   local self = {}
   for name, method in next, methods do
@@ -152,7 +152,7 @@ local function process(id)
   }, "close")
 end
 
--- The words of a command into `flat`, and how many they are: none stands for a command line as one text.
+-- Appends the words of a command to `flat`. Returns their number; 0 for a command line given as one string.
 local function add_command(flat, command)
   if type(command) == "string" then
     flat[1] = command
@@ -315,12 +315,12 @@ function world.require(name)
 end
 
 local of_strings = getmetatable("")
-of_strings.__index = world.string -- the other one has `dump`
+of_strings.__index = world.string -- the original has `dump`
 of_strings.__metatable = "string"
 
 local theirs = _G
 for name in next, theirs do
-  theirs[name] = nil -- nothing of ours is compiled any more, and the script's is compiled for its own world
+  theirs[name] = nil -- no code of ours is compiled after this, and the script is compiled with `world` as its globals
 end
 
 -- The run -------------------------------------------------------------------------------------------------------------
@@ -335,10 +335,10 @@ local function describe(problem)
   end
   message, trace = tostring(problem), traceback(nil, 2)
   local _, last = find(trace, "in main chunk", 1, true)
-  trace = sub(trace, 1, last or -1) -- below that are only we
+  trace = sub(trace, 1, last or -1) -- the rest is our own frames
 end
 
--- Nothing, or what went wrong and where.
+-- Returns nothing, or an error message and a traceback.
 return function(source, name, ...)
   world.arg = { [0] = name, ... }
   local chunk, problem = load(source, "@" .. name, "t", world)
@@ -352,5 +352,5 @@ return function(source, name, ...)
   if message then
     return message, trace
   end
-  return type(failure) == "string" and failure or "an error in the handling of an error" -- no memory, or no stack
+  return type(failure) == "string" and failure or "an error in the handling of an error" -- out of memory or stack
 end

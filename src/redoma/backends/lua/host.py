@@ -1,12 +1,12 @@
-"""A Lua state for one script, and its end of the channel to us. Inner: loaded in a cell.
+"""A Lua state for one script, and its end of the channel to Redoma. This module is loaded in a cell.
 
-The script has no system calls to offer itself to: no files, no programs, no modules (`host.lua` lists what it has).
-What it wants done outside it asks for, by frames on our standard output: four bytes of length, then JSON. The answers
-come by the standard input, in the same form. Text is in them as Lua has it, byte for byte, each as one character
-(Latin-1). One question at a time, and nothing is asked before the last answer was read.
+The script has no files, programs or modules (`host.lua` lists what it has). For everything outside, it sends questions
+as frames on standard output: four bytes of length, then JSON. The answers arrive on standard input in the same form.
+Lua strings are encoded as Latin-1, one character for each byte. The script sends one question at a time, and none
+before it has read the last answer.
 
-None of this is trusted by who reads it: see `lua`. A script that got out of Lua into this interpreter could ask for
-nothing more than before, and the cell is around both.
+The reader of the frames trusts none of this: see `backend`. A script that escaped from Lua into this interpreter could
+request nothing more than before, and the cell confines both.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 
 PROGRAM = "lua"
-"""What the code in a cell calls `run`."""
+"""The name under which the code in a cell calls `run`."""
 MAX_FRAME = 1 << 20
-"""Bytes of one question."""
+"""Maximum bytes of one question."""
 
 _HEADER = struct.Struct("!I")
 _WORLD = Path(__file__).with_suffix(".lua").read_bytes()
@@ -39,11 +39,11 @@ _FIELDS = {
     "read": ("process", "stream", "size"),
     "close_stream": ("process", "stream"),
 }
-"""What is asked, with the names of what comes along. `exec` and `exit` are told apart below."""
+"""The questions and the names of their arguments. `exec` and `exit` are handled below."""
 
 
 class Told(TypedDict):
-    """The script to run. It travels into a cell as the text of a dictionary, so all of it is plain data."""
+    """The script to run. It is passed into the cell as the text of a dictionary, so it is plain data."""
 
     source: str
     name: str
@@ -51,7 +51,7 @@ class Told(TypedDict):
 
 
 class LuaError(Exception):
-    """The script failed. Used instead of lupa's exceptions, whose tracebacks would show our own code."""
+    """The script failed. Raised instead of lupa's exceptions, whose tracebacks would show our own code."""
 
     def __init__(self, message: str, trace: str) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ _state: list[Run] = []
 
 
 def arm() -> dict[str, Any]:
-    """Make a state ahead of time, in a guest that has no code yet. Returns the names that the code will find."""
+    """Make a Lua state ahead of time, in a guest that has no code yet. Returns the names that the code will find."""
     _state.append(make())
     return {PROGRAM: run}
 
@@ -85,7 +85,7 @@ def make() -> Run:
 
 
 def run(told: Told) -> None:
-    """Run a script: all that a cell is asked to do. Raises `LuaError` if it fails."""
+    """Run a script: the only thing that a cell is asked to do. Raises `LuaError` if the script fails."""
     sys.excepthook = _complain
     world = _state.pop() if _state else make()
     found = world(_source(told["source"]), *map(_latin, (told["name"], *told["arguments"])))
@@ -98,7 +98,7 @@ def run(told: Told) -> None:
 
 
 def _source(text: str) -> str:
-    """Remove a first line that is for the kernel or a shell (`#!`), but not its end: line numbers must stay right."""
+    """Remove a first line that begins with `#`, such as `#!`, but not its newline: line numbers must stay right."""
     text = text.removeprefix("\ufeff")
     if text.startswith("#"):
         text = "".join(text.partition("\n")[1:])
@@ -128,7 +128,9 @@ def _nothing(*_: object) -> NoReturn:
 
 
 def _ask(method: str, *given: Any) -> tuple[Any, ...]:
-    """Called by Lua. Returns whether it was done, and the answer or the error; nothing more for nil."""
+    """Send a question and wait for the answer; called by Lua. Returns whether it succeeded, then the answer or the
+    error; nothing more for nil.
+    """
     if method == "exit":
         os._exit(given[0] & 0xFF)
     payload = json.dumps(_question(method, given), ensure_ascii=False).encode()
@@ -171,6 +173,6 @@ def _read(size: int) -> bytes:
     while len(data) < size:
         piece = os.read(0, min(size - len(data), 1 << 20))
         if not piece:
-            os._exit(1)  # nobody is there any more who could answer, or read why
+            os._exit(1)  # the other end is closed, so there is no answer and no reader for an error
         data += piece
     return data

@@ -1,1 +1,1 @@
-"""Runs on Monty, a Python subset without system calls: on worker threads, or inside a cell."""
+"""Runs on Monty, an interpreter of a Python subset without system calls: in a cell, or on worker threads."""

@@ -1,9 +1,9 @@
-"""Monty: a Rust interpreter of a Python subset, each run in a worker process of its own, which runs in a cell.
+"""The Monty backend: a Rust interpreter of a Python subset. Each run has its own worker process, in a cell.
 
-The first boundary is the interpreter: it has no system calls to offer, so code can reach nothing that is not handed to
-it. A worker serves one run and is thrown away. The second is the jail's, for the day on which somebody finds a way out
-of the first: worker and pool are in a cell, and what comes back from there is plain data, bounded and checked. Where no
-cell can be had, the worker is a process of this user, and the result says so.
+The first boundary is the interpreter: it offers no system calls, so code can reach only what it is given. A worker
+serves one run and is thrown away. The second boundary is the jail, in case the interpreter has a hole: worker and pool
+are in a cell, and what comes back from there is plain data, bounded and checked. Where no cell can be made, the worker
+is a process of this user, and the result says so.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ...lib.errors import BackendError, BackendUnavailable, Unsupported
 from ...lib.extras import pip_install
 from ...models import Isolation, KiB, Limits, MiB, Request, Seed, Status, Stream, Usage
 from ...models.reach import NOTHING
-from ..base import MAX_LIMIT, Capabilities, Control, Outcome, Sink, exceeded, new_seed
+from ..base import MAX_LIMIT, Capabilities, Control, Outcome, Sink, new_seed
 from ..jail.launch import is_seen_in_cells
 from ..scratch import scratch
-from . import session
+from . import session, worker
 
 if TYPE_CHECKING:
     import pydantic_monty
@@ -40,10 +40,10 @@ _LAYERS = {
     "filesystem": "virtual, in memory",
     "network": "none",
 }
-_OURS = 64 * MiB  # of a cell's memory: the pool's interpreter, and the worker before it has run anything
+_OURS = 64 * MiB  # memory of a cell for the pool's interpreter, and for the worker before it has run anything
 
 _first_used_in = 0
-"""The process in which monty's runtime was started. A fork shares its epoll instance, and then both hang."""
+"""The process in which monty's runtime was started. A fork would share its epoll instance, and then both would hang."""
 
 
 class _Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,12 +57,15 @@ class _Ended(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MontyBackend:
-    """Runs Python on workers of Monty, `workers` at a time. `cells=False` is for tests, and leaves the jail out."""
+    """Runs Python on Monty's workers, `workers` at a time. `cells=False` runs without the jail, for tests. `once` is
+    passed to `JailBackend`.
+    """
 
     name = "monty"
     reach = NOTHING
 
-    def __init__(self, *, workers: int | None = None, cells: bool = True) -> None:
+    def __init__(self, *, workers: int | None = None, cells: bool = True, once: bool = False) -> None:
+        self._once = once
         self._workers = workers or max(4, os.cpu_count() or 1)
         self._without_cells = None if cells else _WithoutCells(self._workers)
         self._cells: JailBackend | None = None
@@ -73,12 +76,12 @@ class MontyBackend:
         if (cells := self._jail()) is not None:
             try:
                 isolation = _together(isolation, cells.capabilities().isolation)
-            except BackendUnavailable:  # not on this system or kernel; on others, the first run tells
+            except BackendUnavailable:  # not on this system or kernel; elsewhere the first run finds out
                 self._do_without_cells()
         return Capabilities(
             languages=frozenset({"python"}),
             isolation=isolation,
-            # It has neither processes nor descriptors to have too many of; files are bounded by their bytes alone.
+            # It has no processes or descriptors to limit; files are bounded by their bytes only.
             limits=frozenset(Limits.__struct_fields__) - {"files"},
             stdin=True,
             env=True,
@@ -88,16 +91,22 @@ class MontyBackend:
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         self.capabilities()
-        seed = request.seed or Seed(random=new_seed(), hashes=0)  # its hashes are the same each time
+        seed = request.seed or Seed(random=new_seed(), hashes=0)  # its hash seed never changes
         outcome = await self._run(msgspec.structs.replace(request, seed=seed), sink)
         return msgspec.structs.replace(outcome, seed=seed)
+
+    def warm(self) -> None:
+        """Start what the first run will need: see `JailBackend.warm`."""
+        if (cells := self._jail()) is not None:
+            cells.warm()
 
     async def _run(self, request: Request, sink: Sink) -> Outcome:
         if (cells := self._jail()) is not None:
             try:
                 return await self._run_in_cell(cells, request, sink)
             except BackendUnavailable as error:
-                if self._had_a_cell:  # then this host has them, and a run is not worth less for a bad day of the jail's
+                # then this host supports cells, and one failure of the jail must not weaken the isolation
+                if self._had_a_cell:
                     raise
                 self._do_without_cells()
                 if lacking := _alone().lacking(request.require):
@@ -107,23 +116,24 @@ class MontyBackend:
         return await self._do_without_cells().run(request, sink)
 
     def _do_without_cells(self) -> _WithoutCells:
-        """Do without cells from now on."""
+        """Use no cells from now on."""
         self._without_cells = self._without_cells or _WithoutCells(self._workers)
         return self._without_cells
 
     def _jail(self) -> JailBackend | None:
-        """The jail whose cells have a worker each, armed ahead of time; None if we do without."""
+        """Return the jail whose cells have a worker each, started ahead; None if cells are not used."""
         if self._without_cells is None and self._cells is None and not _is_seen_in_cells():
             self._do_without_cells()
         if self._without_cells is None and self._cells is None:
             from ..jail import JailBackend
 
             self._cells = JailBackend(
-                minimum=1,
+                minimum=0 if self._once else 1,
+                once=self._once,
                 maximum=self._workers,
                 preload=("pydantic_monty",),
                 prelude=session.__name__,
-                programs={session.PROGRAM: _worker()},
+                programs=_programs(),
             )
         return self._cells if self._without_cells is None else None
 
@@ -131,14 +141,14 @@ class MontyBackend:
         limits, usual = request.limits, Limits()
         given = sum(len(content) + 8 * KiB for content in request.files.values())
         inside = Request(
-            code=f"{session.PROGRAM}({_told(request)!r})",
+            code=f"{worker.PROGRAM}({_told(request)!r})",
             stdin=request.stdin,
             files=request.files,
             require=request.require,
             limits=Limits(
                 time=limits.time,
-                # Those of the interpreter hold first. These are for a worker that has got out of it; the interpreter's
-                # memory may be there twice, when its value or its files are handed to the pool.
+                # The interpreter's own limits apply first. These are for a worker that escaped from it. The
+                # interpreter's memory may exist twice while its value or its files are passed to the pool.
                 cpu=limits.cpu + 1,
                 memory=min(2 * limits.memory + given + _OURS, MAX_LIMIT),
                 disk=max(usual.disk, given),
@@ -149,10 +159,9 @@ class MontyBackend:
         found = await cells.run(inside, sink)
         self._had_a_cell = True
         isolation = _together(_alone(), found.isolation)
-        usage = Usage(wall=found.usage.wall, memory=found.usage.memory)  # its processor time is that of arming, mostly
+        usage = Usage(wall=found.usage.wall, memory=found.usage.memory)  # its processor time is mostly that of arming
         if found.status in (Status.TIMEOUT, Status.MEMORY, Status.OUTPUT):  # ended from outside
-            error = exceeded("cpu", limits) if found.error else None
-            return Outcome(status=found.status, error=error, isolation=isolation, usage=usage)
+            return Outcome(status=found.status, limit=found.limit, isolation=isolation, usage=usage)
         try:
             ended = msgspec.convert(found.value, _Ended)
         except msgspec.ValidationError:
@@ -168,7 +177,7 @@ class MontyBackend:
 
 
 def _alone() -> Isolation:
-    """The isolation that Monty itself provides. Raises `BackendUnavailable` if it is not installed."""
+    """Return the isolation that Monty itself provides. Raises `BackendUnavailable` if it is not installed."""
     try:
         import pydantic_monty
     except ImportError as error:
@@ -193,11 +202,9 @@ def _is_seen_in_cells() -> bool:
     return is_seen_in_cells(pydantic_monty.__file__)
 
 
-def _worker() -> str:
-    from pydantic_monty._binary import find_monty_binary
-
+def _programs() -> dict[str, str]:
     try:
-        return find_monty_binary()
+        return worker.programs()
     except FileNotFoundError as error:
         raise BackendUnavailable(
             "the monty workers don't start", why=str(error), next=pip_install("pydantic-monty==1.4.0")
@@ -235,20 +242,21 @@ def _outcome(ended: _Ended, limits: Limits, isolation: Isolation, usage: Usage) 
         exit_code={Status.OK: 0, Status.ERROR: 1}.get(status),
         value=ended.value,
         exception=ended.exception,
-        error=exceeded("cpu", limits) if ended.status == "cpu" else ended.error,
+        error=None if ended.status == "cpu" else ended.error,  # not monty's own message for this limit
+        limit="cpu" if ended.status == "cpu" else "",
         isolation=isolation,
         usage=usage,
     )
 
 
-# --- where no cell can be had ---
+# --- without cells ---
 
 
 class _WithoutCells:
     """Monty without the jail: its pool of workers in our own process.
 
-    The synchronous one, on threads of ours: with the asynchronous one a thread of its own calls into the event loop,
-    and aborts the whole process when the interpreter happens to be shutting down at that moment (seen with 1.4.0).
+    Uses the synchronous pool, on threads of ours: the asynchronous one has a thread that calls into the event loop, and
+    aborts the whole process if the interpreter is shutting down at that moment (seen with 1.4.0).
     """
 
     def __init__(self, workers: int) -> None:
@@ -268,9 +276,9 @@ class _WithoutCells:
         try:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
-            if not work.cancel():  # it is past the queue
+            if not work.cancel():  # it has left the queue
                 run.stop(Status.KILLED)
-                await asyncio.wait([waiting])  # not left behind: the worker is dead once its thread is done
+                await asyncio.wait([waiting])  # wait for it: the worker is dead once its thread is done
             raise
         finally:
             self._active.discard(run)
@@ -301,7 +309,7 @@ class _WithoutCells:
         threads, self._threads = self._threads, None
         for run in self._active:
             run.stop(Status.KILLED)
-        # Waited for here, not on yet another thread: none can be started any more when the interpreter shuts down.
+        # On this thread, not on another: no thread can be started while the interpreter shuts down.
         if threads is not None:
             threads.shutdown(cancel_futures=True)
         if pool is not None:
@@ -309,7 +317,7 @@ class _WithoutCells:
 
 
 class _Run:
-    """One run, on one thread. `stop` may be called from any other, at any time."""
+    """One run on one thread. `stop` may be called from any other thread, at any time."""
 
     def __init__(self, request: Request, sink: Sink, isolation: Isolation) -> None:
         self._request, self._sink, self._isolation = request, sink, isolation
@@ -320,7 +328,7 @@ class _Run:
         self._deadline = 0.0
 
     def stop(self, ending: Status) -> None:
-        """End it now. The worker is killed through a pidfd, so never another process that got its id."""
+        """End the run now. The worker is killed through a pidfd, so never another process that got its pid."""
         with self._lock:
             self._ending = self._ending or ending
             self._stopped.set()
@@ -348,7 +356,9 @@ class _Run:
         if ended.status == "crashed" and (self._ending or time.monotonic() >= self._deadline):
             ended = _Ended(**session.ended("timeout"))
         outcome = _outcome(ended, request.limits, self._isolation, usage)
-        return msgspec.structs.replace(outcome, status=self._ending, exit_code=None) if self._ending else outcome
+        if self._ending is None:
+            return outcome
+        return msgspec.structs.replace(outcome, status=self._ending, exit_code=None, error=None, limit="")
 
     def _pin(self, pid: int | None) -> None:
         if pid is None:
@@ -359,11 +369,11 @@ class _Run:
                 signal.pidfd_send_signal(self._worker, signal.SIGKILL)
 
     def _reap(self) -> None:
-        """Kill and reap the worker. The pool drops it without waiting, which would leave a zombie behind."""
+        """Kill and reap the worker. The pool drops it without waiting, which would leave a zombie."""
         with self._lock:
             worker, self._worker = self._worker, -1
         if worker >= 0:
-            with suppress(ProcessLookupError, ChildProcessError):  # unless the pool was faster
+            with suppress(ProcessLookupError, ChildProcessError):  # the pool may have reaped it first
                 signal.pidfd_send_signal(worker, signal.SIGKILL)
                 os.waitid(os.P_PIDFD, worker, os.WEXITED)
             os.close(worker)
@@ -385,6 +395,6 @@ def _peak_memory(pid: int | None) -> int | None:
             for line in status:
                 if line.startswith("VmHWM:"):
                     return int(line.split()[1]) * KiB
-    except OSError:  # the worker is gone, or there is no /proc: unknown, which None says
+    except OSError:  # the worker is gone, or there is no /proc: unknown
         return None
     return None

@@ -1,7 +1,7 @@
-"""One run on Monty, from a worker of its pool to how it ended. Inner: loaded in a cell, and in our own process where no
-cell can be had.
+"""One run on Monty, from a worker of its pool to how it ended. This module is loaded in a cell, or in our own process
+where no cell can be made.
 
-This is the only importer of `pydantic_monty`, which decodes and bounds what a worker sends back.
+It is the only importer of `pydantic_monty`, which decodes and bounds what a worker sends back.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from redoma.backends.jail import value as outward
 from redoma.backends.jail.configuration import PROGRAMS
+from redoma.backends.monty.worker import PROGRAM
 
 if TYPE_CHECKING:
     import pydantic_monty
 
 HOME = "/workspace"
-"""Where the request's files are, in the interpreter's virtual file system; in a cell, in the real one too."""
-PROGRAM = "monty"
-"""What the worker's program is called inside, among `jail.configuration.PROGRAMS`."""
+"""Where the request's files are in the interpreter's virtual file system; in a cell, in the real one too."""
 MAX_REPORT = 2 << 20
-"""Bytes of all there is to say of a run in a cell, beside what it printed."""
+"""Maximum bytes of the report on a run in a cell, not counting its output."""
 
-_HOST_CALLS = 100_000  # input(), environment, sleep and file operations of one run; each is a round trip to us
-_MAX_ERROR = 64 << 10  # far more than is shown: what is cut off here is cut before secrets are taken out
-_MAX_DEPTH = 90  # a little less than what comes out of a cell, in which it is one thing among others
+_HOST_CALLS = 100_000  # input(), environment, sleep and file operations of one run; each is a round trip to the host
+_MAX_ERROR = 64 << 10  # far more than is shown, because it is cut before redaction
+_MAX_DEPTH = 90  # a little less than a cell may return, because the value is nested in the report
 _MAX_ITEMS = 99_000
-_MAX_INT_BITS = 14_000  # beyond about 4300 digits CPython refuses to print an int, and so would every caller
+_MAX_INT_BITS = 14_000  # CPython refuses to print an int of more than about 4300 digits, so callers could not either
 
 
 class Told(TypedDict):
-    """The code to run, and its limits. It travels into a cell as the text of a dictionary, so it is plain data."""
+    """The code to run, and its limits. It is passed into the cell as the text of a dictionary, so it is plain data."""
 
     code: str
     env: dict[str, str]
@@ -47,15 +46,17 @@ class Told(TypedDict):
     memory: int
     recursion: int
     writes: int
-    """Bytes that it may write, to all files together."""
+    """Bytes that it may write to all files together."""
     value: int
     """Bytes of its value that are returned."""
     seed: int
-    """Of its random numbers."""
+    """The seed of its random numbers."""
 
 
 class Ended(TypedDict):
-    """How it ended, in Monty's terms. It comes out of a cell as the value of an expression, so it is plain data too."""
+    """How the run ended, in Monty's terms. It comes out of a cell as the value of an expression, so it is plain
+    data.
+    """
 
     status: Literal["ok", "error", "timeout", "cpu", "memory", "unsupported", "crashed"]
     value: Any
@@ -69,7 +70,7 @@ def ended(status: Any, **more: Any) -> Ended:
 
 
 def start(workers: int, *, binary: str | None = None, checkouts: int = 1) -> pydantic_monty.Monty:
-    """Start a pool of workers. A worker serves one run: whatever that did to its interpreter dies with it."""
+    """Start a pool of workers. A worker serves one run, so what the run did to the interpreter dies with it."""
     import pydantic_monty
 
     pool = pydantic_monty.Monty(binary_path=binary, max_processes=workers, max_checkouts_per_worker=checkouts)
@@ -77,25 +78,24 @@ def start(workers: int, *, binary: str | None = None, checkouts: int = 1) -> pyd
 
 
 def checkout(pool: pydantic_monty.Monty, told: Told) -> pydantic_monty.MontySession:
-    """A session with a worker of its own, which it gets when it is entered."""
+    """Return a session, which gets its own worker when it is entered."""
     return pool.checkout(
         script_name="main.py",
         limits={
-            # It stands still in our callbacks, and there is one thread: so this bounds both.
+            # Its clock stops in our callbacks, and there is one thread: so this bounds both.
             "max_feed_duration_secs": min(told["time"], told["cpu"]),
             "max_memory": told["memory"],
             "max_recursion_depth": told["recursion"],
             "max_suspensions": _HOST_CALLS,
         },
-        # A sleep that can be interrupted, and that counts as time; and random numbers that can be drawn again, from a
-        # seed of one length, since it counts as memory.
+        # Sleeps are ours, so that they can be interrupted and count as time. Random numbers can be reproduced from a
+        # seed, which has a fixed length since it counts as memory.
         os_policy={"sleep": "call_host", "random_start": {"seed": f"{told['seed']:016x}"}},
     )
 
 
 class Feed:
-    """Runs code in a session, and answers what it asks: output goes to `say`, sleeps to `wait`, input comes from
-    `read`."""
+    """Runs code in a session and answers its calls: output goes to `say`, sleeps to `wait`, input comes from `read`."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Feed:
         self.deadline, self._cpu_deadline = start + told["time"], start + told["cpu"]
 
     def run(self, session: pydantic_monty.MontySession, files: str | None) -> Ended:
-        """Run the code to its end. `files` is the directory that holds the files of the request, if there are any."""
+        """Run the code to its end. `files` is the directory with the request's files, if there are any."""
         import pydantic_monty as monty
 
         mount = None
@@ -144,14 +144,14 @@ class Feed:
 
     def _failed(self, failure: Any) -> Ended:
         exception = type(failure.exception()).__name__
-        # It calls its own gaps internal errors, such as an exception with a number for an argument.
+        # Monty reports its own gaps as internal errors, such as an exception with a number as its argument.
         error: str = failure.display("type-msg").replace(
             "RuntimeError: Internal error in monty:", "Not done by monty:", 1
         )
         frames = failure.traceback()
-        # Syntax that monty lacks is found by its parser: nothing has run, so another backend may safely be tried. Its
-        # error has a single frame that belongs to no function, which code that runs can't imitate: whatever that raises
-        # carries at least the frame of its module.
+        # Monty's parser finds syntax that Monty lacks: nothing has run, so another backend may be tried. Such an error
+        # has a single frame without a function name. Running code can't imitate that: whatever it raises has at least
+        # the frame of its module.
         if exception == "NotImplementedError" and len(frames) == 1 and frames[0].function_name is None:
             return ended("unsupported", error=error.partition(": ")[2][:_MAX_ERROR], line=frames[0].line)
         status = self._status_of(exception, error)
@@ -160,8 +160,9 @@ class Feed:
         return ended(status, exception=exception, error=error[:_MAX_ERROR])
 
     def _status_of(self, exception: str, error: str) -> str:
-        """The status for a failure. Goes by the clock and by Monty's own messages, since code may raise errors of the
-        same types itself."""
+        """Return the status for a failure. Decided by the clock and by Monty's own messages, since code may raise
+        errors of the same types itself.
+        """
         now = time.monotonic()
         if exception == "TimeoutError" and now >= self.deadline:
             return "timeout"
@@ -180,7 +181,7 @@ class Feed:
         return self._lines.pop()
 
     def _answer(self, *, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], **_: Any) -> Any:
-        """Answer a system call of the code: its own variables and a sleep, and nothing else."""
+        """Answer a system call of the code: only environment variables and sleep."""
         from pydantic_monty import NOT_HANDLED
 
         if name == "os.environ":
@@ -194,16 +195,16 @@ class Feed:
 
 
 def plain(value: Any, max_bytes: int) -> Any:
-    """The value of a last expression as plain data, or as its `repr` when it is anything else.
+    """Return the value of a last expression as plain data, or its `repr` if it is anything else.
 
-    Bounded in items, depth and bytes, and without recursion: it comes from code that may have shaped it to break
-    whoever walks it. What is too large is described instead of returned.
+    Bounded in items, depth and bytes, and without recursion, because hostile code may have built it to break the code
+    that walks it. A value that is too large is described instead.
     """
     name, odd, items, size = type(value).__name__, False, 0, 0
     stack = [(value, 0)]
     while stack:
         item, depth = stack.pop()
-        kind = type(item)  # exactly: a named tuple, say, would not come out of a cell as what it was
+        kind = type(item)  # the exact type: a named tuple, for example, would not come out of a cell as one
         items += 1
         if kind in (str, bytes):
             size += len(item)
@@ -221,7 +222,7 @@ def plain(value: Any, max_bytes: int) -> Any:
         return value
     try:
         return repr(value)[:max_bytes]
-    except (ValueError, RecursionError):  # an attribute that itself is too large to print
+    except (ValueError, RecursionError):  # an attribute of it is too large to print
         return f"<{name}>"
 
 
@@ -233,18 +234,18 @@ _RLIMITS = {
     resource.RLIMIT_CORE: 0,
     resource.RLIMIT_MEMLOCK: 64 << 10,
 }
-"""What a worker may have. It is started before the limits of its run are known, and needs next to nothing of these."""
+"""The rlimits of a worker. It is started before the limits of its run are known, and needs almost nothing of these."""
 
 _kept: list[Any] = []
-"""The pool, and the session of the run. Not to be let go of: the cell ends as a whole, which takes no time."""
+"""The pool and the session of the run. Kept, so that they are not closed: the cell ends as a whole, which is faster."""
 
 
 def arm() -> dict[str, Any]:
     """Start a worker ahead of time, in a guest that has no code yet, and let it answer once."""
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker that has died is an error, and not our end
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a dead worker must be an error, not end this process
     for which, number in _RLIMITS.items():
         resource.setrlimit(which, (number, number))
-    # Of its two sessions the first is ours: it brings in the pages that the second would have to wait for.
+    # The first of its two sessions is a warm-up: it loads the pages that the second would otherwise wait for.
     pool = start(1, binary=f"{PROGRAMS}/{PROGRAM}", checkouts=2)
     _kept.append(pool)
     told = Told(
@@ -257,7 +258,7 @@ def arm() -> dict[str, Any]:
 
 
 def run(told: Told) -> Ended:
-    """Run the code: all that a cell is asked to do."""
+    """Run the code: the only thing that a cell is asked to do."""
     import pydantic_monty as monty
 
     session = checkout(_kept[0], told)
@@ -271,9 +272,9 @@ def run(told: Told) -> Ended:
     found = feed.run(session, HOME if told["files"] else None)
     if worker is not None:
         with suppress(ProcessLookupError):
-            os.kill(worker, signal.SIGKILL)  # it dies while we report, and nobody has to wait for it afterwards
+            os.kill(worker, signal.SIGKILL)  # it dies while we report, so the end of the cell need not wait for it
     report: Any = outward.encode(found, MAX_REPORT)
-    if report[0] != "dict" or len(json.dumps(report)) > 2 * MAX_REPORT:  # it would not arrive
+    if report[0] != "dict" or len(json.dumps(report)) > 2 * MAX_REPORT:  # too large to be accepted
         found["value"] = f"<{type(found['value']).__name__}, too large to return>"
     return found
 
