@@ -1,0 +1,214 @@
+"""Secrets that stay outside: put in on the way to the hosts that they belong to, and taken out of what comes back.
+
+The guest holds placeholders. One that it sends anywhere else, or to another place of a request than the secret is for,
+is refused. What is taken out is replaced by as many stars, so that lengths stay true.
+
+A host that answers with a secret in a form that nobody can foresee (reversed, encrypted, a letter at a time) is not
+caught; the usual ones are: as it is, in a URL, in JSON, in HTML, in hexadecimal, in base64 at any offset.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import json
+from collections.abc import Iterable, Mapping
+from urllib.parse import quote, quote_plus
+
+from ..models.network import SecretUse
+from .upstream import Denied
+
+MAX_BODY = 1 << 20
+"""Bytes of a body in which a secret is put in: it is held until its length is known."""
+_MIN_FORM = 4
+
+Header = tuple[bytes, bytes]
+
+
+class Held:
+    """One secret, and where it may be used."""
+
+    def __init__(self, name: str, value: str, placeholder: str, use: SecretUse) -> None:
+        self.name, self.use = name, use
+        self.value, self.placeholder = value.encode("utf-8", "surrogateescape"), placeholder.encode()
+
+
+class Credentials:
+    """All secrets of one run that stay outside."""
+
+    def __init__(self, held: Iterable[Held] = ()) -> None:
+        self._held = tuple(held)
+        self._forms: dict[bytes, None] = dict.fromkeys(form for each in self._held for form in forms(each.value))
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def belong_to(self, host: str) -> bool:
+        """Whether a secret is for this host."""
+        return any(each.use.names(host) for each in self._held)
+
+    def in_target(self, host: str, target: bytes, *, encrypted: bool) -> bytes:
+        """The target of a request, with secrets in its query. Raises `Denied` for a placeholder elsewhere in it."""
+        path, question, query = target.partition(b"?")
+        self._refuse_all(path, host, "its path")
+        for each in self._in(query):
+            self._may(each, host, encrypted, each.use.query, "the query of a URL")
+            query = query.replace(each.placeholder, quote(each.value, safe="").encode())
+        return path + question + query
+
+    def in_headers(self, host: str, headers: Iterable[Header], *, encrypted: bool) -> list[Header]:
+        """The headers of a request with secrets in them. Raises `Denied` for a placeholder of another host."""
+        return [(name, self._in_header(host, name, value, encrypted)) for name, value in headers]
+
+    def _in_header(self, host: str, name: bytes, value: bytes, encrypted: bool) -> bytes:
+        self._refuse_all(name, host, "the name of a header")
+        for each in self._in(value):
+            self._may(each, host, encrypted, True, "a header")
+            if b"\r" in each.value or b"\n" in each.value:
+                raise Denied(f"the secret {each.name} has more than one line, so it can't stand in a header")
+            value = value.replace(each.placeholder, each.value)
+        scheme, _, token = value.partition(b" ")
+        if scheme.lower() == b"basic" and (plain := _decoded(token.strip())) and any(self._in(plain)):
+            for each in self._in(plain):
+                self._may(each, host, encrypted, True, "a header")
+                plain = plain.replace(each.placeholder, each.value)
+            token = base64.b64encode(plain)
+            self._forms[token] = None  # what a host may echo
+            return scheme + b" " + token
+        return value
+
+    def in_body(self, host: str, body: bytes, *, encrypted: bool) -> bytes:
+        """A whole body with secrets in it. Raises `Denied` for a placeholder that must not be there."""
+        for each in self._in(body):
+            self._may(each, host, encrypted, each.use.body, "a body")
+            body = body.replace(each.placeholder, each.value)
+        return body
+
+    def fills_bodies_of(self, host: str) -> bool:
+        """Whether a secret may stand in a body for this host."""
+        return any(each.use.body and each.use.names(host) for each in self._held)
+
+    def watch(self) -> Watch:
+        """For a body that passes by: finds placeholders in it, also across the pieces that it comes in."""
+        return Watch([each.placeholder for each in self._held])
+
+    def stray(self, host: str) -> Denied:
+        """The refusal of a placeholder in a body."""
+        return Denied(f"a placeholder of a secret stands in a body for {host}, and no secret may be used there")
+
+    def redactor(self) -> Redactor:
+        """For an answer that passes by: takes secrets out of it."""
+        return Redactor(self._forms)
+
+    def redacted(self, data: bytes) -> bytes:
+        """A text that is there as a whole, without secrets."""
+        redactor = self.redactor()
+        return redactor.feed(data) + redactor.finish()
+
+    def _in(self, data: bytes) -> list[Held]:
+        return [each for each in self._held if each.placeholder in data]
+
+    def _refuse_all(self, data: bytes, host: str, where: str) -> None:
+        for each in self._in(data):
+            raise Denied(
+                f"the placeholder of the secret {each.name} stands in {where}, where it is not put in, for {host}"
+            )
+
+    @staticmethod
+    def _may(each: Held, host: str, encrypted: bool, place: bool, where: str) -> None:
+        if not each.use.names(host):
+            raise Denied(f"the placeholder of the secret {each.name} was sent to {host}, which it does not belong to")
+        if not encrypted:
+            raise Denied(f"the secret {each.name} would travel to {host} without encryption: use https")
+        if not place:
+            raise Denied(f"the placeholder of the secret {each.name} stands in {where}, which it is not for")
+
+
+def _decoded(token: bytes) -> bytes:
+    try:
+        return base64.b64decode(token, validate=True)
+    except binascii.Error:
+        return b""
+
+
+def forms(value: bytes) -> list[bytes]:
+    """How a secret may be written in an answer; each has some length, or it would be found by chance."""
+    text = value.decode("utf-8", "replace")
+    found = [
+        value,
+        quote(value, safe="").encode(),
+        quote(value).encode(),
+        quote_plus(value).encode(),
+        json.dumps(text)[1:-1].encode(),
+        json.dumps(text, ensure_ascii=False)[1:-1].encode(),
+        html.escape(text).encode(),
+        value.hex().encode(),
+        value.hex().upper().encode(),
+        *_base64_forms(value),
+    ]
+    return [form for form in dict.fromkeys(found) if len(form) >= _MIN_FORM]
+
+
+def _base64_forms(value: bytes) -> Iterable[bytes]:
+    """The letters of base64 that come from the secret alone, for each of the three places where it may begin."""
+    for before in range(3):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            text = encode(b"\0" * before + value).rstrip(b"=")
+            whole = (before + len(value)) * 8 // 6  # letters that nothing after the secret changes
+            form = text[(before * 8 + 5) // 6 : whole]
+            if len(form) >= 8:
+                yield form
+
+
+class Watch:
+    """Whether one of some words comes by."""
+
+    def __init__(self, words: Iterable[bytes]) -> None:
+        self._words = list(words)
+        self._keep = max(map(len, self._words), default=1) - 1
+        self._tail = b""
+
+    def sees(self, data: bytes) -> bool:
+        """Whether a word is in this piece, or ends in it."""
+        data = self._tail + data
+        self._tail = data[-self._keep :] if self._keep else b""
+        return any(word in data for word in self._words)
+
+
+class Redactor:
+    """Takes words out of bytes that pass by. Holds back no more than may be the beginning of one."""
+
+    def __init__(self, words: Mapping[bytes, None] | Iterable[bytes]) -> None:
+        self._words = sorted(words, key=len, reverse=True)
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What may be passed on now."""
+        if not self._words:
+            return data
+        data = _without(self._held + data, self._words)
+        keep = max((_overlap(data, word) for word in self._words), default=0)
+        self._held = data[len(data) - keep :]
+        return data[: len(data) - keep]
+
+    def finish(self) -> bytes:
+        """The rest, at the end."""
+        rest, self._held = self._held, b""
+        return rest
+
+
+def _without(data: bytes, words: Iterable[bytes]) -> bytes:
+    for word in words:
+        if word in data:
+            data = data.replace(word, b"*" * len(word))
+    return data
+
+
+def _overlap(data: bytes, word: bytes) -> int:
+    """How many bytes at the end of the data are the beginning of the word."""
+    tail = data[-(len(word) - 1) :] if len(word) > 1 else b""
+    for start in range(len(tail)):
+        if word.startswith(tail[start:]):
+            return len(tail) - start
+    return 0

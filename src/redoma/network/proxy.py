@@ -1,0 +1,445 @@
+"""The proxy of one run: accepts on a socket that was made inside its cell, decides, connects and records."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterable
+from importlib import resources
+
+from ..lib.hosts import as_address, canonical
+from ..models.network import WEB_PORTS, HostRule, NetworkRequest, written
+from .authority import Authority
+from .credentials import Credentials
+from .exchange import ENDED, HEAD_TIME, IDLE_TIME, Exchange, Place, split_authority
+from .streams import NotTls, Stream, TlsStream, server_name
+from .upstream import Denied, Failed, Resolve, Upstream, resolve_here
+
+MAX_RECORDS = 1000
+"""Requests of a run that are recorded one by one; more are summed up by host, decision and rule."""
+_MAX_SUMS = 100
+_CERTIFICATES, _NODE, _WGET = "certificates.pem", "node_proxy.cjs", "wgetrc"
+_TRUST = (
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT"),
+    *("AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO", "NPM_CONFIG_CAFILE"),
+)
+
+_SOCKS4, _SOCKS5 = 4, 5
+_SOCKS_REPLIES = {"ok": 0, "failed": 1, "denied": 2, "unreachable": 4, "command": 7, "address": 8}
+_TLS_HANDSHAKE = 0x16
+
+
+class Proxy:
+    """Serves one run. Use it as an asynchronous context manager: at its end every connection is closed.
+
+    `listener` is a listening socket, which it closes. `rules` say what may be reached; `credentials` are put in.
+    `max_bytes` in both directions together and `max_connections` at one time bound the run. `authority` ends TLS where
+    requests have to be read; `place` is the directory inside that has `files`. `resolve` finds the addresses of a name,
+    and `trust` verifies hosts: by default as this machine does.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        rules: Iterable[HostRule],
+        *,
+        credentials: Credentials | None = None,
+        authority: Callable[[], Authority],
+        max_bytes: int,
+        max_connections: int,
+        place: str = "/run",
+        resolve: Resolve = resolve_here,
+        trust: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+    ) -> None:
+        self._listener, self._rules = listener, tuple(rules)
+        self._credentials = credentials or Credentials()
+        self._upstream = Upstream(resolve)
+        self._authority, self._trust, self._place = authority, trust, place
+        self._context: ssl.SSLContext | None = None
+        self._left, self._max_bytes, self._max_connections = max_bytes, max_bytes, max_connections
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._records: list[NetworkRequest] = []
+        self._sums: dict[tuple[str, int, str, str], tuple[int, int, int]] = {}
+
+    @property
+    def records(self) -> tuple[NetworkRequest, ...]:
+        """Every request so far, in the order in which they ended; beyond `MAX_RECORDS` of them, sums."""
+        sums = [
+            NetworkRequest(
+                host=host,
+                port=port,
+                decision=decision,  # type: ignore[arg-type]
+                rule=rule,
+                sent=sent,
+                received=received,
+                why=f"{count} more requests",
+            )
+            for (host, port, decision, rule), (count, sent, received) in self._sums.items()
+        ]
+        return (*self._records, *sums)
+
+    @property
+    def reads_tls(self) -> bool:
+        """Whether TLS of some host ends here, so that the guest has to trust our authority."""
+        return bool(self._credentials) or any(rule.looks_inside for rule in self._rules)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables by which programs find the proxy, and what to trust."""
+        host, port = self._listener.getsockname()[:2]
+        http, socks = f"http://{host}:{port}", f"socks5h://{host}:{port}"
+        # Not SOCKS for everything: httpx refuses to start with it unless a further package is there.
+        found = {"HTTP_PROXY": http, "HTTPS_PROXY": http, "ALL_PROXY": http, "SOCKS_PROXY": socks, "NO_PROXY": ""}
+        found |= {name.lower(): value for name, value in found.items()}
+        found["NODE_USE_ENV_PROXY"] = "1"  # Node's own fetch looks at the others only then, and before 24 never
+        found["NODE_OPTIONS"] = f"--require {self._place}/{_NODE}"
+        if self.reads_tls:
+            found |= {**dict.fromkeys(_TRUST, self._certificates), "WGETRC": f"{self._place}/{_WGET}"}
+        return found
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What has to be in the cell, by its path there."""
+        found = {_NODE: resources.files(__package__).joinpath(_NODE).read_bytes()}
+        if self.reads_tls:
+            found[_CERTIFICATES] = self._authority().bundle()
+            found[_WGET] = f"ca_certificate={self._certificates}\n".encode()
+        return {f"{self._place}/{name}": content for name, content in found.items()}
+
+    @property
+    def _certificates(self) -> str:
+        """Where the guest has the certificates that it is to trust."""
+        return f"{self._place}/{_CERTIFICATES}"
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._accept, sock=self._listener, backlog=self._max_connections)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._server is not None  # noqa: S101 - it was entered
+        self._server.close()
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- one connection ---
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream = Stream(reader, writer)
+        if len(self._tasks) >= self._max_connections:
+            self._note(NetworkRequest(host="", decision="denied", why=f"more than {self._max_connections} connections"))
+            return stream.abort()
+        task = asyncio.get_running_loop().create_task(self._serve(stream))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return None
+
+    async def _serve(self, client: Stream) -> None:
+        try:
+            async with asyncio.timeout(HEAD_TIME):
+                first = await client.read()
+            if not first:
+                return
+            client.unread(first)
+            if first[0] == _SOCKS5:
+                await self._socks(client)
+            elif first[0] == _SOCKS4:
+                self._note(NetworkRequest(host="", decision="denied", why="SOCKS 4 is not spoken here; 5 is"))
+            else:
+                await self._http(client)
+        except (ConnectionError, TimeoutError):
+            return  # the guest's own doing, or its end
+        except Exception as error:  # nothing more passes here, and the record says what broke, but quotes nothing
+            why = f"a bug in Redoma, please report it: {type(error).__name__}"
+            self._note(NetworkRequest(host="", decision="failed", why=why))
+            client.abort()
+        finally:
+            client.close()
+
+    async def _http(self, client: Stream) -> None:
+        exchange = self._exchange(client)
+        try:
+            request = await exchange.first()
+        except Denied as denied:
+            return await exchange.refuse(denied)
+        if request is None or request.method != b"CONNECT":
+            return await exchange.run(request) if request is not None else None
+        try:
+            place, rules, upstream = await self._open(*split_authority(request.target.decode("ascii", "replace"), 0))
+        except Denied as denied:
+            return await exchange.refuse(denied)
+        except Failed as failed:
+            return await exchange.fail(failed)
+        await exchange.answer_connect()
+        client.unread(exchange.trailing())
+        return await self._tunnel(client, upstream, place, rules)
+
+    async def _socks(self, client: Stream) -> None:
+        """SOCKS 5 (RFC 1928): a greeting, then one command. Only CONNECT, without a password."""
+        data = await _exactly(client, 2)
+        methods = await _exactly(client, data[1])
+        if 0 not in methods:
+            return await client.write(b"\x05\xff")
+        await client.write(b"\x05\x00")
+        version, command, _, kind = await _exactly(client, 4)
+        if kind == 1:
+            host = socket.inet_ntop(socket.AF_INET, await _exactly(client, 4))
+        elif kind == 4:
+            host = socket.inet_ntop(socket.AF_INET6, await _exactly(client, 16))
+        elif kind == 3:
+            host = (await _exactly(client, (await _exactly(client, 1))[0])).decode("ascii", "replace")
+        else:
+            return await self._socks_reply(client, "address")
+        (port,) = struct.unpack("!H", await _exactly(client, 2))
+        if version != _SOCKS5 or command != 1:
+            self._note(
+                NetworkRequest(host=host[:253], port=port, decision="denied", why="SOCKS is for connections only")
+            )
+            return await self._socks_reply(client, "command")
+        try:
+            place, rules, upstream = await self._open(_canonical(host), port)
+        except Denied:
+            return await self._socks_reply(client, "denied")
+        except Failed:
+            return await self._socks_reply(client, "unreachable")
+        await self._socks_reply(client, "ok")
+        return await self._tunnel(client, upstream, place, rules)
+
+    @staticmethod
+    async def _socks_reply(client: Stream, what: str) -> None:
+        await client.write(bytes([_SOCKS5, _SOCKS_REPLIES[what], 0, 1, 0, 0, 0, 0, 0, 0]))
+
+    # --- deciding ---
+
+    def _rules_for(self, host: str, port: int) -> tuple[HostRule, ...]:
+        """The rules that name this host and port. Raises `Denied` if there are none, or too much was used."""
+        if self._left <= 0:
+            raise Denied(f"the run has used up its {self._max_bytes} bytes of network", status=429)
+        rules = tuple(rule for rule in self._rules if rule.names(host, port))
+        if rules:
+            return rules
+        narrowest = written(host, 0 if port in WEB_PORTS else port)
+        if any(rule.names(host, rule.port or WEB_PORTS[0]) for rule in self._rules):
+            raise Denied(f"port {port} of {host} is named by no rule", written(host, port))
+        kind = "the address" if as_address(host) is not None else "the host"
+        raise Denied(f"{kind} {host} is named by no rule", narrowest)
+
+    async def _open(self, host: str, port: int) -> tuple[Place, tuple[HostRule, ...], Stream]:
+        """A connection for a tunnel. Raises `Denied` or `Failed`, and has put that on record."""
+        try:
+            rules = self._rules_for(host, port)
+            return Place(host, port, False), rules, await self._upstream.connect(host, port, rules)
+        except Failed as failed:
+            self._note(_tunnelled(host, port, decision="failed", why=failed.why, status=failed.status))
+            raise
+        except Denied as denied:
+            self._note(
+                _tunnelled(host, port, decision="denied", why=denied.why, rule=denied.rule, status=denied.status)
+            )
+            denied.noted = True
+            raise
+
+    async def _tunnel(self, client: Stream, upstream: Stream, place: Place, rules: tuple[HostRule, ...]) -> None:
+        """What comes after a CONNECT, or its like in SOCKS."""
+        before = len(self._records)
+        try:
+            reads = self._credentials.belong_to(place.host) or all(rule.looks_inside for rule in rules)
+            first = await self._first_bytes(client, upstream, wait=reads or place.port in WEB_PORTS)
+            if first[:1] == bytes([_TLS_HANDSHAKE]):
+                data = await self._checked_name(client, first, place)
+                client.unread(data)
+                if reads:
+                    await self._inside_tls(client, upstream, place)
+                    return self._note_silent(before, place)
+            elif first:
+                client.unread(first)
+                if place.port == 443:
+                    raise Denied(f"what is sent to port 443 of {place.host} is no TLS")
+                if reads or place.port == 80:
+                    await self._exchange(client, place, upstream).run()
+                    return self._note_silent(before, place)
+            rule = next((rule for rule in rules if not rule.looks_inside), rules[0])
+            return await self._pump(client, upstream, place, rule)
+        except Denied as denied:
+            self._note(_tunnelled(*place[:2], decision="denied", why=denied.why, rule=denied.rule))
+            return client.abort()
+        except Failed as failed:
+            return self._note(_tunnelled(*place[:2], decision="failed", why=failed.why))
+        except (ConnectionError, TimeoutError, ssl.SSLError):
+            why = "the connection was broken off, or took too long"
+            return self._note(_tunnelled(*place[:2], decision="failed", why=why))
+        except asyncio.CancelledError:
+            if not self._is_told(before, place):
+                self._note(_tunnelled(*place[:2], decision="failed", why=ENDED))
+            raise
+        finally:
+            upstream.close()
+
+    def _note_silent(self, before: int, place: Place) -> None:
+        """Put a tunnel on record in which nothing was asked: most often the guest did not trust our authority."""
+        if not self._is_told(before, place):
+            why = f"it was closed without a request; a program has to trust {self._certificates} and speak HTTP/1.1"
+            self._note(_tunnelled(*place[:2], decision="failed", why=why))
+
+    def _is_told(self, before: int, place: Place) -> bool:
+        """Whether something is on record of a tunnel since so many requests were."""
+        return any(one.host == place.host for one in self._records[before:])
+
+    async def _first_bytes(self, client: Stream, upstream: Stream, *, wait: bool) -> bytes:
+        """What the guest says first; without `wait`, nothing if the host is the first to speak."""
+        if wait:
+            async with asyncio.timeout(HEAD_TIME):
+                return await client.read()
+        theirs, ours = asyncio.ensure_future(upstream.read()), asyncio.ensure_future(client.read())
+        try:
+            async with asyncio.timeout(IDLE_TIME):
+                await asyncio.wait([theirs, ours], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for side, task in ((upstream, theirs), (client, ours)):
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait([task])
+                if side is upstream and task.done() and not task.cancelled():
+                    upstream.unread(task.result())
+        return b"" if ours.cancelled() else ours.result()
+
+    async def _checked_name(self, client: Stream, first: bytes, place: Place) -> bytes:
+        """The greeting of TLS, if it names the host of the tunnel. Raises `Denied` if it names another, or none."""
+        try:
+            async with asyncio.timeout(HEAD_TIME):
+                name, data = await server_name(client, first)
+        except NotTls as error:
+            raise Denied(f"what is sent to {place.host} begins like TLS, and is none: {error}") from None
+        if name is None:
+            if as_address(place.host) is None:
+                raise Denied(f"TLS to {place.host} does not say for whom it is (SNI)")
+        elif _canonical(name) != place.host:
+            raise Denied(f"the tunnel leads to {place.host}, and TLS in it is for {name[:253]}")
+        return data
+
+    async def _inside_tls(self, client: Stream, upstream: Stream, place: Place) -> None:
+        """End the guest's TLS here, and read its requests."""
+        place = place._replace(encrypted=True)
+        secured = await self._secured(upstream, place)
+        ours = TlsStream(client, self._authority().context(place.host), server=True)
+        try:
+            async with asyncio.timeout(HEAD_TIME):
+                await ours.handshake()
+        except ssl.SSLError as error:
+            why = f"TLS with the guest failed: {error.reason}; it has to trust {self._certificates} and speak HTTP/1.1"
+            raise Failed(why) from None
+        await self._exchange(ours, place, secured).run()
+        await ours.end()
+
+    async def _secured(self, upstream: Stream, place: Place) -> Stream:
+        """TLS to a host that proves to be it. Raises `Failed`."""
+        if self._context is None:
+            self._context = self._trust()
+            self._context.set_alpn_protocols(["http/1.1"])
+        secured = TlsStream(upstream, self._context, server=False, name=place.host)
+        try:
+            async with asyncio.timeout(HEAD_TIME):
+                await secured.handshake()
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", "") or error.reason
+            raise Failed(f"{place.host} could not be verified: {reason}") from None
+        return secured
+
+    def _exchange(self, client: Stream, fixed: Place | None = None, upstream: Stream | None = None) -> Exchange:
+        return Exchange(
+            client,
+            credentials=self._credentials,
+            rules_for=self._rules_for,
+            connect=self._connect,
+            note=self._note,
+            count=self._count,
+            fixed=fixed,
+            upstream=upstream,
+        )
+
+    async def _connect(self, place: Place, rules: tuple[HostRule, ...]) -> Stream:
+        stream = await self._upstream.connect(place.host, place.port, rules)
+        return await self._secured(stream, place) if place.encrypted else stream
+
+    # --- passing on ---
+
+    async def _pump(self, client: Stream, upstream: Stream, place: Place, rule: HostRule) -> None:
+        """Pass bytes on in both directions until both have ended, or nothing comes for long."""
+        counts = [0, 0]
+
+        async def one_way(source: Stream, target: Stream, which: int) -> None:
+            while data := await source.read():
+                counts[which] += len(data)
+                self._count(len(data))
+                await target.write(data)
+            await target.end()
+
+        ways = [one_way(client, upstream, 0), one_way(upstream, client, 1)]
+        tasks = [asyncio.ensure_future(way) for way in ways]
+        why = ""
+        try:
+            await asyncio.gather(*tasks)
+        except Denied as denied:
+            why = denied.why
+            client.abort()
+        except (ConnectionError, TimeoutError):
+            pass  # as good as its end
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._note(
+                _tunnelled(
+                    *place[:2],
+                    sent=counts[0],
+                    received=counts[1],
+                    status=0 if why else 200,
+                    rule=str(rule),
+                    decision="denied" if why else "allowed",
+                    why=why,
+                )
+            )
+
+    def _count(self, size: int) -> None:
+        """Take bytes off what the run may use. Raises `Denied` when nothing is left."""
+        self._left -= size
+        if self._left < 0:
+            raise Denied(f"the run has used up its {self._max_bytes} bytes of network", status=429)
+
+    def _note(self, record: NetworkRequest) -> None:
+        if len(self._records) < MAX_RECORDS:
+            return self._records.append(record)
+        key = (record.host, record.port, record.decision, record.rule)
+        if key not in self._sums and len(self._sums) >= _MAX_SUMS:  # the guest chooses what it is refused
+            key = ("", 0, record.decision, "")
+        count, sent, received = self._sums.get(key, (0, 0, 0))
+        self._sums[key] = (count + 1, sent + record.sent, received + record.received)
+        return None
+
+
+async def _exactly(client: Stream, size: int) -> bytes:
+    """So many bytes. Raises ConnectionError if it ends before."""
+    data = b""
+    while len(data) < size:
+        async with asyncio.timeout(HEAD_TIME):
+            more = await client.read()
+        if not more:
+            raise ConnectionResetError("it ended in the middle")
+        data += more
+    client.unread(data[size:])
+    return data[:size]
+
+
+def _canonical(host: str) -> str:
+    try:
+        return canonical(host)
+    except ValueError:
+        return host[:253]  # which no rule names
+
+
+def _tunnelled(host: str, port: int, **fields: object) -> NetworkRequest:
+    return NetworkRequest(host=host, port=port, method="CONNECT", **fields)  # type: ignore[arg-type]

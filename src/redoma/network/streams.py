@@ -1,0 +1,169 @@
+"""Connections as the proxy uses them: plain ones, and TLS over any other. A TLS one can begin in the middle, with bytes
+that were read already."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from contextlib import suppress
+
+CHUNK = 1 << 16
+_MAX_HELLO = 1 << 16  # bytes of a TLS greeting
+
+
+class Stream:
+    """A connection: its bytes in order, with room to put some back."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer, self._back = reader, writer, b""
+        # asyncio does this only for sockets that say that they are TCP, which an accepted one may not.
+        if (connection := writer.get_extra_info("socket")) is not None:
+            with suppress(OSError):  # it is gone already
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def unread(self, data: bytes) -> None:
+        """Put bytes back, to be read again first."""
+        self._back = data + self._back
+
+    async def read(self) -> bytes:
+        """Some bytes; none at the end, also if the other side broke it off."""
+        if self._back:
+            data, self._back = self._back, b""
+            return data
+        try:
+            return await self._reader.read(CHUNK)
+        except (ConnectionError, TimeoutError):
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        """Write everything; waits while the other side does not read. Raises ConnectionError if it is gone."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def end(self) -> None:
+        """Say that no more will be written."""
+        with suppress(OSError, RuntimeError):
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
+
+    def close(self) -> None:
+        with suppress(RuntimeError):  # the event loop is closed
+            self._writer.close()
+
+    def abort(self) -> None:
+        """Close it at once, whatever was not sent yet."""
+        with suppress(RuntimeError):
+            self._writer.transport.abort()
+
+
+class TlsStream(Stream):
+    """TLS over another stream."""
+
+    def __init__(self, inner: Stream, context: ssl.SSLContext, *, server: bool, name: str | None = None) -> None:
+        self._inner, self._back = inner, b""
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_side=server, server_hostname=name)
+
+    async def handshake(self) -> None:
+        """Greet the other side. Raises ssl.SSLError, or ConnectionError if it went away."""
+        while True:
+            try:
+                self._tls.do_handshake()
+                return await self._flush()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                if not await self._feed():
+                    raise ConnectionResetError("it was closed during the TLS handshake") from None
+            except ssl.SSLError:
+                with suppress(ConnectionError):
+                    await self._flush()  # the alert that says why
+                raise
+
+    async def _flush(self) -> None:
+        if data := self._out.read():
+            await self._inner.write(data)
+
+    async def _feed(self) -> bool:
+        data = await self._inner.read()
+        if data:
+            self._in.write(data)
+        else:
+            self._in.write_eof()
+        return bool(data)
+
+    async def read(self) -> bytes:
+        if self._back:
+            data, self._back = self._back, b""
+            return data
+        while True:
+            try:
+                return self._tls.read(CHUNK)
+            except ssl.SSLWantReadError:
+                with suppress(ConnectionError):
+                    await self._flush()
+                await self._feed()
+            except ssl.SSLError:  # closed, properly or not, or garbled
+                return b""
+
+    async def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._tls.write(left) :]
+        except ssl.SSLError as error:
+            raise ConnectionResetError(str(error)) from error
+        await self._flush()
+
+    async def end(self) -> None:
+        with suppress(ssl.SSLError, ConnectionError):
+            self._tls.unwrap()
+        with suppress(ConnectionError):
+            await self._flush()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+
+class NotTls(Exception):
+    """What was read is no TLS greeting."""
+
+
+async def server_name(stream: Stream, first: bytes) -> tuple[str | None, bytes]:
+    """The host that a TLS greeting names (None if it names none), and all bytes read so far, `first` among them.
+
+    OpenSSL reads it. Raises NotTls for anything else, and ConnectionError if it never becomes whole.
+    """
+    named: list[str | None] = []
+
+    def found(_socket: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> int:
+        named.append(name)
+        return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME  # no more than the name is wanted
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sni_callback = found
+    incoming = ssl.MemoryBIO()
+    greeting = context.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
+    data = first
+    incoming.write(first)
+    while True:
+        try:
+            greeting.do_handshake()
+        except ssl.SSLWantReadError:
+            if len(data) > _MAX_HELLO:
+                raise NotTls("a TLS greeting that does not end") from None
+            more = await stream.read()
+            if not more:
+                raise ConnectionResetError("it was closed during the TLS handshake") from None
+            data += more
+            incoming.write(more)
+            continue
+        except ssl.SSLError as error:
+            if not named:
+                raise NotTls(error.reason or "it is no TLS greeting") from None
+        if not named:
+            raise NotTls("it is no TLS greeting")
+        return named[0], data

@@ -1,0 +1,434 @@
+"""What the proxy of a run passes on, and what it refuses: each refusal with a control that goes through."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+import pytest
+from network_stage import AUTHORITY, PROXY_AUTHORITY, get, hosts, inside, proxied, trusting
+
+from redoma.models.network import host_rules, placeholder
+from redoma.network.upstream import Denied, Failed, Upstream
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/") else 0
+
+
+# --- ways in ---
+
+
+async def test_a_named_host_is_reached_and_the_request_is_on_record() -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule]) as served:
+            answer = await served.say(get(f"http://{host.url}/a/b?token=x", "X-Mine: 1"))
+    assert status(answer) == 200
+    (record,) = served.proxy.records
+    assert (record.host, record.port, record.method, record.path) == ("api.test", host.port, "GET", "/a/b")
+    assert (record.status, record.decision, record.rule) == (200, "allowed", host.rule)
+    assert record.sent > 0
+    assert record.received > 0
+    assert host.seen[0]["headers"]["host"] == host.url
+    assert host.seen[0]["headers"]["x-mine"] == "1"
+    assert host.seen[0]["path"] == "/a/b?token=x"
+
+
+async def test_a_host_that_no_rule_names_is_refused_with_the_narrowest_rule_that_would() -> None:
+    with hosts("api.test", "other.test") as (host, other):
+        async with proxied([host.rule]) as served:
+            answer = await served.say(get(f"http://other.test:{other.port}/x"))
+            web = await served.say(get("http://api.github.com/x"))
+            port = await served.say(get("http://api.test:1/x"))
+    assert status(answer) == 403
+    assert f"--allow-host other.test:{other.port}".encode() in answer
+    assert b"--allow-host api.github.com\n" in web
+    assert b"port 1 of api.test is named by no rule" in port
+    assert not other.seen
+    assert [one.decision for one in served.proxy.records] == ["denied"] * 3
+
+
+async def test_tls_to_a_host_that_is_allowed_whole_is_a_tunnel() -> None:
+    with hosts("api.test", tls=AUTHORITY) as (host,):
+        async with proxied([host.rule]) as served:
+            answer = await served.tls(host.url, "api.test", inside(host.url, "/x"), trusting(AUTHORITY))
+            await served.recorded(1)
+    assert status(answer) == 200
+    (record,) = served.proxy.records
+    assert (record.method, record.path, record.decision) == ("CONNECT", "", "allowed")
+
+
+async def test_tls_is_read_where_a_rule_has_methods_or_paths() -> None:
+    with hosts("api.test", tls=AUTHORITY) as (host,):
+        async with proxied([f"GET {host.rule}/v1/**"]) as served:
+            guest = trusting(PROXY_AUTHORITY)
+            good = await served.tls(host.url, "api.test", inside(host.url, "/v1/x?q=1"), guest)
+            path = await served.tls(host.url, "api.test", inside(host.url, "/v2/x"), guest)
+            method = await served.tls(host.url, "api.test", inside(host.url, "/v1/x", method="DELETE"), guest)
+            dots = await served.tls(host.url, "api.test", inside(host.url, "/v1/../v2/x"), guest)
+            fresh = await served.tls(host.url, "api.test", inside(host.url, "/v1/x"), trusting(AUTHORITY))
+            await served.recorded(5)
+    assert status(good) == 200
+    assert (status(path), status(method), status(dots)) == (403, 403, 403)
+    assert b"DELETE api.test" in method
+    assert b"broken off" in fresh, "only who trusts the proxy's own authority gets in"
+    assert [seen["path"] for seen in host.seen] == ["/v1/x?q=1"]
+    assert [one.decision for one in served.proxy.records] == ["allowed", "denied", "denied", "denied", "failed"]
+    assert served.proxy.records[0].path == "/v1/x"
+
+
+def socks(host: bytes, port: int, kind: int = 3) -> tuple[bytes, bytes]:
+    address = bytes([len(host)]) + host if kind == 3 else host
+    return b"\x05\x01\x00", b"\x05\x01\x00" + bytes([kind]) + address + struct.pack("!H", port)
+
+
+async def speak_socks(port: int, host: bytes, to: int, data: bytes, kind: int = 3) -> tuple[int, bytes]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    greeting, command = socks(host, to, kind)
+    writer.write(greeting)
+    assert await reader.readexactly(2) == b"\x05\x00"
+    writer.write(command)
+    answer = await reader.readexactly(10)
+    if answer[1] == 0:
+        writer.write(data)
+    rest = await reader.read()
+    writer.close()
+    return answer[1], rest
+
+
+async def test_socks_reaches_named_hosts_only() -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule]) as served:
+            code, answer = await speak_socks(served.port, b"API.test.", host.port, inside(host.url, "/x"))
+            denied, _ = await speak_socks(served.port, b"other.test", host.port, b"")
+            raw, _ = await speak_socks(served.port, bytes([127, 0, 0, 1]), host.port, b"", kind=1)
+            six, _ = await speak_socks(served.port, socket.inet_pton(socket.AF_INET6, "::1"), host.port, b"", kind=4)
+    assert (code, status(answer)) == (0, 200)
+    assert (denied, raw, six) == (2, 2, 2)
+
+
+async def test_other_versions_and_commands_of_socks_are_refused() -> None:
+    async with proxied(["api.test"]) as served:
+        assert await served.say(b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00") == b""
+        assert (await served.say(b"\x05\x01\x02")) == b"\x05\xff"
+        bind = await served.say(b"\x05\x01\x00", then=b"\x05\x02\x00\x03\x08api.test\x01\xbb")
+    assert bind[:2] + bind[2:4] == b"\x05\x00\x05\x07"
+
+
+# --- names and addresses ---
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    ["127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "localhost"],
+)
+async def test_no_spelling_of_an_address_gets_around_the_names(spelt: str) -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule]) as served:
+            refused = await served.say(get(f"http://{spelt}:{host.port}/x"))
+            tunnel = await served.say(get(f"{spelt}:{host.port}", f"Host: {spelt}:{host.port}", method="CONNECT"))
+        async with proxied([f"127.0.0.1:{host.port}"]) as served:
+            control = await served.say(get(f"http://127.0.0.1:{host.port}/x"))
+    assert status(refused) == status(tunnel) == 403
+    assert status(control) == 200
+    assert len(host.seen) == 1
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "fd00::1"])
+async def test_a_name_that_leads_inside_is_refused_unless_the_rule_has_the_address(where: str) -> None:
+    with hosts("inner.test") as (host,):
+        async with proxied([f"inner.test:{host.port}"], names={"inner.test": [where]}) as served:
+            answer = await served.say(get(f"http://{host.url}/x"))
+        async with proxied([host.rule]) as served:
+            control = await served.say(get(f"http://{host.url}/x"))
+    assert status(answer) == 403
+    assert f"--allow-host inner.test:{host.port}=".encode() in answer
+    assert status(control) == 200
+
+
+async def test_a_name_is_resolved_once_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rebinding: the name service gives a public address first, and then that of this machine."""
+    answers, connected = [["1.1.1.1", "10.0.0.1"], ["127.0.0.1"], ["127.0.0.1"]], list[str]()
+
+    async def resolve(_name: str) -> list[str]:
+        return answers.pop(0)
+
+    async def connect(address: str, _port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        connected.append(address)
+        raise ConnectionRefusedError("nobody there")
+
+    monkeypatch.setattr("asyncio.open_connection", connect)
+    rules, upstream = host_rules(["rebind.test"]), Upstream(resolve)
+    for _ in range(3):
+        with pytest.raises(Failed):
+            await upstream.connect("rebind.test", 443, rules)
+    assert connected == ["1.1.1.1"] * 3
+    with pytest.raises(Denied, match=r"is at 127\.0\.0\.1"):  # asked again, it would have been this machine
+        await Upstream(resolve).connect("rebind.test", 443, rules)
+    with pytest.raises(Failed):  # the control: a rule that names the address
+        await Upstream(resolve).connect("rebind.test", 443, host_rules(["rebind.test=127.0.0.1"]))
+    assert connected[3:] == ["127.0.0.1"]
+
+
+async def test_a_name_that_is_not_found_is_a_failure_and_no_refusal() -> None:
+    async with proxied(["api.test"]) as served:
+        answer = await served.say(get("http://api.test/x"))
+    assert status(answer) == 502
+    assert served.proxy.records[0].decision == "failed"
+
+
+# --- what contradicts itself ---
+
+
+async def test_tls_for_another_host_than_the_tunnel_is_for_is_refused() -> None:
+    with hosts("api.test", tls=AUTHORITY) as (host,):
+        async with proxied([host.rule]) as served:
+            other = await served.tls(host.url, "other.test", inside("other.test", "/x"), trusting(AUTHORITY))
+            control = await served.tls(host.url, "api.test", inside(host.url, "/x"), trusting(AUTHORITY))
+    assert b"broken off" in other
+    assert status(control) == 200
+    assert "TLS in it is for other.test" in served.proxy.records[0].why
+
+
+async def test_tls_that_names_nobody_is_refused() -> None:
+    nameless = trusting(AUTHORITY)
+    nameless.check_hostname = False
+    with hosts("api.test", tls=AUTHORITY) as (host,):
+        async with proxied([host.rule]) as served:
+            answer = await served.tls(host.url, "", inside(host.url, "/x"), nameless)
+    assert b"broken off" in answer
+    assert "does not say for whom it is" in served.proxy.records[0].why
+
+
+async def test_a_host_behind_another_is_refused_where_requests_are_read() -> None:
+    """Domain fronting: TLS for the host that is allowed, and inside of it a request for another."""
+    with hosts("api.test", tls=AUTHORITY) as (host,):
+        async with proxied([f"GET {host.rule}"]) as served:
+            guest = trusting(PROXY_AUTHORITY)
+            fronted = await served.tls(host.url, "api.test", inside("hidden.test", "/x"), guest)
+            absolute = await served.tls(host.url, "api.test", get("http://hidden.test/x"), guest)
+        async with proxied([host.rule]) as served:  # the control: a tunnel is not looked into
+            control = await served.tls(host.url, "api.test", inside("hidden.test", "/x"), trusting(AUTHORITY))
+    assert (status(fronted), status(absolute)) == (403, 403)
+    assert status(control) == 200
+    assert [seen["headers"]["host"] for seen in host.seen] == ["hidden.test"]
+
+
+async def test_port_443_takes_nothing_but_tls_and_port_80_nothing_but_http() -> None:
+    async with proxied(["api.test=127.0.0.1"]) as served:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            served.proxy._upstream.connect = _connects_to(silent)  # type: ignore[method-assign]
+            connect = b"CONNECT api.test:%d HTTP/1.1\r\nHost: api.test\r\n\r\n"
+            plain = await served.say(connect % 443, then=b"SSH-2.0-x\r\n")
+            other = await served.say(connect % 80, then=b"SSH-2.0-x\r\n\r\n")
+    assert plain.count(b"HTTP/1.1") == 1
+    assert b" 400 " in other.split(b"\r\n\r\n", 1)[1]
+    assert "is no TLS" in served.proxy.records[0].why
+    assert "is no HTTP/1.1" in served.proxy.records[1].why
+
+
+def _connects_to(server: socket.socket):  # type: ignore[no-untyped-def]
+    from redoma.network.streams import Stream
+
+    async def connect(*_: object) -> Stream:
+        return Stream(*await asyncio.open_connection(*server.getsockname()[:2]))
+
+    return connect
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "GET http://{url}/x HTTP/1.1\r\nHost: other.test\r\n\r\n",
+        "GET http://{url}/x HTTP/1.1\r\nHost: {url}\r\nHost: {url}\r\n\r\n",
+        "GET http://{url}/x HTTP/1.1\r\n\r\n",
+        "GET http://user@{url}/x HTTP/1.1\r\nHost: {url}\r\n\r\n",
+        "GET http://other.test\\@{url}/x HTTP/1.1\r\nHost: {url}\r\n\r\n",
+        "GET https://{url}/x HTTP/1.1\r\nHost: {url}\r\n\r\n",
+        "GET /x HTTP/1.1\r\nHost: {url}\r\n\r\n",
+        "PUT http://{url}/x HTTP/1.1\r\nHost: {url}\r\nContent-Length: 3\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST http://{url}/x HTTP/1.1\r\nHost: {url}\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+        "POST http://{url}/x HTTP/1.1\r\nHost: {url}\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        "POST http://{url}/x HTTP/1.1\r\nHost: {url}\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        "POST http://{url}/x HTTP/1.1\r\nHost: {url}\r\nTransfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+        "POST http://{url}/x HTTP/1.1\r\nHost: {url}\r\nTransfer-Encoding: chunked\r\n\r\n3;\nx\r\nabc\r\n0\r\n\r\n",
+        "GET http://{url}/x HTTP/1.1\r\nHost: {url}\r\nX: a\r\n b\n: c\r\n\r\n",
+        "GET http://{url}/x HTTP/1.1\nHost: {url}\n\rX: 1\n\n",
+        "GET http://{url}/x HTTP/2.0\r\nHost: {url}\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "GET http://{url}/x HTTP/1.1\r\nHost: {url}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    ],
+)
+async def test_a_request_that_could_be_read_in_two_ways_goes_nowhere(request_: str) -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule]) as served:
+            answer = await served.say(request_.format(url=host.url).encode("latin-1"))
+            control = await served.say(get(f"http://{host.url}/fine"))
+    assert status(answer) in (400, 403, 501, 505), answer
+    assert status(control) == 200
+    assert [seen["path"] for seen in host.seen] == ["/fine"]
+    assert served.proxy.records[0].decision == "denied"
+
+
+async def test_a_request_hidden_in_the_body_of_another_stays_its_body() -> None:
+    hidden = "GET /hidden HTTP/1.1\r\nHost: api.test\r\n\r\n"
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule]) as served:
+            head = f"POST http://{host.url}/x HTTP/1.1\r\nHost: {host.url}\r\n"
+            await served.say(f"{head}Content-Length: {len(hidden)}\r\nConnection: close\r\n\r\n{hidden}".encode())
+            chunk = f"{len(hidden):x}\r\n{hidden}\r\n0\r\nX-Trailer: 1\r\n\r\n"
+            await served.say(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n{chunk}".encode())
+    assert [(seen["path"], seen["body"]) for seen in host.seen] == [("/x", hidden), ("/x", hidden)]
+
+
+async def test_a_tunnel_inside_of_a_tunnel_is_not_opened() -> None:
+    """An allowed host may itself be a proxy."""
+    with hosts("proxy.test") as (host,):
+        async with proxied([f"GET {host.rule}"]) as served:
+            start = f"CONNECT {host.url} HTTP/1.1\r\nHost: {host.url}\r\n\r\n".encode()
+            nested = await served.say(start, then=b"CONNECT other.test:443 HTTP/1.1\r\nHost: other.test:443\r\n\r\n")
+            absolute = await served.say(start, then=get("http://other.test/x"))
+            control = await served.say(start, then=inside(host.url, "/x"))
+    assert b"403 redoma: not allowed: a tunnel inside" in nested
+    assert b"and the request is for other.test" in absolute
+    assert control.count(b"HTTP/1.1 200") == 2
+    assert [seen["path"] for seen in host.seen] == ["/x"]
+
+
+async def test_headers_that_turn_a_request_into_another_are_refused_where_methods_count() -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([f"GET,POST {host.rule}/v1/**"]) as served:
+            method = await served.say(get(f"http://{host.url}/v1/x", "X-HTTP-Method-Override: DELETE"))
+            path = await served.say(get(f"http://{host.url}/v1/x", "X-Original-URL: /admin"))
+            control = await served.say(get(f"http://{host.url}/v1/x"))
+    assert (status(method), status(path), status(control)) == (403, 403, 200)
+
+
+async def test_a_redirect_to_a_host_that_is_not_named_leads_nowhere() -> None:
+    with hosts("api.test", "other.test") as (host, other):
+        async with proxied([host.rule]) as served:
+            answer = await served.say(get(f"http://{host.url}/to?http%3A//{other.url}/x"))
+            followed = await served.say(get(f"http://{other.url}/x"))
+        async with proxied([host.rule, other.rule]) as served:
+            control = await served.say(get(f"http://{other.url}/x"))
+    assert f"Location: http://{other.url}/x".lower().encode() in answer.lower()
+    assert status(followed) == 403
+    assert status(control) == 200
+
+
+# --- bounds ---
+
+
+async def test_headers_that_are_too_long_are_refused() -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule]) as served:
+            answer = await served.say(get(f"http://{host.url}/x", "X: " + "a" * 70_000))
+            control = await served.say(get(f"http://{host.url}/x", "X: " + "a" * 20_000))
+    assert status(answer) in (0, 400, 431)
+    assert status(control) == 200
+    assert len(host.seen) == 1
+
+
+async def test_an_endless_answer_ends_with_the_bytes_of_the_run() -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule], max_bytes=300_000) as served:
+            answer = await served.say(get(f"http://{host.url}/endless"))
+            after = await served.say(get(f"http://{host.url}/x"))
+    assert len(answer) < 400_000
+    assert status(after) == 429
+    assert [one.decision for one in served.proxy.records] == ["denied", "denied"]
+
+
+async def test_a_tunnel_ends_with_the_bytes_of_the_run() -> None:
+    with hosts("api.test", tls=AUTHORITY) as (host,):
+        async with proxied([host.rule], max_bytes=300_000) as served:
+            await served.tls(host.url, "api.test", inside(host.url, "/endless"), trusting(AUTHORITY))
+    assert "used up its 300000 bytes" in served.proxy.records[0].why
+    assert served.proxy.records[0].received < 400_000
+
+
+async def test_connections_are_bounded() -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule], max_connections=2) as served:
+            idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(2)]
+            await asyncio.sleep(0.05)
+            third = await served.say(get(f"http://{host.url}/x"))
+            for _, writer in idle:
+                writer.close()
+            await asyncio.sleep(0.05)
+            control = await served.say(get(f"http://{host.url}/x"))
+    assert third == b""
+    assert status(control) == 200
+
+
+async def test_two_hundred_connections_at_once_are_all_answered() -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule]) as served:
+            answers = await asyncio.gather(*[served.say(get(f"http://{host.url}/{i}")) for i in range(200)])
+    assert [status(answer) for answer in answers] == [200] * 200
+    assert len({seen["path"] for seen in host.seen}) == 200
+    assert len(served.proxy.records) == 200
+
+
+async def test_requests_beyond_a_number_are_summed_up_and_never_lost() -> None:
+    from redoma.models.network import NetworkRequest
+
+    async with proxied(["api.test"]) as served:
+        for number in range(1500):
+            served.proxy._note(NetworkRequest(host="api.test", port=443, sent=2, received=3, rule="api.test"))
+            served.proxy._note(NetworkRequest(host=f"h{number}.test", port=443, decision="denied"))
+    records = served.proxy.records
+    assert len(records) < 1200
+    more = [one for one in records[1000:] if one.host == "api.test"]
+    assert [(one.why, one.sent, one.received) for one in more] == [("1000 more requests", 2000, 3000)]
+    assert sum(int(one.why.split()[0]) for one in records[1000:]) == 2000
+
+
+async def test_when_the_run_ends_so_do_its_connections() -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule]) as served:
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            writer.write(get(f"http://{host.url}/endless"))
+            await reader.read(1000)
+        while await asyncio.wait_for(reader.read(65536), 5):
+            continue
+        writer.close()
+        with pytest.raises(OSError, match=r"."):
+            await asyncio.open_connection("127.0.0.1", served.port)
+
+
+async def test_requests_on_one_connection_are_decided_one_by_one() -> None:
+    with hosts("api.test", "other.test") as (host, other):
+        async with proxied([host.rule, f"GET {other.rule}/ok"]) as served:
+            both = [get(f"http://{each}").replace(b"Connection: close\r\n", b"") for each in
+                    (f"{host.url}/1", f"{other.url}/ok", f"{host.url}/2", f"{other.url}/no")]  # fmt: skip
+            answer = await served.say(b"".join(both))
+    assert answer.count(b"HTTP/1.1 200") == 3
+    assert answer.count(b"HTTP/1.1 403") == 1
+    assert [seen["path"] for seen in host.seen] == ["/1", "/2"]
+    assert [seen["path"] for seen in other.seen] == ["/ok"]
+
+
+async def test_a_body_passes_in_both_framings_and_after_a_hundred_continue() -> None:
+    with hosts("api.test") as (host,):
+        async with proxied([host.rule]) as served:
+            answer = await served.say(get(f"http://{host.url}/x", "Expect: 100-continue", method="POST", body="abc"))
+    assert status(answer) in (100, 200)
+    assert host.seen[0]["body"] == "abc"
+
+
+async def test_a_host_that_can_not_prove_who_it_is_is_not_reached() -> None:
+    from redoma.network.authority import Authority
+
+    with hosts("api.test", tls=Authority()) as (host,):
+        async with proxied([f"GET {host.rule}"]) as served:
+            answer = await served.tls(host.url, "api.test", inside(host.url, "/x"), trusting(PROXY_AUTHORITY))
+    assert b"broken off" in answer or status(answer) == 502
+    assert "could not be verified" in served.proxy.records[0].why
+    assert not host.seen
+
+
+def test_placeholders_differ_by_run_and_by_name() -> None:
+    assert len({placeholder("a", "X"), placeholder("a", "Y"), placeholder("b", "X")}) == 3
