@@ -1,0 +1,683 @@
+"""What runs in the cell of a session, for as long as it lives. Inner: loaded in cells and containers, so it needs
+nothing but the standard library of Python 3.9.
+
+One loop, one thread, no foreign code: the `worker` that the session's Python runs in is a child, as are its commands.
+So whatever they do, messages are read and answered here; and where they kill or trick this process, which has no other
+rights than theirs, they end or fool their own session.
+
+All of them share one pair of pipes for what they print. When a run has ended, what is in the pipes by then is sent
+before the word that it has ended. What comes between two runs waits in the pipes for the next one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+
+from redoma.sessions import copying
+from redoma.sessions import files as file_operations
+from redoma.sessions.frames import CHUNK, WINDOW, Reader, frame
+from redoma.sessions.worker import Worker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+PROGRAM = "redoma_session"
+"""What the code in a cell calls `main`."""
+SCRIPT = "\0"
+"""The word of a command that stands for the file with its code."""
+_ABOVE = 100  # descriptors of ours are numbered from here on, out of the way of the code's own
+_MAX_WAITING = 1 << 20  # bytes that wait to be sent before nothing more is read
+_MAX_STATE = 1 << 20  # bytes of the variables that a command leaves
+_BASH = ["bash", "--noprofile", "--norc"]
+# Run by Bash before the script itself, so that the lines of the script keep their numbers. A trap of the script's own
+# takes its place: then nothing is carried over.
+_CARRY = """unset BASH_ENV
+trap 'builtin pwd > "{0}/cwd" 2>/dev/null; env -0 > "{0}/env" 2>/dev/null' EXIT
+"""
+
+
+_imager: Any = None  # where sessions can be copied
+
+
+def prepare() -> None:
+    """In the zygote. What copies a Python has to be at one address in all cells."""
+    global _imager
+    from redoma.backends.jail import compiled
+
+    _imager = compiled.Imager()
+
+
+def arm() -> dict[str, Any]:
+    """In a guest that has no code yet. Returns the names that the code will find."""
+    _imager.settle()
+    return {PROGRAM: main}
+
+
+def main(options: dict[str, Any]) -> NoReturn:
+    """Serve the session to its end, which is that of our input."""
+    sys.modules["__main__"].__dict__.pop(PROGRAM, None)
+    Driver(options).serve()
+
+
+class Driver:
+    """The loop, and all that it knows."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._commands, self._events = (_moved(number) for number in (0, 1))
+        self._reader, self._said = Reader(), Reader()
+        self._waiting = bytearray()  # to be sent
+        self._room = WINDOW  # bytes of output that may be sent before somebody has read some
+        self._readable: dict[int, Callable[[], None]] = {}
+        self._pipes: dict[int, str] = {}
+        self._printed: dict[str, int] = {}
+        for stream in ("stdout", "stderr"):
+            reading, writing = os.pipe()
+            reading, writing = _moved(reading, close=True), _moved(writing, close=True)
+            os.set_blocking(reading, False)
+            self._pipes[reading], self._printed[stream] = stream, writing
+        self._nothing = _moved(os.open(os.devnull, os.O_RDWR), close=True)
+        self._children = _watch_children()
+        self._at_pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a process that doesn't read ends nobody else
+        self._place = tempfile.mkdtemp(prefix="session-")
+        self._home = os.getcwd(), dict(os.environ)
+        self._directory, self._environment = self._home
+        self._stale = False  # whether the worker has yet to be told where we are
+        self._run = 0  # the number of the run that goes on; 0 if there is none
+        self._last = 0  # the number of the last one that was started
+        self._begun = False  # whether its code can be interrupted: the worker takes no signal before
+        self._held = 0  # the number of a run to interrupt as soon as it can be
+        self._command: subprocess.Popen[bytes] | None = None
+        self._carries = False
+        self._processes: dict[int, Process] = {}
+        self._files = file_operations.Operations(self._home[0])
+        self._given: list[int] = []  # descriptors that came with messages
+        self._is_copy = bool(options.get("copy"))
+        self._worker, self._channel = self._start_copy() if self._is_copy else self._start_worker()
+
+    # --- the loop ---
+
+    def serve(self) -> NoReturn:
+        os.set_blocking(self._commands, False)
+        os.set_blocking(self._events, False)
+        self._readable = {self._commands: self._take_commands, self._children: self._reap}
+        self._readable[self._channel.fileno()] = self._take_word
+        if not self._is_copy:  # else the worker says so
+            self._tell({"is": "ready"})
+        while True:
+            poll = select.poll()
+            for number in self._readable:
+                poll.register(number, select.POLLIN)
+            if self._may_read:
+                for number in (*(self._pipes if self._run else ()), *self._outputs):
+                    poll.register(number, select.POLLIN)
+            if self._waiting:
+                poll.register(self._events, select.POLLOUT)
+            for process in self._processes.values():
+                if process.unwritten and process.stdin >= 0:
+                    poll.register(process.stdin, select.POLLOUT)
+            for number, _ in poll.poll():
+                self._handle(number)
+
+    def _handle(self, number: int) -> None:
+        if number == self._events:
+            self._send()
+        elif number in self._pipes:
+            self._pass_on(number, CHUNK)
+        elif number in self._readable:
+            self._readable[number]()
+        for process in list(self._processes.values()):
+            if number in process.outputs:
+                process.pump(self)
+            if number == process.stdin:
+                process.write(self)
+
+    @property
+    def _outputs(self) -> list[int]:
+        return [number for process in self._processes.values() for number in process.outputs]
+
+    @property
+    def _may_read(self) -> bool:
+        return self._room > 0 and len(self._waiting) < _MAX_WAITING
+
+    # --- out ---
+
+    def answer(self, question: int, **said: Any) -> None:
+        self._tell({"is": "answer", "id": question, **said})
+
+    def tell_output(self, head: dict[str, Any], data: bytes) -> None:
+        self._room -= len(data)
+        self._tell(head, data)
+
+    def _tell(self, head: dict[str, Any], body: bytes = b"") -> None:
+        self._waiting += frame(head, body)
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._events, self._waiting)]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            os._exit(0)  # nobody is there any more
+
+    def _pass_on(self, number: int, size: int) -> int:
+        """Send some of what was printed; how many bytes there were."""
+        try:
+            data = os.read(number, size)
+        except BlockingIOError:
+            return 0
+        self.tell_output({"is": "out", "run": self._run, "stream": self._pipes[number]}, data)
+        return len(data)
+
+    def _drain(self) -> None:
+        """Send what has been printed by now. Somebody may go on printing: that is for later."""
+        for number in self._pipes:
+            left = _readable(number)
+            while left > 0 and (got := self._pass_on(number, min(left, CHUNK))):
+                left -= got
+
+    # --- in ---
+
+    def _take_commands(self) -> None:
+        for told, body in self._read_commands():
+            self._obey(told, body)
+
+    def _read_commands(self) -> list[tuple[dict[str, Any], bytes]]:
+        """What can be read now. Descriptors that come along wait in `_given` for their message."""
+        try:
+            if self._options.get("passes"):
+                with socket.socket(fileno=os.dup(self._commands)) as given:
+                    data, descriptors, _, _ = socket.recv_fds(given, 1 << 18, 1)
+                self._given += [_moved(number, close=True) for number in descriptors]
+            else:
+                data = os.read(self._commands, 1 << 18)
+        except BlockingIOError:
+            return []
+        if not data:
+            os._exit(0)  # whoever opened the session is gone; init ends everything else
+        return [(json.loads(head), body) for head, body in self._reader.feed(data)]
+
+    def _obey(self, told: dict[str, Any], body: bytes) -> None:
+        what = told["do"]
+        if what == "run":
+            self._start_run(told, body)
+        elif what == "command":
+            self._start_command(told, body)
+        elif what == "room":
+            self._room += told["bytes"]
+        elif what == "interrupt":
+            self._interrupt(told["run"], signal.SIGINT)
+        elif what == "kill":
+            self._interrupt(told["run"], signal.SIGKILL)
+        elif what in ("complete", "forget"):
+            self._channel.sendall(frame(told))
+        elif what == "restart":
+            self._restart(told["id"])
+        elif what == "fork":
+            self._fork(told)
+        elif what == "file":
+            answer, content = self._files.answer(told, body)
+            self._tell({"is": "answer", "id": told["id"], **answer}, content)
+        elif what == "start":
+            self._start_process(told)
+        elif what == "resize":
+            if told["process"] in self._processes:
+                self._processes[told["process"]].resize(told["rows"], told["columns"])
+        elif what == "usage":
+            self._tell({"is": "answer", "id": told["id"]}, json.dumps(_usage(self._home[0])).encode())
+        elif what == "signal":
+            if told["process"] in self._processes:
+                _kill_group(self._processes[told["process"]].pid, told["number"])
+        elif what == "input":
+            if told["process"] in self._processes:
+                self._processes[told["process"]].take(told, body, self)
+            else:
+                self.answer(told["id"])
+
+    # --- Python ---
+
+    def _start_worker(self, copy: tuple[int, dict[str, Any]] | None = None) -> tuple[int, socket.socket]:
+        """Start the session's Python: a new one, or a copy of another's, from a file and its facts."""
+        ours, theirs = socket.socketpair()
+        ours, theirs = (_high_socket(each) for each in (ours, theirs))
+        worker = os.fork()
+        if worker == 0:
+            os.setsid()
+            os.close(signal.set_wakeup_fd(-1))
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGPIPE, self._at_pipe)
+            for number, target in ((self._nothing, 0), (self._printed["stdout"], 1), (self._printed["stderr"], 2)):
+                os.dup2(number, target)
+            for number in (ours.fileno(), self._commands, self._events, self._children, self._nothing):
+                os.close(number)
+            for number in (*self._pipes, *self._printed.values()):
+                os.close(number)
+            for process in self._processes.values():
+                process.close()
+            if copy is not None:
+                theirs.recv(1)
+                copying.become(_imager, copy[0], theirs.fileno(), copy[1])
+            Worker(theirs, self._options["recursion"], _imager).serve()
+        theirs.close()
+        return worker, ours
+
+    def _start_copy(self) -> tuple[int, socket.socket]:
+        """The first messages bring the changes to the project, if there is one, and the Python that ours is to be a
+        copy of."""
+        waiting = [told for told, _ in self._read_commands()]
+        while not waiting or waiting[0]["do"] != "become":
+            if waiting and waiting.pop(0)["do"] == "patch":
+                changes = self._given.pop(0)
+                copying.patch(changes, self._home[0])
+                os.close(changes)
+            waiting += [told for told, _ in self._read_commands()] if not waiting else []
+        file = self._given.pop(0)
+        facts = copying.unpack(file, waiting[0]["size"])
+        self._directory, self._environment = facts["cwd"] or self._directory, facts["env"]
+        worker, channel = self._start_worker((file, facts))
+        os.close(file)  # before any code runs: nobody here has the file, which other copies have, too
+        channel.sendall(b"g")
+        return worker, channel
+
+    def _fork(self, told: dict[str, Any]) -> None:
+        """Have the worker write a copy of itself to the file that came along."""
+        file = self._given.pop()
+        if self._processes:
+            self.answer(told["id"], errno=errno.EBUSY, error="it has processes in the background: end them")
+        else:
+            if self._stale:
+                told["cwd"], told["env"], self._stale = self._directory, self._environment, False
+            socket.send_fds(self._channel, [frame({**told, "skipped": self._place})], [file])
+        os.close(file)
+
+    def _start_run(self, told: dict[str, Any], body: bytes) -> None:
+        self._run = self._last = told["run"]
+        self._begun = False
+        if told.get("directory"):
+            told["directory"] = os.path.join(self._home[0], told["directory"])
+        if self._stale:
+            told["cwd"], told["env"], self._stale = self._directory, self._environment, False
+        self._channel.sendall(frame(told, body))
+
+    def _take_word(self) -> None:
+        """The worker says something."""
+        data = self._channel.recv(1 << 18)
+        if not data:
+            del self._readable[self._channel.fileno()]  # it is gone, and `_reap` knows how
+            return
+        for head, body in self._said.feed(data):
+            said = json.loads(head)
+            if said.get("is") == "broken":  # it was to be a copy
+                os.write(2, said["error"].encode("utf-8", "replace"))
+                os._exit(1)
+            if said.get("is") == "begun":
+                self._can_interrupt()
+                continue
+            self._drain()
+            if said.get("is") == "done":
+                self._directory = said.pop("cwd", self._directory)
+                self._environment = said.pop("env", self._environment)
+            self._tell(said, body)
+            if said.get("is") == "done":
+                self._run = 0
+            elif said.get("is") == "display":
+                self._channel.sendall(frame({"do": "shown"}))
+
+    def _can_interrupt(self) -> None:
+        """What was started takes signals from now on, also one that came before."""
+        self._begun = True
+        if self._held == self._run:
+            self._interrupt(self._run, signal.SIGINT)
+
+    def _interrupt(self, run: int, number: int) -> None:
+        if run > self._last or (run == self._run and not self._begun):
+            self._held = run
+            return
+        if run != self._run:
+            return  # it has ended meanwhile
+        if self._command is not None:
+            _kill_group(self._command.pid, number)
+        elif number == signal.SIGINT:
+            _kill_group(self._worker, number)
+
+    def _restart(self, request: int) -> None:
+        """A new Python and no process of the old one; files stay."""
+        for process in list(self._processes.values()):
+            _kill_group(process.pid, signal.SIGKILL)
+        if self._command is not None:
+            _kill_group(self._command.pid, signal.SIGKILL)
+            self._command.wait()
+            self._command = None
+        if self._run:
+            self._drain()
+            self._tell({"is": "done", "run": self._run, "signal": int(signal.SIGKILL)})
+        self._readable.pop(self._channel.fileno(), None)
+        self._channel.close()
+        old, self._worker = self._worker, 0
+        _kill_group(old, signal.SIGKILL)
+        os.waitpid(old, 0)
+        self._directory, self._environment = self._home
+        os.chdir(self._directory)
+        self._said, self._run = Reader(), 0
+        for number in self._pipes:
+            while _read_some(number):
+                continue
+        self._worker, self._channel = self._start_worker()
+        self._readable[self._channel.fileno()] = self._take_word
+        self.answer(request)
+
+    # --- commands ---
+
+    def _start_command(self, told: dict[str, Any], body: bytes) -> None:
+        self._run = self._last = told["run"]
+        script, stdin = body[: told["source"]], body[told["source"] :]
+        environment = {**self._environment, **told["env"]}
+        argv, self._carries = told["argv"], told["bash"]
+        try:
+            if script:
+                self._put("script", script)
+                argv = [f"{self._place}/script" if word == SCRIPT else word for word in argv]
+            if told["bash"]:
+                self._put("carry", _CARRY.format(self._place).encode())
+                argv = [*_BASH, f"{self._place}/script", *argv]
+                environment["BASH_ENV"] = f"{self._place}/carry"
+            self._put("input", stdin)
+            with open(f"{self._place}/input", "rb") as given:
+                self._command = subprocess.Popen(
+                    argv,
+                    env=environment,
+                    cwd=self._directory,
+                    stdin=given if stdin else self._nothing,
+                    stdout=self._printed["stdout"],
+                    stderr=self._printed["stderr"],
+                    start_new_session=True,
+                )
+            self._can_interrupt()
+        except OSError as error:
+            code = 126 if error.errno in (errno.EACCES, errno.ENOEXEC) else 127
+            name = argv[0].encode("utf-8", "backslashreplace").decode()
+            self._end_command({"broken": f"start {name}: {error.strerror}", "exit": code})
+
+    def _put(self, name: str, content: bytes) -> None:
+        os.makedirs(self._place, exist_ok=True)  # the code may have tidied up
+        with open(f"{self._place}/{name}", "wb") as file:
+            file.write(content)
+
+    def _end_command(self, said: dict[str, Any]) -> None:
+        if self._command is not None and self._carries:
+            self._carry_over()
+        self._command = None
+        self._drain()
+        self._tell({"is": "done", "run": self._run, **said})
+        self._run = 0
+
+    def _carry_over(self) -> None:
+        """Go where a script went, and keep what it exported."""
+        try:
+            with open(f"{self._place}/cwd", "rb") as file:
+                directory = os.fsdecode(file.read(4096))[:-1]
+            with open(f"{self._place}/env", "rb") as file:
+                left = file.read(_MAX_STATE + 1)
+        except OSError:
+            return  # it had a trap of its own, or was killed
+        finally:
+            for name in ("cwd", "env"):
+                _remove(f"{self._place}/{name}")
+        pairs = [os.fsdecode(each).partition("=") for each in left.split(b"\0") if b"=" in each]
+        environment = {name: value for name, _, value in pairs if name not in ("_", "OLDPWD", "PWD", "SHLVL")}
+        if len(left) <= _MAX_STATE and environment != self._environment:
+            self._environment, self._stale = environment, True
+        if directory and directory != self._directory and os.path.isdir(directory):
+            self._directory, self._stale = directory, True
+
+    # --- ends ---
+
+    def _reap(self) -> None:
+        """Some children have ended."""
+        _read_some(self._children)
+        command = self._command
+        if command is not None and command.poll() is not None:
+            code = command.returncode
+            self._end_command({"signal": -code} if code < 0 else {"exit": code})
+        for process in list(self._processes.values()):
+            if process.popen.poll() is not None:
+                self._end_process(process)
+        ended, status = os.waitpid(self._worker, os.WNOHANG) if self._worker else (0, 0)
+        if ended:
+            self._lost(status)
+
+    def _lost(self, status: int) -> NoReturn:
+        """The worker has ended, and the session with it: in the same way, so that it can be seen how."""
+        self._drain()
+        os.set_blocking(self._events, True)
+        self._send()
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            if number != signal.SIGKILL:
+                signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        os._exit(os.WEXITSTATUS(status))
+
+    # --- processes in the background ---
+
+    def _start_process(self, told: dict[str, Any]) -> None:
+        try:
+            directory = os.path.join(self._home[0], told["cwd"]) if told.get("cwd") else self._directory
+            process = Process(told, {**self._environment, **told["env"]}, directory)
+        except OSError as error:
+            self.answer(told["id"], errno=error.errno or errno.EIO, error=error.strerror or "")
+            return
+        self._processes[told["process"]] = process
+        self.answer(told["id"], pid=process.pid)
+
+    def _end_process(self, process: Process) -> None:
+        """Its program has ended. What it has printed by now is sent; its children may go on, and talk to nobody."""
+        del self._processes[process.number]
+        process.pump(self, to_the_end=True)
+        process.close()
+        if process.question:
+            self.answer(process.question)
+        self._tell({"is": "exit", "process": process.number, "status": process.popen.returncode})
+
+
+class Process:
+    """A command in the background, with pipes of its own, or a terminal."""
+
+    def __init__(self, told: dict[str, Any], environment: dict[str, str], directory: str) -> None:
+        self.number = told["process"]
+        self.unwritten, self.ends, self.question = bytearray(), False, 0
+        self.outputs: dict[int, str] = {}
+        self._is_terminal = False
+        argv = [*_BASH, "-c", told["script"]] if told["script"] else told["argv"]
+        if told["pty"]:
+            self._on_terminal(argv, environment, directory)
+            if told.get("size"):
+                self.resize(*told["size"])
+        else:
+            self._on_pipes(argv, environment, directory)
+        self.pid = self.popen.pid
+        for number in (self.stdin, *self.outputs):
+            os.set_blocking(number, False)
+
+    def _on_pipes(self, argv: list[str], environment: dict[str, str], directory: str) -> None:
+        pairs = [[_moved(number, close=True) for number in os.pipe()] for _ in range(3)]
+        (theirs, self.stdin), *printed = pairs
+        try:
+            self.popen = subprocess.Popen(
+                argv,
+                env=environment,
+                cwd=directory,
+                stdin=theirs,
+                stdout=printed[0][1],
+                stderr=printed[1][1],
+                start_new_session=True,
+            )
+        except OSError:
+            for number in (self.stdin, printed[0][0], printed[1][0]):
+                os.close(number)
+            raise
+        finally:
+            for number in (theirs, printed[0][1], printed[1][1]):
+                os.close(number)
+        self.outputs = {printed[0][0]: "stdout", printed[1][0]: "stderr"}
+
+    def _on_terminal(self, argv: list[str], environment: dict[str, str], directory: str) -> None:
+        ours, theirs = (_moved(number, close=True) for number in os.openpty())
+        try:
+            self.popen = subprocess.Popen(
+                argv,
+                env={"TERM": "xterm-256color", **environment},
+                cwd=directory,
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                preexec_fn=_own_terminal,
+            )
+        except OSError:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        self.stdin, self.outputs = _moved(ours), {ours: "stdout"}
+        self._is_terminal = True
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Its terminal has this size from now on, which its programs are told."""
+        if self._is_terminal and self.stdin >= 0:
+            fcntl.ioctl(self.stdin, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def pump(self, driver: Driver, *, to_the_end: bool = False) -> None:
+        """Send some of what it printed, or all that it has printed by now."""
+        for number, stream in list(self.outputs.items()):
+            left = _readable(number) if to_the_end else 1
+            while left > 0:
+                data = _read_some(number)
+                if data:
+                    driver.tell_output({"is": "out", "process": self.number, "stream": stream}, data)
+                elif data == b"":
+                    os.close(number)
+                    del self.outputs[number]
+                left = left - len(data) if data and to_the_end else 0
+
+    def take(self, told: dict[str, Any], body: bytes, driver: Driver) -> None:
+        """Take input. It is answered when all of it has been written; nobody sends more before that."""
+        self.unwritten += body
+        self.ends, self.question = told["ends"], told["id"]
+        self.write(driver)
+
+    def write(self, driver: Driver) -> None:
+        try:
+            while self.unwritten and self.stdin >= 0:
+                del self.unwritten[: os.write(self.stdin, self.unwritten)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.unwritten.clear()  # it reads no more: its own business
+        if self.ends and self.stdin >= 0:
+            os.close(self.stdin)
+            self.stdin = -1
+        question, self.question = self.question, 0
+        if question:
+            driver.answer(question)
+
+    def close(self) -> None:
+        for number in (self.stdin, *self.outputs):
+            if number >= 0:
+                os.close(number)
+
+
+def _usage(directory: str) -> dict[str, int]:
+    """What all processes here use by now: ticks of the clock, bytes of memory, and bytes of the files."""
+    ticks = pages = 0
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read(4096).rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has ended, or is not ours
+        ticks += int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])  # with children that ended
+        pages += int(fields[21])
+    disk = os.statvfs(directory)
+    return {
+        "cpu_ms": 1000 * ticks // os.sysconf("SC_CLK_TCK"),
+        "memory": pages * os.sysconf("SC_PAGE_SIZE"),
+        "disk": (disk.f_blocks - disk.f_bfree) * disk.f_frsize,
+        "disk_total": disk.f_blocks * disk.f_frsize,
+    }
+
+
+def _own_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _readable(number: int) -> int:
+    """How many bytes can be read now."""
+    return int(struct.unpack("i", fcntl.ioctl(number, termios.FIONREAD, b"\0\0\0\0"))[0])
+
+
+def _moved(number: int, *, close: bool = False) -> int:
+    """The same file under a high number, which programs that are started don't inherit."""
+    high = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
+    if close:
+        os.close(number)
+    return high
+
+
+def _high_socket(low: socket.socket) -> socket.socket:
+    high = socket.socket(fileno=_moved(low.fileno()))
+    low.close()
+    return high
+
+
+def _watch_children() -> int:
+    """A descriptor that can be read when a child has ended."""
+    reading, writing = (_moved(number, close=True) for number in os.pipe())
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    return reading
+
+
+def _read_some(number: int) -> bytes | None:
+    """What can be read now: None if there is nothing yet, and no bytes at the end."""
+    try:
+        return os.read(number, CHUNK)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+def _kill_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)

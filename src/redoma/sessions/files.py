@@ -1,0 +1,135 @@
+"""Files of a session, read and written in its cell, with the rights of its code. Inner: loaded in cells and containers,
+so it needs nothing but the standard library of Python 3.9.
+
+There is no path that leads out of the cell, so nothing has to be checked about paths: whatever links and races the code
+has prepared, all that can be reached here is what the code could read itself. What must not happen is that we wait for
+ever, so nothing but regular files is opened for reading, and never in a way that blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+
+from redoma.sessions.frames import PIECE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_ENTRIES = 10_000
+"""Of one list."""
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+
+
+class Operations:
+    """What can be done. Relative paths are below `home`."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+
+    def answer(self, told: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        """Do one thing. The head of the answer, which says what went wrong if something did, and its body."""
+        try:
+            path = os.path.join(self._home, told["path"])
+            return getattr(self, "_" + told["op"])(path, told, body)  # type: ignore[no-any-return]
+        except OSError as error:
+            return {"errno": error.errno or 5, "error": error.strerror or "it can't be done"}, b""
+        except (ValueError, RecursionError) as error:  # a name with a NUL byte
+            return {"errno": 22, "error": str(error)[:200]}, b""
+
+    def _read(self, path: str, told: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
+        """Some bytes of a file, and which file that is: between two pieces it may have become another."""
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        try:
+            about = os.fstat(number)
+            if not stat.S_ISREG(about.st_mode):
+                raise (
+                    IsADirectoryError(21, "Is a directory")
+                    if stat.S_ISDIR(about.st_mode)
+                    else OSError(22, "Not a regular file")
+                )
+            data = os.pread(number, PIECE, told["offset"])
+            return {"size": about.st_size, "file": f"{about.st_dev}:{about.st_ino}"}, data
+        finally:
+            os.close(number)
+
+    def _write(self, path: str, told: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        """A piece of a new file, which takes its name with the last one."""
+        part = f"{path}.{told['part']}.part"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_APPEND
+        try:
+            if told["first"]:
+                os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+                flags |= os.O_EXCL
+            number = os.open(part, flags, 0o644)
+            try:
+                left = memoryview(body)
+                while left:
+                    left = left[os.write(number, left) :]
+            finally:
+                os.close(number)
+            if told["last"]:
+                os.rename(part, path)
+        except OSError:
+            _forget(part)
+            raise
+        return {}, b""
+
+    def _list(self, path: str, _told: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
+        found: list[dict[str, Any]] = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if len(found) >= MAX_ENTRIES:
+                    break
+                try:
+                    found.append(_described(entry.path, entry.stat(follow_symlinks=False)))
+                except OSError:
+                    continue  # it is gone
+        return {}, json.dumps(sorted(found, key=lambda each: each["name"])).encode()
+
+    def _stat(self, path: str, _told: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
+        return {}, json.dumps([_described(path, os.lstat(path))]).encode()
+
+    def _remove(self, path: str, _told: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+        return {}, b""
+
+    def _rename(self, path: str, told: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
+        target = os.path.join(self._home, told["to"])
+        os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+        os.rename(path, target)
+        return {}, b""
+
+    def _make_dir(self, path: str, _told: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
+        os.makedirs(path, exist_ok=True)
+        return {}, b""
+
+
+def _described(path: str, about: os.stat_result) -> dict[str, Any]:
+    described = {
+        "name": _text(os.path.basename(path)),
+        "kind": _KINDS.get(stat.S_IFMT(about.st_mode), "other"),
+        "size": about.st_size,
+        "mode": stat.S_IMODE(about.st_mode),
+        "modified": about.st_mtime,
+    }
+    if stat.S_ISLNK(about.st_mode):
+        described["target"] = _text(os.readlink(path))
+    return described
+
+
+def _text(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _forget(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return

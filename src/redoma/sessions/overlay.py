@@ -1,0 +1,131 @@
+"""The project that a session works over: what the session has changed there, and what becomes of it.
+
+The effect is read while the session lives, and then takes the path that the effect of a run takes: it is shown, kept,
+judged by policy, approved by a person where that is needed, applied and recorded (`pipeline.projects`). What counts at
+that point is every run that the session has made: the strictest verdict on any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import ExitStack
+
+from ..backends.base import Entry
+from ..lib.errors import BackendError, WorkspaceError
+from ..models import Effect, Request, Submission
+from ..pipeline.executor import AsyncExecutor
+from ..pipeline.projects import Keeping, staged
+from ..redaction import Redactor
+from ..workspace.kept import Kept
+from .copying import PATCH_LENGTH
+
+_MAX_RUNS = 200  # different ones, that can be judged again when their effect is applied
+_PIECE = 1 << 20
+
+Read = Callable[[str], Awaitable[tuple[Entry, ...]]]
+
+
+class Overlay:
+    """One session's. Raises `WorkspaceError` if its directory is no project."""
+
+    def __init__(self, executor: AsyncExecutor, request: Request) -> None:
+        self._executor, self._request = executor, request
+        self._tree = executor.projects.opened(request.project or "")
+        self._redactor = Redactor(request.secrets.values())
+        self._began = time.time()
+        self._applied: dict[str, float] = {}
+        self._runs: dict[tuple[object, ...], Submission] = {}
+        self._uncounted = False
+
+    def note(self, submission: Submission) -> None:
+        """This is about to run."""
+        request = submission.request
+        key = (request.language, request.code, request.argv, request.stdin, submission.policy)
+        if key not in self._runs and len(self._runs) >= _MAX_RUNS:
+            self._uncounted = True
+        else:
+            self._runs[key] = submission
+
+    def copy(self) -> Overlay:
+        """That of a copy of the session, which begins with the same changes."""
+        copy = Overlay(self._executor, self._request)
+        copy._began, copy._applied = self._began, dict(self._applied)
+        copy._runs, copy._uncounted = dict(self._runs), self._uncounted
+        return copy
+
+    def forget(self) -> None:
+        """The session has a new layer: nothing is changed any more."""
+        self._began, self._applied, self._runs, self._uncounted = time.time(), {}, {}, False
+
+    async def effect(self, read: Read) -> Effect:
+        """What it has changed so far."""
+        return await self._look(read, None)
+
+    async def keep(self, read: Read, session: str) -> Kept:
+        """Keep what it has changed so far, to be applied or discarded by its id. Raises `WorkspaceError` if that is
+        nothing."""
+        runs = () if self._uncounted else tuple(map(self._executor.judge, self._runs.values()))
+        command = self._redactor.redact(f"session {session}: {len(self._runs)} runs")[0]
+        keeping = Keeping(uuid.uuid4().hex, session, command, runs)
+        effect = await self._look(read, keeping)
+        if not effect.changes:
+            raise WorkspaceError(
+                "there is nothing to apply",
+                why="; ".join(f"{path}: {why}" for path, why in effect.refused.items())[:1000]
+                or "the session has changed nothing in its project",
+                next="see changes()",
+            )
+        return await asyncio.to_thread(self._executor.projects.changes.get, keeping.id)
+
+    async def apply(
+        self, kept: Kept, *, paths: Iterable[str] | None, named: Iterable[str], by_hand: bool, wait: bool
+    ) -> Kept:
+        """Make it happen to the project, as `AsyncExecutor.apply` does."""
+        done = await self._executor.apply(kept.id, paths=paths, named=named, by_hand=by_hand, wait=wait)
+        now = time.time()
+        self._applied.update(dict.fromkeys(done.applied, now))
+        return done
+
+    async def _look(self, read: Read, keep: Keeping | None) -> Effect:
+        return await self._executor.projects.of_session(
+            read, self._tree, self._began, self._applied, self._redactor, keep
+        )
+
+    async def patch(self, read: Read) -> int:
+        """What a copy has to do to its project to have it as it is here: a file in memory, which is the caller's."""
+        with staged(self._executor.projects.changes.directory.parent) as stage:
+            entries = await read(str(stage))
+            for entry in entries:
+                if entry.kind == "refused":
+                    raise BackendError(
+                        "the session can't be forked", why=f"{entry.path}: {entry.why}", next="remove it there"
+                    )
+            return await asyncio.to_thread(_written, entries, str(stage))
+
+    def close(self) -> None:
+        self._tree.close()
+
+
+def _written(entries: tuple[Entry, ...], stage: str) -> int:
+    told = [
+        {name: getattr(entry, name) for name in ("path", "kind", "mode", "size", "target", "opaque", "link_of")}
+        for entry in entries
+    ]
+    head = json.dumps(told).encode()
+    with ExitStack() as stack:
+        file = os.memfd_create("redoma-changes", os.MFD_CLOEXEC)
+        stack.callback(os.close, file)
+        with open(file, "wb", closefd=False) as to:
+            to.write(PATCH_LENGTH.pack(len(head)) + head)
+            for entry in entries:
+                if entry.kind == "file" and not entry.link_of:
+                    with open(os.path.join(stage, entry.blob), "rb") as content:
+                        while piece := content.read(_PIECE):
+                            to.write(piece)
+        stack.pop_all()
+        return file

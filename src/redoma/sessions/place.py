@@ -1,0 +1,121 @@
+"""Where sessions live: cells made for them, or a container; and the code that starts a driver there."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from ..backends.base import Backend
+from ..backends.jail import JailBackend
+from ..lib.errors import BackendError, BackendUnavailable, Unsupported
+from ..pipeline.executor import AsyncExecutor
+from ..pipeline.installed import Installed, environments
+from . import driver
+
+_CANDIDATES = ("jail", "docker")
+_MODULES = (
+    "redoma.backends.interpreter",
+    "redoma.backends.jail.value",
+    "redoma.backends.display",
+    "redoma.sessions.frames",
+    "redoma.sessions.charts",
+    "redoma.sessions.files",
+    "redoma.sessions.copying",
+    "redoma.sessions.worker",
+    "redoma.sessions.driver",
+)
+"""What a driver is made of, each after what it imports."""
+
+
+class Places:
+    """The places of one executor's sessions, and how many are taken."""
+
+    def __init__(self, executor: AsyncExecutor) -> None:
+        self._executor = executor
+        self._cells: JailBackend | None = None
+        self.open = 0
+
+    def find(self, wanted: str) -> tuple[Backend, bool]:
+        """A backend for a session, and whether it has the driver loaded. Raises `BackendError` if there is none."""
+        tried: list[str] = []
+        for name in _CANDIDATES if wanted == "auto" else (wanted,):
+            if name not in self._executor.backends:
+                continue
+            backend = self._executor.backends[name]
+            try:
+                can = backend.capabilities()
+            except BackendUnavailable as error:
+                tried.append(f"{error.what}: {error.why}")
+                continue
+            if not can.control or "python" not in can.languages or name == "native":
+                tried.append(f"{name} has no sessions")
+            elif name == "jail" and isinstance(self._executor.backends, Installed):
+                return self._own_cells(), True
+            else:
+                return backend, False
+        raise Unsupported(
+            "no session can be opened here",
+            why="; ".join(tried) or f"{wanted} is not among the backends",
+            next="see `redoma doctor`: a session needs the jail or docker",
+        )
+
+    def _own_cells(self) -> JailBackend:
+        """Cells with the driver loaded. A session keeps its cell for long: those for runs stay free for runs."""
+        if self._cells is None:
+            config = self._executor.config
+            self._cells = JailBackend(
+                minimum=1,
+                maximum=config.sessions.maximum,
+                queue=config.sessions.maximum,
+                idle=config.jail.idle,
+                preload=config.jail.preload,
+                prelude=driver.__name__,
+                environments=environments(config),
+                forks=True,
+            )
+        return self._cells
+
+    def take(self) -> None:
+        """Count one more session. Raises `BackendError` if there are too many."""
+        most = self._executor.config.sessions.maximum
+        if self.open >= most:
+            raise BackendError(
+                "no more sessions can be opened",
+                why=f"{most} are open, which is as many as may be",
+                next="close some, or raise `sessions.maximum` in the configuration",
+            )
+        self.open += 1
+
+    async def aclose(self) -> None:
+        if self._cells is not None:
+            await self._cells.aclose()
+
+
+def boot(options: dict[str, Any], *, loaded: bool) -> str:
+    """The code that starts a driver: where it is not `loaded`, with all its modules as text."""
+    call = f"{driver.PROGRAM}({options!r})"
+    return call if loaded else f"{_loader()}{call}\n"
+
+
+@functools.cache
+def _loader() -> str:
+    top = Path(__file__).parents[1]
+    texts = [(name, (top / f"{name.removeprefix('redoma.').replace('.', '/')}.py").read_text()) for name in _MODULES]
+    packages = sorted({name.rpartition(".")[0] for name in _MODULES} | {"redoma", "redoma.backends"})
+    return (
+        "import sys, types\n"
+        f"for name in {packages!r}:\n"
+        "    sys.modules[name] = types.ModuleType(name)\n"
+        "    sys.modules[name].__path__ = []\n"
+        f"for name, text in {texts!r}:\n"
+        "    module = sys.modules[name] = types.ModuleType(name)\n"
+        "    module.__file__ = name\n"
+        "    above, _, own = name.rpartition('.')\n"
+        "    setattr(sys.modules[above], own, module)\n"
+        "    exec(compile(text, name, 'exec'), module.__dict__)\n"
+        f"for name in {[*packages, *_MODULES]!r}:\n"
+        "    del sys.modules[name]\n"
+        f"{driver.PROGRAM} = module.main\n"
+        "del name, text, module, above, own\n"
+    )

@@ -1,0 +1,870 @@
+"""Sessions as callers have them.
+
+    with redoma.Session() as session:
+        session.run("x = 41")
+        session.run("x + 1").value      # 42
+        session.command("ls -la").stdout
+
+There is one implementation, the asynchronous one; `Session` drives it for ordinary code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Annotated, Any, Protocol, TypedDict, Unpack, cast
+
+import msgspec
+
+from ..backends.base import uncancellable
+from ..backends.jail import JailBackend
+from ..exec import AsyncProcess, Process, ProcessControl
+from ..lib.errors import BackendError, CallbackError, InvalidRequest, Unsupported
+from ..models import Chunk, Display, Effect, Isolation, Language, Limits, PolicyView, Request, Result, Submission
+from ..output.live import Live
+from ..pipeline import intake, results
+from ..pipeline.executor import AsyncExecutor
+from ..pipeline.intake import Files, Options
+from ..pipeline.streaming import AsyncLiveRun
+from ..pipeline.sync import Driven, Executor, default, driven, driven_end, on_loop
+from ..redaction import Redactor, clean
+from ..telemetry import INFO, tell
+from ..workspace.kept import Kept
+from .channel import Channel
+from .folder import AsyncFiles, FilesOfSession
+from .image import Image
+from .overlay import Overlay
+from .place import Places, boot
+from .turn import ProcessTurn, Turn
+from .worker import MAIN
+
+OnText = Callable[[str], Any]
+OnDisplay = Callable[[Display], Any]
+Event = Chunk | Display
+
+_OF_A_RUN = frozenset({"time", "output_lines", "output_bytes", "output_total"})
+"""Limits that each run has for itself; the others hold for the session as a whole."""
+_OPENING = 8  # copies at one time
+
+
+class SessionOptions(TypedDict, total=False):
+    """Options of a session. Those that `redoma.run` has mean the same, for all runs of the session together."""
+
+    backend: str
+    """`"auto"` (the first of jail and docker that can), or one of them."""
+    policy: str | None
+    limits: Limits | Mapping[str, Any] | None
+    timeout: float | None
+    """Seconds that each run may take, unless it says otherwise."""
+    memory: int | str | None
+    env: Mapping[str, str]
+    secrets: Mapping[str, str]
+    environment: str | None
+    packages: Iterable[str] | None
+    """Only those that are installed already."""
+    files: Files
+    require: Iterable[str]
+    workspace: Any
+    project: Any
+    reason: str
+    requester: str
+    label: str
+    idle: float
+    """Seconds without use after which it is ended; as configured by default."""
+    lifetime: float
+    """Seconds after which it is ended in any case; as configured by default."""
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of one run in a session. Those that `redoma.run` has mean the same."""
+
+    context: str
+    """The name of the variables that it sees: runs of different contexts don't see each other's."""
+    timeout: float | None
+    limits: Mapping[str, Any] | None
+    """Only `time`, `output_lines`, `output_bytes` and `output_total`; the others are the session's."""
+    args: Iterable[str]
+    stdin: bytes | str
+    env: Mapping[str, str]
+    """More variables, for this run."""
+    cwd: str
+    """Where a run of Python takes place; then the session is again where it was. A path of the session."""
+    traceback_apart: bool
+    """Whether the traceback of an exception is not printed, but kept for `AsyncSessionRun.traceback`."""
+    charts: bool
+    """Whether figures of matplotlib and tables of pandas are shown as data, too (`display.CHART`, `TABLE`)."""
+    policy: str | None
+    expect: Any
+    reason: str
+    requester: str
+    label: str
+    on_stdout: OnText | None
+    """Called with each piece that it prints, as it comes."""
+    on_stderr: OnText | None
+    on_result: OnDisplay | None
+    """Called with each `Display` as it comes."""
+    untimed: bool
+    """Whether it may take for as long as the session lives; policy judges it by the time of a run."""
+    whole_output: bool
+    """Whether a stream gives all that is printed, up to `output_total`; else it gives as much as the result keeps."""
+    wait: bool
+    """Whether to wait for a person who has to say yes. Without waiting the result is `pending`; once it is approved,
+    make the same run again, in the same session."""
+
+
+class SessionUsage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a session uses, as it says itself."""
+
+    cpu_ms: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+    """Milliseconds of processor time so far."""
+    memory: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+    """Bytes, of all processes together."""
+    disk: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+    """Bytes of its files."""
+    disk_total: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+    """Bytes that its files may have."""
+
+
+class ProcessOptions(TypedDict, total=False):
+    """Options of a command in the background; they mean what they mean for a run."""
+
+    timeout: float | None
+    policy: str | None
+    reason: str
+    requester: str
+    label: str
+
+
+class AsyncSession:
+    """A Python that keeps its variables, in a cell of its own. Use it as an asynchronous context manager, or call
+    `aclose` when done.
+
+    Without an `executor` it has one of its own; give one where there are several sessions.
+    """
+
+    def __init__(self, executor: AsyncExecutor | None = None, **options: Unpack[SessionOptions]) -> None:
+        intake.must_be_known("option", options, SessionOptions.__annotations__)
+        self._owned = AsyncExecutor() if executor is None else None
+        self._executor = executor = executor or cast("AsyncExecutor", self._owned)
+        self._family = {self}
+        """Sessions that share an executor of their own: it ends with the last."""
+        self._options = options
+        self.id = uuid.uuid4().hex
+        """What its runs are recorded with. Those of copies begin with that of their parent."""
+        self._forked = 0
+        config = executor.config.sessions
+        self._idle = _positive("idle", options.get("idle", config.idle))
+        self._lifetime = _positive("lifetime", options.get("lifetime", config.lifetime))
+        self.grace = config.grace
+        self._places = executor.kept("sessions", lambda: Places(executor))
+        self._backend, self._loaded = self._places.find(options.get("backend", "auto"))
+        self.name = self._backend.name
+        self._request = self._inner_request()
+        self.reach = self._backend.reach.over(self._request.workspace)
+        overlay = self._request.workspace == "overlay"
+        self._overlay = Overlay(executor, self._request) if overlay else None
+        self.lock = asyncio.Lock()
+        self.current: Turn | None = None
+        self._opening = asyncio.Lock()
+        self._channel: Channel | None = None
+        self._over = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._used = 0.0
+        self._processes: dict[asyncio.Task[Result], AsyncProcess] = {}
+        self.files = AsyncFiles(self)
+        """Its files."""
+
+    def _inner_request(self) -> Request:
+        """The one long run that the session is."""
+        own = {"idle", "lifetime", "policy"}
+        options = cast("Options", {name: value for name, value in self._options.items() if name not in own})
+        options["backend"] = self.name
+        request = intake.build(self._executor.config, self._executor.backends, options, code="", language="python")
+        if request.workspace == "direct" or (request.workspace == "overlay" and not self._backend.capabilities().fork):
+            raise InvalidRequest(
+                f"a session on {self.name} can't have the workspace {request.workspace!r}",
+                why="what it changes there can't be looked at while it lives",
+                next="use overlay on the jail, or scratch or read-only",
+            )
+        if request.uses is not None and not request.uses.digest:
+            raise InvalidRequest(
+                f"{', '.join(request.uses.packages)} can't be had in this session",
+                why="a session installs nothing",
+                next="create an environment: redoma env create NAME PACKAGE...",
+            )
+        self.limits = request.limits
+        limits = msgspec.structs.replace(
+            request.limits,
+            time=self._lifetime,
+            # As long as it lives, unless somebody has said otherwise.
+            cpu=self._lifetime if request.limits.cpu == Limits().cpu else request.limits.cpu,
+            recursion=max(request.limits.recursion, Limits().recursion),
+        )
+        self._boot = {"recursion": request.limits.recursion, "passes": self._backend.capabilities().fork}
+        return msgspec.structs.replace(request, limits=limits, code=boot(self._boot, loaded=self._loaded))
+
+    # --- its life ---
+
+    async def open(self) -> None:
+        """Start it now; else the first run does. Raises `BackendError` if it can't be started."""
+        await self.opened()
+
+    def warm(self) -> None:
+        """Have a cell ready for the next session of this executor, where it is made of cells; else nothing happens.
+        Raises `BackendError` if there can be none."""
+        if isinstance(self._backend, JailBackend):
+            self._backend.warm()
+
+    async def opened(self) -> Channel:
+        async with self._opening:
+            if self._over:
+                raise BackendError("the session has ended", why=self._over, next="restart() it, or open another")
+            if self._channel is None:
+                self._channel = await self._open()
+                await self._close_if_over()
+            if self._channel.ended.done():
+                raise self._channel.gone()
+            self._postpone()
+            return self._channel
+
+    async def _close_if_over(self) -> None:
+        """Somebody may have closed it while it was opened."""
+        if self._over and self._channel is not None:
+            await self._channel.close()
+
+    async def _open(self) -> Channel:
+        self._places.take()
+        try:
+            channel = Channel(self._backend, self._request)
+            await channel.open()
+        except BaseException:
+            self._places.open -= 1
+            raise
+        return self._entered(channel)
+
+    async def _open_copy(self, image: Image, patch: int = -1) -> None:
+        """Begin as a copy of another session; `patch` has what that one had changed in its project."""
+        self._places.take()
+        file = -1
+        try:
+            file = image.opened()
+            code = boot({**self._boot, "copy": True}, loaded=self._loaded)
+            channel = Channel(self._backend, msgspec.structs.replace(self._request, code=code, files={}))
+            changes = [({"do": "patch"}, patch)] if patch >= 0 else []
+            await channel.open(*changes, ({"do": "become", "size": image.size}, file))
+        except BaseException:
+            self._places.open -= 1
+            raise
+        finally:
+            if file >= 0:
+                os.close(file)
+        self._channel = self._entered(channel)
+        await self._close_if_over()
+        self._postpone()
+
+    def _entered(self, channel: Channel) -> Channel:
+        channel.ended.add_done_callback(self._left)
+        tell(INFO, "session.opened", session=self.id, backend=self.name)
+        return channel
+
+    def _left(self, _ended: object) -> None:
+        self._places.open -= 1
+        tell(INFO, "session.ended", session=self.id)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _postpone(self) -> None:
+        """It is in use: it expires later."""
+        loop = asyncio.get_running_loop()
+        self._used = loop.time()
+        if self._timer is None or self._timer.cancelled():
+            self._timer = loop.call_later(self._idle, self._expire)
+
+    def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.current is not None or self.processes:
+            self._used = loop.time()
+        left = self._used + self._idle - loop.time()
+        self._timer = None
+        if left > 0:
+            self._timer = loop.call_later(left, self._expire)
+        elif self._channel is not None:
+            self._over = f"it was not used for {self._idle:g} s"
+            self._closing = asyncio.get_running_loop().create_task(self._channel.close())
+
+    @property
+    def isolation(self) -> Isolation:
+        """What stands between its code and the host."""
+        return self._channel.isolation if self._channel is not None else self._backend.capabilities().isolation
+
+    @property
+    def works_over_a_project(self) -> bool:
+        """Whether what it changes can be looked at and applied: its workspace is `overlay`."""
+        return self._overlay is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has been opened and has not ended."""
+        return self._channel is not None and not self._channel.ended.done()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs in it."""
+        return self.current is not None
+
+    @property
+    def ended(self) -> str:
+        """Why it has ended; empty if it has not."""
+        if self._over:
+            return self._over
+        return self._channel.gone().why if self._channel is not None and self._channel.ended.done() else ""
+
+    def interrupt(self) -> bool:
+        """Interrupt what runs, as Ctrl-C does. Returns whether something did."""
+        if self.current is None:
+            return False
+        self.current.interrupt()
+        return True
+
+    async def complete(self, text: str, *, context: str = MAIN) -> list[str]:
+        """The names in a context that begin with `text`, or attributes, as of `x.app`; for whoever types. None while
+        something runs."""
+        channel = await self.opened()
+        if self.lock.locked():
+            return []
+        async with self.lock:
+            try:
+                async with asyncio.timeout(1.0):
+                    _, body = await channel.ask({"do": "complete", "text": text, "context": context})
+                return msgspec.json.decode(body[:1_000_000], type=list[str])[:200]
+            except (TimeoutError, msgspec.DecodeError):
+                return []
+
+    async def forget(self, context: str = MAIN) -> None:
+        """Drop the variables of a context, once no run goes on."""
+        async with self.lock:
+            channel = await self.opened()
+            await channel.ask({"do": "forget", "context": context})
+
+    async def usage(self) -> SessionUsage:
+        """What its processes and files use now. Raises `BackendError` if it can't say."""
+        channel = await self.opened()
+        _, body = await channel.ask({"do": "usage"})
+        try:
+            return msgspec.json.decode(body[:4096], type=SessionUsage)
+        except msgspec.DecodeError:
+            raise BackendError("the session does not say what it uses", why="its answer makes no sense") from None
+
+    async def restart(self) -> None:
+        """Have a new Python, without variables or processes of the old one. Files stay, unless the session has ended:
+        then it begins anew."""
+        if self.alive and self._channel is not None:
+            await self._channel.ask({"do": "restart"})
+            self._postpone()
+            return
+        self._over, self._channel = "", None
+        await self.opened()
+
+    async def fork(self, n: int = 1) -> list[AsyncSession]:
+        """Copy it, as it is now: `n` sessions, each in a cell of its own, with its variables, imports and files.
+
+        The copies share nothing that can be changed, with it or with each other. Each is a session like any other, with
+        the options of this one: close it when done. What runs is waited for first.
+
+        Raises:
+            Unsupported: Its backend can't copy sessions: only the jail can.
+            BackendError: It has something that no copy can have (threads, processes, sockets), or too much memory, or
+                there are too many sessions.
+        """
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise InvalidRequest(f"n is {n!r}", why="it is the number of copies", next="write fork(2)")
+        if not self._backend.capabilities().fork:
+            raise Unsupported(
+                "the session can't be forked", why=f"{self.name} has no way to copy one", next="open it on the jail"
+            )
+        async with self.lock:
+            channel = await self.opened()
+            image, patch = Image(self._request.limits.memory), -1
+            copies: list[AsyncSession] = []
+            try:
+                await image.take(channel)
+                if self._overlay is not None:
+                    patch = await self._overlay.patch(channel.read_changes)
+                copies.extend(self._copy() for _ in range(n))  # those made before one fails are closed
+                await _all_opened(copies, image, patch)
+            except BaseException:
+                await uncancellable(asyncio.gather(*(copy.aclose() for copy in copies)))
+                raise
+            finally:
+                image.close()
+                if patch >= 0:
+                    os.close(patch)
+        tell(INFO, "session.forked", session=self.id, copies=n)
+        return copies
+
+    def _copy(self) -> AsyncSession:
+        self._forked += 1
+        copy = AsyncSession(self._executor, **self._options)
+        copy.id = f"{self.id}.{self._forked}"
+        copy._owned, copy._family = self._owned, self._family
+        self._family.add(copy)
+        if copy._overlay is not None and self._overlay is not None:
+            copy._overlay.close()
+            copy._overlay = self._overlay.copy()
+        return copy
+
+    # --- its project ---
+
+    async def changes(self) -> Effect:
+        """What it has changed in its project so far (`workspace="overlay"`): nothing of it has happened to the project
+        itself. What runs is waited for; what processes in the background do meanwhile may be in it or not."""
+        async with self.lock:
+            overlay, channel = await self._over_project()
+            return await overlay.effect(channel.read_changes)
+
+    async def keep(self) -> Kept:
+        """Keep what it has changed so far under an id, for `redoma changes`: it can be applied when the session has
+        ended. Raises `WorkspaceError` if that is nothing."""
+        async with self.lock:
+            overlay, channel = await self._over_project()
+            return await overlay.keep(channel.read_changes, self.id)
+
+    async def apply(
+        self,
+        *,
+        paths: Iterable[str] | None = None,
+        named: Iterable[str] = (),
+        by_hand: bool = False,
+        wait: bool = True,
+    ) -> Kept:
+        """Make what it has changed so far happen to its project, all or nothing, and go on. Options and what is raised
+        are those of `AsyncExecutor.apply`; policy judges every run that the session has made."""
+        kept = await self.keep()
+        overlay, _ = await self._over_project()
+        return await overlay.apply(kept, paths=paths, named=named, by_hand=by_hand, wait=wait)
+
+    async def discard(self) -> None:
+        """Drop what it has changed in its project since it was opened. Variables and its other files stay: it goes on
+        as a copy of itself, in a new cell. Raises what `fork` raises; then nothing has changed."""
+        async with self.lock:
+            overlay, old = await self._over_project()
+            image = Image(self._request.limits.memory)
+            try:
+                await image.take(old)
+                await self._open_copy(image)
+            finally:
+                image.close()
+            overlay.forget()
+            await old.close("its changes were discarded")
+            self._postpone()  # with the old one its timer has ended
+
+    async def _over_project(self) -> tuple[Overlay, Channel]:
+        if self._overlay is None:
+            raise InvalidRequest(
+                "the session has no project to change",
+                why=f"its workspace is {self._request.workspace!r}",
+                next='open it with workspace="overlay"',
+            )
+        return self._overlay, await self.opened()
+
+    async def aclose(self) -> None:
+        """End it: nothing of it is left when this returns. Safe to call twice."""
+        self._over = self._over or "it was closed"
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._channel is not None:
+            await self._channel.close()
+        if self._overlay is not None:
+            self._overlay.close()
+        self._family.discard(self)
+        if self._owned is not None and not self._family:
+            await self._owned.aclose()
+
+    async def __aenter__(self) -> AsyncSession:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    # --- runs ---
+
+    async def run(self, code: str, language: Language = "python", **options: Unpack[RunOptions]) -> Result:
+        """Run source text and return its `Result`. Variables, imports, files and the working directory stay.
+
+        Raises `InvalidRequest` for options that make no sense, and `CallbackError` if a callback raised.
+        """
+        return await self._run({"code": code, "language": language}, options)
+
+    async def bash(self, script: str, **options: Unpack[RunOptions]) -> Result:
+        """Run a Bash script. Where it ends up and what it exports is where the next run begins."""
+        return await self.run(script, "bash", **options)
+
+    async def javascript(self, code: str, **options: Unpack[RunOptions]) -> Result:
+        """Run JavaScript, in a process of its own: files stay, variables don't."""
+        return await self.run(code, "javascript", **options)
+
+    async def command(self, command: str | Iterable[str], **options: Unpack[RunOptions]) -> Result:
+        """Run a command: a text is a line of Bash, a list is a program and its arguments."""
+        if isinstance(command, str):
+            return await self.run(command, "bash", **options)
+        argv = intake.words("argv", command)
+        return await self._run({"argv": argv, "language": "command"}, options)
+
+    async def start(
+        self,
+        command: str | Iterable[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        pty: bool = False,
+        size: tuple[int, int] | None = None,
+        whole_output: bool = False,
+        **options: Unpack[ProcessOptions],
+    ) -> AsyncSessionProcess:
+        """Start a command in the background: a text is a line of Bash, a list is a program and its arguments.
+
+        Args:
+            command: What to run. It begins where the last run ended up, with the variables that were exported.
+            env: More variables.
+            cwd: Where it begins instead, a path of the session.
+            pty: Whether it gets a terminal; then all that it prints comes as stdout.
+            size: The rows and columns of its terminal.
+            whole_output: Whether its streams give all that is printed, up to `output_total`; else they give as much as
+                the result keeps.
+            options: `timeout`, `policy`, `reason`, `requester`, `label`.
+
+        Returns:
+            The process: read its `stdout_stream()`, `write_stdin()`, `signal()`, `wait()`, `close()` it. It ends with
+            the session at the latest.
+
+        Raises:
+            Refused: Policy, or a person, said no.
+            BackendError: The session has ended.
+        """
+        intake.must_be_known("option", options, ProcessOptions.__annotations__)
+        what: dict[str, Any] = {"language": "bash", "code": command}
+        if not isinstance(command, str):
+            what = {"language": "command", "argv": intake.words("argv", command)}
+        control = ProcessControl()
+        control.lasts = True
+        chosen = cast("RunOptions", {**options, "env": env or {}})
+        turn = ProcessTurn(self, pty=pty, size=size and _terminal_size(*size), cwd=cwd)
+        submission = self._submission(what, chosen, turn)
+        if options.get("timeout") is None:
+            submission = self._untimed(submission)
+        submission = msgspec.structs.replace(submission, control=control, unread_input=True, live_input=True)
+        process = AsyncSessionProcess("the session", self._executor, submission, control, whole=whole_output)
+        process.turn = turn
+        await process.start()
+        self._processes[process.started()] = process  # also one that nobody refers to goes on
+        process.started().add_done_callback(self._processes.pop)
+        self._postpone()
+        return process
+
+    @property
+    def processes(self) -> list[AsyncProcess]:
+        """Those in the background that have not ended."""
+        return [process for task, process in self._processes.items() if not task.done()]
+
+    def stream(self, code: str, language: Language = "python", **options: Unpack[RunOptions]) -> AsyncSessionRun:
+        """Run source text and follow it: `async with … as run`, `async for event in run` (a `Chunk` of output or a
+        `Display`), then `run.result`. While nobody asks for the next event the code waits, once it has printed a lot.
+        """
+        return self._stream({"code": code, "language": language}, _without_callbacks(options))
+
+    def stream_command(self, argv: Iterable[str], **options: Unpack[RunOptions]) -> AsyncSessionRun:
+        """Run a program with its arguments, and follow it as `stream` does."""
+        what = {"argv": intake.words("argv", argv), "language": "command"}
+        return self._stream(what, _without_callbacks(options))
+
+    async def _run(self, what: dict[str, Any], options: RunOptions) -> Result:
+        if not any(options.get(name) for name in ("on_stdout", "on_stderr", "on_result")):
+            return await self._executor.submit(self._prepared(what, options)[0])
+        run = self._stream(what, options)
+        async with run:
+            return await deliver(run, options)
+
+    def _stream(self, what: dict[str, Any], options: RunOptions) -> AsyncSessionRun:
+        submission, turn = self._prepared(what, options)
+        request = submission.request
+        live = Live(request.limits, Redactor(request.secrets.values()), whole=options.get("whole_output", False))
+        return AsyncSessionRun(live, self._executor, submission, turn)
+
+    def _prepared(self, what: dict[str, Any], options: RunOptions) -> tuple[Submission, Turn]:
+        intake.must_be_known("option", options, RunOptions.__annotations__)
+        turn = Turn(
+            self,
+            context=options.get("context", MAIN),
+            directory=options.get("cwd", ""),
+            traceback_apart=options.get("traceback_apart", False),
+            charts=options.get("charts", False),
+        )
+        submission = self._submission(what, options, turn)
+        return self._untimed(submission) if options.get("untimed") else submission, turn
+
+    def _untimed(self, submission: Submission) -> Submission:
+        """The same, without an end before that of the session; policy judges it by the time of a run."""
+        limits = msgspec.structs.replace(submission.request.limits, time=self._lifetime)
+        request = msgspec.structs.replace(submission.request, limits=limits)
+        return msgspec.structs.replace(submission, request=request, view=PolicyView.of(request, submission.request))
+
+    def _submission(self, what: dict[str, Any], options: RunOptions, turn: Turn | ProcessTurn) -> Submission:
+        own = self._options
+        given = cast(
+            "Options",
+            {
+                "backend": self.name,
+                "limits": self._limits_of(options),
+                "secrets": self._request.secrets,
+                "require": self._request.require,
+                "policy": options.get("policy", own.get("policy")),
+                "wait": options.get("wait", True),
+                **{name: options[name] for name in ("args", "stdin", "env", "expect") if name in options},
+                **{name: options.get(name) or own.get(name, "") for name in ("reason", "requester", "label")},
+            },
+        )
+        request = intake.build(self._executor.config, self._executor.backends, given, **what)
+        submission = intake.submission(request, given, own_backend=turn, session=self.id, keep_inputs=False)
+        if self._overlay is not None:
+            turn.began = partial(self._overlay.note, submission)
+        return submission
+
+    def _limits_of(self, options: RunOptions) -> Limits:
+        asked = dict(options.get("limits") or {})
+        if options.get("timeout") is not None:
+            asked["time"] = options["timeout"]
+        for name in asked.keys() - _OF_A_RUN:
+            if name in Limits.__struct_fields__:
+                raise InvalidRequest(
+                    f"the limit {name!r} was given to a run in a session",
+                    why="it holds for the session as a whole",
+                    next="give it to the session",
+                )
+        intake.must_be_known("limit", asked, Limits.__struct_fields__)
+        return msgspec.structs.replace(self.limits, **asked) if asked else self.limits
+
+
+class AsyncSessionProcess(AsyncProcess):
+    """A process in the background of a session."""
+
+    turn: ProcessTurn
+
+    @property
+    def pid(self) -> int:
+        """Its process id inside, as the session says."""
+        return self.turn.pid
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Its terminal, if it has one, has another size from now on."""
+        self.turn.resize(*_terminal_size(rows, columns))
+
+
+class AsyncSessionRun(AsyncLiveRun):
+    """A run in a session to follow: what it prints and shows, in order; then its `result`."""
+
+    def __init__(self, live: Live, executor: AsyncExecutor, submission: Submission, turn: Turn) -> None:
+        super().__init__(live, self._submit_followed)
+        self._executor, self.submission, self._turn = executor, submission, turn
+        self._redactor = live.redactor
+
+    async def _submit_followed(self, live: Live) -> Result:
+        self._turn.follow(self._shown)
+        return await self._executor.submit(self.submission, live=live)
+
+    def _shown(self, display: Display) -> None:
+        (safe,), _ = results.safe_displays((display,), self._redactor)
+        chunks, _ = self._live.take()  # what was printed before it
+        self._ready.extend(chunks)
+        self._ready.append(safe)  # type: ignore[arg-type]
+        self._changed.set()
+
+    @property
+    def traceback(self) -> str:
+        """The traceback of what ended it, without secrets; empty if there is none, or it was printed."""
+        return clean(self._turn.traceback, self._redactor)[0]
+
+    async def _wait(self) -> None:
+        self._turn.read()
+        await super()._wait()
+
+    async def next_event(self) -> Event | None:
+        """The next piece of output or display; None when the run has ended and everything was given."""
+        return await self.next_chunk()
+
+
+class Followed(Protocol):
+    """A run that is being followed."""
+
+    @property
+    def result(self) -> Result: ...
+
+    async def next_event(self) -> Event | None: ...
+
+
+async def deliver(run: Followed, options: RunOptions) -> Result:
+    """Call the callbacks in the options with each event. If one raises, the run goes on to its end all the same, and
+    then `CallbackError` is raised."""
+    failure: Exception | None = None
+    while (event := await run.next_event()) is not None:
+        call = _callback(event, options)
+        if failure is not None or call is None:
+            continue
+        try:
+            answer = call(event.text if isinstance(event, Chunk) else event)
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception as error:  # the caller's own bug, whatever it is: told below
+            failure = error
+    if failure is not None:
+        raise CallbackError(failure, run.result) from failure
+    return run.result
+
+
+def _without_callbacks(options: RunOptions) -> RunOptions:
+    for name in ("on_stdout", "on_stderr", "on_result"):
+        if options.get(name) is not None:
+            raise InvalidRequest(f"{name} was given to a stream", why="it would get nothing", next="leave it out")
+    return options
+
+
+def _callback(event: Event, options: RunOptions) -> Callable[[Any], Any] | None:
+    if isinstance(event, Chunk):
+        return options.get("on_stdout") if event.stream == "stdout" else options.get("on_stderr")
+    return options.get("on_result")
+
+
+async def _all_opened(copies: list[AsyncSession], image: Image, patch: int) -> None:
+    """Open all of them, some at a time; if one can't be, raise what it raised when the others are done."""
+    few = asyncio.Semaphore(_OPENING)
+
+    async def open_one(copy: AsyncSession) -> None:
+        async with few:
+            await copy._open_copy(image, patch)
+
+    failed = [
+        each
+        for each in await asyncio.gather(*map(open_one, copies), return_exceptions=True)
+        if isinstance(each, BaseException)
+    ]
+    if failed:
+        raise failed[0]
+
+
+def _terminal_size(rows: int, columns: int) -> tuple[int, int]:
+    if not 0 < rows <= 1000 or not 0 < columns <= 1000:
+        why = "a terminal has 1 to 1000 rows and columns"
+        raise InvalidRequest(f"a terminal can't have {rows} rows of {columns}", why=why, next="use 24 and 80")
+    return rows, columns
+
+
+def _positive(name: str, seconds: Any) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 604800:
+        raise InvalidRequest(
+            f"{name} is {seconds!r}", why="it is a number of seconds, of a week at most", next=f"write {name}=600"
+        )
+    return float(seconds)
+
+
+class SessionRun(Driven[AsyncSessionRun]):
+    """A run in a session to follow: what it prints and shows, in order; then its `result`."""
+
+    @property
+    def result(self) -> Result:
+        return self.core.result
+
+    next_event = driven(AsyncSessionRun.next_event)
+    close = driven_end(AsyncSessionRun.aclose)
+
+    def __iter__(self) -> Iterator[Event]:
+        while (event := self.next_event()) is not None:
+            yield event
+
+
+class Session(Driven[AsyncSession]):
+    """A Python that keeps its variables, in a cell of its own. Use it as a context manager, or call `close` when done.
+
+    Without an `executor`, on the one that all callers of this process share. Any number of threads may use it; one of
+    their runs goes on at a time.
+    """
+
+    def __init__(self, executor: Executor | None = None, **options: Unpack[SessionOptions]) -> None:
+        executor = executor or default()
+        super().__init__(AsyncSession(executor.core, **options), executor)
+        self.files = FilesOfSession(self.core.files, executor)
+        """Its files."""
+
+    open = driven(AsyncSession.open)
+    run = driven(AsyncSession.run)
+    bash = driven(AsyncSession.bash)
+    javascript = driven(AsyncSession.javascript)
+    command = driven(AsyncSession.command)
+    restart = driven(AsyncSession.restart)
+    complete = driven(AsyncSession.complete)
+    changes = driven(AsyncSession.changes)
+    keep = driven(AsyncSession.keep)
+    apply = driven(AsyncSession.apply)
+    discard = driven(AsyncSession.discard)
+    forget = driven(AsyncSession.forget)
+    usage = driven(AsyncSession.usage)
+    interrupt = on_loop(AsyncSession.interrupt)
+    close = driven_end(AsyncSession.aclose)
+
+    def start(
+        self,
+        command: str | Iterable[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        pty: bool = False,
+        **options: Unpack[ProcessOptions],
+    ) -> Process:
+        """Start a command in the background: see `AsyncSession.start`."""
+        process = self._executor.wait(self.core.start(command, env=env, cwd=cwd, pty=pty, **options))
+        return Process(process, self._executor)
+
+    def stream(self, code: str, language: Language = "python", **options: Unpack[RunOptions]) -> SessionRun:
+        """Run source text and follow it: `with … as run`, `for event in run`, then `run.result`."""
+        return SessionRun(self.core.stream(code, language, **options), self._executor)
+
+    def stream_command(self, argv: Iterable[str], **options: Unpack[RunOptions]) -> SessionRun:
+        """Run a program with its arguments, and follow it as `stream` does."""
+        return SessionRun(self.core.stream_command(argv, **options), self._executor)
+
+    def fork(self, n: int = 1) -> list[Session]:
+        """Copy it, as it is now: see `AsyncSession.fork`."""
+        return [Session._of(core, self._executor) for core in self._executor.wait(self.core.fork(n))]
+
+    @classmethod
+    def _of(cls, core: AsyncSession, executor: Executor) -> Session:
+        session = cls.__new__(cls)
+        Driven.__init__(session, core, executor)
+        session.files = FilesOfSession(core.files, executor)
+        return session
+
+    @property
+    def processes(self) -> list[Process]:
+        """Those in the background that have not ended."""
+        return [Process(process, self._executor) for process in self.core.processes]
+
+    @property
+    def id(self) -> str:
+        return self.core.id
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has been opened and has not ended."""
+        return self.core.alive
+
+    @property
+    def ended(self) -> str:
+        """Why it has ended; empty if it has not."""
+        return self.core.ended
+
+    def __enter__(self) -> Session:
+        self.open()
+        return self

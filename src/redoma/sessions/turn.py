@@ -1,0 +1,425 @@
+"""One run in an open session, as a backend: the pipeline treats it like any other run.
+
+The time-out, the limit on output and a caller who goes away all end a run in the same way: it is interrupted; if it has
+not ended after a while, its command is killed, and if it is Python, which shares its process with the variables of the
+session, the session is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from ..backends import display
+from ..backends.base import Capabilities, Control, Outcome, Sink, uncancellable
+from ..backends.endings import Ending, not_started
+from ..backends.jail.value_reading import decode
+from ..models import OTHER, Display, Isolation, Language, Limits, Request, Status, Stream, Usage
+from ..models.reach import Reach
+from . import driver, frames
+from .channel import Channel, Done, framed
+
+MAX_VALUE = 1 << 20
+_SMALL = 4 << 10  # bytes of a value that are read sooner than a thread is found
+LANGUAGES: frozenset[Language] = frozenset({"python", "bash", "javascript", "command", OTHER})
+
+
+class Home(Protocol):
+    """What a run needs of its session."""
+
+    name: str
+    reach: Reach
+    grace: float
+    """Seconds that a run has to end after it was interrupted."""
+    lock: asyncio.Lock
+    """Held by the run that goes on."""
+    current: Turn | None
+
+    @property
+    def isolation(self) -> Isolation: ...
+
+    async def opened(self) -> Channel:
+        """Its channel; it is opened first if need be. Raises `BackendError` if it has ended or can't be opened."""
+
+
+class Turn:
+    """A backend for one request: it runs in the session `home`, as soon as no other does.
+
+    `context` names the variables that it sees, `directory` is where this run of Python takes place, if not where the
+    last one ended. With `traceback_apart` a traceback is not printed, with `charts` figures are shown as data, too.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        context: str,
+        directory: str = "",
+        traceback_apart: bool = False,
+        charts: bool = False,
+    ) -> None:
+        self.name, self.reach = home.name, home.reach
+        self.began: Callable[[], None] | None = None
+        """Called when it begins to run: not where somebody has refused it."""
+        self._home, self.context = home, context
+        self._directory, self._traceback_apart, self._charts = directory, traceback_apart, charts
+        self.traceback = ""
+        """The traceback of what ended it, if it is wanted apart; as the code has it, with its secrets."""
+        self._on_display: Callable[[Display], None] | None = None
+        self._channel: Channel
+        self._sink: Sink
+        self._done: asyncio.Future[tuple[Done, bytes]]
+        self._too_much: asyncio.Future[None]
+        self._number = self._unread = 0
+        self._stopped: Status | None = None
+        self._flooded = False
+        self._displays: list[Display] = []
+        self._room = display.MAX_TOTAL
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            languages=LANGUAGES,
+            isolation=self._home.isolation,
+            limits=frozenset(Limits.__struct_fields__),  # those of the session hold for all its runs together
+            arguments=True,
+            stdin=True,
+            env=True,
+            cwd=True,
+            value=True,
+        )
+
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        async with self._home.lock:
+            self._channel, self._sink = await self._home.opened(), sink
+            loop = asyncio.get_running_loop()
+            self._done, self._too_much = loop.create_future(), loop.create_future()
+            self._number = next(self._channel.runs)
+            message = self._message(request)
+            self._channel.listen("run", self._number, self)
+            self._home.current = self
+            if self.began is not None:
+                self.began()
+            start = time.monotonic()
+            try:
+                await self._channel.write(message)
+                await self._wait(request.limits.time)
+            except BaseException:
+                # Whoever waited is gone. The session stays, if the run can be made to end.
+                self._stopped = self._stopped or Status.KILLED
+                await uncancellable(self._make_it_end())
+                raise
+            finally:
+                self._home.current = None
+                self._channel.forget("run", self._number)
+                self.read()  # nobody else will
+            return await self._outcome(request, time.monotonic() - start)
+
+    def follow(self, on_display: Callable[[Display], None]) -> None:
+        """Somebody follows it: what it shows goes there, with its secrets; and what it prints counts as read only when
+        `read` says so."""
+        self._on_display = on_display
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self._channel.post({"do": "interrupt", "run": self._number})
+
+    async def aclose(self) -> None:
+        """Does nothing: the session belongs to the caller."""
+
+    def _message(self, request: Request) -> bytes:
+        if request.language == "python":
+            source = request.code.encode("utf-8", "surrogatepass")
+            most = min(request.limits.output_bytes, MAX_VALUE)
+            head: dict[str, Any] = {"do": "run", "context": self.context, "value": most}
+            head |= {"variables": request.env, "directory": self._directory}
+            head |= {"traceback_apart": self._traceback_apart, "charts": self._charts}
+        else:
+            source = request.code.encode("utf-8", "surrogateescape")
+            words = request.interpreted(driver.SCRIPT) if request.interpreter else request.argv
+            bash = request.language == "bash"
+            head = {"do": "command", "bash": bash, "argv": list(words), "env": request.env}
+        return framed({**head, "run": self._number, "source": len(source)}, source + request.stdin)
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for the end; when the time is over, see to it."""
+        if not await self._ends_within(seconds, self._too_much):
+            self._stopped = self._stopped or Status.TIMEOUT
+            await self._make_it_end()
+
+    async def _ends_within(self, seconds: float, *reasons: asyncio.Future[None]) -> bool:
+        """Whether it, or the session, has ended by then, or when one of the `reasons` not to wait is there."""
+        waits: list[asyncio.Future[Any]] = [self._done, self._channel.ended, *reasons]
+        if not any(each.done() for each in waits):
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return self._done.done() or self._channel.ended.done()
+
+    async def _make_it_end(self) -> None:
+        self.read()  # it must not have to wait for a reader now
+        for order in ("interrupt", "kill"):
+            self._channel.post({"do": order, "run": self._number})
+            if await self._ends_within(self._home.grace / 2):
+                return
+        await self._channel.close("a run did not end when it was interrupted")
+
+    # --- what the driver says; see `channel.Listener` ---
+
+    def out(self, stream: Stream, data: bytes) -> bool:
+        if self._flooded:
+            return True
+        if not self._sink(stream, data):
+            self._flooded, self._stopped = True, self._stopped or Status.OUTPUT
+            self._too_much.cancel()
+        if self._on_display is not None and self._stopped is None:
+            self._unread += len(data)
+            return False
+        return True
+
+    def read(self) -> None:
+        """Whoever follows the run has used all that it got so far."""
+        unread, self._unread = self._unread, 0
+        if unread:
+            self._channel.read(unread)
+
+    def shown(self, representations: dict[str, bytes], is_value: bool) -> None:
+        size = sum(map(len, representations.values()))
+        if len(self._displays) >= display.MAX_DISPLAYS or size > self._room or not representations:
+            return
+        self._room -= size
+        contents = {kind: _content(kind, data) for kind, data in representations.items()}
+        shown = Display(data=contents, is_value=is_value)
+        self._displays.append(shown)
+        if self._on_display is not None:
+            self._on_display(shown)
+
+    def done(self, said: Done, value: bytes) -> None:
+        if not self._done.done():
+            self._done.set_result((said, value))
+
+    def exited(self, status: int) -> None:
+        """Only processes in the background do."""
+
+    # --- what it comes to ---
+
+    async def _outcome(self, request: Request, wall: float) -> Outcome:
+        if not self._done.done():
+            return self._lost(request.limits, wall)
+        said, data = self._done.result()
+        self.traceback = said.traceback
+        decoded = _decoded(data) if len(data) <= _SMALL else await asyncio.to_thread(_decoded, data)
+        ending = Ending(
+            exit_code=said.exit or 0,
+            signal=said.signal,
+            names_limit=False,
+            flooded=self._flooded,
+            stopped=self._stopped,
+            limit="memory" if said.memory else "",
+            broken=not_started(request, said.broken[:1000]),
+            error=said.error,
+        )
+        outcome = ending.outcome(
+            request.limits,
+            isolation=self._channel.isolation,
+            usage=Usage(wall=wall),
+            value=decoded,
+            exception=_name(said.exception),
+        )
+        changes: dict[str, Any] = {"displays": tuple(self._displays)}
+        if self._stopped is not None:
+            changes["error"] = f"{_WHY[self._stopped].format(request.limits)} and was interrupted; the session goes on"
+        return msgspec.structs.replace(outcome, **changes)
+
+    def _lost(self, limits: Limits, wall: float) -> Outcome:
+        """The session has ended while it ran, by itself or because we had to end it."""
+        end = self._channel.outcome
+        if self._stopped is not None:
+            why = _WHY[self._stopped].format(limits)
+            return Outcome(
+                status=self._stopped,
+                error=f"{why} and did not end when it was interrupted, so the session was ended",
+                isolation=self._channel.isolation,
+                usage=Usage(wall=wall),
+            )
+        if self._channel.malformed or not isinstance(end, Outcome):
+            raise self._channel.gone()
+        status = Status.ERROR if end.status is Status.OK else end.status
+        return msgspec.structs.replace(
+            end,
+            status=status,
+            value=None,
+            error=f"{self._channel.gone().why}, and the session with it",
+            usage=Usage(wall=wall, cpu=None, memory=end.usage.memory),
+            displays=tuple(self._displays),
+        )
+
+
+class ProcessTurn:
+    """A backend for one command in the background of the session `home`: it goes on while others run."""
+
+    def __init__(self, home: Home, *, pty: bool, size: tuple[int, int] | None = None, cwd: str = "") -> None:
+        self.name, self.reach = home.name, home.reach
+        self.began: Callable[[], None] | None = None
+        """Called when it begins to run: not where somebody has refused it."""
+        self._home, self._pty, self._size, self._cwd = home, pty, size, cwd
+        self.pid = 0
+        """Its process id inside, once it has been started."""
+        self._channel: Channel
+        self._sink: Sink
+        self._exit: asyncio.Future[int]
+        self._number = 0
+        self._stopped: Status | None = None
+        self._flooded = False
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            languages=frozenset({"bash", "command"}),
+            isolation=self._home.isolation,
+            limits=frozenset(Limits.__struct_fields__),
+            stdin=True,
+            env=True,
+            cwd=True,
+            control=True,
+        )
+
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        self._channel, self._sink = await self._home.opened(), sink
+        self._exit = asyncio.get_running_loop().create_future()
+        self._number = self._channel.number()
+        self._channel.listen("process", self._number, self)
+        start, tasks = time.monotonic(), set[asyncio.Task[None]]()
+        if self.began is not None:
+            self.began()
+        try:
+            broken = await self._begin(request)
+            if control is not None:
+                control.isolation = self._channel.isolation
+                control.deliver_signals(self._signal)
+            if not broken:
+                tasks.add(asyncio.create_task(self._write_input(request.stdin, control)))
+                await self._wait(request.limits.time)
+        except BaseException:
+            await uncancellable(self._kill())
+            raise
+        finally:
+            self._channel.forget("process", self._number)
+            for task in tasks:
+                task.cancel()
+            if control is not None:
+                control.close()
+        if self._channel.ended.done() and not self._exit.done() and not broken:
+            raise self._channel.gone()
+        code = 127 if broken else self._exit.result()
+        return Ending(
+            exit_code=max(code, 0),
+            signal=-code if code < 0 else None,
+            names_limit=False,
+            flooded=self._flooded,
+            stopped=self._stopped,
+            broken=broken,
+        ).outcome(request.limits, isolation=self._channel.isolation, usage=Usage(wall=time.monotonic() - start))
+
+    async def aclose(self) -> None:
+        """Does nothing: the session belongs to the caller."""
+
+    async def _begin(self, request: Request) -> str:
+        """Start it; what went wrong if it can't be."""
+        bash = request.language == "bash"
+        answer, _ = await self._channel.ask(
+            {
+                "do": "start",
+                "process": self._number,
+                "script": request.code if bash else "",
+                "argv": list(request.argv),
+                "env": request.env,
+                "pty": self._pty,
+                "size": self._size,
+                "cwd": self._cwd,
+            }
+        )
+        self.pid = answer.pid
+        name = "bash" if bash else request.argv[0]
+        return f"start {name}: {answer.error[:1000]}" if answer.errno is not None else ""
+
+    async def _write_input(self, first: bytes, control: Control | None) -> None:
+        data, ends = first, control is None
+        while True:
+            for start in range(0, len(data) or 1, frames.CHUNK):
+                piece = data[start : start + frames.CHUNK]
+                last = ends and start + frames.CHUNK >= len(data)
+                if piece or last:
+                    # It may never read that: its own business.
+                    await self._channel.ask(
+                        {"do": "input", "process": self._number, "ends": last}, piece, patience=None
+                    )
+            if ends or control is None:
+                return
+            data = await control.read()
+            ends = not data
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Its terminal has another size from now on."""
+        self._channel.post({"do": "resize", "process": self._number, "rows": rows, "columns": columns})
+
+    def _signal(self, number: int) -> None:
+        self._channel.post({"do": "signal", "process": self._number, "number": number})
+
+    async def _wait(self, seconds: float) -> None:
+        waits: list[asyncio.Future[Any]] = [self._exit, self._channel.ended]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not any(each.done() for each in waits):
+            self._stopped = self._stopped or Status.TIMEOUT
+            await self._kill()
+
+    async def _kill(self) -> None:
+        """Its program dies at once; if the driver doesn't say so, the session is ended."""
+        self._signal(signal.SIGKILL)
+        waits: list[asyncio.Future[Any]] = [self._exit, self._channel.ended]
+        await asyncio.wait(waits, timeout=self._home.grace, return_when=asyncio.FIRST_COMPLETED)
+        if not any(each.done() for each in waits):
+            await self._channel.close("a process did not end when it was killed")
+
+    def out(self, stream: Stream, data: bytes) -> bool:
+        if not self._flooded and not self._sink(stream, data):
+            self._flooded, self._stopped = True, self._stopped or Status.OUTPUT
+            self._signal(signal.SIGKILL)
+        return True
+
+    def shown(self, representations: dict[str, bytes], is_value: bool) -> None:
+        """Only runs of Python show something."""
+
+    def done(self, said: Done, value: bytes) -> None:
+        """Only runs are."""
+
+    def exited(self, status: int) -> None:
+        if not self._exit.done():
+            self._exit.set_result(status)
+
+
+_WHY = {
+    Status.TIMEOUT: "it ran longer than {0.time:g} s",
+    Status.OUTPUT: "it printed more than {0.output_total} bytes",
+    Status.KILLED: "it was cancelled",
+}
+
+
+def _decoded(data: bytes) -> Any:
+    """A value, as the session reports it; None if it is none that we take."""
+    if not data:
+        return None
+    try:
+        return decode(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _content(kind: str, data: bytes) -> str | bytes:
+    return data if kind in display.BINARY else data.decode("utf-8", "replace")
+
+
+def _name(claimed: str | None) -> str | None:
+    """The name of an exception; None if what is claimed is no name."""
+    return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None

@@ -1,0 +1,422 @@
+"""The Python of a session: it runs code, keeps its variables, and tells the driver what came of it. Inner: loaded in
+cells and containers, so it needs nothing but the standard library of Python 3.9.
+
+The code runs in this process and may change everything here, so nothing that is said is believed further out. What is
+done for order's sake: no thread of ours (`os.fork` in the code works as ever), a channel that its programs don't
+inherit, and Ctrl-C that only ever meets the code, not us.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import inspect
+import json
+import linecache
+import os
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+import types
+
+from redoma.backends import display as displays
+from redoma.backends.interpreter import allow_calls
+from redoma.backends.jail import value as values
+from redoma.sessions import charts, copying
+from redoma.sessions.frames import Reader, frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+MAIN = "main"
+"""The context that is the module `__main__`."""
+_MAX_ERROR = 65536  # characters
+_MAX_TRACEBACK = 16384  # characters, with the error less than a head of a frame may have
+_MAX_KEPT = 200  # runs whose source is kept for tracebacks
+_MAX_SOURCE = 1 << 18  # characters of such a source
+_MAX_CONTEXTS = 100
+# Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
+_OUR_FRAMES = 6 if sys.version_info < (3, 12) else 4
+_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+class Worker:
+    """Takes one run after the other from `channel`. The code may make calls `recursion` deep. Where sessions can be
+    copied, the `imager` does it."""
+
+    def __init__(self, channel: socket.socket, recursion: int, imager: Any = None) -> None:
+        self._channel, self._recursion, self._imager = channel, recursion, imager
+        self._given: list[int] = []  # descriptors that came with messages
+        self._reader = Reader()
+        self._frames: list[tuple[bytes, bytes]] = []
+        self._pid = os.getpid()
+        self._contexts: dict[str, dict[str, Any]] = {}
+        self._at_interrupt: Any = signal.default_int_handler
+        self._environment, self._directory = dict(os.environ), _directory()
+        self._kept: list[str] = []
+        self._loop: Any = None
+        self._run = 0
+        self._prints_tracebacks = True
+        self._displays = displays.Displays(self._show, charts=charts)
+
+    def serve(self) -> NoReturn:
+        """Run what comes, until the driver is gone."""
+        _ignore_interrupts()
+        _reseed()
+        displays.watch_pyplot(self._displays)
+        while True:
+            try:
+                head, body = self._receive()
+                if head["do"] == "run":
+                    self._perform(head, body)
+                elif head["do"] == "complete":
+                    self._complete(head)
+                elif head["do"] == "fork":
+                    self._fork(head)
+                elif head["do"] == "forget":
+                    self._forget(head)
+            except KeyboardInterrupt:
+                continue  # it came too late
+
+    def _receive(self) -> tuple[dict[str, Any], bytes]:
+        while not self._frames:
+            data, descriptors, _, _ = socket.recv_fds(self._channel, 1 << 18, 1)
+            if not data:
+                os._exit(0)
+            self._given += descriptors
+            self._frames.extend(self._reader.feed(data))
+        head, body = self._frames.pop(0)
+        return json.loads(head), body
+
+    def _perform(self, head: dict[str, Any], body: bytes) -> None:
+        source, stdin = body[: head["source"]], body[head["source"] :]
+        self._run, result = head["run"], b""
+        self._prints_tracebacks = not head.get("traceback_apart")
+        before: dict[str, str | None] = {}
+        said: dict[str, Any] = {}
+        self._displays.begin(with_charts=bool(head.get("charts")))
+        try:
+            self._follow(head)
+            before = _set_variables(head.get("variables") or {})
+            back = _go_to(head.get("directory"))
+            if stdin:
+                _use_input(stdin)
+            try:
+                signal.signal(signal.SIGINT, self._at_interrupt)
+                self._tell({"is": "begun"})
+                said, result = self._evaluate(head, source.decode("utf-8", "surrogatepass"))
+            finally:
+                self._at_interrupt = _ignore_interrupts()
+            if stdin:
+                _use_input(b"")
+            _go_to(back)
+        except BaseException as error:  # Ctrl-C between two steps of ours, or what can't be undone
+            said, result = self._failure(error), b""
+        _set_variables(before)
+        if os.getpid() != self._pid:  # the code has forked, and this is the child at the end of its program
+            _flush()
+            os._exit(said.get("exit") or 0)
+        self._tell({"is": "done", "run": self._run, **said, **self._moved()}, result)
+
+    def _complete(self, head: dict[str, Any]) -> None:
+        """The names that begin so, and attributes of what has a name."""
+        import rlcompleter
+
+        found: list[str] = []
+        try:
+            completer = rlcompleter.Completer(self._context(head["context"]))
+            while len(found) < 200 and (name := completer.complete(head["text"], len(found))) is not None:
+                found.append(name)
+        except Exception:
+            found = []  # an attribute of the code's own raised something
+        self._tell({"is": "answer", "id": head["id"]}, json.dumps(found).encode())
+
+    def _forget(self, head: dict[str, Any]) -> None:
+        """Drop the variables of a context."""
+        namespace = self._contexts.pop(head["context"], {})
+        kept: dict[str, Any] = {name: namespace[name] for name in ("__name__", "__builtins__") if name in namespace}
+        namespace.clear()  # also of functions that somebody still refers to
+        namespace.update(kept)
+        self._tell({"is": "answer", "id": head["id"]})
+
+    def _follow(self, head: dict[str, Any]) -> None:
+        """Go where the session's commands went, and have the variables that they exported."""
+        if head.get("cwd"):
+            self._directory = head["cwd"]
+            os.chdir(self._directory)
+        if head.get("env") is not None:
+            os.environ.clear()
+            os.environ.update(head["env"])
+            self._environment = head["env"]
+
+    def _moved(self) -> dict[str, Any]:
+        """Where the code went, and what it exported, for the commands that follow."""
+        moved: dict[str, Any] = {}
+        if (directory := _directory()) != self._directory:
+            moved["cwd"] = self._directory = directory
+        if (environment := dict(os.environ)) != self._environment:
+            moved["env"] = self._environment = environment
+        return moved
+
+    # --- copies ---
+
+    def _fork(self, head: dict[str, Any]) -> None:
+        """Write a copy of this process to the file that came along. The copy goes on here, too, in its own cell."""
+        file = self._given.pop()
+        self._follow(head)
+        try:
+            said = self._save(file, head)
+        except (copying.Refused, OSError) as error:
+            said = {"errno": errno.EBUSY, "error": _reason(error)}
+        if said:
+            os.close(file)
+            self._tell({"is": "answer", "id": head["id"], **said})
+            return
+        self._pid = os.getpid()
+        if (threading := sys.modules.get("threading")) is not None:
+            threading.main_thread()._set_native_id()
+        _reseed()
+        self._tell({"is": "ready"})
+
+    def _save(self, file: int, head: dict[str, Any]) -> dict[str, Any]:
+        """Fork; the child is what is written. Returns what came of it; and nothing in a copy."""
+        self._end_loop()
+        umask = os.umask(0)
+        os.umask(umask)
+        facts = {"channel": self._channel.fileno(), "cwd": _directory(), "env": dict(os.environ), "umask": umask}
+        facts["open"] = copying.check((self._channel.fileno(), file))
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            said: dict[str, Any]
+            try:
+                said = {"size": copying.save(self._imager, file, head["most"], facts, head["skipped"])}
+                if said["size"] == 0:
+                    return {}
+            except BaseException as error:
+                said = {"errno": errno.EBUSY, "error": _reason(error)}
+            os.write(writing, json.dumps(said).encode())
+            os._exit(0)
+        os.close(writing)
+        with open(reading, "rb") as told:
+            answer = told.read()
+        _, status = os.waitpid(child, 0)
+        killed = {"errno": errno.ENOMEM, "error": f"the process that was to be its copy ended with status {status}"}
+        return json.loads(answer) if answer else killed
+
+    def _end_loop(self) -> None:
+        """An event loop has descriptors that no copy can have. Without tasks, there can be another later."""
+        if self._loop is None or self._loop.is_closed():
+            return
+        if sys.modules["asyncio"].all_tasks(self._loop):
+            raise copying.Refused("tasks of asyncio have not ended: await them, or cancel them")
+        self._loop.close()
+
+    # --- one run ---
+
+    def _evaluate(self, head: dict[str, Any], source: str) -> tuple[dict[str, Any], bytes]:
+        """Run it; what is to be said of it, and the value of its last expression as JSON."""
+        result = b""
+        try:
+            try:
+                program = self._parse(source)
+            except SyntaxError as error:
+                error.__traceback__ = None
+                return self._failure(error, hint=_hint(source)), b""
+            namespace = self._context(head["context"])
+            allow_calls(self._recursion, _OUR_FRAMES)
+            found = self._execute(program, namespace)
+            if found is not None:
+                namespace["_"] = found
+                result = json.dumps(values.encode(found, head["value"])).encode()
+                self._displays.result(found)
+            self._displays.figures()
+            return {}, result
+        except SystemExit as leaving:
+            return {"exit": _exit_code(leaving)}, b""
+        except BaseException as error:
+            return self._failure(error), b""
+        finally:
+            _flush()
+
+    def _parse(self, source: str) -> list[types.CodeType]:
+        """The code, and its last expression if it ends with one, without a `;`. `await` may stand outside of
+        functions."""
+        name = f"<run {self._run}>"
+        if len(source) <= _MAX_SOURCE:
+            linecache.cache[name] = len(source), None, source.splitlines(True), name
+            self._kept.append(name)
+            if len(self._kept) > _MAX_KEPT:
+                linecache.cache.pop(self._kept.pop(0), None)
+        tree = ast.parse(source, name)
+        quiet = source.rstrip().endswith(";") and "#" not in source.rpartition("\n")[2]  # as notebooks have it
+        if not tree.body or quiet or not isinstance(last := tree.body[-1], ast.Expr):
+            return [compile(tree, name, "exec", flags=_AWAIT, dont_inherit=True)]
+        tree.body.pop()
+        expression = compile(ast.Expression(last.value), name, "eval", flags=_AWAIT, dont_inherit=True)
+        return [compile(tree, name, "exec", flags=_AWAIT, dont_inherit=True), expression]
+
+    def _execute(self, program: list[types.CodeType], namespace: dict[str, Any]) -> Any:
+        found = None
+        for code in program:
+            found = eval(code, namespace)  # noqa: S307 - this is what we are for
+            if code.co_flags & inspect.CO_COROUTINE:
+                found = self._event_loop().run_until_complete(found)
+        return found if len(program) > 1 else None
+
+    def _event_loop(self) -> Any:
+        """One for the whole session: what a run leaves on it goes on when another run awaits something."""
+        import asyncio
+
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop
+
+    def _context(self, name: str) -> dict[str, Any]:
+        if name not in self._contexts:
+            if len(self._contexts) >= _MAX_CONTEXTS:
+                raise MemoryError(f"a session has at most {_MAX_CONTEXTS} contexts")
+            module = sys.modules["__main__"] if name == MAIN else types.ModuleType("__main__")
+            module.__dict__.setdefault("__builtins__", __builtins__)
+            module.__dict__["display"] = self._displays.display
+            module.__dict__.pop("__file__", None)
+            self._contexts[name] = module.__dict__
+        return self._contexts[name]
+
+    def _failure(self, error: BaseException, hint: str = "") -> dict[str, Any]:
+        """Print it as the interpreter would, from the code's first frame on, or say so apart."""
+        frames, apart = error.__traceback__, ""
+        while frames is not None and not frames.tb_frame.f_code.co_filename.startswith("<run "):
+            frames = frames.tb_next
+        try:
+            error.__traceback__ = frames
+            if not self._prints_tracebacks:
+                apart = "".join(traceback.format_exception(type(error), error, frames))
+            elif sys.excepthook is sys.__excepthook__:
+                traceback.print_exception(type(error), error, frames)  # unlike that one, it finds our sources
+            else:
+                sys.excepthook(type(error), error, frames)
+        except BaseException:
+            traceback.print_exc()
+        try:
+            text = f"{type(error).__name__}: {error}"
+        except BaseException:
+            text = type(error).__name__
+        # The interpreter's own has no words, and numpy's is of a kind of its own; code that raises one says something.
+        memory = isinstance(error, MemoryError) and (type(error) is not MemoryError or not error.args)
+        name, text = _encodable(type(error).__name__[:200]), _encodable(text[:_MAX_ERROR])
+        said = {"exception": name, "error": text + hint, "memory": memory, "exit": 1}
+        return {**said, "traceback": _encodable(apart[-_MAX_TRACEBACK:])} if apart else said
+
+    # --- to the driver ---
+
+    def _show(self, types_: list[tuple[str, int]], body: bytes, is_value: bool) -> None:
+        """Returns when the driver has it: what is printed from now on comes after it."""
+        if os.getpid() == self._pid:
+            _flush()
+            head = {"is": "display", "run": self._run, "types": types_}
+            self._tell({**head, "is_value": True} if is_value else head, body)
+            while self._receive()[0]["do"] != "shown":
+                continue
+
+    def _tell(self, head: dict[str, Any], body: bytes = b"") -> None:
+        if os.getpid() == self._pid:
+            self._channel.sendall(frame(head, body))
+
+
+def _set_variables(variables: dict[str, str | None]) -> dict[str, str | None]:
+    """Have these variables, or not have those that are None; what they were before."""
+    before = {name: os.environ.get(name) for name in variables}
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before
+
+
+def _go_to(directory: str | None) -> str | None:
+    """Change to a directory, if there is one; where we were, None if we have not moved. Raises `OSError`."""
+    if not directory:
+        return None
+    before = _directory()
+    os.chdir(directory)
+    return before
+
+
+def _ignore_interrupts() -> Any:
+    """Have Ctrl-C mean nothing; returns what it meant before. One that came just before is raised here: it is late."""
+    while True:
+        try:
+            before = signal.getsignal(signal.SIGINT)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            return signal.default_int_handler if before is None else before
+        except KeyboardInterrupt:
+            continue
+
+
+def _reseed() -> None:
+    """Draw other random numbers than whoever was forked from the driver before."""
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def _use_input(data: bytes) -> None:
+    """Have the code read this, from a file without a name; nothing at all if there is none."""
+    with tempfile.TemporaryFile() if data else open(os.devnull, "rb") as file:
+        if data:
+            file.write(data)
+            file.seek(0)
+        os.dup2(file.fileno(), 0)
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115 - the code's
+
+
+def _reason(error: BaseException) -> str:
+    return _encodable(getattr(error, "strerror", "") or str(error) or type(error).__name__)
+
+
+def _encodable(text: str) -> str:
+    """Text that is UTF-8: with escapes for halves of characters."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:  # noqa: S112
+            continue  # the code's own doing: it has closed it, or put something else there
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # it was removed
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    """As the interpreter itself has it: a number, nothing, or a last word on stderr."""
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def _hint(source: str) -> str:
+    """What to write instead of a line that only a notebook's shell understands."""
+    for line in source.splitlines():
+        text = line.strip()
+        if text.startswith("!"):
+            return f" (a line that begins with ! is no Python: use session.command({text[1:].strip()!r}))"
+        if text.startswith("%"):
+            return " (a line that begins with % is no Python: a session has none of IPython's commands)"
+    return ""

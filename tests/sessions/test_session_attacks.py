@@ -1,0 +1,260 @@
+"""What a session's code can't do, whoever runs it: to the runs after it, to other sessions, and to us."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pace import SLOW
+from redoma import AsyncExecutor, BackendError, Capabilities, Config, Isolation, Outcome, Request, Status
+from redoma.backends.base import Control, Sink
+from redoma.config import SessionsConfig
+from redoma.models.reach import NOTHING
+
+_HERE = Path(__file__).parent
+sys.path.append(str(_HERE.parent / "attacks"))
+import jail_crew  # noqa: E402
+from session_attacks import ATTACKS  # noqa: E402
+
+_SCRIPT = _HERE / "session_attacks.py"
+_CREWS = ("root", "unprivileged") if os.geteuid() == 0 else ("ourselves",)
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> Iterator[dict[str, dict[str, dict[str, Any]]]]:
+    with tempfile.TemporaryDirectory(prefix="attack-crew-") as place:
+        yield _verdicts(Path(place))
+
+
+def _verdicts(place: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    commands = {who: [sys.executable, str(_SCRIPT)] for who in _CREWS}
+    if "unprivileged" in commands:
+        commands["unprivileged"] = jail_crew.unprivileged(place, _SCRIPT)
+    environment = {"PATH": os.defpath, "LANG": "C.UTF-8"}
+    running = {
+        who: subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd="/"
+        )
+        for who, command in commands.items()
+    }
+    found = {}
+    for who, process in running.items():
+        out, errors = process.communicate(timeout=120 * SLOW)
+        assert process.returncode == 0, errors
+        found[who] = {told["name"]: told for told in map(json.loads, out.splitlines())}
+    return found
+
+
+@pytest.mark.parametrize("who", _CREWS)
+@pytest.mark.parametrize("name", [attack.name for attack in ATTACKS])
+def test_earlier_code_that(verdicts: dict[str, dict[str, dict[str, Any]]], who: str, name: str) -> None:
+    told = verdicts[who][name]
+    assert told["holds"], told
+    assert told["as_it_should"], told
+    assert told["bystander"] == 4711, "another session was touched"
+    assert told["seconds"] < 15 * SLOW, "it kept us waiting"
+
+
+_OWNER = """
+import redoma, sys
+for i in range(3):
+    session = redoma.Session()
+    session.run("import subprocess; subprocess.Popen(['sleep', '{marker}'])")
+    session.start("sleep {marker}")
+    keep = session, globals().get("keep")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def _marked(marker: str) -> list[str]:
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                if marker.encode() in (process / "cmdline").read_bytes():
+                    found.append(process.name)
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
+def test_nothing_is_left_when_the_owner_is_killed() -> None:
+    marker = f"{os.getpid()}.4711"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER.format(marker=marker)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    assert owner.stdin is not None
+    assert owner.stdout.readline() == b"ready\n"
+    deadline = time.monotonic() + 5 * SLOW
+    while len(_marked(marker)) < 7 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(_marked(marker)) >= 7  # theirs, and the owner's own command line
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    owner.stdin.close()
+    deadline = time.monotonic() + 5 * SLOW
+    while _marked(marker) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert _marked(marker) == []
+
+
+class _Liar:
+    """A backend whose driver says what it likes, as one would that has been taken over."""
+
+    name, reach = "jail", NOTHING
+
+    def __init__(self, *says: bytes) -> None:
+        self._says = says
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            languages=frozenset({"python"}),
+            isolation=Isolation(),
+            limits=frozenset(),
+            control=True,
+            files=True,
+            env=True,
+        )
+
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        assert control is not None
+        more = sink("stdout", _frame({"is": "ready"}))
+        heard = b""
+        while more and b'"do":' not in heard:
+            heard += await control.read()
+        for said in self._says if more else ():
+            if not sink("stdout", said):
+                break
+        else:
+            await control.read()
+        return Outcome(status=Status.OUTPUT, isolation=Isolation())
+
+    async def aclose(self) -> None: ...
+
+
+_HEADS = st.fixed_dictionaries(
+    {"is": st.sampled_from(["out", "display", "done", "answer", "exit", "ready", "other"])},
+    optional={
+        **{name: st.integers(-1, 3) for name in ("run", "id", "process", "exit", "signal", "status", "errno")},
+        "stream": st.sampled_from(["stdout", "stderr", "x"]),
+        "types": st.lists(st.tuples(st.sampled_from(["text/html", "image/png", "x"]), st.integers(-1, 70)), max_size=3),
+        **{name: st.text(max_size=20) for name in ("exception", "error", "broken", "file", "traceback")},
+        **{name: st.booleans() for name in ("memory", "is_value")},
+    },
+)
+
+
+def _frame(head: dict[str, object], body: bytes = b"") -> bytes:
+    text = json.dumps(head).encode()
+    return len(text).to_bytes(4, "big") + len(body).to_bytes(4, "big") + text + body
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\xff" * 64,
+        _frame({"is": "nonsense"}),
+        _frame({"is": "done", "run": -1}),
+        _frame({"is": "done", "run": 1, "more": 1}),
+        _frame({"is": "done", "run": 1, "exit": 2**40}),
+        _frame({"is": "display", "run": 1, "types": [["text/html", 5]]}, b"1234"),
+        _frame({"is": "out", "run": 1, "stream": "stdlog"}, b"x"),
+        b"".join(_frame({"is": "out", "process": 77, "stream": "stdout"}, b"x" * (8 << 20)) for _ in range(2)),
+        b"[" * 100_000,
+    ],
+    ids=range(9),
+)
+async def test_a_driver_that_says_what_no_driver_says_is_ended(config: Config, said: bytes) -> None:
+    async with AsyncExecutor(config, backends=[_Liar(said)]) as executor:
+        session = executor.session()
+        result = await session.run("1", timeout=5)
+        assert result.status == "failed"
+        assert "no message of a session" in (result.error or "")
+        assert not session.alive
+
+
+async def test_a_driver_s_word_about_other_runs_and_questions_counts_for_nothing(config: Config) -> None:
+    lies = [
+        _frame({"is": "done", "run": 2}, b'"FORGED"'),
+        _frame({"is": "answer", "id": 99}),
+        _frame({"is": "exit", "process": 5, "status": 0}),
+        _frame({"is": "out", "run": 9, "stream": "stdout"}, b"FORGED"),
+        _frame({"is": "done", "run": 1}, b'"true"'),
+    ]
+    async with AsyncExecutor(config, backends=[_Liar(*lies)]) as executor:
+        result = await executor.session().run("1", timeout=5)
+        assert (result.status, result.value, result.stdout) == ("ok", "true", "")
+
+
+async def test_a_driver_that_never_answers_is_ended_in_time(config: Config) -> None:
+    import msgspec
+
+    config = msgspec.structs.replace(config, sessions=SessionsConfig(grace=0.2))
+    async with AsyncExecutor(config, backends=[_Liar(_frame({"is": "ready"}))]) as executor:
+        session = executor.session()
+        start = time.monotonic()
+        result = await session.run("1", timeout=0.3)
+        assert result.status in ("timeout", "failed")
+        assert time.monotonic() - start < 5 * SLOW
+
+
+async def test_a_driver_that_never_answers_a_question_is_ended_in_time(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from redoma.sessions.channel import Channel
+
+    assert Channel.ask.__kwdefaults__ is not None
+    monkeypatch.setitem(Channel.ask.__kwdefaults__, "patience", 0.3)
+    async with AsyncExecutor(config, backends=[_Liar(_frame({"is": "ready"}))]) as executor:
+        session = executor.session()
+        with pytest.raises(BackendError, match="did not answer"):
+            await session.files.read("x")
+        assert not session.alive
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(said=st.lists(st.one_of(st.binary(max_size=64), st.builds(_frame, _HEADS, st.binary(max_size=64))), max_size=4))
+async def test_whatever_a_driver_says_a_run_ends_with_a_result(config: Config, said: list[bytes]) -> None:
+    import msgspec
+
+    config = msgspec.structs.replace(config, sessions=SessionsConfig(grace=0.02))
+    async with AsyncExecutor(config, backends=[_Liar(*said)]) as executor:
+        result = await executor.session().run("1", timeout=0.05)
+        assert result.status in ("ok", "error", "timeout", "killed", "failed", "memory")
+
+
+async def test_hostile_names_of_files_go_nowhere(config: Config, tmp_path: Path) -> None:
+    entry = {"kind": "file", "size": 1, "mode": 0o644, "modified": 0.0}
+    names = ["../up", "a/b", "..", ".", "", "nul\0"]
+    listed = json.dumps([{"name": name, **entry} for name in names]).encode()
+    async with AsyncExecutor(config, backends=[_Liar(_frame({"is": "answer", "id": 1}, listed))]) as executor:
+        session = executor.session()
+        assert await session.files.download(".", tmp_path / "down") == 0
+        assert list((tmp_path / "down").iterdir()) == []
+        with pytest.raises(BackendError):
+            await session.files.read("x")
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"[]", b'{"cpu_ms": -1, "memory": 0, "disk": 0, "disk_total": 0}', b'{"cpu_ms": 1e300}', b"[" * 9000]
+)
+async def test_hostile_usage_is_none(config: Config, said: bytes) -> None:
+    async with AsyncExecutor(config, backends=[_Liar(_frame({"is": "answer", "id": 1}, said))]) as executor:
+        with pytest.raises(BackendError, match="what it uses"):
+            await executor.session().usage()
