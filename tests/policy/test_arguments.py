@@ -145,9 +145,9 @@ def test_functions_that_call_each_other_without_end_are_read_in_bounds() -> None
 
 def test_many_commands_with_many_arguments_are_read_in_bounds() -> None:
     code = "\n".join(f'x{n}=$(f); wc "$x{n}" "$1"' for n in range(300))
-    begin = time.monotonic()
+    begin = time.process_time()
     decide(code, *(f"a{n}" for n in range(300)))
-    assert time.monotonic() - begin < 20
+    assert time.process_time() - begin < 20
 
 
 # --- variables of the request ---

@@ -45,7 +45,7 @@ def test_an_evasion_given_as_an_argument_of_bash_is_never_allowed(name: str) -> 
 
 
 ASKS_ON_THE_HOST = {
-    *("remove_build_directory", "remove_modules", "remove_compiled_python", "script_with_a_temporary_directory"),
+    *("remove_build_directory", "remove_modules", "remove_compiled_python"),
     *("write_under_home", "clean_a_build_directory", "temporary_directory"),
 }
 """Ordinary, and yet what they remove is gone, or what they write is outside the project."""

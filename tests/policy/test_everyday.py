@@ -1,6 +1,6 @@
 """Everyday Bash lines and Python programs, by people who have not read the rules: in a cell, over a project, and on the
-host. The second lists came when the rules were done: every destructive or outward example of theirs was already asked
-about, and 8 harmless ones too; two rules were made narrower since.
+host. The second and third lists came when the rules were done. Of the second, every destructive or outward example was
+already asked about, and 8 harmless ones too; of the third, 5 were not asked about, and 13 harmless ones were.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ def examples(language: Language, which: str = "") -> list[Example]:
     return [Example(language, item["text"], item["kind"], item["note"]) for item in items]
 
 
-EXAMPLES = [*examples("bash"), *examples("python"), *examples("bash", "_second"), *examples("python", "_second")]
+LISTS = ("", "_second", "_third")
+EXAMPLES = [example for which in LISTS for language in ("bash", "python") for example in examples(language, which)]
 OVERLAY = NOTHING.over("overlay")
 
 ASKED_ANYWAY = {
     "starts a local agent and adds a key": "it evaluates a program's output and reads a private key",
     "creates a database file in the project": "it writes to a database, as the program that drops its tables does",
     "renders manifests locally": "the directory it names might also be an address",
-    "one-liner over a CSV": "Perl is not read",
-    "inspects a lockfile": "JavaScript is not read",
-    "reads package.json": "JavaScript is not read",
-    "prints matching parts of a log": "Perl is not read",
-    "flattens local yaml keys": "Ruby is not read",
+    "inspects a lockfile": "it reads a member by a name that isn't written out",
+    "flattens local yaml keys": "YAML can make Ruby run code",
+    "starts from a sample": "which editor that is can't be known",
+    "changes the search path": "commands after it may be other programs",
     "retry helper around a local test": "what a function is handed to run is not followed",
     "benchmark of two functions": "what a timer is handed by a loop is not followed",
 }
@@ -58,7 +58,7 @@ def each(kind: str = "") -> pytest.MarkDecorator:
 
 
 def test_the_lists_are_as_long_as_promised() -> None:
-    for which in ("", "_second"):
+    for which in LISTS:
         assert len(examples("bash", which)) >= 60
         assert len(examples("python", which)) >= 40
     assert {example.kind for example in EXAMPLES} == {"harmless", "destructive", "outward"}

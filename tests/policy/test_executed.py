@@ -111,4 +111,43 @@ def test_what_is_fed_is_read_too() -> None:
 def test_modules_of_python_are_looked_for_where_it_runs() -> None:
     (fact,) = of_words("python3", "-m", "jobs.report").files
     assert (fact.path, fact.how) == ("jobs.report", "module")
-    assert executes(Request(code="import a.b\nfrom .c import d")).imported == ("a.b", "c.d")
+    assert executes(Request(code="import a.b\nfrom .c import d")).imported == ("a.b", ".c.d")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cpio --rsh-command=./hook.sh -F h:x -o",
+        "install -s --strip-program=./hook.sh one two",
+        "mawk -W exec hook.sh",
+        "split --filt ./hook.sh one",
+        "tar --use-comp ./hook.sh -cf x one",
+        "tar cIf ./hook.sh x one",
+        "ip vrf exec x ./hook.sh",
+        "ip -batch hook.sh",
+        "openssl engine ./hook.so",
+        "openssl req -config x.cnf",
+        "curl --engine ./x.so",
+        "wget --config=x",
+        "scp -F ssh.conf a b:",
+        "mysqldump --defaults-file=x",
+        "su -s ./hook.sh",
+    ],
+)
+def test_an_option_that_runs_or_loads_a_file_makes_a_plain_program_opaque(line: str) -> None:
+    found = executes(Request(code=line, language="bash"))
+    assert line.split()[0] in found.opaque or found.unbound
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pydoc\npydoc.locate('hook')",
+        "import sqlite3\nsqlite3.connect('a').load_extension('./x')",
+        "import numpy\nnumpy.load('a', allow_pickle=True)",
+        "import pexpect\npexpect.run('x')",
+        "import unittest\nunittest.TestLoader().discover('.')",
+    ],
+)
+def test_calls_that_run_files_by_name_leave_something_unbound(code: str) -> None:
+    assert executes(Request(code=code, language="python")).unbound

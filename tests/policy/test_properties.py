@@ -103,7 +103,7 @@ def test_a_stronger_pack_never_gives_a_weaker_verdict(code: str, language: Langu
 @given(st.text(st.sampled_from("abc xyz rm sudo -rf / eval curl"), max_size=60))
 def test_what_is_only_quoted_or_commented_is_never_a_finding(text: str) -> None:
     for code, language in ((f"echo '{text}'", "bash"), (f"# {text}", "bash"), (f"print({text!r})", "python")):
-        verdict = evaluate(load("standard"), Request(code=code, language=language))  # type: ignore[arg-type]
+        verdict = evaluate(load("standard"), Request(code=code, language=language))
         assert verdict.findings == ()
 
 
@@ -139,9 +139,9 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 from redoma.models import Request
 from redoma.policy import evaluate, load
 for name, code in json.load(sys.stdin).items():
-    started = time.perf_counter()
+    started = time.process_time()
     verdict = evaluate(load("core"), Request(code=code, language="bash"))
-    seconds = time.perf_counter() - started
+    seconds = time.process_time() - started
     print(json.dumps([name, str(verdict.decision), seconds, [f.rule for f in verdict.findings]]), flush=True)
 """
 
@@ -153,7 +153,7 @@ def hostile_verdicts() -> dict[str, tuple[str, float, list[str]]]:
         input=json.dumps(HOSTILE_BASH),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     return {

@@ -87,7 +87,7 @@ def test_a_call_is_not_taken_for_another_of_the_same_ending(code: str, name: str
 def test_imports_are_reported_in_full_whatever_their_form() -> None:
     code = "import os.path, sys as s\nfrom a.b import c as d\nfrom . import e\nfrom f import *\n__import__('g')"
     names = [fact.name for fact in facts(code) if isinstance(fact, Import)]
-    assert names == ["os.path", "sys", "a.b.c", "..e", "f.*", "g"]
+    assert names == ["os.path", "sys", "a.b.c", ".e", "f.*", "g"]
 
 
 def test_a_name_that_is_read_but_not_called_is_an_attribute_fact() -> None:
@@ -282,9 +282,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_source_is_judged_in_bounded_time(name: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     verdict = evaluate(load("core"), Request(code=HOSTILE[name]))
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
     assert all(finding.rule != "policy.unreadable" for finding in verdict.findings)
 
 

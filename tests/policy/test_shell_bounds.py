@@ -51,10 +51,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_script_is_read_in_bounded_time(name: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     facts = facts_of_script(HOSTILE[name])
     # Two orders of magnitude above what these take alone on an idle machine would still be no hang.
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     assert len(facts) < 20_000
 
 
@@ -142,9 +142,9 @@ COSTLY = {
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_what_is_too_costly_to_read_is_given_up_and_said(name: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     verdict = evaluate(load("standard"), Request(code=COSTLY[name], language="bash"))
-    assert time.perf_counter() - start < 20  # a second or two alone on an idle machine; they took up to hours
+    assert time.process_time() - start < 20  # a second or two alone on an idle machine; they took up to hours
     if name.startswith(("texts", "branches", "aliases")):
         assert verdict.decision is not Decision.ALLOW
         assert any(finding.rule.startswith("source.too-") for finding in verdict.findings)
@@ -160,9 +160,9 @@ PYTHON = {
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_python_that_is_all_names_is_read_in_bounded_time(name: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     evaluate(load("standard"), Request(code=PYTHON[name]))
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 @pytest.mark.parametrize("links", [10, 70, 1000])

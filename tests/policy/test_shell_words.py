@@ -134,7 +134,7 @@ def test_quoted_text_is_one_argument_and_no_command() -> None:
 
 
 def test_a_fresh_temporary_directory_is_known_to_lie_in_tmp() -> None:
-    assert commands('d=$(mktemp -d); rm -rf "$d"')[-1] == ("rm", "-rf", f"/tmp/{UNKNOWN}")
+    assert commands('d=$(mktemp -d); rm -rf "$d"')[-1] == ("rm", "-rf", f"/tmp/tmp.{UNKNOWN}_")
 
 
 def test_too_many_combinations_leave_every_choice_open() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from itertools import islice
 
 import msgspec
 
+from ..lib.hosts import as_address, why_not_public
 from ..models import Decision, Evaluation, Finding, Request
 from ..models.reach import HOST, LATER, Reach
 from .facts import MAX_SOURCE, Fact, Trait
@@ -69,7 +71,7 @@ def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Fi
         decision, why = _of_effect(rule, reach, by_text)
     elif any(map(reach.holds, rule.touches)):
         return finding
-    elif reach.files == "later" and not rule.time_over:
+    elif reach.files == "later" and not rule.at_once:
         # Nothing happens before somebody applies it, and is asked then. A refusal by the owner's own rule stays one.
         if decision is Decision.PROMPT or (rule.touches and not by_text):
             decision, why = Decision.ALLOW, LATER if _is_later(rule) else reach.lacks(rule.touches)
@@ -80,7 +82,7 @@ def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Fi
 
 def _of_effect(rule: Rule, reach: Reach, by_text: bool) -> tuple[Decision, str]:
     """The decision on changes that are about to be applied. A person sees those, so they are asked, not refused."""
-    if rule.time_over:
+    if rule.at_once:
         return Decision.ALLOW, "it has run"
     if _is_later(rule):
         return (Decision.PROMPT, "") if rule.touches and not by_text else (rule.decision, "")
@@ -113,7 +115,27 @@ def permitted(policy: Policy, request: Request, findings: list[Finding], entry: 
 def facts_for(policy: Policy, reading: Reading, *, live_input: bool = False) -> list[Fact]:
     """The facts of a request, as far as a rule of the policy asks."""
     compiled = "python.syntax-error" in policy.matcher.traits
-    return [*reading.facts(live_input=live_input, compiled=compiled), *_secrets(policy, reading.request)]
+    request = reading.request
+    source = reading.facts(live_input=live_input, compiled=compiled)
+    return [*source, *_hosts(policy, request), *_packages(request), *_secrets(policy, request)]
+
+
+def _packages(request: Request) -> Iterator[Fact]:
+    """Packages that have to be installed first."""
+    if request.uses is not None and not request.uses.digest:
+        yield Trait(name="packages.install", text=", ".join(request.uses.packages))
+
+
+def _hosts(policy: Policy, request: Request) -> Iterator[Fact]:
+    """The hosts that it may reach, but for those that the configuration allows."""
+    for rule in request.network:
+        if any(own.covers(rule) for own in policy.hosts):
+            continue
+        yield Trait(name="hosts.write" if rule.writes else "hosts.read", text=str(rule))
+        literal = as_address(rule.host)
+        places = [ip_address(text) for text in rule.addresses] or ([literal] if literal is not None else [])
+        if any(map(why_not_public, places)):
+            yield Trait(name="hosts.private", text=str(rule))
 
 
 def _secrets(policy: Policy, request: Request) -> Iterator[Fact]:

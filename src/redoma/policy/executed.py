@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
+from ..lib.patterns import pattern as compiled_later
 from ..models import Request
 from .facts import (
     MAX_SOURCE,
@@ -22,30 +24,71 @@ from .facts import (
     Import,
     Searched,
     Trait,
+    Unbound,
     names,
 )
+from .levels import LOOKING
+from .options import grammar_of, operands, values_of
 from .reading import Reading
 
 _ELSEWHERE = names("ssh docker podman nerdctl kubectl oc")
 """Programs that run a command on another machine, or among other files than these."""
 _OTHER_ROOT = names("chroot proot unshare nsenter")
 _BUILTINS = names("""
-    : . [ alias bg bind break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
-    exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile popd printf pushd pwd read
+    : . [ alias bg break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
+    exec exit export false fg getopts hash help history jobs kill let local logout mapfile popd printf pushd pwd read
     readarray readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias
     unset wait
 """)
 _LOADERS = names("""
-    runpy.run_path runpy.run_module importlib.util.spec_from_file_location importlib.machinery.SourceFileLoader
-    ctypes.CDLL ctypes.cdll.LoadLibrary ctypes.PyDLL sys.path.insert sys.path.append sys.path.extend site.addsitedir
-    exec eval compile pickle.load pickle.loads pickle.Unpickler marshal.load marshal.loads shelve.open joblib.load
-    dill.load dill.loads cloudpickle.load cloudpickle.loads torch.load yaml.load yaml.unsafe_load code.interact
-    code.InteractiveInterpreter code.InteractiveConsole pdb.run pdb.runeval bdb.Bdb timeit.timeit timeit.repeat
-    timeit.Timer cProfile.run cProfile.runctx profile.run trace.Trace doctest.testfile zipimport.zipimporter
-    logging.config.fileConfig logging.config.dictConfig webbrowser.get webbrowser.register
-    multiprocessing.set_executable os.putenv os.environ.update os.environ.setdefault imp.load_source pkgutil.get_loader
+    ctypes.CDLL ctypes.PyDLL ctypes.cdll ctypes.pydll ctypes.pythonapi ctypes.LibraryLoader exec eval compile
+    pickle.load pickle.loads pickle.Unpickler pickle._load pickle._loads pickle._Unpickler marshal.load marshal.loads
+    yaml.load_all yaml.unsafe_load yaml.unsafe_load_all yaml.full_load yaml.full_load_all yaml.Loader
+    yaml.UnsafeLoader yaml.FullLoader yaml.CLoader yaml.CUnsafeLoader yaml.CFullLoader
+    pandas.read_pickle pandas.read_hdf pandas.eval pandas.io.pickle.read_pickle numpy.lib.npyio.load
+    numpy.ctypeslib.load_library logging.config imaplib.IMAP4_stream http.server.CGIHTTPRequestHandler
+    multiprocessing.set_executable multiprocessing.spawn.set_executable multiprocessing.connection
+    multiprocessing.managers os.putenv os.unsetenv os.chroot posix.putenv posix.unsetenv sys.path sys.meta_path
+    sys.path_hooks sys.setprofile sys.settrace
+
+    runpy zipimport imp pkgutil pydoc code codeop pdb bdb timeit cProfile profile trace doctest unittest webbrowser
+    readline site venv tkinter distutils setuptools shelve pipes _pickle _ctypes _posixsubprocess joblib.load dill
+    cloudpickle torch.load sh pexpect plumbum invoke fabric cffi jinja2.Template
 """)
-"""Calls that run files which no import names, or have imports find others."""
+"""What runs files that no import names, or has imports find others: calls, and everything below these names."""
+_LOADING_METHODS = tuple(
+    f".{name}"
+    for name in names("""
+        load_extension enable_load_extension subprocess_exec subprocess_shell set_executable load_module exec_module
+    """)
+)
+_TAKES_TEXT = (".eval", ".query")
+_INNARDS = re.compile(
+    r"(?:\A|\.)(?:__(?:subclasses|globals|builtins|loader|spec|path|self|code|closure|build_class)__"
+    r"|f_(?:globals|builtins|back)|[gc][ir]_frame|tb_frame)(?:\W|\Z)"
+    r"|\Aimportlib\.(?!(?:(?:import_module|__import__|reload|invalidate_caches|metadata|resources)(?:\.|\Z)))"
+    r"|\A(?:(?:os|posix)\.environb?|sys\.modules)\.(?!(?:get|keys|values|items|copy|__(?:getitem|contains|len|iter)__)\Z)"
+)
+"""Parts of objects that lead to any function or module, machinery of imports, and calls that change a table on which
+later commands and imports depend."""
+QUIET_MODULES = names("""
+    __future__ __main__ _thread abc argparse array ast asyncio atexit base64 binascii bisect builtins bz2 calendar cmath
+    codecs collections colorsys concurrent configparser contextlib contextvars copy copyreg crypt csv ctypes curses
+    dataclasses datetime dbm decimal difflib dis email encodings enum errno faulthandler fcntl filecmp fileinput fnmatch
+    fractions ftplib functools gc getopt getpass gettext glob graphlib grp gzip hashlib heapq hmac html http imaplib
+    importlib inspect io ipaddress itertools json keyword linecache locale logging lzma mailbox marshal math mimetypes
+    mmap multiprocessing netrc numbers opcode operator optparse os pathlib pickle pickletools platform plistlib poplib
+    posix posixpath pprint pty pwd queue quopri random re reprlib resource sched secrets select selectors shlex shutil
+    signal smtplib socket socketserver sqlite3 ssl stat statistics string stringprep struct subprocess symtable sys
+    sysconfig syslog tarfile telnetlib tempfile termios textwrap threading time token tokenize tomllib traceback
+    tracemalloc tty types typing unicodedata urllib uuid warnings wave weakref xml xmlrpc zipfile zlib zoneinfo
+
+    attr attrs bs4 certifi chardet charset_normalizer click cryptography dateutil httpx idna jsonschema lxml markupsafe
+    matplotlib msgspec numpy openpyxl packaging pandas PIL psutil psycopg psycopg2 pymysql pytz redis requests rich
+    scipy simplejson six tabulate toml tqdm typing_extensions urllib3 yaml
+""")
+"""Python modules that run nothing but what their calls above are given. Whatever another module of the system may run,
+an approval can't be bound to it: as with programs, what is missing here costs a question, never an alarm."""
 _UNBOUND = {
     "shell.dynamic-command": "which program it runs is only known when it runs",
     "python.dynamic-command": "which program it runs is only known when it runs",
@@ -54,18 +97,35 @@ _UNBOUND = {
     "shell.pipe-to-interpreter": "it runs text that is only known when it runs",
     "shell.hidden-option": "an option makes a program run something else",
     "shell.inline-code": "it runs code in a language that is not read here",
+    "python.dynamic-attribute": "it fetches what it calls by a name that is only known when it runs",
+    "python.syntax-error": "a part of it can't be read",
+    "python.encoding": "it is in an encoding that is not read here",
+    "python.unsafe-load": "it reads objects that run code when they are read",
     "shell.parse-error": "a part of it can't be read",
     "source.too-large": "it is too long to be read",
     "source.too-deep": "it is nested too deeply to be read",
 }
+_CHANGES_DIRECTORY = names("os.chdir os.fchdir contextlib.chdir")
 _SETS_HOOK = "a variable makes programs run something else"
 _START_UP = ("BASH_ENV", "ENV")
 """Variables that name a script which shells run first."""
-_MOVES = names("HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS")
+_MOVES = names("""
+    HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS CURL_HOME GNUPGHOME ZIPOPT MYSQL_HOME LIBMYSQL_PLUGIN_DIR RSH
+    SYSTEM_WGETRC
+""")
 """Too ordinary to be asked about, but what programs run may depend on them."""
-_TAME_SHELL = re.compile(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
+_TAME_SHELL = compiled_later(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
 _OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
 """Variables of a request that the search for its files takes into account anyway."""
+_SETTINGS = {
+    "scp": (".ssh/config",),
+    "rsync": (".ssh/config",),
+    "curl": (".curlrc", ".config/curlrc"),
+    "wget": (".wgetrc",),
+    "gpg": (".gnupg/gpg.conf", ".gnupg/gpg-agent.conf", ".gnupg/dirmngr.conf"),
+    "mysqldump": (".my.cnf", ".mylogin.cnf"),
+}
+"""Files in a user's home that may have plain programs run or load others."""
 _KEEPS_CONTENT = names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
 _MAX_SHOWN = 120
 
@@ -73,13 +133,9 @@ _MAX_SHOWN = 120
 # (tests, hooks, statements, what its directory configures), an approval can't be bound to it. So this lists what is
 # known to run nothing, and what is missing costs a question, never an alarm. Options that make one of these run
 # something are traits of the reader's ("shell.hidden-option").
-_PLAIN = names("""
-    ls dir vdir cat tac head tail wc nl cut tr rev fold fmt paste join comm cmp diff stat du df pwd echo printf true
-    false test [ : whoami id groups logname users who w uptime uname arch nproc free ps pgrep pidof lscpu lsblk lsmod
-    lsof ss netstat ip ifconfig ping dig nslookup host hostname dmesg basename dirname realpath readlink seq expr factor
-    md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum od xxd hexdump strings column expand unexpand
-    pr which whereis printenv locale tty cal date grep egrep fgrep zgrep rg zcat bzcat xzcat zstdcat jq base64 base32
-    uniq sort shuf sleep numfmt tsort iconv tree file getconf getent yes sync csplit split envsubst mktemp logger
+_PLAIN = LOOKING | names("""
+    lsof ss netstat ip ifconfig ping dig nslookup host hostname dmesg xxd date zgrep rg zstdcat sort shuf iconv tree
+    file getconf getent yes sync csplit split envsubst mktemp logger
 
     mkdir rmdir touch rm unlink shred tee sponge truncate fallocate cp mv ln install dd chmod chown chgrp chattr setfacl
     mkfifo mknod gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd lz4 pigz zip unzip tar gtar bsdtar cpio 7z kill killall
@@ -89,7 +145,7 @@ _PLAIN = names("""
     time timeout gtimeout nice ionice chrt taskset nohup setsid stdbuf env sudo doas su flock watch busybox toybox
     setpriv prlimit
 """)
-_SUBSCRIBED = re.compile(r"[\w.+:=~@-]+\Z")  # a package of an index, or an option: neither a path nor a file
+_SUBSCRIBED = compiled_later(r"[\w.+:=~@-]+\Z")  # a package of an index, or an option: neither a path nor a file
 
 
 def _installs_by_name(args: Sequence[str]) -> bool:
@@ -99,16 +155,106 @@ def _installs_by_name(args: Sequence[str]) -> bool:
 
 
 def _without(pattern: str) -> Callable[[Sequence[str]], bool]:
-    found = re.compile(pattern)
-    return lambda args: not any(map(found.search, args))
+    found = compiled_later(pattern)
+    return lambda args: not any(found.search(arg) for arg in args)
+
+
+_RUNNING_OPTIONS = {
+    "cpio": names("-F --file --rsh-command"),
+    "curl": names("-K --config --engine"),
+    "fd": names("-x -X --exec --exec-batch"),
+    "fdfind": names("-x -X --exec --exec-batch"),
+    "gpg": names("""
+        --exec-path --photo-viewer --agent-program --dirmngr-program --keyboxd-program --options --homedir --keyserver
+    """),
+    "install": names("--strip-program"),
+    "mysqldump": names("""
+        --defaults-file --defaults-extra-file --defaults-group-suffix --plugin-dir --default-auth --login-path
+    """),
+    "rg": names("--pre --hostname-bin"),
+    "rsync": names("--rsync-path"),
+    "scp": names("-F -D -S"),
+    "sort": names("--compress-program"),
+    "split": names("--filter"),
+    "ssh-keygen": names("-D -w"),
+    "su": names("-s --shell"),
+    "wget": names("-e --execute --config --use-askpass"),
+    "zip": names("-TT --unzip-command"),
+    **dict.fromkeys(
+        names("tar gtar bsdtar"),
+        names("""
+            -I -F --use-compress-program --to-command --checkpoint-action --rsh-command --info-script
+            --new-volume-script --rmt-command
+        """),
+    ),
+}  # fmt: skip
+"""Options of plain programs that run or load a file. An argument that is not known, or a glob, may be one of them."""
+_FIND_VALUES = names("""
+    -name -iname -path -ipath -wholename -regex -iregex -lname -ilname -newer -anewer -cnewer -mtime -mmin -atime -amin
+    -ctime -cmin -size -type -perm -user -group -uid -gid -links -maxdepth -mindepth -fstype -samefile -printf
+""")
+_SSH_SETTING = (
+    r"(?i:StrictHostKeyChecking|UserKnownHostsFile|GlobalKnownHostsFile|ConnectTimeout|ConnectionAttempts|BatchMode|Port"
+    r"|User|IdentityFile|IdentitiesOnly|Compression|ServerAlive\w+|LogLevel|Ciphers|MACs|KexAlgorithms|\w+Authentication"
+    r"|\w+Authentications|HostKeyAlgorithms|PubkeyAccepted\w+|AddressFamily|BindAddress|HostName|HostKeyAlias)[ =]"
+)
+"""Settings of ssh that name no program and no other file of settings."""
+_TAME_SSH = re.compile(rf"ssh(?:\s+-(?:[46aCkqTxv]+|[pil]\s*[\w./~@-]+|o\s*{_SSH_SETTING}\S*))*\s*\Z")
+_ABOUT_SSH = re.compile(_SSH_SETTING)
+
+
+def _is_tame_rsync(args: Sequence[str]) -> bool:
+    return all(map(_TAME_SSH.match, values_of(args, "-e", "--rsh")))
+
+
+def _is_tame_scp(args: Sequence[str]) -> bool:
+    return all(map(_ABOUT_SSH.match, values_of(args, "-o")))
+
+
+def _is_tame_find(args: Sequence[str]) -> bool:
+    tests = zip(("", *args), args, strict=False)
+    return not any(_may_be_option(arg) for before, arg in tests if before not in _FIND_VALUES)
+
+
+def _is_tame_sed(args: Sequence[str]) -> bool:
+    scripts = values_of(args, "-e", "--expression") or operands(args, grammar_of("sed"))[:1]
+    return not any(UNKNOWN in script for script in scripts)
+
+
+def _is_tame_tar(args: Sequence[str]) -> bool:
+    """`tar cIf program …`: options without a dash."""
+    return not re.match(r"[A-Za-z]*[IF][A-Za-z]*\Z", "".join(args[:1]))
 
 
 _PLAIN_WITH: dict[str, Callable[[Sequence[str]], bool]] = {
     **dict.fromkeys(names("apt apt-get apk dnf yum"), _installs_by_name),
-    **dict.fromkeys(names("awk gawk mawk nawk"), _without(r"\A-[ilED]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
-    "gpg": _without(r"--(?:exec-path|photo-viewer|agent-program|dirmngr-program|options|homedir|keyserver)"),
+    **dict.fromkeys(names("awk gawk mawk nawk"), _without(r"\A-[ilEDW]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
+    "gpg": lambda args: True,
     "command": lambda args: True,
 }
+_PLAIN_BUT: dict[str, Callable[[Sequence[str]], bool]] = {
+    "ip": _without(r"\A-(?:b|a)|\A(?:exec|vrf)\Z"),
+    "openssl": _without(r"\A-+(?:config|engine|provider|ssl_config)|\Aengine\Z"),
+    "rsync": _is_tame_rsync,
+    "scp": _is_tame_scp,
+    **dict.fromkeys(names("find gfind"), _is_tame_find),
+    **dict.fromkeys(names("sed gsed"), _is_tame_sed),
+    **dict.fromkeys(names("tar gtar bsdtar"), _is_tame_tar),
+}
+"""Plain programs, but for other ways to have them run or load a file."""
+
+
+def _may_be_option(arg: str) -> bool:
+    """Whether an argument may turn out to be an option: it is not known, or a glob, which names whatever is there."""
+    return arg[:1] in (UNKNOWN, "*", "?", "[")
+
+
+def _runs_by_option(name: str, args: Sequence[str]) -> bool:
+    from .match import has_flag, options_end
+
+    options = _RUNNING_OPTIONS.get(name)
+    return options is not None and (has_flag(args, options) or any(map(_may_be_option, args[: options_end(args)])))
+
 
 PLAIN_MODULES = names("json.tool base64 calendar gzip http.server platform sysconfig tarfile this uuid zipfile")
 """Of the modules that `python -m` runs."""
@@ -116,6 +262,8 @@ PLAIN_MODULES = names("json.tool base64 calendar gzip http.server platform sysco
 
 def is_plain(name: str, args: Sequence[str]) -> bool:
     """Whether this program, found where the system's programs are, runs nothing that isn't reported beside it."""
+    if _runs_by_option(name, args) or (name in _PLAIN_BUT and not _PLAIN_BUT[name](args)):
+        return False
     return name in _PLAIN or (name in _PLAIN_WITH and UNKNOWN not in "".join(args) and _PLAIN_WITH[name](args))
 
 
@@ -123,6 +271,8 @@ class Executes(msgspec.Struct, frozen=True, kw_only=True):
     """The files that would be run."""
 
     files: tuple[Executed, ...] = ()
+    settings: tuple[Executed, ...] = ()
+    """Files of settings in a user's home that may name others."""
     programs: tuple[Executed, ...] = ()
     """Programs that are looked for: the path is a name."""
     opaque: frozenset[str] = frozenset()
@@ -167,15 +317,40 @@ def executed_by_words(words: Sequence[str]) -> Executes:
     return executes(Request(argv=tuple(words), language="command"))
 
 
+def _may_load(name: str) -> bool:
+    """Whether a call, or what it is called on, runs files of which nothing is known."""
+    whole = name.partition("(")[0].partition("[")[0]
+    parts = whole.split(".")
+    begins = (".".join(parts[: at + 1]) for at in range(len(parts)))
+    return any(each in _LOADERS for each in begins) or name.endswith(_LOADING_METHODS) or bool(_INNARDS.search(name))
+
+
+def _runs(name: str) -> bool:
+    """Whether this is a function that is read where it is called, but not where it is handed on."""
+    from .python.calls import CODE_CALLS, IMPORTERS, STARTS_COMMANDS
+
+    return name in STARTS_COMMANDS or name in CODE_CALLS or name in IMPORTERS
+
+
+class _Collected:
+    """What `Executes` is made of, in the order in which it is found."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, dict[Any, None]] = {field: {} for field in Executes.__struct_fields__}
+
+    def add(self, field: str, *found: object) -> None:
+        self.fields[field].update(dict.fromkeys(found))
+
+    def unbound(self, why: str, fact: Fact) -> None:
+        self.add("unbound", f"{why}: {_shown(fact)}")
+
+    def result(self) -> Executes:
+        sets = {field: frozenset(self.fields.pop(field)) for field in ("opaque", "functions")}
+        return Executes(**sets, **{field: tuple(found) for field, found in self.fields.items()})  # type: ignore[arg-type]
+
+
 def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
-    files: dict[Executed, None] = {}
-    programs: dict[Executed, None] = {}
-    opaque: set[str] = set()
-    mentioned: dict[Executed, None] = {}
-    unbound: dict[str, None] = {}
-    searched: dict[str, None] = {}
-    imported: dict[str, None] = {}
-    libraries: dict[str, None] = {}
+    found = _Collected()
     # A script that sources another is read twice, the second time without trusting `cd`: once known is known.
     known = {_written(fact) for fact in facts if isinstance(fact, Executed) and fact.directory is not None}
     assigned = {
@@ -185,7 +360,7 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
     }
     assigned |= {*_OF_REQUEST, *(fact.text for fact in facts if isinstance(fact, Searched))}
     made = _made(facts)
-    moved = any(isinstance(fact, Call) and fact.name in ("os.chdir", "os.fchdir", "contextlib.chdir") for fact in facts)
+    moved = any(isinstance(fact, (Call, Attribute)) and fact.name in _CHANGES_DIRECTORY for fact in facts)
     for fact in facts:
         match fact:
             case Executed(via=via) if not _is_elsewhere(via):
@@ -194,94 +369,99 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
                 if moved and fact.how != "module":
                     fact = msgspec.structs.replace(fact, directory=None)
                 if why := _unknowable(fact) or _is_made(fact, made):
-                    unbound[f"{why}: {_shown(fact)}"] = None
+                    found.unbound(why, fact)
                     continue
-                files[_bare(fact)] = None
+                found.add("files", msgspec.structs.replace(fact, line=0, column=0, text="", via=()))
                 if fact.language == "other":
-                    unbound[f"{fact.path} is in a language that is not read here: what it loads is not bound"] = None
+                    what = f"{fact.path} is in a language that is not read here: what it loads is not bound"
+                    found.add("unbound", what)
             case Command(via=via) if _is_elsewhere(via):
-                unbound[f"{via[0]} runs it elsewhere, and of the files there none is bound"] = None
+                found.add("unbound", f"{via[0]} runs it elsewhere, and of the files there none is bound")
             case Command():
-                unbound.update(dict.fromkeys(_of_command(fact, files, programs, opaque, bare=bare)))
+                _of_command(fact, found, bare=bare)
             case Assigned():
-                unbound.update(dict.fromkeys(_of_variable(fact, files, mentioned)))
-            case Searched(path=path, modules=True):
+                _of_variable(fact, found)
+            case Searched(path=path, modules=of_modules):
                 if UNKNOWN in path:
-                    unbound[f"where modules are looked for is only known when it runs: {_shown(fact)}"] = None
-                libraries.update(dict.fromkeys(part for part in path.split(":") if part and UNKNOWN not in part))
-            case Searched(path=path):
-                if UNKNOWN in path:
-                    unbound[f"where programs are looked for is only known when it runs: {_shown(fact)}"] = None
-                else:
-                    searched[path] = None
+                    what = "modules" if of_modules else "programs"
+                    found.unbound(f"where {what} are looked for is only known when it runs", fact)
+                elif not of_modules:
+                    found.add("searched", path)
+                if of_modules:
+                    found.add("libraries", *(part for part in path.split(":") if part and UNKNOWN not in part))
             case Import(name=name) if UNKNOWN not in name and name.strip("."):
-                imported[name.strip(".")] = None
-            case Call(name=name, literal=literal) if name in _LOADERS and not (
+                found.add("imported", name)
+                if not made.isdisjoint(modules(name.strip("."))):
+                    found.unbound("it writes a file, and then runs it", fact)
+            case Call(name=name, literal=literal) if _may_load(name) and not (
                 literal and name in ("exec", "eval", "compile")
             ):
-                unbound[f"it runs or imports what is not bound: {_shown(fact)}"] = None
-            case Call(name=name) if name.endswith(".executescript"):
-                unbound[f"it runs statements that are only known when it runs: {_shown(fact)}"] = None
-            case Attribute(name="sys.path"):
-                unbound[f"it changes, or hands on, where modules are looked for: {_shown(fact)}"] = None
+                found.unbound("it runs or imports what is not bound", fact)
+            case Attribute(name=name) if _may_load(name) or _runs(name):
+                found.unbound("it runs or imports what is not bound, or hands on what does", fact)
+            case Call(name=name, literal=literal) if name.endswith(".executescript") or (
+                name.endswith(_TAKES_TEXT) and not literal
+            ):
+                found.unbound("it runs statements that are only known when it runs", fact)
+            case Unbound(why=why):
+                found.unbound(why, fact)
             case Trait(name="shell.environment-hook") if fact.text not in assigned:
-                unbound[f"{_SETS_HOOK}: {_shown(fact)}"] = None
+                found.unbound(_SETS_HOOK, fact)
             case Trait(name=name) if name in _UNBOUND:
-                unbound[f"{_UNBOUND[name]}: {_shown(fact)}"] = None
-    return Executes(
-        files=tuple(files),
-        programs=tuple(programs),
-        opaque=frozenset(opaque),
-        functions=frozenset(fact.name for fact in facts if isinstance(fact, Function)),
-        mentioned=tuple(mentioned),
-        searched=tuple(searched),
-        imported=tuple(imported),
-        libraries=tuple(libraries),
-        unbound=tuple(unbound),
-    )
+                found.unbound(_UNBOUND[name], fact)
+            case Function(name=name):
+                found.add("functions", name)
+    return found.result()
 
 
-def _of_command(
-    fact: Command, files: dict[Executed, None], programs: dict[Executed, None], opaque: set[str], *, bare: bool
-) -> Iterator[str]:
-    """Add what a command runs to `files`, `programs` and `opaque`; yield why something can't be bound."""
+def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
     from .shell.interpreters import interpreter, start_ups
     from .shell.programs import RUNNERS
 
     name, args, via = fact.name, fact.args, fact.via
-    if via and via[-1].endswith(" -m"):
-        return  # a module: that is a file of its own
+    if via and (via[-1].endswith(" -m") or via[-1] == "python"):
+        return  # a module, which is a file of its own; or no program: what Python itself does to files
     for file in start_ups(name, args) if not fact.path or fact.path.startswith("/") else ():
-        files[Executed(path=f"~/{file}", how="script", language="shell")] = None
+        found.add("files", Executed(path=f"~/{file}", how="script", language="shell"))
+    for file in _SETTINGS.get(name, ()):
+        found.add("settings", Executed(path=f"~/{file}", how="data"))
+    if interpreter(name) == "python" and _imports_by_option(args):
+        found.unbound("an option has Python import or load something else", fact)
     if name in RUNNERS:
-        yield f"{name} runs what its files say, and what those include or run is not bound"
+        found.add("unbound", f"{name} runs what its files say, and what those include or run is not bound")
     if UNKNOWN in name:
         return
     if name not in _BUILTINS and interpreter(name) not in ("shell", "python") and not is_plain(name, args):
-        opaque.add(name)
+        found.add("opaque", name)
     if not fact.path and not (name in _BUILTINS and (via[-1].endswith(" -c") if via else bare)):
-        programs[Executed(path=name, directory=fact.directory, args=(*args, *fact.given))] = None
+        found.add("programs", Executed(path=name, directory=fact.directory, args=(*args, *fact.given)))
 
 
-def _of_variable(fact: Assigned, files: dict[Executed, None], mentioned: dict[Executed, None]) -> Iterator[str]:
+def _imports_by_option(args: Sequence[str]) -> bool:
+    """`-W error::module.Category` imports that module; `-X pycache_prefix=x` loads what was compiled there."""
+    categories = [value for value in values_of(args, "-W") if "." in "".join(value.split(":")[2:3])]
+    return bool(categories) or any(value.startswith(("presite", "pycache_prefix")) for value in values_of(args, "-X"))
+
+
+def _of_variable(fact: Assigned, found: _Collected) -> None:
     from .shell.variables import SEARCHES, is_hook
 
     name, value = fact.name, fact.value
     file = Executed(path=value, directory=fact.directory, how="script")
     if name == UNKNOWN or (name in SEARCHES and value == UNKNOWN):
-        yield f"which variables it sets is only known when it runs: {_shown(fact)}"
+        found.unbound("which variables it sets is only known when it runs", fact)
         return
     if name in SEARCHES or name == "IFS" or not value:
         return
     if name in _START_UP and not re.search(r"[$`\0]", value) and _unknowable(file) == "":
         if name == "BASH_ENV" or "/" in value:
-            files[msgspec.structs.replace(file, language="shell")] = None
+            found.add("files", msgspec.structs.replace(file, language="shell"))
         else:
-            mentioned[file] = None  # ENV=production
+            found.add("mentioned", file)  # ENV=production
     elif is_hook(name, value, value) or name in _START_UP or _moves(name, value):
-        yield f"{_SETS_HOOK}: {name}"
+        found.add("unbound", f"{_SETS_HOOK}: {name}")
     elif UNKNOWN not in value:
-        mentioned[file] = None
+        found.add("mentioned", file)
 
 
 def _moves(name: str, value: str) -> bool:
@@ -303,10 +483,6 @@ def _is_made(fact: Executed, made: frozenset[str]) -> str:
             return "it writes a file, and then runs it"
         path = posixpath.dirname(path) or ("." if path != "." else "")
     return ""
-
-
-def _bare(fact: Executed) -> Executed:
-    return msgspec.structs.replace(fact, line=0, column=0, text="", via=())
 
 
 def _written(fact: Executed) -> tuple[object, ...]:

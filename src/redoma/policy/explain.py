@@ -13,7 +13,21 @@ import msgspec
 from ..models import Evaluation, Finding, Request
 from ..models.reach import HOST, Reach
 from .evaluate import evaluate, facts_for, permitted, weighed
-from .facts import Assigned, Attribute, Call, Command, Executed, Fact, Function, Import, Searched, Span, Trait
+from .facts import (
+    REQUEST_TRAITS,
+    Assigned,
+    Attribute,
+    Call,
+    Command,
+    Executed,
+    Fact,
+    Function,
+    Import,
+    Searched,
+    Span,
+    Trait,
+    Unbound,
+)
 from .levels import Leveled, level_of
 from .reading import Reading
 from .rules import Permit, Policy
@@ -24,6 +38,7 @@ _KINDS: dict[type[Fact], str] = {
     Searched: "PATH",
     Assigned: "variable",
     Function: "function",
+    Unbound: "not bound",
     Trait: "trait",
     Import: "import",
     Call: "call",
@@ -58,7 +73,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         from . import python, shell
 
-        return {**python.TRAITS, **shell.TRAITS}.get(self.fact.name, "")
+        return {**REQUEST_TRAITS, **python.TRAITS, **shell.TRAITS}.get(self.fact.name, "")
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,12 @@
 """What the readers of source text report and the rules are matched against.
 
-`python/` and `shell/` turn a request into facts; they decide nothing. `match.py` matches rules with facts; it
-reads no source. So a rule never has to know how a command was quoted, wrapped or hidden.
+`python/`, `javascript/` and `shell/` turn a request into facts; they decide nothing. `match.py` matches rules with
+facts; it reads no source. So a rule never has to know how a command was quoted, wrapped or hidden.
 """
 
 from __future__ import annotations
+
+import posixpath
 
 import msgspec
 
@@ -88,6 +90,13 @@ class Assigned(Fact, frozen=True, kw_only=True):
     """See `Executed.directory`."""
 
 
+class Unbound(Fact, frozen=True, kw_only=True):
+    """Something that decides which files are run, in a way that can't be followed. No rule looks at these, either: an
+    approval can't be bound to those files."""
+
+    why: str
+
+
 class Function(Fact, frozen=True, kw_only=True):
     """A function that a script defines: a command of this name may be the function."""
 
@@ -102,6 +111,19 @@ class Searched(Fact, frozen=True, kw_only=True):
     """Where Python looks for modules instead: a value of PYTHONPATH."""
 
 
+HOST_TRAITS = {
+    "hosts.read": "it can read from a host of the network",
+    "hosts.write": "it can send to a host of the network",
+    "hosts.private": "it can reach an address of this machine, or of a private network",
+}
+"""What can be said of the hosts that a request names."""
+REQUEST_TRAITS = {
+    **HOST_TRAITS,
+    "packages.install": "packages have to be installed from the index before it runs",
+}
+"""What can be said of a request beside its source. It happens when it runs, whatever becomes of its changes."""
+
+
 class Trait(Fact, frozen=True, kw_only=True):
     """A structural property that is not one command: "shell.pipe-to-interpreter", "python.encoding"."""
 
@@ -114,21 +136,42 @@ class Span(Fact, frozen=True, kw_only=True):
     seconds: float
 
 
-class Import(Fact, frozen=True, kw_only=True):
-    """A Python import, by the full dotted name: `from os import path as p` is "os.path"."""
+class _Named(Fact, frozen=True, kw_only=True):
+    """What a program does with something that has a name."""
 
     name: str
+    javascript: bool = False
+    """Whether it is a name of JavaScript, and not of Python: only rules about JavaScript look at it."""
 
 
-class Call(Fact, frozen=True, kw_only=True):
-    """A Python call, by the dotted name after aliases are resolved; UNKNOWN where it can't be."""
+class Import(_Named, frozen=True, kw_only=True):
+    """An import, by the full name: `from os import path as p` is "os.path", `require("node:fs")` is "fs"."""
 
-    name: str
+
+class Call(_Named, frozen=True, kw_only=True):
+    """A call, by the dotted name after aliases are resolved; UNKNOWN where it can't be."""
+
     literal: bool = False
     """Whether every argument is a constant."""
 
 
-class Attribute(Fact, frozen=True, kw_only=True):
+class Attribute(_Named, frozen=True, kw_only=True):
     """A name or attribute that is read without being called: `f = os.system`, `x.__globals__`."""
 
-    name: str
+
+def normal(path: str, cwd: str | None) -> str:
+    """A path without `.`, `..` and doubled slashes, from the directory that was changed to."""
+    if cwd is not None and cwd != "." and path and path[0] not in "/~" and not path.startswith(UNKNOWN):
+        path = f"{cwd}/{path}"
+    if path.startswith("~"):  # what is above a home is no path from here
+        home, slash, rest = path.partition("/")
+        return home + posixpath.normpath(f"/{rest}") if slash and rest else home
+    plain = posixpath.normpath(path) if path else ""
+    return plain[1:] if plain.startswith("//") else plain
+
+
+def moved(here: str | None, there: str | None) -> str | None:
+    """The directory `there`, seen from `here`; None if either isn't known."""
+    if there is None or (here is None and there[:1] not in ("/", "~")):
+        return None
+    return normal(there, here)

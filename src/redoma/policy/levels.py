@@ -17,9 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from ..lib.patterns import pattern
 from ..models import Decision, Evaluation, Level, Request
 from ..models.reach import LATER
-from .facts import UNKNOWN, Assigned, Command, Executed, Fact, Function, Searched, Span, Trait, names
+from .facts import UNKNOWN, Assigned, Command, Executed, Fact, Function, Searched, Span, Trait, Unbound, names
 from .reading import Reading
 
 MAX_REASONS = 5
@@ -41,7 +42,9 @@ def level_of(request: Request, evaluation: Evaluation, *, reading: Reading | Non
     if against:
         return _leveled(Level.L4, (f"{finding.reason} [{finding.rule}]" for finding in against))
     if request.language not in ("bash", "command"):
-        return _leveled(Level.L3, [f"it is {request.language.capitalize()} code that nobody has reviewed"])
+        return _leveled(
+            Level.L3, [f"it is {_NAMES.get(request.language, request.language)} code that nobody has reviewed"]
+        )
     try:
         found = [each for fact in (reading or Reading(request)).facts() for each in _of_fact(fact, request)]
     except Exception as error:  # a hole in the reader must not make something harmless
@@ -53,11 +56,14 @@ def level_of(request: Request, evaluation: Evaluation, *, reading: Reading | Non
     return _leveled(highest, why or ["it does nothing"])
 
 
+_NAMES = {"python": "Python", "lua": "Lua", "javascript": "JavaScript"}
+
+
 def _leveled(level: Level, why: Iterable[str]) -> Leveled:
     return Leveled(level=level, why=tuple(dict.fromkeys(why))[:MAX_REASONS])
 
 
-_LOOKING = names("""
+LOOKING = names("""
     ls dir vdir cat tac head tail wc nl cut tr rev fold fmt paste join comm cmp diff stat du df pwd echo printf true
     false test [ : whoami id groups logname users who w uptime uname arch nproc free ps pgrep pidof lscpu lsblk
     lsmod basename dirname realpath readlink seq expr factor md5sum sha1sum sha224sum sha256sum sha384sum sha512sum
@@ -103,7 +109,7 @@ _GIT = names("""
 
 _AROUND = names("command builtin time timeout gtimeout nice env stdbuf")
 """They run the command that stands after them, which is reported as one of its own."""
-_AROUND_OPTION = re.compile(r"-[pviknsu0]|-n?\d+|-[ioe][0L]|--(?:preserve-status|foreground|ignore-environment)?\Z")
+_AROUND_OPTION = pattern(r"-[pviknsu0]|-n?\d+|-[ioe][0L]|--(?:preserve-status|foreground|ignore-environment)?\Z")
 _WITH_VALUE = names("-n -k -s -u")
 
 _SINKS = names("/dev/null /dev/stdout /dev/stderr /dev/tty")
@@ -112,10 +118,8 @@ _HARMLESS_TRAITS = names("shell.operator source.secret files.outside")
 
 _SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\\n]|\\.)*/)"
 _SED_SUBSTITUTION = r"[sy]([/|#,:@])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gIip\d]*"
-_SED_STEP = re.compile(
-    rf"\s*(?:{_SED_ADDRESS}(?:,{_SED_ADDRESS})?)?\s*!?\s*(?:[pdqDPNnhHgGxl=]|{_SED_SUBSTITUTION})\s*\Z"
-)
-_SED_OPTION = re.compile(r"-[nErsuz]+\Z|--(?:quiet|silent|regexp-extended)\Z")
+_SED_STEP = pattern(rf"\s*(?:{_SED_ADDRESS}(?:,{_SED_ADDRESS})?)?\s*!?\s*(?:[pdqDPNnhHgGxl=]|{_SED_SUBSTITUTION})\s*\Z")
+_SED_OPTION = pattern(r"-[nErsuz]+\Z|--(?:quiet|silent|regexp-extended)\Z")
 _GLOB = ("*", "?", "[", "{")
 
 
@@ -130,7 +134,7 @@ def _of_fact(fact: Fact, request: Request) -> Iterator[tuple[Level, str]]:
             from .shell import TRAITS
 
             yield Level.L3, TRAITS.get(name, name)
-        case Trait() | Span() | Executed() | Searched() | Assigned() | Function():
+        case Trait() | Span() | Executed() | Searched() | Assigned() | Function() | Unbound():
             return
         case _:  # Python, inside of a script
             yield Level.L3, "it runs Python code"
@@ -144,7 +148,7 @@ def _of_command(command: Command) -> tuple[Level, str]:
         return Level.L3, f"{command.path} is no program of the system's"
     if name in _DECLARING and (command.via or any(map(_is_unclear_declaration, args))):
         return Level.L3, f"which variable {name} sets can't be known beforehand"
-    if name in _LOOKING:
+    if name in LOOKING:
         return Level.L1, f"{name} only looks"
     if name in _AROUND and _is_plainly_around(args):
         return Level.L1, f"{name} adds nothing to what it runs"

@@ -7,16 +7,16 @@ globs are made without backtracking, and what users write is RE2.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
+from ..lib.patterns import pattern as compiled_later
 from ..lib.text import compile_re2
 from ..models import MIN_SECRET, Finding
 from .facts import MAX_NAME, UNKNOWN, Attribute, Call, Command, Fact, Import, Span, Trait
-from .options import grammar_of, read_option
 from .rules import Rule
 
 MAX_TEXT = 80
@@ -34,9 +34,9 @@ _Fits = Callable[[str], object]
 _ROOT_DIRECTORIES = (
     "bin boot dev etc home lib lib32 lib64 media mnt opt proc root run sbin srv sys usr var".split()  # noqa: SIM905
 )
-_PROC_ROOT = re.compile(r"/proc/[^/]+(?:/task/[^/]+)?/root(?=/|\Z)")
+_PROC_ROOT = compiled_later(r"/proc/[^/]+(?:/task/[^/]+)?/root(?=/|\Z)")
 
-_PLAIN_OPTION = re.compile(r"--no-.*|--(?:verbose|quiet|silent|yes|debug)|-[vqy]+", re.DOTALL)
+_PLAIN_OPTION = compiled_later(r"--no-.*|--(?:verbose|quiet|silent|yes|debug)|-[vqy]+", re.DOTALL)
 """Options that never take the next word, of whatever program: `git --no-pager stash push` is not `git push`."""
 
 
@@ -74,13 +74,29 @@ def check_glob(glob: str) -> None:
         raise ValueError(str(error)) from None
 
 
-def _any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> _Fits:
-    """Compiled when first asked: a pack has hundreds of globs, and one request needs a few of them."""
+def any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> _Fits:
+    """Whether one of the globs fits a whole text, as `glob_expression` says. Prepared when first asked: a pack has
+    hundreds of globs, and one request needs a few of them. Most are plain words, which need no expression, and most
+    others don't begin as the text does: to compile one takes longer than all else of a request."""
     wanted = tuple(globs)
+    plain: set[str] | None = None
+    longest = 0  # of the plain words
+    beginnings: tuple[str, ...] = ()  # of the others
     fits: _Fits | None = None
 
-    def asked(text: str) -> Any:
-        nonlocal fits
+    def asked(text: str) -> object:
+        nonlocal plain, longest, beginnings, fits
+        if plain is None:
+            plain = {glob.lower() if ignore_case else glob for glob in wanted if glob.isascii() and not _is_glob(glob)}
+            longest = max(map(len, plain), default=-1)
+            others = [glob for glob in wanted if _is_glob(glob) or not glob.isascii()]
+            beginnings = tuple({_beginning(glob.lower() if ignore_case else glob) for glob in others})
+        if text.isascii():  # of other letters an expression has its own idea which are the same but for their case
+            same = text.lower() if ignore_case else text
+            if len(text) <= longest and same in plain:
+                return True
+            if not same.startswith(beginnings):
+                return False
         if fits is None:
             expressions = [glob_expression(glob) for glob in wanted]
             flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
@@ -90,14 +106,29 @@ def _any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> _Fits:
     return asked
 
 
+_SPECIAL = frozenset("*?[$")
+
+
 def _is_glob(text: str) -> bool:
-    return any(character in "*?[$" for character in text)
+    return not _SPECIAL.isdisjoint(text)
+
+
+def _lowered(name: str) -> str:
+    """A name of ASCII in lower case; for others, empty: an expression has its own idea of their case."""
+    return name.lower() if name.isascii() else ""
+
+
+def _beginning(glob: str) -> str:
+    """What every text of ASCII begins with that a glob fits."""
+    if not glob.isascii():
+        return ""
+    return glob[: next((place for place, character in enumerate(glob) if character in _SPECIAL), len(glob))]
 
 
 def _fitting_root(glob: str) -> list[str]:
     """The directories a glob may stand for; one of a length that nobody writes, or a broken one, for all of them."""
     try:
-        fits = _any_glob([glob]) if len(glob) <= _MAX_ROOT_GLOB else bool
+        fits = any_glob([glob]) if len(glob) <= _MAX_ROOT_GLOB else bool
         return [directory for directory in _ROOT_DIRECTORIES if fits(directory)]
     except re.error:
         return list(_ROOT_DIRECTORIES)
@@ -161,11 +192,23 @@ class _Words:
     """One entry of `command`: a name, then words that must follow with nothing but options in between."""
 
     def __init__(self, entry: str) -> None:
-        name, *words = entry.split()
-        self.fits_name = _any_glob([name])
-        self.fits_word = [_any_glob([word]) for word in words]
-        self.literals = frozenset(word.lower() for word in words if word.isascii() and not _is_glob(word))
+        name, *self._words = entry.split()
+        self._fits_name = any_glob([name])
+        self._plain = name.lower() if name.isascii() and not _is_glob(name) else ""
+
+    def fits_name(self, name: str, lowered: str) -> object:
+        """Whether the name fits. `lowered` is what `_lowered` makes of it, once for all entries."""
+        return lowered == self._plain if lowered and self._plain else self._fits_name(name)
+
+    @functools.cached_property
+    def fits_word(self) -> list[_Fits]:
+        """What each of the words that follow must be: prepared when first asked, as in `any_glob`."""
+        return [any_glob([word]) for word in self._words]
+
+    @functools.cached_property
+    def literals(self) -> frozenset[str]:
         """Those of the words that are no globs."""
+        return frozenset(word.lower() for word in self._words if word.isascii() and not _is_glob(word))
 
     def match(self, command: Command) -> bool:
         """Whether the words follow; that the name fits is known already.
@@ -174,6 +217,8 @@ class _Words:
         with a value would hide every rule of more than one word.
         """
         program = command.name[:MAX_NAME].rstrip("0123456789.")
+        from .options import grammar_of, read_option  # large, and of no use for Python
+
         grammar = grammar_of(program)
         wanted, reached = self.fits_word, {0}  # how many of the words wanted may have been seen
         is_value = may_be_value = False
@@ -205,8 +250,8 @@ class _CommandRule:
         self.words = [_Words(entry) for entry in rule.command or ("*",)]
         self.flags = [frozenset(entry.split("|")) for entry in rule.flags]
         self.bare = "" in rule.args
-        self.fits_arg = _any_glob(glob for glob in rule.args if glob)
-        self.fits_write = _any_glob(rule.writes)
+        self.fits_arg = any_glob(glob for glob in rule.args if glob)
+        self.fits_write = any_glob(rule.writes)
         self.needs_slash = bool(rule.args) and all("/" in glob and "[" not in glob for glob in rule.args)
 
     def concerns(self, *, writes: bool, slashes: bool) -> bool:
@@ -257,7 +302,7 @@ class _NameIndex:
             else:
                 self.exact.setdefault(entry, []).append(rule)
         for rule, globs in wild.values():
-            self.globs.append((_any_glob(globs, ignore_case=False), rule))
+            self.globs.append((any_glob(globs, ignore_case=False), rule))
 
     def matching(self, name: str) -> Iterator[Rule]:
         yield from self.exact.get(name, ())
@@ -274,7 +319,7 @@ class Matcher:
         for rule in rules:
             for trait in rule.traits:
                 self.traits.setdefault(trait, []).append(rule)
-        self._commands = [_CommandRule(rule) for rule in rules if rule.of_command]
+        self._rules = rules
         self._about: dict[tuple[str, bool, bool], list[tuple[_CommandRule, list[_Words]]]] = {}
         self._imports = _NameIndex(
             (entry, rule) for rule in rules for name in rule.imports for entry in (name, f"{name}.*")
@@ -283,6 +328,11 @@ class Matcher:
         self._attributes = _NameIndex((name, rule) for rule in rules for name in rule.attributes)
         self._of_time = [rule for rule in rules if rule.time_over > 0]
         self._of_text = [rule for rule in rules if rule.pattern or rule.longer_than > 0]
+
+    @functools.cached_property
+    def _commands(self) -> list[_CommandRule]:
+        """The rules about commands: prepared with the first command, since Python code mostly has none."""
+        return [_CommandRule(rule) for rule in self._rules if rule.of_command]
 
     def _about_command(self, command: Command) -> list[tuple[_CommandRule, list[_Words]]]:
         """The rules that can be about a command, with the entries its words must fit; none where its name is enough.
@@ -294,9 +344,10 @@ class Matcher:
         about = self._about.get(key)
         if about is None:
             about = []
+            lowered = _lowered(name)
             for prepared in self._commands:
                 if prepared.concerns(writes=writes, slashes=slashes):
-                    entries = [words for words in prepared.words if words.fits_name(name)]
+                    entries = [words for words in prepared.words if words.fits_name(name, lowered)]
                     if entries:
                         about.append((prepared, entries if all(words.fits_word for words in entries) else []))
             if len(self._about) >= _MAX_REMEMBERED:  # names come from the source, which may hold any number of them
@@ -329,7 +380,7 @@ class Matcher:
             case Command():
                 arguments, writes = _argument_forms(fact.args), _path_forms(fact.writes)
                 for prepared in self._commands:
-                    entries = [words for words in prepared.words if words.fits_name(fact.name)]
+                    entries = [words for words in prepared.words if words.fits_name(fact.name, _lowered(fact.name))]
                     if prepared.rule.command and entries and prepared.rule.language in (None, language):
                         entries = entries if all(words.fits_word for words in entries) else []
                         if missed := prepared.miss(fact, entries, arguments, writes):
@@ -338,7 +389,7 @@ class Matcher:
                 index = {Import: self._imports, Call: self._calls, Attribute: self._attributes}[type(fact)]
                 matching = list(self._matching(fact))
                 for rule in index.matching(fact.name):
-                    if rule not in matching and rule.language in (None, language):
+                    if rule not in matching and rule.language in (None, language) and _is_about(rule, fact):
                         yield rule, "unless" if _excused(rule, fact.name) else "literal"
 
     def secrets(self, text: str, language: str) -> list[str]:
@@ -365,17 +416,22 @@ class Matcher:
             case Span():
                 yield from (rule for rule in self._of_time if fact.seconds > rule.time_over)
             case Import():
-                yield from _unexcused(self._imports.matching(fact.name), fact.name)
+                yield from _unexcused(self._imports.matching(fact.name), fact)
             case Call():
-                for rule in _unexcused(self._calls.matching(fact.name), fact.name):
+                for rule in _unexcused(self._calls.matching(fact.name), fact):
                     if rule.literal in (None, fact.literal):
                         yield rule
             case Attribute():
-                yield from _unexcused(self._attributes.matching(fact.name), fact.name)
+                yield from _unexcused(self._attributes.matching(fact.name), fact)
 
 
-def _unexcused(rules: Iterable[Rule], name: str) -> Iterator[Rule]:
-    return (rule for rule in rules if not _excused(rule, name))
+def _unexcused(rules: Iterable[Rule], fact: Import | Call | Attribute) -> Iterator[Rule]:
+    """Those that are about names of the fact's language, and don't excuse this one."""
+    return (rule for rule in rules if _is_about(rule, fact) and not _excused(rule, fact.name))
+
+
+def _is_about(rule: Rule, fact: Import | Call | Attribute) -> bool:
+    return (rule.language == "javascript") is fact.javascript
 
 
 def _findings_in_text(rule: Rule, text: str) -> Iterator[Finding]:

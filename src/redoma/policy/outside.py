@@ -7,9 +7,9 @@ source makes are followed, in whatever order: a link that is made later only mak
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..lib.patterns import pattern
 from ..models import Request
 from .facts import UNKNOWN, Command, Fact, Trait
 
@@ -23,8 +23,8 @@ _NO_PLACE_TO_WORK = frozenset(
 """Where nobody has a project: what works there works on the system, by whatever path."""
 _TAKES_LINK_ITSELF = frozenset({"rm", "unlink", "mv", "ln", "rmdir"})
 _MAX_LINKS = 20
-_LINKS = re.compile(r"-[A-Za-z]*[sl]|--(?:symbolic-)?link\Z")
-_INTO = re.compile(r"-[A-Za-z]*t|--target-directory")
+_LINKS = pattern(r"-[A-Za-z]*[sl]|--(?:symbolic-)?link\Z")
+_INTO = pattern(r"-[A-Za-z]*t|--target-directory")
 
 
 def written_outside(request: Request, facts: Sequence[Fact]) -> Iterator[Trait]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ..models import Request
-from .facts import MAX_SOURCE, Command, Executed, Fact, Span, Trait
+from ..models import OTHER, Request
+from .facts import MAX_SOURCE, Command, Executed, Fact, Span, Trait, Unbound
 from .outside import written_outside
 
 
@@ -52,6 +52,13 @@ class Reading:
             from . import python
 
             return python.facts(request.code, compiled=compiled, args=request.argv, environment=request.env)
+        if request.language == "javascript":
+            from . import javascript
+
+            return javascript.facts(request.code)
+        if request.kind == OTHER:
+            why = f"what {request.language} code loads when it runs is not followed"
+            return [Trait(name="source.unread", text=request.language), Unbound(why=why)]
         if request.language == "lua":
             return []  # it can only ask for commands, and each of those is judged when it does
         from . import shell

@@ -11,15 +11,16 @@ stands for a part that can't be known before running, such as a variable.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from ..lib.errors import PolicyError
 from ..lib.text import suggest
-from ..models import Decision, Language, Limits, Request
+from ..models import Decision, HostRule, Language, Limits, Request
 from ..models.reach import Resource
+from .facts import REQUEST_TRAITS
 
 if TYPE_CHECKING:
     from .match import Matcher
@@ -37,8 +38,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     decision: Decision
     reason: str
     suggestion: str = ""
-    language: Literal["python", "bash"] | None = None
-    """Only requests in this language; an argument vector counts as bash. None: all of them."""
+    language: Literal["python", "bash", "javascript"] | None = None
+    """Only requests in this language; an argument vector counts as bash. None: all of them. Names (`imports`, `calls`,
+    `attributes`) are those of JavaScript if this says so, and else those of Python."""
     touches: tuple[Resource, ...] = ()
     """What it is about: "files", "network" and "system" (processes, services, devices and users of the host). It
     decides only where the run could touch one of them, and is no more than told elsewhere. None: it always decides."""
@@ -82,19 +84,24 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Examples that it must leave alone; checked when the rule is loaded."""
 
     @property
+    def at_once(self) -> bool:
+        """Whether what it is about happens while the request runs, also in an overlay."""
+        return bool(self.time_over) or any(trait in REQUEST_TRAITS for trait in self.traits)
+
+    @property
     def of_command(self) -> bool:
         return bool(self.command or self.flags or self.args or self.writes)
 
     @property
-    def of_python(self) -> bool:
+    def of_names(self) -> bool:
         return bool(self.imports or self.calls or self.attributes)
 
     @property
-    def example_languages(self) -> tuple[Literal["python", "bash"], ...]:
+    def example_languages(self) -> tuple[Literal["python", "bash", "javascript"], ...]:
         """What its examples are written in: what the rule says, or what its fields imply."""
         if self.language is not None:
             return (self.language,)
-        python = self.of_python or any(trait.startswith("python.") for trait in self.traits)
+        python = self.of_names or any(trait.startswith("python.") for trait in self.traits)
         bash = self.of_command or any(trait.startswith("shell.") for trait in self.traits)
         if python == bash:
             return ("python", "bash")
@@ -174,7 +181,7 @@ def permit_lines(permit: Permit, indent: str = "    ") -> str:
 
 def is_plain(request: Request) -> bool:
     """Whether the text is the whole request: no input, variables, files, arguments or directory beside it."""
-    beside = request.stdin, request.env, request.files, request.cwd, request.project
+    beside = request.stdin, request.env, request.files, request.cwd, request.project, request.network, request.uses
     return not any(beside) and not (request.language != "command" and request.argv)
 
 
@@ -200,6 +207,12 @@ def fingerprint(request: Request, entry: str = "") -> str:
     )
     if entry:
         parts = (*parts, entry)
+    if request.uses is not None:
+        parts = (*parts, repr(request.uses))
+    if request.interpreter:
+        parts = (*parts, request.interpreter)
+    if request.network:
+        parts = (*parts, *sorted(map(repr, request.network)))
     return hashlib.sha256(ascii(parts).encode()).hexdigest()
 
 
@@ -209,6 +222,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     name: str
     rules: tuple[Rule, ...]
     permits: tuple[Permit, ...] = ()
+    hosts: tuple[HostRule, ...] = ()
+    """What requests may name in `network` without being asked about."""
 
     @functools.cached_property
     def digest(self) -> str:
@@ -220,18 +235,24 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def encoded(self) -> bytes:
         """The whole policy as JSON, for `decode`."""
-        return msgspec.json.encode((self.name, self.rules, self.permits), order="deterministic")
+        whole = (self.name, self.rules, self.permits, *([self.hosts] if self.hosts else []))
+        return msgspec.json.encode(whole, order="deterministic")
 
     @classmethod
     def decode(cls, data: bytes) -> Policy:
         """The policy that `encoded` gave. Raises `PolicyError` for data that this version can't read."""
         try:
-            name, rules, permits = msgspec.json.decode(data, type=tuple[str, tuple[Rule, ...], tuple[Permit, ...]])
-        except msgspec.DecodeError as error:
+            name, rules, permits, *more = msgspec.json.decode(data)
+            return cls(
+                name=str(name),
+                rules=msgspec.convert(rules, tuple[Rule, ...]),
+                permits=msgspec.convert(permits, tuple[Permit, ...]),
+                hosts=msgspec.convert(more[0] if more else (), tuple[HostRule, ...]),
+            )
+        except (msgspec.DecodeError, ValueError, TypeError) as error:
             raise PolicyError(
                 "a recorded policy can't be read", why=str(error), next="use the version of Redoma that recorded it"
             ) from error
-        return cls(name=name, rules=rules, permits=permits)
 
     @property
     def by_text(self) -> bool:
@@ -278,11 +299,13 @@ def load(
     decisions: Mapping[str, Decision] | None = None,
     *,
     permits: Sequence[Permit] = (),
+    hosts: Sequence[HostRule] = (),
     time: float = 0.0,
 ) -> Policy:
     """The rules of a built-in pack plus `rules`, with the decisions of some of them changed by id.
 
-    `time`: the seconds that the configuration allows a run; the built-in rules object only above that.
+    `time`: the seconds that the configuration allows a run; the built-in rules object only above that. `hosts`: those
+    that requests may name without being asked about.
 
     Raises `PolicyError` for an unknown pack or id, and for a rule that can't work or contradicts its examples. The
     built-in rules' own examples are checked by the test suite, not on every start.
@@ -293,7 +316,7 @@ def load(
         )
     built_in = _built_in(pack)
     patient = any(0 < rule.time_over < time for rule in built_in.rules)
-    if not rules and not decisions and not permits and not patient:
+    if not rules and not decisions and not permits and not hosts and not patient:
         return built_in
     verify(rules, taken=(rule.id for rule in built_in.rules))
     own = [
@@ -309,7 +332,7 @@ def load(
             )
         # A decision by the owner holds wherever the request runs.
         chosen[rule_id] = msgspec.structs.replace(chosen[rule_id], decision=decision, touches=())
-    return Policy(name=pack, rules=tuple(chosen.values()), permits=tuple(permits))
+    return Policy(name=pack, rules=tuple(chosen.values()), permits=tuple(permits), hosts=tuple(hosts))
 
 
 def verify_permit(permit: Permit) -> None:
@@ -341,7 +364,8 @@ def verify(rules: Iterable[Rule], taken: Iterable[str] = ()) -> None:
                 next="give it an id of its own, or change the decision of the existing rule under `decisions`",
             )
         seen.add(rule.id)
-        _check_fields(rule)
+        for what, why, next_step in _objections(rule):
+            raise PolicyError(f"rule {rule.id!r} {what}", why=why, next=next_step)
         _check_examples(rule)
 
 
@@ -352,89 +376,57 @@ def _built_in(pack: str) -> Policy:
     return Policy(name=pack, rules=packs.rules_of(pack))
 
 
-def _check_fields(rule: Rule) -> None:
+def _objections(rule: Rule) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with a rule's fields, why, and what to do. Also what would load and then never do what is meant."""
     if not rule.id or rule.id != "".join(rule.id.split()):
-        raise PolicyError(
-            f"rule id {rule.id!r} can't be used", why="it is empty or holds spaces", next="use a-name.like-this"
-        )
+        yield "can't be used as an id", "it is empty or holds spaces", "use a-name.like-this"
     try:
         msgspec.json.encode(rule)
     except UnicodeEncodeError:
-        raise PolicyError(
-            f"rule {rule.id!r} holds text that is not valid UTF-8", why="it can't be recorded", next="remove it"
-        ) from None
-    looks_at = rule.of_command or rule.of_python or rule.traits or rule.pattern
+        yield "holds text that is not valid UTF-8", "it can't be recorded", "remove it"
+    looks_at = rule.of_command or rule.of_names or rule.traits or rule.pattern
     if not (looks_at or rule.longer_than > 0 or rule.time_over > 0):
-        raise PolicyError(
-            f"rule {rule.id!r} matches nothing",
-            why="it says what to decide but not what to look for",
-            next="add one of command, flags, args, writes, imports, calls, attributes, traits, pattern, longer_than, "
-            "time_over",
-        )
+        fields = "command, flags, args, writes, imports, calls, attributes, traits, pattern, longer_than, time_over"
+        yield "matches nothing", "it says what to decide but not what to look for", f"add one of {fields}"
     for field in ("command", "flags", "writes", "imports", "calls", "attributes"):
         if not all(entry.strip() for entry in getattr(rule, field)):
-            raise PolicyError(
-                f"rule {rule.id!r} has an empty entry in `{field}`", why="it would match nothing", next="remove it"
-            )
-    _check_sense(rule)
-    known = _known_traits(rule.traits)
-    for trait in rule.traits:
-        if trait not in known:
-            raise PolicyError(
-                f"rule {rule.id!r} names the unknown trait {trait!r}",
-                why="nothing reports it",
-                next=suggest(trait, known),
-            )
-    _check_expression(rule, "unless", rule.unless)
-    _check_expression(rule, "pattern", rule.pattern)
-
-
-def _check_sense(rule: Rule) -> None:
-    """Refuse what would load and then never do what its writer means."""
+            yield f"has an empty entry in `{field}`", "it would match nothing", "remove it"
     if rule.decision is Decision.ALLOW:
-        raise PolicyError(
-            f"rule {rule.id!r} decides `allow`",
-            why="a rule only adds a reason to ask or refuse; it can't excuse what another one finds",
-            next="change the decision of that other rule under `decisions`",
-        )
+        why = "a rule only adds a reason to ask or refuse; it can't excuse what another one finds"
+        yield "decides `allow`", why, "change the decision of that other rule under `decisions`"
     if not rule.reason.strip():
-        raise PolicyError(
-            f"rule {rule.id!r} has an empty reason",
-            why="it is what a person reads when they are asked",
-            next="say in a few words what is wrong",
-        )
+        why = "it is what a person reads when they are asked"
+        yield "has an empty reason", why, "say in a few words what is wrong"
     for entry in rule.command:
         if "/" in entry.split()[0]:
-            raise PolicyError(
-                f"rule {rule.id!r} has a path in `command`: {entry!r}",
-                why="commands are matched by their base name, so it would match nothing",
-                next=f"write {entry.split()[0].rpartition('/')[2] or 'the name alone'!r}, which is found at any path",
-            )
+            base = entry.split()[0].rpartition("/")[2] or "the name alone"
+            why = "commands are matched by their base name, so it would match nothing"
+            yield f"has a path in `command`: {entry!r}", why, f"write {base!r}, which is found at any path"
     from .match import check_glob
 
     for field in ("command", "args", "writes", "imports", "calls", "attributes"):
         for glob in getattr(rule, field):
-            try:
-                check_glob(glob)
-            except ValueError as error:
-                raise PolicyError(
-                    f"rule {rule.id!r} has a glob in `{field}` that can't be read: {glob!r}",
-                    why=str(error),
-                    next="correct it; `[[]` stands for a `[` itself",
-                ) from None
-
-
-def _check_expression(rule: Rule, field: str, expression: str) -> None:
+            if error := _error_of(check_glob, glob):
+                next_step = "correct it; `[[]` stands for a `[` itself"
+                yield f"has a glob in `{field}` that can't be read: {glob!r}", error, next_step
+    known = _known_traits(rule.traits)
+    for trait in rule.traits:
+        if trait not in known:
+            yield f"names the unknown trait {trait!r}", "nothing reports it", suggest(trait, known)
     from ..lib.text import compile_re2
 
+    for field in ("unless", "pattern"):
+        if error := _error_of(compile_re2, getattr(rule, field)):
+            next_step = "correct it; RE2 has no look-around and no back-references"
+            yield f"has a `{field}` that is not a valid RE2 expression", error, next_step
+
+
+def _error_of(check: Callable[[str], object], text: str) -> str:
     try:
-        compile_re2(expression)
+        check(text)
     except ValueError as error:
-        raise PolicyError(
-            f"rule {rule.id!r} has a `{field}` that is not a valid RE2 expression",
-            why=str(error),
-            next="correct it; RE2 has no look-around and no back-references",
-        ) from None
+        return str(error) or "it is not valid"
+    return ""
 
 
 def _check_examples(rule: Rule) -> None:
@@ -461,9 +453,9 @@ def _check_examples(rule: Rule) -> None:
 
 def _known_traits(wanted: Iterable[str]) -> dict[str, str]:
     """The traits that could be meant; the Bash parser is loaded only for a rule that is about Bash."""
-    from . import python
+    from . import javascript, python
 
-    known = dict(python.TRAITS)
+    known = {**REQUEST_TRAITS, **python.TRAITS, **javascript.TRAITS}
     if any(trait not in known for trait in wanted):
         from . import shell
 

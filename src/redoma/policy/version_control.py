@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
+from ..lib.patterns import pattern
 from ..models import Request
 from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait, names
 from .options import Item, grammar_of, walk
@@ -25,25 +26,27 @@ _LOOKING = names("""
 """)
 _CHOOSING = ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--bare")
 """The options before the command's own name that say which repository it is, and how it is set."""
-_STAYING = re.compile(
+_STAYING = pattern(
     r"(?:!|\{|then|do|else|time|builtin|command|exec|nohup|nice|ionice|chrt|taskset|setsid|stdbuf|unbuffer|g?timeout|env"
     r"|env -S|flock|chronic|prlimit|watch|xargs|find -(?:exec|ok)|eval|(?:ba|da|z|k|a)?sh(?: -c)?)\Z"
 )
 """What runs a command in the directory, and with the variables, that it has itself."""
-_ELSEWHERE = re.compile(r"ssh\Z|(?:docker|podman|kubectl) ")
+_ELSEWHERE = pattern(r"ssh\Z|(?:docker|podman|kubectl) ")
 """What runs a command on another machine, or in a container."""
-_HARMLESS_VARIABLE = re.compile(
+_HARMLESS_VARIABLE = pattern(
     r"GIT_(?:(?:AUTHOR|COMMITTER)_.*|(?:SEQUENCE_)?EDITOR|PAGER.*|ASKPASS|SSH.*|TERMINAL_PROMPT|TRACE.*|OPTIONAL_LOCKS"
     r"|MERGE_AUTOEDIT|NO_LAZY_FETCH|LFS_SKIP_SMUDGE|REFLOG_ACTION)\Z"
 )
-_MOVING_VARIABLE = re.compile(r"(?:HOME|XDG_CONFIG_HOME|CDPATH|GIT_.*)\Z|.*\0", re.DOTALL)
-_MOVING_CALL = re.compile(
+_MOVING_VARIABLE = pattern(r"(?:HOME|XDG_CONFIG_HOME|CDPATH|GIT_.*)\Z|.*\0", re.DOTALL)
+_MOVING_CALL = pattern(
     r"(?:os|posix|contextlib)\.(?:f?chdir|chroot|exec\w*e|spawn\w*e|posix_spawnp?|environ\.clear|unsetenv)\Z"
 )
-_UNREAD = frozenset({"source.too-large", "source.too-deep"})
+_UNREAD = frozenset(
+    {"source.too-large", "source.too-deep", "source.unread", "javascript.syntax-error", "javascript.dynamic-command"}
+)
 _POSITIONAL_BEFORE_CWD = 9  # of subprocess.Popen
-_LOOP = re.compile(r"\b(?:for|while|until|select)\b")
-_GLOB = re.compile(r"[*?\[]")
+_LOOP = pattern(r"\b(?:for|while|until|select)\b")
+_GLOB = pattern(r"[*?\[]")
 
 
 class Unreadable(Exception):
@@ -59,7 +62,7 @@ class Found(NamedTuple):
 
 def version_control(request: Request) -> Found:
     """The commands of Git and Mercurial that a request runs. Raises `Unreadable`."""
-    if request.language not in ("command", "bash", "python"):
+    if request.language == "lua":
         return Found([], "")
     try:
         facts = Reading(request).facts()
@@ -136,7 +139,7 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
             case Call(name=name) | Attribute(name=name) if _MOVING_CALL.match(name):
                 yield f"in which directory git runs, or with which variables, can't be told after {name}"
             case Trait(name=name) if name in _UNREAD:
-                yield "it is too long, or too deep, to be read to its end"
+                yield "it can't be read to its end"
             case Command() if _drops_variables(fact):
                 yield f"{fact.name!a} takes variables away that keep git to itself"
 

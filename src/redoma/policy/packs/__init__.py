@@ -5,7 +5,7 @@ Each pack is the one before it with some decisions raised and some rules added, 
 
 * `standard`, the default: ordinary code passes where it can touch nothing, and a person is asked where it can.
 * `script`: also the length of 10000, embedded secrets, dangerous patterns and syntax errors, by the text alone.
-* `strict`: also an allowlist for Python and one plain command at a time for Bash.
+* `strict`: also an allowlist for Python and JavaScript and one plain command at a time for Bash.
 * `core`: also no imports at all and at most 1000 characters.
 """
 
@@ -15,47 +15,80 @@ from msgspec.structs import replace
 
 from ...models import Decision
 from ..rules import Rule
-from . import files, outside, python, script, shell, system
-from .base import listed
+from .table import listed, read
 
-_SCRIPT_FORBIDS = frozenset(
-    listed("""
-        python.dynamic-code, python.dynamic-command, shell.dynamic-code, shell.syntax, privilege.raise,
-        privilege.namespaces, source.too-large, source.too-deep, source.bad-utf8, source.invisible
-    """)
-)
+_SCRIPT_FORBIDS = listed("""
+    {python,javascript}.dynamic-{code,command}, shell.{dynamic-code,syntax}, privilege.{raise,namespaces},
+    javascript.syntax,
+    source.{too-large,too-deep,bad-utf8,invisible}""")
 
-_STRICT_FORBIDS = frozenset(
-    listed("""
-        python.dynamic-attribute, python.dynamic-import, shell.dynamic-command, shell.obscured-command,
-        shell.inline-code, shell.hidden-option, shell.environment-hook, shell.shadowed-command, network.redirect,
-        remove.unknown, remove.home, remove.repository, permissions.others-write, permissions.set-id,
-        permissions.unknown, git.force-push, read.credentials, write.startup
-    """)
-)
+_STRICT_FORBIDS = listed("""
+    python.dynamic-{attribute,import}, javascript.dynamic-{member,import}, source.unread,
+    remove.{unknown,home,repository}, network.redirect, git.force-push,
+    shell.{dynamic-command,obscured-command,inline-code,hidden-option,environment-hook,shadowed-command},
+    permissions.{others-write,set-id,unknown}, read.credentials, write.startup""")
+
+_CORE_SUGGESTIONS = {
+    rule: suggestion
+    for rules, suggestion in (
+        ("strict.{import,smuggled-module}, python.dynamic-import", "use what the language has built in"),
+        ("python.{dynamic-code,eval}, script.text-as-code, strict.call", "write the code out"),
+        (
+            "python.{dynamic-command,starts,processes}, script.starts-a-shell",
+            "leave it out: code here starts no programs",
+        ),
+        ("script.{secret,assigned-secret,unquoted-secret}", "leave the secret out"),
+        ("strict.{file,request}, python.{network,pickle}", "write the data into the code"),
+        ("python.dynamic-attribute", "use plain names and attributes"),
+        ("source.too-large", "split it into smaller pieces"),
+        ("source.too-deep", "write it with less nesting"),
+    )
+    for rule in listed(rules)
+}
+"""By rule id: suggestions for `core`, where those of the wider packs name something that it refuses."""
 
 
 def rules_of(pack: str) -> tuple[Rule, ...]:
     """Return the rules of a pack, in a fixed order. Raises `KeyError` for an unknown one."""
-    standard = (*files.RULES, *system.RULES, *outside.RULES, *shell.RULES, *python.STANDARD)
-    scripts = (*_forbidding(standard, _SCRIPT_FORBIDS), python.SYNTAX, *script.RULES)
-    strict = (*map(_allowing_web_reads, _forbidding(scripts, _STRICT_FORBIDS)), *python.STRICT)
-    core = (*python.CORE, *map(_with_core_suggestion, strict))  # the suggestions of the narrowest pack come first
+    tables = [read(name) for name in ("files", "system", "outside", "shell")]
+    python, reads_the_web = read("python")
+    javascript = read("javascript").sections
+    standard = (
+        *(rule for table in tables for rules in table.sections.values() for rule in rules),
+        *python["always"],
+        *python["on the host"],
+        *javascript["always"],
+        *javascript["on the host"],
+    )
+    scripts = (
+        *map(_by_text, _forbidding(standard, _SCRIPT_FORBIDS)),
+        *python["syntax"],
+        *read("script").sections["script"],
+    )
+    strict = (*_forbidding(scripts, _STRICT_FORBIDS), *python["strict"], *javascript["strict"])
+    strict = tuple(_allowing(rule, reads_the_web["reads-the-web"]) for rule in strict)
+    # The suggestions of the narrowest pack come first.
+    core = (*python["core"], *javascript["core"], *map(_with_core_suggestion, strict))
     return {"none": (), "standard": standard, "script": scripts, "strict": strict, "core": core}[pack]
 
 
-def _forbidding(rules: tuple[Rule, ...], ids: frozenset[str]) -> tuple[Rule, ...]:
+def _forbidding(rules: tuple[Rule, ...], ids: tuple[str, ...]) -> tuple[Rule, ...]:
     """The rules, of which those with one of the ids now forbid."""
     return tuple(replace(rule, decision=Decision.FORBID) if rule.id in ids else rule for rule in rules)
 
 
-def _allowing_web_reads(rule: Rule) -> Rule:
-    """`strict` has an allowlist by which `requests` may read from the web, so nobody need be asked about that."""
-    if rule.id != "python.network":
+def _by_text(rule: Rule) -> Rule:
+    """A script that nobody reviews holds no code in another language, however harmless that looks."""
+    if rule.id != "shell.inline-code":
         return rule
-    return replace(rule, unless=f"{rule.unless}|{python.READS_THE_WEB}")
+    return replace(rule, traits=("shell.inline-code",), not_match=("perl script.pl",))
+
+
+def _allowing(rule: Rule, names: str) -> Rule:
+    """`strict` has an allowlist by which `requests` may read from the web, so nobody need be asked about that."""
+    return replace(rule, unless=f"{rule.unless}|{names}") if rule.id == "python.network" else rule
 
 
 def _with_core_suggestion(rule: Rule) -> Rule:
     """A rule whose suggestion doesn't name something that `core` refuses."""
-    return replace(rule, suggestion=python.CORE_SUGGESTIONS.get(rule.id, rule.suggestion))
+    return replace(rule, suggestion=_CORE_SUGGESTIONS.get(rule.id, rule.suggestion))

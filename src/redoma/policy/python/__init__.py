@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,22 @@ from typing import TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from ..facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Assigned, Attribute, Call, Command, Executed, Fact, Import, Trait
+from ...lib.patterns import pattern
+from ..facts import (
+    MAX_DEPTH,
+    MAX_SOURCE,
+    UNKNOWN,
+    Assigned,
+    Attribute,
+    Call,
+    Command,
+    Executed,
+    Fact,
+    Import,
+    Trait,
+    Unbound,
+    normal,
+)
 from . import calls
 from .names import Names, module_of
 from .tree import MAX_COMPILED, all_nodes, bound_in, must_compile, parse, statements_of
@@ -46,25 +60,25 @@ TRAITS = {
     "source.secret": "it holds a credential",
 }
 
-_COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_COOKIE = pattern(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _HARMLESS_ENCODINGS = frozenset({"utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii", "u8", "utf"})
-_BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_BIDI = pattern("[\u202a-\u202e\u2066-\u2069]")
+_SURROGATE = pattern("[\ud800-\udfff]")
 
-_SQL = re.compile(
+_SQL = pattern(
     r"\s*(?:--[^\n]*\n\s*)*(?:insert|update|delete|drop|alter|truncate|create|replace|merge|grant|revoke|vacuum|copy|attach"
     r"|call|do|lock|reindex|set|rename|load|pragma|select|with|explain|show|describe|values|begin|commit|analyze)\b",
     re.IGNORECASE,
 )
-_READS = re.compile(
+_READS = pattern(
     r"\s*(?:select|explain(?!\s+analy)|show|describe|values|begin|commit|rollback"
     r"|with(?!.*\b(?:insert|update|delete|merge)\b)|pragma(?!.*=))\b(?!.*\binto\b)[^;]*;?\s*\Z",
     re.IGNORECASE | re.DOTALL,
 )
 """One statement that only reads: what follows a semicolon is another one."""
-_CONNECTS = re.compile(r"(?:\A|\.)(?:connect|create_engine|create_async_engine|create_pool)\Z")
+_CONNECTS = pattern(r"(?:\A|\.)(?:connect|create_engine|create_async_engine|create_pool)\Z")
 _MEMORY = ("", ":memory:", "sqlite://", "sqlite:///:memory:", "duckdb:///:memory:")
-_ADDRESS = re.compile(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]*://")
+_ADDRESS = pattern(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 _INNER_SLACK = 5_000
 _UNKNOWN_WORD = "${@:1}"
@@ -74,7 +88,7 @@ _MAX_ARGUMENTS = 50
 
 _TELLING = frozenset(
     {ast.Import, ast.ImportFrom, ast.Call, ast.Assign, ast.Compare, ast.Attribute, ast.Subscript, ast.Name}
-    | {ast.MatchClass, ast.ClassDef}
+    | {ast.MatchClass, ast.ClassDef, ast.AugAssign}
 )
 
 
@@ -138,6 +152,9 @@ def _text_facts(source: str) -> Iterator[Fact]:
             yield Trait(name="python.encoding", line=number, column=1, text=line.strip())
 
 
+_STEERS = "it changes, or hands on, what decides which programs and modules are run"
+
+
 class Place(TypedDict, total=False):
     """Where a fact is: the fields that all facts share."""
 
@@ -177,6 +194,8 @@ class _Reader:
         """Names passed as arguments, and to which call."""
         self.followed: dict[str, bool] = {}
         """Local names, and whether one is an alias of something in `calls.FOLLOWED`."""
+        self.values: dict[ast.AST, ast.expr] = {}
+        """Items that are assigned, each with its value."""
 
     def read(self) -> Iterator[Fact]:
         """Yield the facts of every node, in the order of the tree."""
@@ -190,14 +209,27 @@ class _Reader:
                 case ast.Attribute(ctx=context):
                     if isinstance(context, ast.Load):
                         yield from self.attribute(node)
+                    else:
+                        yield from self.changed(node)
                 case ast.Call():
                     self.reported.add(node.func)
                     yield from self.call(node)
                 case ast.Subscript(ctx=ast.Load()):
                     yield from self.item(node)
                 case ast.Subscript(value=table, slice=key, ctx=ast.Store()):
-                    if "os.environ" in self.names.meanings(table):
-                        yield Assigned(name=self.names.text(key) or UNKNOWN, value=UNKNOWN, **self.place(node))
+                    if calls.ENVIRONMENTS.isdisjoint(self.names.meanings(table)):
+                        yield from self.changed(table)
+                    else:
+                        value = self.values.get(node)
+                        text = self.names.text(value) if value is not None else None
+                        name = self.names.text(key) or UNKNOWN
+                        yield Assigned(name=name, value=text or UNKNOWN, **self.place(node))
+                case ast.Subscript(value=table):  # deleted
+                    yield from self.changed(table)
+                case ast.AugAssign(target=target):
+                    yield from self.changed(target)
+                case ast.Assign(targets=[ast.Subscript() as target], value=value):
+                    self.values[target] = value
                 case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
                     if node not in self.members and self.names.meanings(value)[0] in calls.FOLLOWED:
                         self.reported.add(value)  # a plain alias: judged where it is used
@@ -207,8 +239,9 @@ class _Reader:
                     for alias in aliases:
                         yield Import(name=alias.name, **self.place(node))
                 case ast.ImportFrom(names=aliases):
+                    dot = "." if node.module else ""  # `from . import x` is .x, and `from .. import x` is ..x
                     for alias in aliases:
-                        yield Import(name=f"{module_of(node)}.{alias.name}", **self.place(node))
+                        yield Import(name=f"{module_of(node)}{dot}{alias.name}", **self.place(node))
                 case ast.ClassDef(body=body):
                     self.members.update(statements_of(body))
                 case ast.MatchClass(kwd_attrs=read):
@@ -231,6 +264,8 @@ class _Reader:
         place = self.place(node)
         for meaning in self.names.meanings(node):
             yield Attribute(name=meaning, **place)
+            if meaning in calls.ENVIRONMENTS and not self.only_reads(node):
+                yield Unbound(why=_STEERS, **place)
             if meaning in calls.SENSITIVE_MODULES or meaning.startswith(calls.SENSITIVE_DICTS):
                 if node not in self.looked_at:
                     yield Trait(name="python.dynamic-attribute", **place)
@@ -243,6 +278,33 @@ class _Reader:
                     paths = argument.elts if isinstance(argument, (ast.List, ast.Tuple, ast.Set)) else [argument]
                     for path in paths:
                         yield from self.file_command("rm", calls.REMOVERS[meaning], path, place)
+
+    def changed(self, node: ast.expr) -> Iterator[Fact]:
+        """Yield a fact if what is set, added to or deleted decides which files later calls and imports run."""
+        if any(map(calls.STEERING.match, self.names.meanings(node))):
+            yield Unbound(why=_STEERS, **self.place(node))
+
+    def only_reads(self, node: ast.expr) -> bool:
+        """Whether the table of variables is only looked at or copied where a node stands, or an item of it is set,
+        which is a fact of its own."""
+        match around := self.parents.get(node):
+            case ast.Subscript() | ast.Compare() | ast.BinOp():
+                return True
+            case ast.For(iter=value) | ast.comprehension(iter=value):
+                return value is node
+            case ast.Dict(keys=keys, values=values):
+                return any(key is None and value is node for key, value in zip(keys, values, strict=True))
+            case ast.Call(func=function):
+                return not calls.COPIERS.isdisjoint(self.names.meanings(function))
+            case ast.keyword(arg="env"):
+                call = self.parents.get(around)
+                return isinstance(call, ast.Call) and self.names.meanings(call.func)[0] in calls.STARTS_COMMANDS
+        return False
+
+    @functools.cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """Every node's parent."""
+        return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
     def place(self, node: ast.AST) -> Place:
         """Return where a node is, in characters (the tree counts bytes), and its text."""
@@ -354,8 +416,12 @@ class _Reader:
         return not uses and (name in calls.TIMERS or not binds)  # a timer's code has a scope of its own
 
     def imported_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        if name in ("__import__", "importlib.import_module", "importlib.__import__", "runpy.run_module") and node.args:
+        if name in calls.IMPORTERS and node.args:
             module = self.names.text(node.args[0])
+            if module is not None and module.startswith("."):  # of a package that is named beside it
+                package = self.argument(node, 1, "package")
+                above = self.names.text(package) if package is not None else None
+                module = None if above is None or module.startswith("..") else above + module
             if module is None or UNKNOWN in module:
                 yield Trait(name="python.dynamic-import", **place)
             else:
@@ -381,15 +447,16 @@ class _Reader:
     def started_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         """Yield the commands that a call starts, with their variables, in the directory `cwd=`. Which files are
         executed there is not known."""
-        yield from self.variables(node)
+        yield from self.variables(node, name)
+        if name in calls.STARTS_COMMANDS and any(keyword.arg is None for keyword in node.keywords):
+            yield Unbound(why="with which variables it starts a program is only known when it runs", **place)
         directory = next((keyword.value for keyword in node.keywords if keyword.arg == "cwd"), None)
         where = self.names.text(directory) if directory is not None else None
         for fact in self.commands_of(node, name, place):
             if directory is not None and isinstance(fact, (Command, Executed)):
                 fact = replace(fact, directory=None)
             if isinstance(fact, Command) and where and where[:1] in "/~.":
-                paths = (path if path[:1] in ("/", "~", UNKNOWN) else f"{where}/{path}" for path in fact.writes)
-                fact = replace(fact, writes=tuple(map(_tidy, paths)))
+                fact = replace(fact, writes=tuple([normal(path, where) for path in fact.writes]))
             yield fact
 
     def commands_of(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
@@ -429,12 +496,16 @@ class _Reader:
             rest = [self.names.text(word) or UNKNOWN for word in node.args[at + 1 :]]
         return [program, *(rest[1:] if rest is not None else [UNKNOWN])]
 
-    def variables(self, node: ast.Call) -> Iterator[Fact]:
+    def variables(self, node: ast.Call, called: str) -> Iterator[Fact]:
         """Yield the variables that a command is given: `env={"BASH_ENV": "x.sh"}`."""
-        for given in (keyword.value for keyword in node.keywords if keyword.arg == "env"):
+        tables = [keyword.value for keyword in node.keywords if keyword.arg == "env"]
+        if called in calls.ENVIRONMENT_AT:
+            at = calls.ENVIRONMENT_AT[called]
+            tables += node.args[at : at + 1] if at >= 0 else node.args[at:]
+        for given in tables:
             entries = zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else [(None, given)]
             for key, value in entries:
-                if key is None and "os.environ" in self.names.meanings(value):
+                if key is None and not calls.ENVIRONMENTS.isdisjoint(self.names.meanings(value)):
                     continue  # {**os.environ}
                 name = self.names.text(key) if key is not None else None
                 text = self.names.text(value) or UNKNOWN
@@ -507,30 +578,19 @@ class _Reader:
             yield from self.linked(self.argument(node, 0, "src"), self.argument(node, 1, "dst"), place)
         elif name.endswith((".symlink_to", ".hardlink_to")):
             yield from self.linked(self.argument(node, 0, "target"), owner, place)
-        elif name in calls.TARGETS:
-            yield from self.file_write(name, self.argument(node, calls.TARGETS[name], *calls.TARGET_KEYWORDS), place)
+        elif target := calls.TARGETS.get(name) or calls.METHOD_TARGETS.get(name[name.rfind(".") :]):
+            yield from self.file_write(name, self.argument(node, target[0], *target[1]), place)
             if name in calls.MOVERS:
                 yield from self.file_write(name, self.argument(node, 0, "src"), place)
-        elif name.endswith(calls.UNPACKERS):
-            at = 1 if name.startswith("shutil.") else 0
-            yield from self.file_write(name, self.argument(node, at, "path", "extract_dir"), place)
         elif name in calls.OPENERS or name == "os.open":
             if self.opens_for_writing(node, at=1) if name in calls.OPENERS else self.flags_write(node):
                 yield from self.file_write(name, self.argument(node, 0, "file", "filename", "path"), place)
         elif name.endswith((".rename", ".replace")) and len(node.args) == 1 and not node.keywords:
             yield from self.file_write(name, node.args[0], place)
             yield from self.file_write(name, owner, place)
-        elif name.endswith(".extract"):
-            yield from self.file_write(name, self.argument(node, 1, "path"), place)
-        elif name == "logging.basicConfig":
-            yield from self.file_write(name, self.argument(node, len(node.args), "filename"), place)
-        elif name in calls.CHDIRS:  # what is relative from there on is out there, too
-            yield from self.file_write(name, self.argument(node, 0, "path"), place)
         elif name in calls.IN_PLACE:
             if any(keyword.arg == "inplace" for keyword in node.keywords) or len(node.args) > 1:
                 yield from self.file_write(name, self.argument(node, 0, "files"), place)
-        elif name in calls.TEMPORARY:
-            yield from self.file_write(name, self.argument(node, calls.TEMPORARY[name], "dir"), place)
         elif name.endswith(calls.SAVERS) and node.args:
             yield from self.file_write(name, node.args[0], place)
         elif name.endswith(calls.PATH_WRITERS) or (name.endswith(".open") and self.opens_for_writing(node, at=0)):
@@ -552,6 +612,8 @@ class _Reader:
         if name.endswith(calls.STATEMENT_CALLS):
             statement = self.argument(node, 0, "sql", "query", "operation", "statement")
             text = self.names.text(statement) if statement is not None else None
+            if text is None and self.connections:
+                yield Unbound(why="it runs statements that are only known when it runs", **place)
             if self.is_statement(node, text) and not (text is not None and _READS.match(text)):
                 yield Trait(name="python.database-write", **place)
         elif name.endswith(calls.TABLE_READERS) and any(map(_ADDRESS.match, self.paths(next(iter(node.args), None)))):
@@ -635,27 +697,20 @@ class _Reader:
     def file_command(self, name: str, args: tuple[str, ...], path: ast.expr | None, place: Place) -> Iterator[Fact]:
         text = self.names.text(path) if path is not None else None
         for each in self.paths(path):
-            yield Command(name=name, args=(*args, each), writes=(_tidy(each),), via=("python",), **place)
+            yield Command(name=name, args=(*args, each), writes=(normal(each, None),), via=("python",), **place)
         if name == "rm" and (text is None or text.startswith(UNKNOWN)):
             yield Trait(name="python.removes-unknown", **place)
 
     def file_write(self, name: str, path: ast.expr | None, place: Place) -> Iterator[Fact]:
         for each in self.paths(path):
-            yield Command(name=name, args=(), writes=(_tidy(each),), via=("python",), **place)
+            yield Command(name=name, args=(), writes=(normal(each, None),), via=("python",), **place)
 
     def linked(self, source: ast.expr | None, link: ast.expr | None, place: Place) -> Iterator[Fact]:
         """Yield a link as the command `ln`: what is written through the link is written where it leads."""
         for link_path in self.paths(link):
             for source_path in self.paths(source) or [UNKNOWN]:
                 words = ("-s", source_path, link_path)
-                yield Command(name="ln", args=words, writes=(_tidy(link_path),), via=("python",), **place)
-
-
-def _tidy(path: str) -> str:
-    if path.startswith("~"):  # what is above a home is no path from here
-        home, _, rest = path.partition("/")
-        return home + posixpath.normpath(f"/{rest}") if rest else home
-    return posixpath.normpath(path) if path else path
+                yield Command(name="ln", args=words, writes=(normal(link_path, None),), via=("python",), **place)
 
 
 def arguments_of(node: ast.Call) -> list[ast.expr]:

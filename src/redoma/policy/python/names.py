@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from itertools import islice
 from operator import itemgetter
 
+from ...lib.patterns import pattern
 from ..facts import UNKNOWN
 from .tree import own_places, position
 
@@ -39,7 +40,9 @@ _BINDING = frozenset(
     | {ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.ExceptHandler}
 )
 # Most modules hold others as plain attributes: `shutil.os.execvp` is os.execvp.
-_INNER_MODULE = re.compile(r"\w+\._?((?:os|posix|subprocess|builtins|pty|ctypes)(?:\..*)?)", re.DOTALL)
+_INNER_MODULE = pattern(
+    r"(?:\w+\.)+?_?((?:os|posix|subprocess|builtins|pty|ctypes|sys|importlib|runpy|pickle|marshal)(?:\..*)?)", re.DOTALL
+)
 _NAMING = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.NamedExpr, ast.Await)
 _LIST_GROWERS = frozenset({"append", "extend"})
 _LIST_CHANGERS = frozenset({"insert", "pop", "remove", "reverse", "clear", "sort"})

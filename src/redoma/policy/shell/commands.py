@@ -5,7 +5,6 @@ Shared by scripts, where `reader` finds the commands in a syntax tree, and by ar
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -13,28 +12,27 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Searched, Trait
+from ...lib.patterns import pattern
+from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Searched, Trait, moved, normal
 from .interpreters import Code, Run, Script, interpreter
 from .programs import (
     COPIERS,
     DATABASES,
+    INLINE_CODE,
     KNOWN_COMMANDS,
     PARTICULAR,
     RUNNERS,
     WRITERS,
     copied,
-    evaluates_subscript,
-    hides_a_command,
     is_network_path,
+    particular,
     plans,
-    runs_from_awk,
     spelled_out,
-    takes_escapes,
     takes_statements,
     targets,
 )
-from .variables import SEARCHES, is_hook, sets_hook
-from .words import FETCHERS, Value, Variables, Word, base, handed
+from .variables import SEARCHES, is_hook, named, sets_hook
+from .words import FETCHERS, Value, Variables, Word, base, handed, own_or_unknown
 from .wrappers import WRAPPERS, climbs, is_loader, unwrap
 
 MAX_DEPTH = 5
@@ -65,7 +63,7 @@ _STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _REARRANGE = frozenset({"set", "shift", "trap", "alias"})
 _OWN_MEANING = frozenset({"PWD", "OLDPWD", "HOME", "IFS"})
 """Variables that the shell sets itself, or that are known by their meaning."""
-_CRON_TIMES = re.compile(r"(?m)^\s*(?:@\w+|(?:\S+[ \t]+){5})")
+_CRON_TIMES = pattern(r"(?m)^\s*(?:@\w+|(?:\S+[ \t]+){5})")
 
 
 class Feed(msgspec.Struct, frozen=True, gc=False):
@@ -311,7 +309,8 @@ class Commands:
 
     def one(self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]) -> list[Layer]:
         """Report one layer; return the commands inside it."""
-        name, args = base(words[0]), tuple([word.text for word in words[1:]])
+        name = base(words[0])
+        args = tuple([own_or_unknown(word) if name == "rm" else word.text for word in words[1:]])
         self.work.spend(_COMMAND + 3 * sum(map(len, args)))
         inside = [Layer(guess, via) for guess in self.name(name, words, at)]
         if args and name == words[0].text:
@@ -330,6 +329,10 @@ class Commands:
             self.executed(words[0], at, via)
             return inside
         self.special(name, args, at)
+        if name in ("rm", "unlink") and any(
+            (word.found or word.makers) and word.text.startswith(UNKNOWN) for word in words[1:]
+        ):
+            self.trait("shell.removes-unknown", at)
         paths = [normal(path, self.cwd()) for path in targets(name, args)]
         if name == "tee" or name in FETCHERS:
             content = self.feed.text if name == "tee" and self.feed and "-a" not in args else None
@@ -398,7 +401,9 @@ class Commands:
     def special(self, name: str, args: tuple[str, ...], at: Place) -> None:
         """What is particular to this command, and what it changes for the commands after it."""
         if name in PARTICULAR:
-            self.particular(name, args, at)
+            fed = None if self.feed is None else self.feed.text or "!"
+            for trait in particular(name, args, fed):
+                self.trait(trait, at)
         if any(map(is_network_path, args)):
             self.trait("shell.network-redirect", at)
         if name == "alias" and any(arg.partition("=")[0] in KNOWN_COMMANDS for arg in args if "=" in arg):
@@ -412,6 +417,8 @@ class Commands:
                 for variable, value in settings
                 if variable in SEARCHES
             )
+            if name in _DECLARES and any(UNKNOWN in arg.partition("=")[0] for arg in args):
+                self.facts.append(self.assigned(UNKNOWN, UNKNOWN, at))  # export $(cat file)
             for variable, value in settings:
                 if (variable, value, at) not in self.exported:  # `env A=1 env B=2 …` is unwrapped layer by layer
                     self.exported.add((variable, value, at))
@@ -422,16 +429,6 @@ class Commands:
             self.unsure = True
         elif name in _SETTERS:
             self.setter(name, args, at)
-
-    def particular(self, name: str, args: tuple[str, ...], at: Place) -> None:
-        """Programs that run something because of an option, an argument or what they are fed."""
-        if hides_a_command(name, args):
-            self.trait("shell.hidden-option", at)
-        escapes = takes_escapes(name) and self.feed is not None and "!" in (self.feed.text or "!")
-        if escapes or runs_from_awk(name, args):
-            self.trait("shell.inline-code", at)
-        if evaluates_subscript(name, args):
-            self.trait("shell.dynamic-code", at)
 
     def chdir(self, name: str, args: tuple[str, ...]) -> None:
         operands = [arg for arg in args if not arg.startswith("-") or arg == "-"]
@@ -448,6 +445,8 @@ class Commands:
         if name == "printf":
             found = re.match(r"-v(.*)", args[0] if args else "", re.DOTALL)
             args = ((found[1] or "".join(args[1:2])),) if found else ()
+        elif name == "wait":  # its operands are processes
+            args = tuple(named(name, args))
         if name in _DECLARES and any(re.match(r"-[A-Za-z]*n", arg) for arg in args):
             self.unsure = True  # a name reference: what is set through it can't be followed
         for arg in args:
@@ -456,14 +455,17 @@ class Commands:
             if name not in _DECLARES:
                 for mentioned in re.findall(r"[A-Za-z_]\w*", arg if name == "let" else target):
                     self.variables.forget(mentioned)
+                    if name == "read":
+                        self.set(mentioned, [(Word(UNKNOWN, found=True),)])
                 self.variables.forget(target[2:])  # `read -aname`
 
     # Code inside code
 
     def code(self, step: Code, at: Place, via: tuple[str, ...]) -> None:
         """Source text given as a word: `bash -c`, `eval`, `python -c` …"""
-        if step.language == "other":
-            self.trait("shell.inline-code", at)
+        if step.language in INLINE_CODE:
+            for trait in INLINE_CODE[step.language]:
+                self.trait(trait, at)
             return
         if UNKNOWN in step.source.text:
             fetched = step.source.makers & FETCHERS
@@ -548,7 +550,7 @@ class Commands:
             return
         facts: list[Fact]
         if language == "other":
-            facts = [Trait(name="shell.inline-code")]
+            facts = [Trait(name=name) for name in INLINE_CODE[language]]
         elif language == "python":
             from .. import python
 
@@ -629,21 +631,3 @@ def filled(words: Sequence[Word], args: Sequence[Word], *, exactly: bool) -> Ite
         # An option alone would be another command: `rm -rf`.
         one = (arg, Word(UNKNOWN)) if arg.text.startswith("-") else (arg,)
         yield fill(lambda word, one=one: one)  # type: ignore[misc]
-
-
-def normal(path: str, cwd: str | None) -> str:
-    """A path without `.`, `..` and doubled slashes, from the directory that was changed to."""
-    if cwd is not None and cwd != "." and path and path[0] not in "/~" and not path.startswith(UNKNOWN):
-        path = f"{cwd}/{path}"
-    if path.startswith("~"):  # what is above a home is no path from here
-        home, slash, rest = path.partition("/")
-        return home + posixpath.normpath(f"/{rest}") if slash and rest else home
-    plain = posixpath.normpath(path) if path else ""
-    return plain[1:] if plain.startswith("//") else plain
-
-
-def moved(here: str | None, there: str | None) -> str | None:
-    """The directory `there`, seen from `here`; None if either isn't known."""
-    if there is None or (here is None and there[:1] not in ("/", "~")):
-        return None
-    return normal(there, here)

@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from ...lib.patterns import pattern
 from ..facts import MAX_NAME, names
 from ..options import Grammar, grammar_of, read_option
+from .oneliners import only_prints
 from .words import Word
 
 
@@ -25,7 +27,8 @@ class Run(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A step of unwrapping: source text on the command line is run. `language` is "shell", "python" or "other"."""
+    """A step of unwrapping: source text on the command line is run. `language` is "shell", "python", "other", or
+    "plain" for a program in another language that only computes and prints."""
 
     language: str
     source: Word
@@ -50,8 +53,8 @@ class Script(NamedTuple):
 
 Step = Run | Code | Script
 
-_NUMBER = re.compile(r"-\d+\Z")
-ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_NUMBER = pattern(r"-\d+\Z")
+ASSIGNMENT = pattern(r"[A-Za-z_]\w*\+?=")
 
 
 def strip(grammar: Grammar, rest: Sequence[Word]) -> list[tuple[Word, ...]]:
@@ -80,8 +83,8 @@ def strip(grammar: Grammar, rest: Sequence[Word]) -> list[tuple[Word, ...]]:
 
 
 # The `sh` family reads options in the same way; what comes after `-c` is its first operand.
-_SHELLS = re.compile(r"(?:r?bash|sh|dash|ash|zsh|[mpo]?ksh(?:93)?|fish|yash|posh|lksh)(?:-?\d[\d.]*)?\Z")
-_PYTHONS = re.compile(r"(?:python|pypy)(?:\d(?:\.\d+)*)?w?t?\Z")
+_SHELLS = pattern(r"(?:r?bash|sh|dash|ash|zsh|[mpo]?ksh(?:93)?|fish|yash|posh|lksh)(?:-?\d[\d.]*)?\Z")
+_PYTHONS = pattern(r"(?:python|pypy)(?:\d(?:\.\d+)*)?w?t?\Z")
 
 _CODE: dict[str, str] = {
     **dict.fromkeys(names("ruby lua luajit Rscript R osascript ghc groovy scala pry ghci gnuplot ocaml"), "e"),
@@ -110,10 +113,10 @@ def start_ups(name: str, args: Sequence[str]) -> tuple[str, ...]:
     if _remembered_language(name[:MAX_NAME]) != "shell":
         return ()
     options = list(takewhile(lambda arg: arg.startswith(("-", "+")), args))
-    letters = "".join(option for option in options if not option.startswith("--"))
+    letters = "".join(option for option in options if not option.startswith("--") and option[1:] not in _LONG)
     login, talked_to = _START_UPS.get(name, ((".profile",), ()))
     found: tuple[str, ...] = (".zshenv",) if name == "zsh" else ()
-    if "l" in letters or "--login" in options:
+    if "l" in letters or not {"--login", "-login"}.isdisjoint(options):
         found += login
     return found + talked_to if "i" in letters else found
 
@@ -143,10 +146,19 @@ def interpret(name: str, language: str, rest: list[Word]) -> Iterator[Step]:
         yield from _other(name, rest)
 
 
+_LONG = names("""
+    debug debugger dump-po-strings dump-strings help init-file login noediting noprofile norc posix pretty-print rcfile
+    restricted verbose version wordexp protected
+""")
+"""Long options of Bash, which takes them with one dash, too."""
+
+
 def _shell(name: str, rest: list[Word]) -> Iterator[Step]:
     at, inline, stdin = 0, False, False
     while at < len(rest):
         text = rest[at].text
+        if text[1:] in _LONG:
+            text = f"-{text}"
         if text in ("--", "-"):
             at += 1
             break
@@ -219,6 +231,7 @@ def _other(name: str, rest: list[Word]) -> Iterator[Step]:
     if name == "deno" and rest and rest[0].text in ("run", "serve", "test", "bench"):
         rest = rest[1:]
     at, found = 0, False
+    language = "plain" if only_prints(name, [word.text for word in rest]) else "other"
     while at < len(rest) and rest[at].text.startswith("-") and rest[at].text != "-":
         text = rest[at].text
         option = text.lstrip("-").partition("=")[0]
@@ -229,7 +242,7 @@ def _other(name: str, rest: list[Word]) -> Iterator[Step]:
             carries = option in code or any(letter in code for letter in option)
         if carries:
             found = True
-            yield Code("other", rest[min(at + 1, len(rest) - 1)], f"{name} {text[:20]}")
+            yield Code(language, rest[min(at + 1, len(rest) - 1)], f"{name} {text[:20]}")
         elif option in values and option in _LOADS:
             given = replace(rest[at], text=text.partition("=")[2]) if "=" in text else rest[min(at + 1, len(rest) - 1)]
             if "/" in given.text or option in ("f", "File", "load"):

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from ...lib.patterns import pattern as compiled_later
 from ..facts import UNKNOWN, names
 from ..options import given, grammar_of, operands, values_of, walk
 from .variables import TAME_PROGRAMS
@@ -70,7 +71,8 @@ def _in_place(args: Sequence[str]) -> list[str]:
     return []
 
 
-_TAR_LETTERS, _TAR_BUNDLE = re.compile(r"-?[A-Za-z]+\Z"), re.compile(r"[A-Za-z]*f\Z")
+_TARS = names("tar gtar bsdtar")
+_TAR_LETTERS, _TAR_BUNDLE = compiled_later(r"-?[A-Za-z]+\Z"), compiled_later(r"[A-Za-z]*f\Z")
 
 
 def _tar_targets(args: Sequence[str]) -> list[str]:
@@ -80,6 +82,19 @@ def _tar_targets(args: Sequence[str]) -> list[str]:
         return values_of(args, "-C", "--directory", "--one-top-level")
     bundled = args[1:2] if args and _TAR_BUNDLE.match(args[0]) else []
     return [*bundled, *values_of(args, "-f", "--file")]
+
+
+def _unpacks_anywhere(name: str, args: Sequence[str]) -> bool:
+    """Whether names in an archive are taken as they are, `/etc/x` and `../x` too."""
+    if name == "unzip":
+        return any(re.match(r"-[A-Za-z]*:", arg) for arg in args)
+    if name not in _TARS:
+        return False
+    letters = "".join(
+        [arg for arg in args[:1] if _TAR_LETTERS.match(arg)] + [a for a in args if re.match(r"-[A-Za-z]", a)]
+    )
+    extracts = "x" in letters or bool({"--extract", "--get"} & set(args))
+    return extracts and ("P" in letters or any(arg.startswith("--absolute-") for arg in args))
 
 
 def _git_targets(args: Sequence[str]) -> list[str]:
@@ -128,7 +143,7 @@ _TARGETS: dict[str, _Targets] = {
     "chmod": lambda args: _from(1)(_without_mode(args)) or _from(1)(args),
     **dict.fromkeys(names("chown chgrp chattr"), _from(1)),
     "patch": lambda args: _from(0, 1, "patch")(args) + values_of(args, "-o", "--output", "-d", "--directory"),
-    **dict.fromkeys(names("tar gtar bsdtar"), _tar_targets),
+    **dict.fromkeys(_TARS, _tar_targets),
     "cpio": _values("-D", "--directory"),
     "mktemp": _values("-p", "--tmpdir"),
     "zip": _from(0, 1, "zip"),
@@ -163,7 +178,7 @@ def targets(name: str, args: Sequence[str]) -> list[str]:
     return _TARGETS[name](args) if name in _TARGETS else []
 
 
-_GIT_KEYS = re.compile(
+_GIT_KEYS = compiled_later(
     r"(?i)(?:core\.(?:pager|editor|sshcommand|fsmonitor|hookspath|gitproxy|askpass|alternaterefscommand|worktree)|alias\..*"
     r"|pager\..*|diff\.(?:external|.*\.(?:command|textconv))|difftool\..*|mergetool\..*|merge\..*\.driver|filter\..*"
     r"|credential.*\.helper|gpg\..*program|gpg\.program|sequence\.editor|protocol\..*\.allow|uploadpack\.packobjectshook"
@@ -198,20 +213,20 @@ def _is_store(keys: Sequence[str]) -> bool:
     return keys[0].startswith("credential") and keys[1] in ("cache", "store", "osxkeychain", "manager")
 
 
-_SED_RUNS = re.compile(
-    r"(?:\A|[;{}\n])\s*(?:\d+|\$|/(?:[^/\\]|\\.)*/)?(?:,(?:\d+|\$|/(?:[^/\\]|\\.)*/))?\s*!?\s*(?:e(?:\s|\Z|;)|[wW]\s*(?:/|\.\./))"
+_SED_RUNS = compiled_later(
+    r"(?:\A|[;{}\n])\s*(?:\d+|\$|/(?:[^/\\]|\\.)*/)?(?:,(?:\d+|\$|/(?:[^/\\]|\\.)*/))?\s*!?\s*(?:e(?:[\s;./]|\Z)|[wW]\s*(?:/|\.\./))"
     r"|(?:\A|[;{}\n/\d$,!\s])s([^\w\s\\])(?:(?!\1)[^\\]|\\.)*\1(?:(?!\1)[^\\]|\\.)*\1[gIiMmp\d]*e"
     r"|(?:\A|[;{}\n/\d$,!\s])s([^\w\s\\])(?:(?!\2)[^\\]|\\.)*\2(?:(?!\2)[^\\]|\\.)*\2[gIiMmp\d]*w\s*(?:/|\.\./)",
     re.DOTALL,
 )
-_AWK_RUNS = re.compile(
+_AWK_RUNS = compiled_later(
     r"\bsystem\s*\(|\|&?\s*getline|\|&?\s*\"|\"\s*\|&?|>>?\s*\"?(?:/|\.\./)|@load|\binet\b|close\s*\("
 )
-_SHELL_OUT = re.compile(r"!|\bsystem\b|\bshell\b|\bpython\b|\bpy3?\b|\blua\b|\bperl\b|\bcall\b|\bsource\b|\bterm")
+_SHELL_OUT = compiled_later(r"!|\bsystem\b|\bshell\b|\bpython\b|\bpy3?\b|\blua\b|\bperl\b|\bcall\b|\bsource\b|\bterm")
 
 
 def _any(pattern: str) -> Callable[[Sequence[str]], bool]:
-    compiled = re.compile(pattern)
+    compiled = compiled_later(pattern)
     return lambda args: any(map(compiled.match, args))
 
 
@@ -226,7 +241,7 @@ def _sed(args: Sequence[str]) -> bool:
 
 
 def _statements(pattern: str) -> Callable[[Sequence[str]], bool]:
-    compiled = re.compile(pattern, re.IGNORECASE)
+    compiled = compiled_later(pattern, re.IGNORECASE)
     return lambda args: any(map(compiled.search, args))
 
 
@@ -307,43 +322,37 @@ _HIDING: dict[str, Callable[[Sequence[str]], bool]] = {
 }
 
 
-def hides_a_command(name: str, args: Sequence[str]) -> bool:
-    """Whether an option makes this program run another one."""
-    return name in _HIDING and _HIDING[name](args)
-
-
 _ESCAPING = names("ed ex vi vim dc ftp mail gdb")
+"""Programs that run the rest of an input line that begins with `!`."""
 _AWKS = names("awk gawk mawk nawk")
+SUBSCRIPT = compiled_later(r"\w\[[^\]]*(?:\$\(|`)")
+"""A subscript that runs something, wherever the name it belongs to is evaluated."""
+_EVALUATORS = names("test [ let declare typeset local export readonly read printf unset mapfile readarray wait")
+"""Builtins that take a variable's name, and run what is in its subscript: `test -v 'a[$(rm x)]'`."""
+PARTICULAR = _TARS | {"unzip"} | _EVALUATORS | _AWKS | _ESCAPING | frozenset(_HIDING)
+INLINE_CODE = {"other": ("shell.inline-code", "shell.unread-code"), "plain": ("shell.inline-code",)}
+"""By a language other than Bash and Python, the traits of code in it; "plain" only computes and prints."""
 
 
-def takes_escapes(name: str) -> bool:
-    """Programs that run the rest of an input line that begins with `!`."""
-    return name in _ESCAPING
+def particular(name: str, args: Sequence[str], fed: str | None) -> Iterator[str]:
+    """The traits of a program in `PARTICULAR`, which may run something because of its options, arguments or input."""
+    if name in _HIDING and _HIDING[name](args):
+        yield "shell.hidden-option"
+    if (name in _ESCAPING and fed is not None and "!" in fed) or (name in _AWKS and _awk_runs(args)):
+        yield from INLINE_CODE["other"]
+    if name in _EVALUATORS and any(map(SUBSCRIPT.search, args)):
+        yield "shell.dynamic-code"
+    if _unpacks_anywhere(name, args):
+        yield "shell.unpacks-anywhere"
 
 
-def runs_from_awk(name: str, args: Sequence[str]) -> bool:
+def _awk_runs(args: Sequence[str]) -> bool:
     """Whether an awk program starts commands or writes files, or is not known at all."""
-    if name not in _AWKS:
-        return False
     # Every argument is looked at: which of them are programs depends on options that differ from one awk to another.
     if any(map(_AWK_RUNS.search, args)):
         return True
     from_file = any(arg.startswith(("-f", "--file")) for arg in args)
     return not from_file and next(iter(operands(args, grammar_of("awk"))), "") == UNKNOWN
-
-
-SUBSCRIPT = re.compile(r"\w\[[^\]]*(?:\$\(|`)")
-"""A subscript that runs something, wherever the name it belongs to is evaluated."""
-_EVALUATORS = names("test [ let declare typeset local export readonly read printf unset mapfile readarray wait")
-
-
-def evaluates_subscript(name: str, args: Sequence[str]) -> bool:
-    """`test -v 'a[$(rm x)]'`: builtins that take a variable's name run what is in its subscript."""
-    return name in _EVALUATORS and any(SUBSCRIPT.search(arg) for arg in args)
-
-
-PARTICULAR = _EVALUATORS | _AWKS | _ESCAPING | frozenset(_HIDING)
-"""Every name that one of the questions above may answer yes for."""
 
 
 # Database clients
@@ -361,7 +370,7 @@ _STATEMENTS = {
     "redis-cli": 0,
 }
 """Where the statements are: in these options, or in the operands after so many others."""
-_FROM_ELSEWHERE = re.compile(r"(?i)\\|\bsource\b")
+_FROM_ELSEWHERE = compiled_later(r"(?i)\\|\bsource\b")
 """A statement that reads others: `\\i -`, `source /dev/stdin`."""
 
 

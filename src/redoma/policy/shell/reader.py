@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..facts import UNKNOWN, Fact, Function, Searched, Trait
-from .commands import CHDIR, MAX_DEPTH, Commands, Deferred, Feed, Place, Work, normal
+from ...lib.patterns import pattern as compiled_later
+from ..facts import UNKNOWN, Fact, Function, Searched, Trait, normal
+from .commands import CHDIR, MAX_DEPTH, Commands, Deferred, Feed, Place, Work
 from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_network_path
 from .source import HEREDOC_PATH, Heredoc, Source, parseable, position, prepare
 from .variables import (
@@ -109,21 +110,21 @@ def parse(data: bytes) -> Node:
 
 
 # A name that is not being expanded may be one that is being set: `x=1`, `read x`, `for x in`, `((x++))`.
-_MENTION = re.compile(r"(?<![\w$])(?<!\$\{)([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*):?=")
-_DESCRIPTOR = re.compile(r"(?:\d+|\{\w+\})\Z")
-_DUPLICATED = re.compile(r"(?:\d+-?|-)\Z")
+_MENTION = compiled_later(r"(?<![\w$])(?<!\$\{)([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*):?=")
+_DESCRIPTOR = compiled_later(r"(?:\d+|\{\w+\})\Z")
+_DUPLICATED = compiled_later(r"(?:\d+-?|-)\Z")
 """What stands after `>&` to name a descriptor."""
-_PRINTS = re.compile(r"[\\'\"]*(?:echo|printf|cat|tee|find)\b")
-_LIVE = re.compile(r"(?<!\\)(?:\\\\)*(?:\$\(|`|[<>]\()")
+_PRINTS = compiled_later(r"[\\'\"]*(?:echo|printf|cat|tee|find)\b")
+_LIVE = compiled_later(r"(?<!\\)(?:\\\\)*(?:\$\(|`|[<>]\()")
 """The beginning of a substitution."""
 _REDIRECTS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
 _NOT_CODE = frozenset({"raw_string", "comment", "ansi_c_string", "string_content", "heredoc_body"})
 _WORDS = frozenset({"string", "simple_expansion", "concatenation", "command_name"})
 # Without one of these a word holds no substitution, and no operator of an arithmetic expression either.
-_LIVELY = re.compile(r"[(`<>\[{]")
-_RUNS_SOMETHING = re.compile(rf"[(`]|\[\$'|\$\[|{EXPANSION.pattern}|{re.escape(HEREDOC_PATH)}")
-_REFERENCE = re.compile(r"-[A-Za-z]*n")
-_QUOTED_SUBSTITUTION = re.compile(r"'[^']*(?:\$\(|`)|\$'")
+_LIVELY = compiled_later(r"[(`<>\[{]")
+_RUNS_SOMETHING = compiled_later(rf"[(`]|\[\$'|\$\[|{EXPANSION.pattern}|{re.escape(HEREDOC_PATH)}")
+_REFERENCE = compiled_later(r"-[A-Za-z]*n")
+_QUOTED_SUBSTITUTION = compiled_later(r"'[^']*(?:\$\(|`)|\$'")
 
 
 def redirections(node: Node) -> list[Node]:

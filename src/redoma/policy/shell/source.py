@@ -11,6 +11,8 @@ import bisect
 import re
 from typing import NamedTuple
 
+from ...lib.patterns import pattern
+
 MAX_SOURCE = 128 * 1024
 """Characters read of one script. More than this is no longer something a person reviews either."""
 MAX_MARKS, MAX_PIPES = 5000, 1500
@@ -71,12 +73,12 @@ def position(text: str, offset: int) -> tuple[int, int]:
 
 # Bash takes only space, tab and newline for white space; the grammar takes every one of these. After such a
 # character `#` opens a comment for one and continues a word for the other.
-_INVISIBLE = re.compile(
+_INVISIBLE = pattern(
     "[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180e\u2000-\u200f"
     "\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]|\r(?!\n)"
 )
-_MARKS = re.compile(r"[|(){}\[\]<>!`]|\$[\[{(]|\b(?:for|case|select|if|while|until|coproc)\b")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_MARKS = pattern(r"[|(){}\[\]<>!`]|\$[\[{(]|\b(?:for|case|select|if|while|until|coproc)\b")
+_SURROGATE = pattern("[\ud800-\udfff]")
 
 
 def prepare(original: str) -> Source:
@@ -111,13 +113,13 @@ def _is_too_much(text: str) -> bool:
 # What an open construct is, innermost last on the scanner's stack.
 _CODE, _QUOTED, _BRACE, _ARITHMETIC = range(4)
 
-_STOP = re.compile(
+_STOP = pattern(
     r"""\\ | ' | " | ` | \$\(\( | \$\( | \$\{ | \$' | \$" | \(\( | [<>]\( | <<< | <<-? | <> | [(){}\#\n]
     | \bcase\b | \besac\b""",
     re.VERBOSE,
 )
-_ANSI_C = re.compile(r"(?:[^'\\]|\\.)*'", re.DOTALL)
-_DELIMITER = re.compile(r"""[ \t]*((?:\$?'[^']*'|\$?"(?:[^"\\]|\\.)*"|\\.|[^\s;&|<>()'"\\`])+)""", re.DOTALL)
+_ANSI_C = pattern(r"(?:[^'\\]|\\.)*'", re.DOTALL)
+_DELIMITER = pattern(r"""[ \t]*((?:\$?'[^']*'|\$?"(?:[^"\\]|\\.)*"|\\.|[^\s;&|<>()'"\\`])+)""", re.DOTALL)
 
 
 class _Frame:
@@ -308,7 +310,7 @@ class _Scanner:
             text = text[:-1]
 
 
-_BEYOND = re.compile(r"[\U00010000-\U0010ffff]")
+_BEYOND = pattern(r"[\U00010000-\U0010ffff]")
 
 
 def parseable(text: str) -> bytes:

@@ -7,10 +7,11 @@ import fnmatch
 import re
 from collections.abc import Iterable, Sequence
 
+from ...lib.patterns import pattern
 from ..facts import UNKNOWN
 from ..options import grammar_of, walk
 
-_HOOKS = re.compile(
+_HOOKS = pattern(
     r"(?:LD_(?:PRELOAD|AUDIT|LIBRARY_PATH)|DYLD_\w+|BASH_ENV|BASH_CMDS|BASH_ALIASES|BASH_FUNC_.*|PROMPT_COMMAND|PS[0-4]"
     r"|SHELLOPTS|BASHOPTS|PATH|IFS|ENV|GIT_(?:SSH|SSH_COMMAND|PAGER|EDITOR|SEQUENCE_EDITOR|EXTERNAL_DIFF|ASKPASS"
     r"|PROXY_COMMAND|EXEC_PATH|TEMPLATE_DIR|CONFIG.*)|PAGER|MANPAGER|SYSTEMD_PAGER|EDITOR|VISUAL|BROWSER|LESSOPEN"
@@ -25,7 +26,7 @@ _HOOKS = re.compile(
 SEARCHES = ("PATH", "PYTHONPATH")
 """Variables that say where programs and modules are looked for."""
 TAME_PROGRAMS = frozenset({"", "cat", "less", "more", "true", ":", "vi", "vim", "nvim", "nano", "emacs", "code --wait"})
-_TAME_PATH = re.compile(
+_TAME_PATH = pattern(
     r"(?:/(?:usr|bin|sbin|opt|snap)(?:/[\w.+-]+)*"
     r"|~/(?:\.local/bin|bin|\.cargo/bin|go/bin|\.npm-global/bin|\.pyenv/(?:bin|shims)))/?\Z"
 )
@@ -65,10 +66,10 @@ def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
 
 # Ways to set a variable other than `name=value`
 
-EXPANSION = re.compile(r"\$\{(!?)([A-Za-z_]\w*)(?:\[[^\]]*\])?:?=([^}]*)")
+EXPANSION = pattern(r"\$\{(!?)([A-Za-z_]\w*)(?:\[[^\]]*\])?:?=([^}]*)")
 """`${name:=value}`, also of the variable that another one names (`!`)."""
-_DESCRIPTOR = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}[<>]")
-_SUM = re.compile(
+_DESCRIPTOR = pattern(r"(?<!\$)\{([A-Za-z_]\w*)\}[<>]")
+_SUM = pattern(
     r"(?<![\w${])(?:(?:\+\+|--)\s*([A-Za-z_]\w*)"
     r"|([A-Za-z_]\w*)(?:\[|\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?![=~])\s*(?=[\w(+$-]))))"
 )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from ...lib.patterns import pattern
 from ..facts import UNKNOWN, names
 from ..options import Given
 
@@ -58,7 +59,7 @@ class Word(msgspec.Struct, frozen=True, gc=False):
     content: str | None = None
     """For `<(echo …)`: what reading from it gives, when that is known."""
     found: bool = False
-    """It stands for whatever a search finds, so for any number of files."""
+    """It stands for whatever a search finds, or a loop reads, so for any number of files."""
     handed: str = ""
     """Which argument of the script, or of the function around it, it holds: its number; "@" for all of them, or "?" if
     that can't be told."""
@@ -69,9 +70,11 @@ Value = tuple[Word, ...]
 
 UNSURE: Value = (Word(UNKNOWN),)
 _EMPTY: Value = (Word(""),)
-_ARGUMENT = re.compile(r"[1-9]\d*\Z|[@*]\Z")
+OWN_PROCESS: Value = (Word(UNKNOWN + "!"),)
+"""The number of a process that the script has started, or its own: `$!`, `$$` and `$(jobs -p)`."""
+_ARGUMENT = pattern(r"[1-9]\d*\Z|[@*]\Z")
 """The names of variables that hold arguments."""
-_ANY_ARGUMENT = re.compile(r"\$\{!?(?:[1-9@*#]|OPTARG)")
+_ANY_ARGUMENT = pattern(r"\$\{!?(?:[1-9@*#]|OPTARG)")
 
 
 def handed(name: str = "?") -> Value:
@@ -203,6 +206,8 @@ class Expander:
             return (Word("~"),)
         if name == "IFS":
             return (Word(" \t\n"),)
+        if name in ("!", "$"):
+            return OWN_PROCESS
         if _ARGUMENT.match(name):
             return handed(name)
         return handed() if name == "OPTARG" else UNSURE
@@ -210,19 +215,19 @@ class Expander:
 
 _PLAIN_TYPES = frozenset({"word", "number", "variable_name", "command_name"})
 _LETTERS = r"[A-Za-z0-9_./:=@%+,*?-]"
-_PLAIN = re.compile(rf"{_LETTERS}+\Z")
+_PLAIN = pattern(rf"{_LETTERS}+\Z")
 # `$1x` is left to the tree, which has its own idea of where that name ends.
 _A_REFERENCE = r"\$[A-Za-z_]\w*|\$\d(?!\w)|\$\{[A-Za-z_]\w*\}"
-_SIMPLE = re.compile(rf"(?:[^$`\\]|{_A_REFERENCE})*\Z")
-_REFERENCE = re.compile(r"\$(\{\w+\}|[A-Za-z_]\w*|\d)")
+_SIMPLE = pattern(rf"(?:[^$`\\]|{_A_REFERENCE})*\Z")
+_REFERENCE = pattern(r"\$(\{\w+\}|[A-Za-z_]\w*|\d)")
 # No possessive groups: before 3.11.5 `re` takes `"open` for a whole string with them.
-LINE = re.compile(
+LINE = pattern(
     r"[A-Za-z0-9_./+-]++"
     rf"""(?:[ \t]++(?:{_LETTERS}++|'[^']*+'|"(?:[^$`\\"]|{_A_REFERENCE})*")(?=[ \t]|\Z))*\Z"""
 )
 """A command of which every word is plain, or in quotes with nothing in it but plain references. Most commands are like
 this, and their words can be told from the text alone, which is much faster than from the tree."""
-_LINE_WORD = re.compile(r"""'[^']*+'|"[^"]*+"|[^ \t]++""")
+_LINE_WORD = pattern(r"""'[^']*+'|"[^"]*+"|[^ \t]++""")
 
 
 def _text(node: Node) -> str:
@@ -245,18 +250,19 @@ def _made_of(words: Sequence[Word], text: str) -> Word:
     """A text with all that is known of the words in it."""
     if UNKNOWN in text:
         text = _UNKNOWNS.sub(UNKNOWN, text)
-    glob = built = loose = False
+    glob = built = loose = found = False
     makers: frozenset[str] = frozenset()
     argument = ""
     for word in words:
         glob, built, loose = glob or word.glob, built or word.built, loose or word.loose
+        found = found or word.found
         makers = makers | word.makers if word.makers else makers
         if word.handed:
             argument = word.handed if argument in ("", word.handed) else "?"
-    return Word(text, glob, built, loose, makers, handed=argument)
+    return Word(text, glob, built, loose, makers, found=found, handed=argument)
 
 
-_UNKNOWNS = re.compile(f"{UNKNOWN}+")
+_UNKNOWNS = pattern(f"{UNKNOWN}+")
 
 
 def combinations(seen: dict[object, int]) -> Iterator[dict[object, int]]:
@@ -270,10 +276,10 @@ def combinations(seen: dict[object, int]) -> Iterator[dict[object, int]]:
 # Atoms stand in the template of a word as characters of Unicode's first private-use plane, which a script can't
 # hold by itself: any such character in the source becomes an atom too.
 _FIRST_ATOM, _LAST_ATOM = 0xF0000, 0xFFFFF
-_LITERAL = re.compile(r"\\(.)|([\U000f0000-\U000fffff])", re.DOTALL)
-_GLOB = re.compile(r"[*?]|\[.*\]", re.DOTALL)
-_QUOTED_ESCAPE = re.compile(r'\\([$`"\\])')
-_TILDE = re.compile(r"~(?:[+-]\d*(?=/|\Z)|(?=/|:|\Z|[A-Za-z_+-]))")
+_LITERAL = pattern(r"\\(.)|([\U000f0000-\U000fffff])", re.DOTALL)
+_GLOB = pattern(r"[*?]|\[.*\]", re.DOTALL)
+_QUOTED_ESCAPE = pattern(r'\\([$`"\\])')
+_TILDE = pattern(r"~(?:[+-]\d*(?=/|\Z)|(?=/|:|\Z|[A-Za-z_+-]))")
 
 
 class _Builder:
@@ -377,7 +383,7 @@ class _Builder:
             loose = UNKNOWN in word.text or word.loose
             for piece in pieces:
                 glob = word.glob or bool(_GLOB.search(piece))
-                fields.append(Word(piece, glob, word.built, loose, word.makers, word.content, handed=word.handed))
+                fields.append(replace(word, text=piece, glob=glob, loose=loose))
         if not fields:
             # An empty value vanishes; one that is only white space (`$IFS`) still parts its neighbours.
             self.atom(*([Word(""), Word("")] if any(word.text for word in words) else [Word("", loose=True)]))
@@ -402,9 +408,9 @@ class _Builder:
                 own = None if self.expander.variables.values.keys() & OWN_PATH else own_directory(raw)
                 if own is not None:
                     return (Word(own),)
-                # A fresh temporary path: nobody knows its name, but everybody knows where it is.
-                fresh = _MKTEMP.match(raw)
-                return (Word("/tmp/" + UNKNOWN if fresh else UNKNOWN, makers=makers),)  # noqa: S108
+                if _JOBS.match(raw):
+                    return OWN_PROCESS
+                return (Word(UNKNOWN, makers=makers) if _MKTEMP.match(raw) is None else _FRESH,)
             self.hidden = True
             return (Word(output.rstrip("\n")),)
         if found := _SUM.match(_text(node)):
@@ -482,12 +488,17 @@ class _Builder:
 _EXPANSIONS = frozenset(
     {"simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion"}
 )
-_CHUNKS = re.compile(r"[\U000f0000-\U000fffff]|[^\U000f0000-\U000fffff]+")
-_FOLDED = re.compile(r"echo|printf|mktemp|dirname")
+_CHUNKS = pattern(r"[\U000f0000-\U000fffff]|[^\U000f0000-\U000fffff]+")
+_FOLDED = pattern(r"echo|printf|mktemp|dirname|jobs")
 """What is in every substitution whose output is known."""
-_MKTEMP = re.compile(r"\$\(\s*mktemp(?:\s+(?:-[dqu]+|--directory))*\s*\)\Z")
-_SUM = re.compile(r"\$\(\(\s*(\d{1,9}(?:\s*[+-]\s*\d{1,9})*)\s*\)\)\Z")
-_PARAMETER = re.compile(
+_MKTEMP = pattern(
+    r"\$\(\s*mktemp(?:\s+(?:-[dqut]+|--directory|--suffix=[\w.-]+|\"?(?:/tmp/|\$\{TMPDIR:-/tmp\}/)?[\w.-]*X{3}[\w.-]*\"?))*\s*\)\Z"
+)
+_FRESH = Word(f"/tmp/tmp.{UNKNOWN}_", makers=frozenset({"mktemp"}))  # noqa: S108
+"""A fresh temporary path: nobody knows its name, but everybody knows where it is."""
+_JOBS = pattern(r"\$\(\s*jobs -p\s*\)\Z")
+_SUM = pattern(r"\$\(\(\s*(\d{1,9}(?:\s*[+-]\s*\d{1,9})*)\s*\)\)\Z")
+_PARAMETER = pattern(
     r"\$\{(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[(?P<index>[@*]|\d+)\])?"
     r"(?:(?P<end>\})\Z|(?P<operator>:?[-=+?]|@[A-Za-z]))?"
 )
@@ -524,7 +535,7 @@ def echoed(command: Node, expander: Expander, depth: int = 0) -> str | None:
     return echoed_words([word.text for word in words])
 
 
-_TOKEN = re.compile(r"[\w.+-]+")
+_TOKEN = pattern(r"[\w.+-]+")
 _ANY_OTHER = frozenset({""})
 
 
@@ -538,7 +549,7 @@ def command_names(source: str) -> frozenset[str]:
 # Plain string work: escapes, braces, and what `echo` and `printf` make of constants
 
 _ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_ESCAPE = re.compile(
+_ESCAPE = pattern(
     r"\\(?:x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|0?([0-7]{1,3})|c(.)|(.))", re.DOTALL
 )
 
@@ -561,7 +572,7 @@ def ansi_c(raw: str) -> str:
     return _ESCAPE.sub(one, raw)
 
 
-_SEQUENCE = re.compile(r"(-?\d{1,4}|[A-Za-z])\.\.(-?\d{1,4}|[A-Za-z])(?:\.\.-?\d+)?\Z")
+_SEQUENCE = pattern(r"(-?\d{1,4}|[A-Za-z])\.\.(-?\d{1,4}|[A-Za-z])(?:\.\.-?\d+)?\Z")
 
 
 def expand_braces(template: str) -> list[str]:
@@ -639,12 +650,18 @@ def echoed_words(words: Sequence[str]) -> str | None:
     return out.replace("%%", "%")
 
 
+def own_or_unknown(word: Word) -> str:
+    """The text of a word; what only looks like a path that `mktemp` made is unknown."""
+    looks = word.text.startswith(_FRESH.text)
+    return word.text if not looks or word.makers == _FRESH.makers else f"/tmp/{UNKNOWN}"  # noqa: S108
+
+
 OWN_PATH = frozenset({"0", "BASH_SOURCE", "BASH_ARGV0"})
 """Variables that hold a script's own path, unless they are set."""
 _OWN = r'"?\$(?:0|\{0\}|BASH_SOURCE|\{BASH_SOURCE(?:\[0\])?(?::-\$0)?\})"?'
 _OWN_DIRECTORY = rf"\$\(\s*dirname\s+(?:--\s+)?{_OWN}\s*\)"
 _QUIETLY = r"(?:\s*(?:&>|1?>)\s*/dev/null(?:\s+2>&1)?)?"
-_OWN_DIRECTORIES = re.compile(
+_OWN_DIRECTORIES = pattern(
     rf"{_OWN_DIRECTORY}\Z"
     rf'|\$\(\s*cd\s+(?:-P\s+)?(?:--\s+)?"?{_OWN_DIRECTORY}(?P<below>(?:/[\w.-]+)*)/?"?{_QUIETLY}\s*&&\s*pwd(?:\s+-P)?\s*\)\Z'
 )

@@ -14,19 +14,20 @@ from itertools import islice, pairwise
 
 from msgspec.structs import replace
 
+from ...lib.patterns import pattern
 from ..facts import UNKNOWN
 from ..options import PREFIXES, Grammar, given, grammar_of, walk
 from .interpreters import ASSIGNMENT, Code, Run, Script, Step, interpret, interpreter, strip
 from .words import Word, merge, value_of
 
-_Unwrap = Callable[[list[Word], str | None], Iterator[Step]]
-"""Of the words after a program's name, and the text on its standard input where that is known: what it makes run."""
+_Unwrap = Callable[[str, list[Word], str | None], Iterator[Step]]
+"""Of a program's name, the words after it, and the text on standard input (None: not known): what it makes run."""
 
 _PAIR_HEADS = frozenset(first for first, space, _ in (name.partition(" ") for name in PREFIXES) if space)
-_LOGIN = re.compile(r"-[AbEeHKknPSsvBfmp]*[il]|--lo")
+_LOGIN = pattern(r"-[AbEeHKknPSsvBfmp]*[il]|--lo")
 LOGIN = "su -l -c"
 """What is inside begins in somebody's home."""
-_LOADER = re.compile(r"ld[-.\w]*\.so(?:\.\d+)*\Z")
+_LOADER = pattern(r"ld[-.\w]*\.so(?:\.\d+)*\Z")
 
 
 def is_loader(name: str) -> bool:
@@ -43,7 +44,7 @@ def unwrap(name: str, args: Sequence[Word], fed: str | None) -> list[Step]:
     if is_loader(name):
         steps += [Run(each, "ld.so") for each in strip(grammar_of("ld.so"), rest)]
     if special := _SPECIAL.get(name):
-        steps += special(rest, fed)
+        steps += special(name, rest, fed)
     if name in PREFIXES:
         steps += [Run(each, name, _directory(name, rest, each)) for each in strip(PREFIXES[name], rest) if each]
     if name == "git" or name in _PAIR_HEADS:
@@ -80,13 +81,60 @@ def _texts(words: Sequence[Word]) -> list[str]:
     return [word.text for word in words]
 
 
-def _script_file(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _builtin(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
+    operands = rest[1:] if rest and rest[0].text == "--" else rest
+    match name:
+        case "eval" if operands:
+            yield Code("shell", merge(operands), "eval", when="now")
+        case "source" | "." if operands:
+            yield Script("shell", operands[0], "source")
+        case "trap":
+            operands = [word for word in rest if word.text not in ("--", "-l", "-p", "-P")]
+            if len(operands) > 1 and operands[0].text not in ("", "-"):
+                yield Code("shell", operands[0], "trap", when="later")
+        case "alias":
+            for word in rest:
+                _, equals, value = word.text.partition("=")
+                if equals:
+                    yield Code("shell", replace(word, text=value), "alias")
+        case "compgen":  # the words given with -W are expanded, substitutions included; -C names a command
+            for option, word in pairwise(rest):
+                if option.text == "-W":
+                    yield Code("shell", replace(word, text=": " + word.text), "compgen -W")
+                elif option.text == "-C":
+                    yield Code("shell", word, "compgen -C")
+        case "command":
+            at = 0
+            while at < len(rest) and rest[at].text.startswith("-") and len(rest[at].text) > 1:
+                if rest[at].text != "--" and {"v", "V"} & set(rest[at].text):
+                    return  # `command -v x` only looks x up
+                at += 1
+            if rest[at:]:
+                yield Run(tuple(rest[at:]), "command")
+        case "coproc" if len(rest) > 1:  # `coproc NAME { …; }`: the name comes before the command
+            yield Run(tuple(rest[1:]), "coproc")
+
+
+def _from_input(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
+    """`at` and `batch` run what they read, later; so do `crontab -`, and `script` without a command of its own."""
+    if name in ("at", "batch"):
+        yield Script("shell", None, "at")
+    elif name == "crontab":
+        if rest and rest[-1].text == "-":
+            yield Script("crontab", None, "crontab")
+    elif found := list(_script_command(name, rest, fed)):
+        yield from found
+    elif not {"--version", "-V", "--help", "-h"} & {word.text for word in rest}:
+        yield Script("shell", None, "script")
+
+
+def _script_file(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     """awk and sed: a program from a file, which may be standard input or one that the script wrote."""
     for each in given(_texts(rest), "-f", "--file"):
         yield Script("other", value_of(rest, each), each.option)
 
 
-def _su(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _su(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     via = LOGIN if any(word.text == "-" or _LOGIN.match(word.text) for word in rest) else "su -c"
     for each in given(_texts(rest), "-c", "--command", "--session-command"):
         yield Code("shell", value_of(rest, each), via)
@@ -95,7 +143,7 @@ def _su(rest: list[Word], fed: str | None) -> Iterator[Step]:
 def _option_code(*options: str) -> _Unwrap:
     """A program that hands the value of an option to a shell."""
 
-    def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
+    def steps(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
         for each in given(_texts(rest), *options):
             yield Code("shell", value_of(rest, each), each.option)
 
@@ -105,15 +153,7 @@ def _option_code(*options: str) -> _Unwrap:
 _script_command = _option_code("-c", "--command")
 
 
-def _script(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """Without a command it runs a shell, with our input."""
-    if found := list(_script_command(rest, fed)):
-        yield from found
-    elif not {"--version", "-V", "--help", "-h"} & {word.text for word in rest}:
-        yield Script("shell", None, "script")
-
-
-def _env(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _env(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     """`env -S 'rm -rf /'` splits its argument itself, in which its own options may come first."""
     for at, word in enumerate(rest):
         text = word.text
@@ -121,7 +161,7 @@ def _env(rest: list[Word], fed: str | None) -> Iterator[Step]:
             if not ASSIGNMENT.match(text):
                 return
             continue
-        if found := re.match(r"--split-string=?|-[i0v]*S", text):
+        if found := re.match(r"--sp?l?i?t?-?s?t?r?i?n?g?(?:=|\Z)|-[i0v]*S", text):
             value = text[found.end() :] or (rest[at + 1].text if at + 1 < len(rest) else "")
             after = rest[at + 1 :] if text[found.end() :] else rest[at + 2 :]
             yield Run((Word("env"), *_split(value), *after), "env -S")
@@ -135,7 +175,7 @@ def _split(text: str) -> list[Word]:
         return [Word(part) for part in text.split()]
 
 
-def _xargs(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _xargs(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     at, marker = 0, ""
     for item in walk(_texts(rest), grammar_of("xargs")):
         if item.option is None:
@@ -143,6 +183,8 @@ def _xargs(rest: list[Word], fed: str | None) -> Iterator[Step]:
         at = item.after
         if item.option.name == "-I" or item.option.name in ("-i", "--replace"):
             marker = item.value or "{}"
+        if item.option.name in ("-a", "--arg-file") or not item.option.listed:
+            fed = None  # it reads another file, or may do so
         if item.option.name == "--":
             break
     command = rest[at:]
@@ -159,7 +201,7 @@ def _xargs(rest: list[Word], fed: str | None) -> Iterator[Step]:
 _MAX_ACTIONS = 250  # more than are followed, so that it shows
 
 
-def _find(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _find(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     texts = _texts(rest)
     ends = [at for at, text in enumerate(texts) if text in (";", "+")]
     actions = (at for at, text in enumerate(texts) if text in ("-exec", "-execdir", "-ok", "-okdir"))
@@ -192,7 +234,7 @@ def search_roots(args: Sequence[str]) -> list[str]:
 _FD_STOP = ("-x", "-X", "--exec", "--exec-batch")
 
 
-def _fd(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _fd(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     for at, word in enumerate(rest):
         if word.text in _FD_STOP:
             yield Run(
@@ -201,7 +243,7 @@ def _fd(rest: list[Word], fed: str | None) -> Iterator[Step]:
             return
 
 
-def _ssh(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _ssh(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     """The command is what comes after the host; options may stand on both sides of that."""
     host = False
     for item in walk(_texts(rest), grammar_of("ssh")):
@@ -213,7 +255,7 @@ def _ssh(rest: list[Word], fed: str | None) -> Iterator[Step]:
         yield Script("shell", None, "ssh")
 
 
-def _parallel(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _parallel(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     texts = _texts(rest)
     at = next((item.at for item in walk(texts, grammar_of("parallel")) if item.option is None), len(rest))
     marks = [i for i in range(at, len(rest)) if re.match(r":::+\+?\Z", texts[i])]
@@ -232,63 +274,14 @@ def _parallel(rest: list[Word], fed: str | None) -> Iterator[Step]:
         yield Code("shell", replace(line, text=text, makers=line.makers | value.makers), "parallel")
 
 
-def _eval(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    operands = rest[1:] if rest and rest[0].text == "--" else rest
-    if operands:
-        yield Code("shell", merge(operands), "eval", when="now")
-
-
-def _source(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    operands = rest[1:] if rest and rest[0].text == "--" else rest
-    if operands:
-        yield Script("shell", operands[0], "source")
-
-
-def _trap(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    operands = [word for word in rest if word.text not in ("--", "-l", "-p", "-P")]
-    if len(operands) > 1 and operands[0].text not in ("", "-"):
-        yield Code("shell", operands[0], "trap", when="later")
-
-
-def _alias(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    for word in rest:
-        _, equals, value = word.text.partition("=")
-        if equals:
-            yield Code("shell", replace(word, text=value), "alias")
-
-
-def _compgen(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """The words given with -W are expanded, substitutions included; -C names a command."""
-    for at, word in enumerate(rest[:-1]):
-        if word.text == "-W":
-            yield Code("shell", replace(rest[at + 1], text=": " + rest[at + 1].text), "compgen -W")
-        elif word.text == "-C":
-            yield Code("shell", rest[at + 1], "compgen -C")
-
-
-def _command(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """`command -v x` only looks x up."""
-    at = 0
-    while at < len(rest) and rest[at].text.startswith("-") and len(rest[at].text) > 1:
-        if rest[at].text != "--" and {"v", "V"} & set(rest[at].text):
-            return
-        at += 1
-    if rest[at:]:
-        yield Run(tuple(rest[at:]), "command")
-
-
-def _joined(name: str) -> _Unwrap:
+def _joined(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     """A program that joins its operands and hands them to a shell."""
-
-    def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
-        for command in strip(grammar_of(name), rest):
-            if command:
-                yield Code("shell", merge(command), name)
-
-    return steps
+    for command in strip(grammar_of(name), rest):
+        if command:
+            yield Code("shell", merge(command), name)
 
 
-def _docker(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _docker(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     """What runs in the container: for `run` and `exec`, the words after the image or container."""
     texts = _texts(rest)
     at = next((i for i, text in enumerate(texts) if text in ("run", "exec")), None)
@@ -301,13 +294,13 @@ def _docker(rest: list[Word], fed: str | None) -> Iterator[Step]:
             yield Run(command, f"docker {texts[at]}")
 
 
-def _kubectl(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _kubectl(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     texts = _texts(rest)
     if {"exec", "run", "debug"} & set(texts) and "--" in texts and rest[texts.index("--") + 1 :]:
         yield Run(tuple(rest[texts.index("--") + 1 :]), "kubectl exec")
 
 
-def _git(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _git(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     texts = _texts(rest)
     for at, text in enumerate(texts):
         if text == "foreach":
@@ -321,17 +314,7 @@ def _git(rest: list[Word], fed: str | None) -> Iterator[Step]:
             yield Code("shell", rest[at + 1], f"git {text}")
 
 
-def _stdin_script(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """`at` and `batch` run what they read, later."""
-    yield Script("shell", None, "at")
-
-
-def _crontab(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    if rest and rest[-1].text == "-":
-        yield Script("crontab", None, "crontab")
-
-
-def _tmux(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _tmux(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     """The last operand of new-session and its like is a shell command; send-keys types one."""
     texts = {word.text for word in rest}
     if texts & {"new", "new-session", "neww", "new-window", "splitw", "split-window", "send", "send-keys", "run-shell"}:
@@ -343,7 +326,7 @@ def _tmux(rest: list[Word], fed: str | None) -> Iterator[Step]:
 def _after_dashes(via: str, *, mark: str = "--", first: tuple[Word, ...] = ()) -> _Unwrap:
     """What comes after a mark, as arguments of a program where it is always the same one."""
 
-    def steps(rest: list[Word], fed: str | None) -> Iterator[Step]:
+    def steps(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
         texts = _texts(rest)
         if mark in texts and rest[texts.index(mark) + 1 :]:
             yield Run((*first, *rest[texts.index(mark) + 1 :]), via)
@@ -351,7 +334,7 @@ def _after_dashes(via: str, *, mark: str = "--", first: tuple[Word, ...] = ()) -
     return steps
 
 
-def _start_stop_daemon(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _start_stop_daemon(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     """The program is the value of an option, its arguments come after `--`."""
     texts = _texts(rest)
     arguments = rest[texts.index("--") + 1 :] if "--" in texts else []
@@ -359,7 +342,7 @@ def _start_stop_daemon(rest: list[Word], fed: str | None) -> Iterator[Step]:
         yield Run((value_of(rest, each), *arguments), "start-stop-daemon")
 
 
-def _hyperfine(rest: list[Word], fed: str | None) -> Iterator[Step]:
+def _hyperfine(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     """Every operand is a shell command, and so are the values of --prepare, --setup and --cleanup."""
     for word in rest:
         option, _, value = word.text.partition("=") if word.text.startswith("--") else ("", "", word.text)
@@ -367,62 +350,35 @@ def _hyperfine(rest: list[Word], fed: str | None) -> Iterator[Step]:
             yield Code("shell", replace(word, text=value), f"hyperfine {option}".rstrip())
 
 
-def _coproc(rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """`coproc NAME { …; }`: the name comes before the command."""
-    if len(rest) > 1:
-        yield Run(tuple(rest[1:]), "coproc")
-
-
 _SPECIAL: dict[str, _Unwrap] = {
-    "su": _su,
-    "runuser": _su,
+    **dict.fromkeys(("eval", "source", ".", "trap", "alias", "compgen", "command", "coproc"), _builtin),
+    **dict.fromkeys(("at", "batch", "crontab", "script"), _from_input),
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk", "sed", "gsed"), _script_file),
+    **dict.fromkeys(("su", "runuser"), _su),
+    **dict.fromkeys(("xargs", "gxargs"), _xargs),
+    **dict.fromkeys(("find", "gfind"), _find),
+    **dict.fromkeys(("fd", "fdfind"), _fd),
+    **dict.fromkeys(("ssh", "autossh"), _ssh),
+    **dict.fromkeys(("docker", "podman", "nerdctl"), _docker),
+    **dict.fromkeys(("kubectl", "oc"), _kubectl),
+    **dict.fromkeys(("watch", "watchexec"), _joined),
+    **dict.fromkeys(("mapfile", "readarray", "complete"), _option_code("-C")),
     "env": _env,
-    "xargs": _xargs,
-    "gxargs": _xargs,
-    "find": _find,
-    "gfind": _find,
-    "fd": _fd,
-    "fdfind": _fd,
-    "ssh": _ssh,
-    "autossh": _ssh,
     "parallel": _parallel,
-    "eval": _eval,
-    "source": _source,
-    ".": _source,
-    "trap": _trap,
-    "alias": _alias,
-    "command": _command,
-    "watch": _joined("watch"),
-    "script": _script,
-    "flock": _option_code("-c", "--command"),
+    "git": _git,
+    "tmux": _tmux,
+    "start-stop-daemon": _start_stop_daemon,
+    "hyperfine": _hyperfine,
+    "flock": _script_command,
     "nix-shell": _option_code("--run", "--command"),
     "sg": _option_code("-c"),
-    "docker": _docker,
-    "podman": _docker,
-    "nerdctl": _docker,
-    "kubectl": _kubectl,
-    "oc": _kubectl,
-    "git": _git,
-    "at": _stdin_script,
-    "batch": _stdin_script,
-    "crontab": _crontab,
-    "tmux": _tmux,
+    "fzf": _option_code("--preview"),
+    "split": _option_code("--filter"),
     "gdb": _after_dashes("gdb", mark="--args"),
     "capsh": _after_dashes("capsh", first=(Word("bash"),)),
     "mise": _after_dashes("mise"),
     "nix": _after_dashes("nix"),
-    "coproc": _coproc,
-    "mapfile": _option_code("-C"),
-    "readarray": _option_code("-C"),
-    "complete": _option_code("-C"),
-    "compgen": _compgen,
-    "start-stop-daemon": _start_stop_daemon,
-    "hyperfine": _hyperfine,
-    "watchexec": _joined("watchexec"),
-    "runcon": lambda rest, fed: (Run(each, "runcon") for each in strip(Grammar(operands=1), rest) if each),
-    **dict.fromkeys(("awk", "gawk", "mawk", "nawk", "sed", "gsed"), _script_file),
-    "fzf": _option_code("--preview"),
-    "split": _option_code("--filter"),
+    "runcon": lambda name, rest, fed: (Run(each, name) for each in strip(Grammar(operands=1), rest) if each),
 }
 
 WRAPPERS = _PAIR_HEADS | {"git", *PREFIXES, *_SPECIAL}
