@@ -29,7 +29,6 @@ from redoma import (
     Status,
 )
 from redoma.audit import AuditLog
-from redoma.backends.base import exceeded
 from redoma.config import DockerEntry, check, load
 from redoma.frontends.cli.run import run as run_command
 from redoma.models import Judged, Submission
@@ -217,7 +216,7 @@ def test_a_permit_of_a_project_that_is_not_trusted_has_no_effect(
     [
         "{rule: nonsense, language: bash, text: ls}",
         "{rule: privilege.raise, language: bash}",
-        "{rule: privilege.raise, language: cobol, text: ls}",
+        "{rule: privilege.raise, language: Cobol 85, text: ls}",
         '{rule: privilege.raise, language: bash, text: ls, sha256: "00"}',
         '{rule: privilege.raise, language: bash, sha256: "00", time: 9}',
         '{rule: privilege.raise, language: bash, text: "l\\u202es"}',
@@ -333,23 +332,24 @@ def test_the_time_that_the_owner_of_an_executor_set_asks_nobody(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("limit", "status", "error"),
+    ("limit", "status", "told", "why"),
     [
-        ("time", Status.TIMEOUT, None),
-        ("cpu", Status.TIMEOUT, "it used more than 120 s of processor time and was ended"),
-        ("memory", Status.MEMORY, None),
-        ("output_total", Status.OUTPUT, None),
-        ("processes", Status.KILLED, "it had more than 100 processes and was ended"),
-        ("file_size", Status.KILLED, f"it wrote a file of more than {256 << 20} bytes and was ended"),
-        ("disk", Status.KILLED, exceeded("disk", Limits())),
+        ("time", Status.TIMEOUT, "", "it ran longer than 30 s and was ended"),
+        ("cpu", Status.TIMEOUT, "cpu", "it used more than 120 s of processor time and was ended"),
+        ("memory", Status.MEMORY, "", f"it used more than {512 << 20} bytes of memory and was ended"),
+        ("output_total", Status.OUTPUT, "", f"it printed more than {64 << 20} bytes and was ended"),
+        ("processes", Status.KILLED, "processes", "it had more than 100 processes and was ended"),
+        ("file_size", Status.KILLED, "file_size", f"it wrote a file of more than {256 << 20} bytes and was ended"),
+        ("disk", Status.KILLED, "disk", f"it wrote more than {256 << 20} bytes or 10000 files and was ended"),
     ],
 )
 def test_a_limit_says_which_and_how_to_raise_it(
-    limit: str, status: Status, error: str | None, config: Config, tmp_path: Path
+    limit: str, status: Status, told: str, why: str, config: Config, tmp_path: Path
 ) -> None:
-    outcome = Outcome(status=status, error=error, isolation=Isolation())
+    outcome = Outcome(status=status, limit=told, isolation=Isolation())
     no = denial.of_limit(outcome, Request(code="x"), config.limits, BARE)
     assert no is not None
+    assert no.why == why
     assert (no.rule, no.retry) == (f"limits.{limit}", False)
     raised = permitting(no.narrowest, tmp_path / "file").limits
     changed = [name for name in Limits.__struct_fields__ if getattr(raised, name) != getattr(config.limits, name)]
@@ -372,8 +372,7 @@ def test_the_command_line_takes_the_words_that_a_limit_is_raised_with(limit: str
     value = max(value, 1 << 20) if limit == "memory" else value  # the least that there is
     limits = Limits(**{limit: value})
     status = {"memory": Status.MEMORY, "disk": Status.KILLED}.get(limit, Status.TIMEOUT)
-    error = exceeded(limit, limits) if limit in ("cpu", "disk") else None
-    outcome = Outcome(status=status, error=error, isolation=Isolation())
+    outcome = Outcome(status=status, limit=limit, isolation=Isolation())
     no = denial.of_limit(outcome, Request(code="x", limits=limits), config.limits, BARE)
     assert no is not None
     (words,) = re.findall(r"\(`(.+)`\)", no.allowed)
@@ -434,13 +433,11 @@ def test_a_backend_that_is_not_here_is_a_denial_and_one_that_broke_is_none(confi
     assert (broken.status, broken.denial) == (Status.FAILED, None)
 
 
-# --- workspaces ---
-
-
-def test_a_protected_path_is_a_denial() -> None:
-    no = denial.of_protected(".git/hooks/pre-commit", "it decides what runs later\x1b[2J", BARE)
-    assert (no.rule, no.resource, no.retry) == ("workspace.protected", ".git/hooks/pre-commit", False)
-    assert "\x1b" not in no.why
+def test_a_denial_holds_no_control_characters() -> None:
+    no = denial.of_pin(Request(code="x", label="nightly\x1b[2J"), BARE)
+    assert (no.rule, no.retry) == ("approval.pin", False)
+    assert "nightly" in no.resource
+    assert "\x1b" not in no.resource
 
 
 # --- where it is shown ---

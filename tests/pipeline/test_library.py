@@ -18,6 +18,7 @@ import pytest
 import redoma
 from redoma import Answer, AsyncExecutor, Config, Executor, FakeBackend, InvalidRequest, Limits, Request, Result, Status
 from redoma.backends.jail import value as codec
+from redoma.backends.jail import value_reading
 from redoma.config import NativeEntry
 from redoma.lib.extras import pip_install
 from redoma.pipeline.intake import Options
@@ -71,6 +72,7 @@ def test_sizes_can_be_text(fake: Any, text: str, size: int) -> None:
         ({"limits": {"timeout": 5}}, "did you mean 'time'"),
         ({"workspace": "overlai"}, "workspace 'overlai': choose scratch, read-only, overlay or direct.*'overlay'"),
         ({"files": "data.csv"}, r"write \['data.csv'\]"),
+        ({"files": 5}, "files is 5: it takes names and contents, or a list of paths"),
         ({"files": ["/no/such/file"]}, "'/no/such/file' can't be read: no such file or directory"),
         ({"files": {"x": Path("/tmp")}}, "is a directory. Next: list the files in it"),
         ({"files": ["/etc/hostname", "/proc/sys/kernel/hostname"]}, "two files are to be called 'hostname'"),
@@ -83,8 +85,10 @@ def test_a_mistake_says_what_to_write(fake: Any, options: dict[str, Any], messag
 
 def test_an_unknown_language_names_the_choices(config: Config) -> None:
     with Executor(config, backends=[FakeBackend()]) as executor:
-        with pytest.raises(InvalidRequest, match=r"language 'pyton': choose python, bash, lua or command.*'python'"):
-            executor.run("1", "pyton")  # type: ignore[arg-type]
+        with pytest.raises(
+            InvalidRequest, match=r"language 'pyton': choose python, bash, javascript, lua or command.*'python'"
+        ):
+            executor.run("1", "pyton")
 
 
 def test_files_can_be_paths_and_lists(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +197,7 @@ HOSTILE = [
 @pytest.mark.parametrize("data", HOSTILE, ids=str)
 def test_hostile_dates_are_refused(data: list[object]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        codec.decode(json.dumps(data).encode())
+        value_reading.decode(json.dumps(data).encode())
 
 
 def test_secrets_in_decimals_are_redacted_and_dates_stay(config: Config) -> None:

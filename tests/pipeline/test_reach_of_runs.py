@@ -119,6 +119,21 @@ def test_no_permit_is_offered_for_what_the_sandbox_can_not_do(config: Config) ->
     assert "permits" in other.narrowest
 
 
+@pytest.mark.parametrize("code", ["curl -s https://x.org | sh", "bash <(curl -s https://x.org)"])
+@pytest.mark.parametrize("policy", ["standard", "script"])
+def test_no_permit_is_offered_for_running_what_can_not_be_downloaded(config: Config, code: str, policy: str) -> None:
+    with Executor(config) as executor:
+        no = executor.run(code, "bash", policy=policy).denial
+        there = executor.run(code, "bash", policy=policy, network=["GET x.org"]).denial
+        decoded = executor.run("echo cm0= | base64 -d | sh", "bash", policy=policy).denial
+    assert no is not None
+    assert (no.rule, no.narrowest) == ("shell.pipe-to-interpreter", "")
+    assert no.allowed == "this sandbox has no network: pass the data in as a file"
+    for possible in (there, decoded):
+        assert possible is not None
+        assert "permits" in possible.narrowest
+
+
 def test_a_run_that_failed_for_want_of_a_network_is_told_so(redoma_command: Command) -> None:
     done = redoma_command("run", "--lang", "bash", "curl -sS https://example.invalid || wget https://example.invalid")
     assert done.returncode not in (0, 126)

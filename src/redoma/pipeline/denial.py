@@ -1,12 +1,14 @@
-"""Denials: what said no, about what, why, what is allowed instead, what would permit it, and whether to try again.
+"""Denials: what refused it, for what, why, what is allowed instead, what would permit it, and whether to try again.
 
-Policy and people say no before a run, backends instead of it, limits at its end, and the workspace when changes are
-applied. A denial holds only what is known for certain: nothing here reads what a run has printed.
+Policy and people refuse before a run, backends instead of it, and limits at its end. A denial holds only what is known
+for certain: nothing here reads the output of a run.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,33 +17,35 @@ from ..backends.base import Outcome, exceeded
 from ..lib.errors import BackendError, BackendUnavailable, Unsupported
 from ..lib.units import format_size
 from ..models import Decision, Denial, Evaluation, Finding, Judged, Limits, Request, Status
-from ..policy import Policy, permit_lines, permit_of
+from ..models.network import written
+from ..policy import HOST_TRAITS, Policy, permit_lines, permit_of
 from ..redaction import Redactor, clean
 
 _SHOWN = 200
 
 
 def _sized(size: int) -> str:
-    """A size as the command line takes it: always with a unit."""
+    """Return a size in the form that the command line takes: always with a unit."""
     text = format_size(size)
     return f"{text}B" if text.isdigit() else text
 
 
 _OPTIONS = {"time": "{:g}".format, "cpu": "{:g}".format, "memory": _sized, "disk": _sized}
-"""Limits that the command line has options for, and how their values are written there."""
+"""Limits that the command line has options for, and how to format their values."""
 
 
 def of_policy(judged: Judged, policy: Policy, redactor: Redactor, status: Status, answer: str = "") -> Denial:
-    """Policy refused it, or a person was to be asked: `answer` is what they said, if anybody was there.
+    """Return the denial of a request that policy refused or prompted for; `answer` is the person's answer, if there was
+    one.
 
-    `policy` is what it was judged by. No rule can be permitted where it can be given input while it runs: see
-    `evaluate`.
+    `policy` is what it was judged by. If it can be given input while it runs, no permit is possible: see `evaluate`.
     """
     evaluation, submission, request = judged.evaluation, judged.submission, judged.submission.judged
     finding = evaluation.deciding[0]
     allowed, permits = finding.suggestion, not submission.live_input
-    if lacking := _lacking(finding, policy, evaluation):  # to permit it, or to say yes, would help nobody
-        allowed, permits = f"this sandbox has {lacking}: {finding.suggestion}", False
+    for needed in (finding, *_piped(finding, evaluation)):
+        if lacking := _lacking(needed, policy, evaluation):  # a permit or an approval would not help
+            allowed, permits = f"this sandbox has {lacking}: {needed.suggestion}", False
     if status is Status.FORBIDDEN:
         retry = "the same request meets the same rule"
     elif status is Status.EXPIRED:
@@ -62,16 +66,24 @@ def of_policy(judged: Judged, policy: Policy, redactor: Redactor, status: Status
     )
 
 
+def _piped(finding: Finding, evaluation: Evaluation) -> list[Finding]:
+    """For `curl … | sh`, the findings about the download: without a network there is nothing to pipe."""
+    if finding.rule != "shell.pipe-to-interpreter" or evaluation.reach.hosts:
+        return []
+    downloads = [each for each in evaluation.findings if each.rule == "network.download"]
+    return [each for each in downloads if each.line == finding.line]
+
+
 def _lacking(finding: Finding, policy: Policy, evaluation: Evaluation) -> str:
-    """What the run would need for this and doesn't have in its sandbox; empty if it has it."""
+    """Return what the run would need for this and doesn't have in its sandbox; empty if it has it."""
     rule = policy.by_id.get(finding.rule)
     return evaluation.reach.lacks(rule.touches) if rule is not None and "files" not in rule.touches else ""
 
 
 def of_limit(outcome: Outcome, request: Request, configured: Limits, redactor: Redactor) -> Denial | None:
-    """A limit ended the run. None if something else did, or that can't be known."""
-    limit = _limit(outcome, request.limits)
-    if limit is None:
+    """Return the denial of a run that a limit ended; None if something else ended it."""
+    limit = outcome.limit
+    if not limit:
         return None
     reached = getattr(request.limits, limit)
     more = min(reached * 2, 2**62)
@@ -83,7 +95,7 @@ def of_limit(outcome: Outcome, request: Request, configured: Limits, redactor: R
             resource=f"{limit} {reached:g}" if isinstance(reached, float) else f"{limit} {reached}",
             why=exceeded(limit, request.limits),
             allowed=f"do less, or ask for more: limits={{{limit!r}: {more}}}{option}{beyond}",
-            # What a request asks for itself, or its executor says, is not changed by what is configured for all.
+            # The configuration doesn't change limits that the request or its executor sets.
             narrowest=f"limits:\n  {limit}: {more}\n" if reached == getattr(configured, limit) else "",
             retry_why="it would reach the same limit, unless it waited for something that is faster now",
         ),
@@ -91,8 +103,34 @@ def of_limit(outcome: Outcome, request: Request, configured: Limits, redactor: R
     )
 
 
+def of_network(outcome: Outcome, redactor: Redactor) -> Denial | None:
+    """Return the denial of a failed run whose request to a host was refused: most likely that is why it failed."""
+    refused = next((one for one in outcome.network if one.decision == "denied"), None)
+    if refused is None or outcome.status is Status.OK:
+        return None
+    rule = refused.rule
+    return _shown(
+        Denial(
+            rule="network",
+            resource=f"{refused.method} {written(refused.host, refused.port)}{refused.path}".strip()[:_SHOWN],
+            why=refused.why,
+            allowed=f"name it: network=[{rule!r}], or `--allow-host {shlex.quote(rule)}`" if rule else "leave it out",
+            narrowest=allowing_hosts([rule]) if rule and rule.isprintable() else "",
+            retry_why="the same request meets the same rules",
+        ),
+        redactor,
+    )
+
+
+def allowing_hosts(rules: Iterable[str]) -> str:
+    """Return configuration lines that let requests name these hosts without a prompt."""
+    return "network:\n  allow:\n" + "".join(f"    - {_quoted(rule)}\n" for rule in rules)
+
+
 def of_backend(error: BackendError, request: Request, redactor: Redactor) -> Denial | None:
-    """No backend could run it as requested. None for a backend that broke: that says nothing of the request."""
+    """Return the denial if no backend could run the request. None if a backend failed: that is not about the
+    request.
+    """
     if not isinstance(error, (Unsupported, BackendUnavailable)):
         return None
     kind = "unsupported" if isinstance(error, Unsupported) else "unavailable"
@@ -103,7 +141,7 @@ def of_backend(error: BackendError, request: Request, redactor: Redactor) -> Den
             rule=f"backend.{kind}",
             resource=f"{request.language} on {request.backend}" + (f" with {layers}" if layers else ""),
             why=f"{error.what}: {error.why}" if error.why else error.what,
-            allowed=(not layers and error.next) or advice,  # whoever requires a layer is not told to do without any
+            allowed=(not layers and error.next) or advice,  # don't advise dropping a layer that the request requires
             retry_why="not before the request, or this host, is another",
         ),
         redactor,
@@ -111,7 +149,7 @@ def of_backend(error: BackendError, request: Request, redactor: Redactor) -> Den
 
 
 def of_pin(request: Request, redactor: Redactor) -> Denial:
-    """Something else was submitted under the label of a pin. No configuration permits that."""
+    """Return the denial if something else was submitted under the label of a pin. No configuration permits that."""
     return _shown(
         Denial(
             rule="approval.pin",
@@ -124,37 +162,8 @@ def of_pin(request: Request, redactor: Redactor) -> Denial:
     )
 
 
-def of_protected(path: str, why: str, redactor: Redactor) -> Denial:
-    """A change to a protected path, which is not applied with the others."""
-    return _shown(
-        Denial(
-            rule="workspace.protected",
-            resource=path,
-            why=why,
-            allowed="everything else is applied; this path is, too, when it is named",
-            retry_why="it is protected until it is named",
-        ),
-        redactor,
-    )
-
-
-def _limit(outcome: Outcome, limits: Limits) -> str | None:
-    match outcome.status:
-        case Status.TIMEOUT:
-            return "cpu" if outcome.error == exceeded("cpu", limits) else "time"
-        case Status.MEMORY:
-            return "memory"
-        case Status.OUTPUT:
-            return "output_total"
-        case Status.KILLED:  # the backend says so in these very words, or it was somebody's signal
-            counted = ("processes", "file_size", "disk")
-            return next((each for each in counted if outcome.error == exceeded(each, limits)), None)
-        case _:
-            return None
-
-
 def _shown(denial: Denial, redactor: Redactor) -> Denial:
-    """The denial without secrets and control characters: it quotes the request."""
+    """Return the denial without secrets and control characters: it quotes the request."""
     fields = {name: clean(getattr(denial, name), redactor)[0] for name in ("resource", "why", "allowed", "retry_why")}
     return msgspec.structs.replace(denial, **fields)
 
@@ -163,14 +172,17 @@ def _shown(denial: Denial, redactor: Redactor) -> Denial:
 
 
 def _permitting(evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor, entry: str) -> str:
-    """Lines of a redoma.yaml that permit exactly this request; empty if some finding can't be permitted."""
-    against = [finding for finding in evaluation.findings if finding.decision is not Decision.ALLOW]
+    """Return lines of a redoma.yaml that permit exactly this request; empty if a finding can't be permitted."""
+    every = [finding for finding in evaluation.findings if finding.decision is not Decision.ALLOW]
+    against = [finding for finding in every if finding.rule not in HOST_TRAITS]
+    hosts = list(dict.fromkeys(finding.text for finding in every if finding.rule in HOST_TRAITS))
     own = {rule.id for rule in policy.rules}
     rules = list(dict.fromkeys(finding.rule for finding in against if finding.rule in own))
     others = list(dict.fromkeys(finding.permit for finding in against if finding.rule not in own))
     if not all(others) or len(others) > 1 or (rules and request.secrets):
         return ""
-    lines = "".join([*others, *(_permits(rules, request, redactor, entry) if rules else ())])
+    parts = [*others, *(_permits(rules, request, redactor, entry) if rules else ())]
+    lines = "".join([*parts, allowing_hosts(hosts) if hosts else ""])
     return lines if clean(lines, redactor)[0] == lines else ""
 
 
@@ -181,7 +193,7 @@ def _permits(rules: list[str], request: Request, redactor: Redactor, entry: str)
 
 
 def of_entry(address: str, kind: str, fields: dict[str, Any]) -> str:
-    """Lines that set these fields of a configured executor; its others stay as they are."""
+    """Return lines that set these fields of a configured executor; its others stay as they are."""
     namespace, _, name = address.partition(":")
     texts = [name, *(text for value in fields.values() for text in ([value] if isinstance(value, str) else value))]
     if not all(text.isprintable() for text in texts):
@@ -196,5 +208,5 @@ def _item(fields: dict[str, Any], indent: str) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """The value as YAML: JSON without escapes is YAML."""
+    """Return the value as YAML: JSON without escapes is YAML."""
     return json.dumps(value, ensure_ascii=False)

@@ -1,15 +1,14 @@
-"""Configured executors: from a command that one is given to what it runs, where, and the objections to it.
+"""Configured executors: turns a command for one into a submission, with objections to it.
 
-An entry with a `command_whitelist` runs exactly the commands on it, and they mean what they mean to whoever wrote the
-list. So nothing that the caller chooses may change that meaning: not one character of the command, no variable but
-those that only change how things look, no directory outside the entry's own, no project, and no files beside it.
+An entry with a `command_whitelist` runs exactly the commands on it, with the meaning that its author intended. So
+nothing that the caller chooses may change that meaning: not one character of the command, no variable except those that
+only change the appearance of output, no directory outside the entry's own, no project, and no extra files.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
-import re
 import shlex
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +19,7 @@ import msgspec
 from ..backends.base import Backend, Control
 from ..config import Config, DockerEntry, Entry, JailEntry, MontyEntry, NativeEntry
 from ..lib.errors import InvalidRequest
+from ..lib.patterns import pattern
 from ..models import Decision, Finding, Limits, PolicyView, Request, Submission
 from . import denial, intake
 from .intake import Options
@@ -30,13 +30,13 @@ _BACKENDS: dict[type[Entry], str] = {
     JailEntry: "jail",
     MontyEntry: "monty",
 }
-_LOOKS = re.compile(r"(LANG|LANGUAGE|LC_[A-Z]+|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE)\Z")
-# Neither a path nor a way up from one: translations, too, are files, and their texts are formats of printf.
-_PLAIN = re.compile(r"[A-Za-z0-9_.,:@+-]*\Z")
-_ZONE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_+,./:<>-]*\Z")
+_LOOKS = pattern(r"(LANG|LANGUAGE|LC_[A-Z]+|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE)\Z")
+# No path, and no `..`: translations are files too, and their texts are printf formats.
+_PLAIN = pattern(r"[A-Za-z0-9_.,:@+-]*\Z")
+_ZONE = pattern(r"[A-Za-z0-9_+-][A-Za-z0-9_+,./:<>-]*\Z")
 _SHOWN = 80
 _OF_THE_CONTAINER = {"memory": "memory_limit", "processes": "pids_limit"}
-"""Limits that hold for a container as a whole → the field of the entry that says the same."""
+"""Limits that apply to a container as a whole → the entry's field for the same."""
 
 
 class Entries:
@@ -50,7 +50,7 @@ class Entries:
     def prepare(
         self, address: str, command: str | Iterable[str], options: Options, control: Control | None = None
     ) -> Submission:
-        """A command as this executor runs it, with its objections. Raises `InvalidRequest`."""
+        """Return a command as a submission for this executor, with objections. Raises `InvalidRequest`."""
         intake.must_be_configured(address, self._config)
         entry = self._config.entries[address]
         own, asked = _BACKENDS[type(entry)], options.get("backend", "auto")
@@ -60,11 +60,11 @@ class Entries:
             )
         command = str.__str__(command) if isinstance(command, str) else intake.words("argv", command)
         request = self._request(entry, command, options)
-        apart = bool(request.files or request.outputs)  # in a directory of the run's own
+        apart = bool(request.files or request.outputs)  # it runs in a directory of its own
         directory = None if apart and options.get("cwd") is None else _directory(address, entry, options.get("cwd"))
         listed = entry.command_whitelist is not None
         if listed and isinstance(entry, NativeEntry) and directory is not None:
-            directory = os.path.realpath(directory)  # the directory that is checked below is the one where it runs
+            directory = os.path.realpath(directory)  # so that it runs in the same directory that is checked below
         objections = _objections(address, entry, command, request, directory) if listed else ()
         if not options.get("wait", True):
             raise InvalidRequest(
@@ -74,10 +74,10 @@ class Entries:
             )
         place = {"backend": own, "cwd": None if apart else directory}
         request = msgspec.structs.replace(request, **place)
-        # With its own place, since only now it can be told whether there is something to checkpoint.
+        # With its directory set, since only now it is known whether there is something to checkpoint.
         request = msgspec.structs.replace(request, checkpoint=options.get("checkpoint"))
         limits = request.limits
-        if limits.time <= entry.limits.get("time", 0):  # its owner has said that it may take that long
+        if limits.time <= entry.limits.get("time", 0):  # the entry's owner has allowed that long
             limits = msgspec.structs.replace(limits, time=min(limits.time, Limits().time))
         judged = msgspec.structs.replace(request, limits=limits)
         request = msgspec.structs.replace(request, env={**entry.default_env, **request.env})
@@ -90,18 +90,19 @@ class Entries:
             control=control,
             view=PolicyView.of(request, judged),
             entry=address,
-            live_input=unread_input and not listed,  # what a listed program may be told was for its owner to consider
+            live_input=unread_input and not listed,  # the owner of a whitelisted program has considered its input
             unread_input=unread_input,
         )
 
     def _request(self, entry: Entry, command: str | tuple[str, ...], options: Options) -> Request:
-        """The request with the entry's limits, and without the entry's variables."""
+        """Return the request with the entry's limits, and without the entry's variables."""
         limits = intake.limits_given(options)
         if limits is None or isinstance(limits, Mapping):
-            # What a container sees to as a whole, from its beginning on, is asked of no run.
+            # A container enforces these as a whole from its start, so they are not set for the run.
             kept = {name: getattr(Limits(), name) for name in _OF_THE_CONTAINER if isinstance(entry, DockerEntry)}
             limits = {**entry.limits, **kept, **(limits or {})}
         changed: Options = {**options, "backend": "auto", "limits": limits, "cwd": None, "checkpoint": None}
+        changed["network"] = options.get("network") or ()  # configured hosts don't apply to runs on an entry
         changed |= {"timeout": None, "memory": None}  # they are in `limits` now
         if isinstance(entry, MontyEntry):
             return intake.build(self._config, self._backends, changed, code=_source(command), language="python")
@@ -110,7 +111,7 @@ class Entries:
 
     def _own_backend(self, address: str, entry: Entry) -> Backend | None:
         if isinstance(entry, JailEntry):
-            return self._backends.get("jail")  # named, since its working directory is none of the host's
+            return self._backends.get("jail")  # named, because its working directory is not on the host
         if not isinstance(entry, DockerEntry):
             return None
         with self._making:
@@ -126,7 +127,7 @@ class Entries:
 
 
 def _source(command: str | tuple[str, ...]) -> str:
-    """Python code as one text, also if it comes as a list of one word. Raises `InvalidRequest`."""
+    """Return Python code as one text, also if it is given as a list of one word. Raises `InvalidRequest`."""
     if isinstance(command, str):
         return command
     if len(command) != 1:
@@ -135,8 +136,9 @@ def _source(command: str | tuple[str, ...]) -> str:
 
 
 def _argv(entry: Entry, command: str | tuple[str, ...]) -> tuple[str, ...]:
-    """The words of a command, split as a shell would. A command that will be refused is not split: the record has it as
-    it came."""
+    """Return the words of a command, split as a shell would. A command that will be refused is not split: it is
+    recorded as it was given.
+    """
     if entry.command_whitelist is not None and not _is_listed(entry, command):
         words = (command,) if isinstance(command, str) else command
         words = tuple(word.replace("\0", "\\0") if isinstance(word, str) else word for word in words)
@@ -152,7 +154,7 @@ def _argv(entry: Entry, command: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _is_listed(entry: Entry, command: str | tuple[str, ...]) -> bool:
-    """Whether the command is on the list: character for character or, if it comes as words, word for word."""
+    """Return whether the command is on the whitelist: as text character by character, as words word by word."""
     allowed = entry.command_whitelist or ()
     if isinstance(entry, MontyEntry):
         return _source(command) in allowed
@@ -170,7 +172,7 @@ def _forbidden(rule: str, reason: str, text: str, suggestion: str) -> Finding:
 def _objections(
     address: str, entry: Entry, command: str | tuple[str, ...], request: Request, directory: str | None
 ) -> tuple[Finding, ...]:
-    """Why the list of commands does not allow it, each with the lines that would permit it."""
+    """Return why the whitelist does not allow it, each finding with the lines that would permit it."""
     found = tuple(_unlisted(address, entry, command, request, directory))
     permit = _permitting(address, entry, command, found)
     return tuple(msgspec.structs.replace(each, permit=permit) for each in found)
@@ -213,7 +215,7 @@ def _unlisted(
             f"{request.workspace} of {request.project}",
             "Leave workspace and project out, or use an executor without a command_whitelist",
         )
-    # A listed command obeys what lies in its directory, as git does.
+    # A whitelisted command may read configuration in its directory, as git does.
     if (root := _own_directory(entry)) is not None and directory is not None and not _is_below(entry, directory, root):
         yield _forbidden(
             "work_dir",
@@ -224,7 +226,7 @@ def _unlisted(
 
 
 def _permitting(address: str, entry: Entry, command: str | tuple[str, ...], objections: tuple[Finding, ...]) -> str:
-    """Lines of the entry that would permit exactly this command; empty if none could."""
+    """Return lines of the entry that would permit exactly this command; empty if none could."""
     if not {each.rule for each in objections} <= {"entry.whitelist", "entry.variables"}:
         return ""
     fields: dict[str, Any] = {"image": entry.image} if isinstance(entry, DockerEntry) else {}
@@ -238,14 +240,14 @@ def _permitting(address: str, entry: Entry, command: str | tuple[str, ...], obje
 
 
 def _only_looks(name: str, value: str) -> bool:
-    """Whether a variable changes at most how the output looks."""
+    """Return whether a variable changes at most the appearance of the output."""
     if name == "TZ":
         return bool(_ZONE.match(value)) and ".." not in value
     return bool(_LOOKS.match(name) and _PLAIN.match(value))
 
 
 def _directory(address: str, entry: Entry, given: str | os.PathLike[str] | None) -> str | None:
-    """The working directory, on the host or inside; None for the backend's own. Raises `InvalidRequest`."""
+    """Return the working directory, on the host or inside; None for the backend's own. Raises `InvalidRequest`."""
     if isinstance(entry, MontyEntry):
         if given is None:
             return None
@@ -290,5 +292,5 @@ def _containers(entry: DockerEntry, limits: Limits) -> Backend:
     for name, field in _OF_THE_CONTAINER.items():
         wanted = getattr(msgspec.structs.replace(limits, **entry.limits), name)
         if not fields[field] and wanted != getattr(Limits(), name):
-            fields[field] = wanted  # somebody has set it, here or for all runs
+            fields[field] = wanted  # set for this entry or for all runs
     return DockerBackend(Box.plain(entry.image, **fields), host=entry.host)

@@ -1,14 +1,14 @@
 """Finds and hashes the files that a request would execute: an approval is bound to their content.
 
-`policy.executed` says which files those are, from the request's text; here they are found, as a run would find them,
-and hashed. Scripts are also read for the files that they run. Only executed files count: data that a program reads may
+`policy.executed` derives these files from the request's text. Here they are located as a run would locate them, and
+hashed. Scripts are also read for the files that they run. Only executed files count: data that a program reads may
 change every day. Files in system directories that only root can change are not hashed: an upgrade is no alarm.
 
-What can't be bound is listed as `unbound`, and such a request can't be pinned. So a system program has to be known to
-run nothing else (`policy/executed.py`), and a script has to be in a language that is read here.
+What can't be bound is listed as `unbound`, and such a request can't be pinned. So a system program must be known to run
+nothing else (`policy/executed.py`), and a script must be in a language that is read here.
 
-Only regular files are opened, so nothing here waits on a pipe or device. A file that isn't there is bound as missing,
-so that its appearing is a change.
+Only regular files are opened, so nothing here blocks on a pipe or device. A missing file is bound as missing, so that
+its creation is a change.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from typing import NamedTuple
 
 from ..models import ExecutedFiles, Request
 from ..policy import Executes, Reading, candidates, executed_by, executed_by_words, executes, modules, placed
-from ..policy.executed import PLAIN_MODULES
+from ..policy.executed import PLAIN_MODULES, QUIET_MODULES
 from ..policy.facts import UNKNOWN, Executed
 from ..policy.shell.interpreters import interpreter
 
 MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives")
 _OWN = "/usr/local"
-"""The system directory that distributions leave alone: a script named there is bound."""
-_SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where shells look without PATH
-_MAX_SIZE = 256 << 20  # bytes of one file, and
+"""The system directory that distributions leave alone: a script in it is bound."""
+_SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where shells search without PATH
+_MAX_SIZE = 256 << 20  # bytes of one file
 _MAX_TOTAL = 1 << 30
-_MAX_SCRIPT = 256 << 10  # that is read for what it runs
+_MAX_SCRIPT = 256 << 10  # bytes of a script that is read for what it runs
 _MAX_FILES, _MAX_DEPTH = 500, 8  # files; scripts that are run by scripts
-_MAX_LINKS = 40  # as the kernel's
+_MAX_LINKS = 40  # like the kernel's
 _MAX_NOTES = 50
 _SHA256 = 64  # digits
 
@@ -48,18 +48,18 @@ class View(NamedTuple):
     """The files of the host as a run sees them."""
 
     roots: tuple[tuple[str, str], ...]
-    """Path inside, and on the host."""
+    """Pairs of a path inside and its path on the host."""
     cwd: str | None
-    """Inside; None if it begins in a directory of its own, where nothing is the host's."""
+    """The working directory inside; None if the run begins in a directory of its own, without files of the host."""
     search: str = _SEARCH
     home: str = ""
     modules: tuple[str, ...] = ()
-    """Where Python looks, too."""
+    """Further directories that Python searches."""
     has_home: bool = True
-    """Whether HOME is set: shells know `~` without it, and nothing else."""
+    """Whether HOME is set: only shells know `~` without it."""
 
     def on_host(self, path: str) -> str | None:
-        """Where a path leads, or None where that is no file of the host's."""
+        """Return the path on the host; None if it is not a file of the host."""
         for inside, host in self.roots:
             if inside == "/" or path == inside or path.startswith(f"{inside}/"):
                 return path if inside == host else host + path[len(inside) :]
@@ -67,12 +67,12 @@ class View(NamedTuple):
 
     @property
     def moved(self) -> bool:
-        """Whether a link would lead elsewhere in there."""
+        """Whether links lead elsewhere inside than on the host."""
         return any(inside != host for inside, host in self.roots)
 
 
 def visible_to(request: Request, volumes: Sequence[str] = ()) -> View | None:
-    """The files of the host that a request sees beside the system's own; None if it sees none."""
+    """Return the files of the host that a request sees besides the system's own; None if it sees none."""
     given = request.environment
     search, home = given.get("PATH", _SEARCH), given.get("HOME", "")
     libraries = tuple(place for place in given.get("PYTHONPATH", "").split(":") if place.startswith("/"))
@@ -88,9 +88,10 @@ def visible_to(request: Request, volumes: Sequence[str] = ()) -> View | None:
 def find(
     request: Request, view: View | None, *, live_input: bool = False, reading: Reading | None = None
 ) -> ExecutedFiles:
-    """All files that a request would execute, as they are now. `live_input`: it can be given input while it runs.
-    `reading`: what policy has read of the same request, if it has."""
-    if view is None or request.language == "lua":  # of which each command is asked for by itself
+    """Return all files that a request would execute, as they are now. `live_input`: it can be given input while it
+    runs. `reading`: what policy has parsed of the same request, if available.
+    """
+    if view is None or request.language == "lua":  # each command of a Lua script is submitted separately
         return ExecutedFiles()
     binder = _Binder(view)
     binder.all_of(executes(request, live_input=live_input, reading=reading), view.cwd, 0)
@@ -106,11 +107,11 @@ class _Binder:
         self.unbound: list[str] = []
         self._left = _MAX_TOTAL
         self._contents: dict[str, bytes | None] = {}
-        """Of those that may be scripts."""
+        """The contents of files that may be scripts."""
         self._followed: set[tuple[str | None, ...]] = set()
         self._search = {view.search: None}
         self._modules = dict.fromkeys(view.modules)
-        """Where programs and modules are looked for: what a script sets is set for all that it runs."""
+        """Where programs and modules are searched for: what a script sets applies to everything that it runs."""
         self._extensions: dict[str, list[str]] = {}
         self._opaque: set[str] = set()
 
@@ -120,7 +121,7 @@ class _Binder:
         self._opaque |= found.opaque
         self._search = {**dict.fromkeys(found.searched), **self._search}
         self._modules |= {whole: None for each in found.libraries if (whole := _joined(cwd, each, self._view.home))}
-        for fact in found.files:
+        for fact in (*found.files, *found.settings):
             for path in candidates(fact):
                 self._file(fact, placed(fact, path), cwd, depth, beside)
             if fact.how == "module":
@@ -131,7 +132,13 @@ class _Binder:
         if found.imported or any(interpreter(name) == "python" for name in found.names):
             self._packages(f"{self._view.home}/.local")
         for name in found.imported:
-            self._module(name, [cwd, posixpath.dirname(beside), *self._modules], cwd, depth)
+            here = posixpath.dirname(beside)
+            for _ in range(len(name) - len(name.lstrip(".")) - 1):  # `from ..x import y`: from the package above
+                here = posixpath.dirname(here)
+            places = [here] if name.startswith(".") and beside else [cwd, here, *self._modules]
+            known = self._module(name.lstrip("."), places, cwd, depth)
+            if not known and name.lstrip(".").partition(".")[0] not in QUIET_MODULES:
+                self.unbound.append(f"what the module {name} runs is not known")
         for program in found.programs:
             self._name(program, tuple(self._search), cwd, depth, found.functions)
 
@@ -141,12 +148,13 @@ class _Binder:
         tries = [whole] if whole is not None else []
         if whole is None and self._view.moved:
             self.unbound.append(f"from where {path} leads inside can't be told")
-        if path.startswith("~") and cwd is not None:  # quoted, or not seen by a shell, it is a name like any other
+        # if quoted, or not expanded by a shell, it is a name like any other
+        if path.startswith("~") and cwd is not None:
             others = [f"{cwd}/{path}"]
-            if path.startswith("~/") and not self._view.has_home:  # then `cd` stays here, and $HOME is nothing
+            if path.startswith("~/") and not self._view.has_home:  # then `cd` stays here, and $HOME is empty
                 others += [f"{cwd}{path[1:]}", path[1:]]
             tries += filter(self._is_there, map(_tidy, others))
-        if beside and path[:1] not in ("/", "~"):  # `$(dirname "$0")/lib.sh` reads as ./lib.sh
+        if beside and path[:1] not in ("/", "~"):  # `$(dirname "$0")/lib.sh` is read as ./lib.sh
             tries.append(_tidy(f"{posixpath.dirname(beside)}/{path}"))
         there = [each for each in tries if self._is_there(each)] or tries
         if fact.how == "library":
@@ -164,8 +172,9 @@ class _Binder:
             self.unbound.append(f"what the module {name} runs is not known")
 
     def _mentioned(self, text: str, where: str | None, depth: int, *, by: str = "") -> None:
-        """Bind files that a value may name and something may run. `by`: the program that is given it, if what that does
-        with files is not known; then a directory makes it unbound."""
+        """Bind files that a value may name and something may run. `by` is the program that gets the value, if its use
+        of files is unknown; then a directory makes the request unbound.
+        """
         if UNKNOWN in text or (where is None and by and not text.startswith("/")):
             self.unbound += [f"what {by} is given is only known when it runs"] if by else []
             return
@@ -195,20 +204,24 @@ class _Binder:
             for name in (*sorted(unasked), "sitecustomize.py", "usercustomize.py"):
                 self._bind(_tidy(f"{inside}/{name}"), Executed(path=name, how="script", language="python"), None, 1)
 
-    def _module(self, name: str, places: Sequence[str | None], cwd: str | None, depth: int) -> None:
-        """Bind a Python module if it is in one of `places`; any other is the system's. One that appears there later
-        is bound from then on, which is a change."""
+    def _module(self, name: str, places: Sequence[str | None], cwd: str | None, depth: int) -> bool:
+        """Bind a Python module if it is in one of `places`, and return whether it is; any other is the system's. If one
+        appears there later, it will be bound, which is a change.
+        """
+        known = False
         for place in filter(None, places):
             for path in (*modules(name), *self._compiled(place, name)):
                 whole = _tidy(f"{place}/{path}")
                 if len(self.files) >= _MAX_FILES and whole not in self.files:
                     self.unbound.append(f"it imports more than {_MAX_FILES} files: not all are bound")
-                    return
+                    return True
                 if self._is_there(whole):
+                    known = True
                     self._bind(whole, Executed(path=path, how="module"), cwd, depth)
+        return known
 
     def _compiled(self, place: str, name: str) -> list[str]:
-        """Files that Python loads in place of a module's source: `x.pyc`, `x.so`, `x.cpython-313-….so`."""
+        """Return the files that Python loads in place of a module's source: `x.pyc`, `x.so`, `x.cpython-313-….so`."""
         *above, last = name.split(".")
         directory = "/".join((place, *above))
         if directory not in self._extensions:
@@ -232,7 +245,9 @@ class _Binder:
         depth: int,
         functions: frozenset[str] = frozenset(),
     ) -> None:
-        """Bind a program that is searched for. Where users other than root may put one, it is bound also if missing."""
+        """Bind a program that is searched for. In directories where users other than root may put one, a missing
+        program is bound too.
+        """
         name = program.path
         where = None if program.directory is None else _joined(cwd, program.directory, self._view.home)
         own = systems = False
@@ -280,7 +295,7 @@ class _Binder:
             self.unbound.append(f"{path} is a link, or behind one, and where it leads inside can't be told")
         if is_systems(real) or is_systems(host):
             if real != host and not is_systems(host):
-                self.files[path] = f"leads to {real}"  # a program of the system's, by whatever way: to that one
+                self.files[path] = f"leads to {real}"  # a system program: bind where the link leads
             if fact.how == "program":
                 self._systems_program(path, real)
             return
@@ -289,7 +304,7 @@ class _Binder:
             return
         state, content = self._content(host)
         self.files[path], self._contents[path] = state, content
-        if state == NO_FILE and fact.how == "script" and os.path.isdir(host):  # Python runs a directory so
+        if state == NO_FILE and fact.how == "script" and os.path.isdir(host):  # Python runs a directory this way
             self._bind(f"{path}/__main__.py", fact, cwd, depth)
         if state in (TOO_LARGE, UNREADABLE):
             self.unbound.append(f"what {path} holds can't be told: it is {state}")
@@ -297,11 +312,11 @@ class _Binder:
         if fact.how == "program" and len(state) == _SHA256:
             if interpreter(posixpath.basename(path)) == "python" and content is None:
                 self.unbound.append(f"the modules of {path} are not bound")
-            for arg in fact.args if content is None else ():  # no script: what it does with them can't be read
+            for arg in fact.args if content is None else ():  # not a script, so its use of the arguments can't be read
                 self._mentioned(arg, cwd, depth, by=path)
 
     def _systems_program(self, path: str, real: str) -> None:
-        """Note what a system program may run. By a link of another name it is not recognised as what it is."""
+        """Note what a system program may run. Through a link with another name it is not recognised."""
         name, own = posixpath.basename(path), posixpath.basename(real)
         same = interpreter(name) == interpreter(own) and interpreter(own) in ("shell", "python")
         if name in self._opaque or not (same or name == own or is_systems(path)):
@@ -311,11 +326,11 @@ class _Binder:
             self._packages(environment)
 
     def _content(self, path: str) -> tuple[str, bytes | None]:
-        """The SHA-256 of a file, or why there is none; and the part of a script that is read."""
+        """Return the SHA-256 of a file, or why there is none; and the part of a script that is read."""
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 return NO_FILE, None
-            # Whatever is put there meanwhile: nothing is waited for, and no terminal becomes ours.
+            # Even if it was replaced meanwhile: don't block, and don't acquire a terminal.
             opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return MISSING, None
@@ -334,7 +349,7 @@ class _Binder:
                 return UNREADABLE, None
 
     def _follow(self, path: str, content: bytes | None, fact: Executed, cwd: str | None, depth: int) -> None:
-        """Bind what a script runs itself, in the directory where it runs."""
+        """Bind what a script runs itself, in its working directory."""
         taken = path, cwd, fact.how, fact.language  # a file can be a script in two languages
         if content is None or taken in self._followed:
             return
@@ -349,6 +364,8 @@ class _Binder:
             words = first[2:].decode("utf-8", "replace").strip().split(None, 1)
             self.all_of(executed_by_words([*words, path]), cwd, depth, path)
         if language := _language(path, first, fact):
+            if language == "python" and fact.how != "module":
+                self._modules[posixpath.dirname(path)] = None  # everything it imports is searched there, too
             self.all_of(executed_by(text, language), cwd, depth, path)
 
 
@@ -360,13 +377,13 @@ def _hashed(file: FileIO) -> tuple[str, bytes | None]:
         size += len(chunk)
         if size > _MAX_SIZE:  # it grows while it is read
             return TOO_LARGE, None
-    # As shells tell: what has a NUL in its first line is a binary, and further down one is passed over.
+    # Like shells: a file with NUL in its first line is binary; further down NUL is ignored.
     is_script = b"\0" not in head.split(b"\n", 1)[0]
     return digest.hexdigest(), head.replace(b"\0", b"") if is_script else None
 
 
 def _language(path: str, first: bytes, fact: Executed) -> str:
-    """The language of a script, if it is one that is read here. A program without `#!` is a shell script."""
+    """Return the language of a script, if it is one that is read here. A program without `#!` is a shell script."""
     if fact.how == "plan" or fact.language:
         return fact.language if fact.language in ("shell", "python") else ""
     if fact.how == "data":
@@ -379,8 +396,9 @@ def _language(path: str, first: bytes, fact: Executed) -> str:
 
 
 def is_systems(path: str, *, searched: bool = False) -> bool:
-    """Whether a program is the distribution's, and only root can replace it. One that is `searched` for may also be in
-    /usr/local."""
+    """Return whether a program belongs to the distribution, and only root can replace it. One that is `searched` for
+    may also be in /usr/local.
+    """
     for _ in range(_MAX_LINKS):
         directory = posixpath.dirname(path)
         if ".." in path.split("/") or not _is_systems_directory(directory):
@@ -399,7 +417,7 @@ def is_systems(path: str, *, searched: bool = False) -> bool:
 
 
 def _is_systems_directory(path: str) -> bool:
-    """Whether a directory is the system's, and only root can change it or anything above it."""
+    """Return whether it is a system directory, and only root can change it or anything above it."""
     if not any(path == root or path.startswith(f"{root}/") for root in _SYSTEM):
         return False
     real = os.path.realpath(path)
@@ -418,7 +436,7 @@ def _is_roots(about: os.stat_result) -> bool:
 
 
 def _joined(cwd: str | None, path: str, home: str) -> str | None:
-    """The absolute path. `..` is kept: behind a link it does not lead where it seems to."""
+    """Return the absolute path. `..` is kept: after a link it does not lead where it seems to."""
     if path.startswith("~"):
         user, slash, below = path[1:].partition("/")
         home = _home_of(user) if user else home
@@ -433,7 +451,7 @@ def _tidy(path: str) -> str:
 
 
 def _home_of(user: str = "") -> str:
-    """The home directory of a user, by default of our own; empty if unknown."""
+    """Return the home directory of a user, by default our own; empty if unknown."""
     try:
         return (pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())).pw_dir
     except (KeyError, ValueError):

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Unpack
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
 import msgspec
 
 from .. import config as configuration
 from .. import telemetry
-from ..approval import NOBODY, Approver, Gate, Verdict, setting_of
+from ..approval import NOBODY, Gate, Verdict, setting_of
 from ..audit import AuditLog
 from ..audit.inputs import Inputs
 from ..backends.base import Backend, Capabilities, Control, Outcome, Sink
+from ..backends.hosts import kept_requests
 from ..config import Config, DockerEntry, NativeEntry
 from ..lib.errors import (
     ApprovalError,
@@ -42,6 +44,7 @@ from ..models import (
     MiB,
     Request,
     Result,
+    Secret,
     Status,
     Stream,
     Submission,
@@ -52,15 +55,36 @@ from ..output.capture import Capture, Spool
 from ..output.live import Live
 from ..policy import PACKS, Policy, Reading, evaluate, level_of, secrets_in
 from ..redaction import Redactor
-from ..workspace.kept import Kept
-from . import denial, executed_files, foreign_repositories, intake, intents, results
+from . import denial, intake, intents, results
 from .entries import Entries
+from .installed import Installed
 from .intake import Options
-from .projects import Projects
 from .streaming import AsyncLiveRun
+
+if TYPE_CHECKING:
+    from ..approval import Approver
+    from ..environments import Environment
+    from ..sessions.session import AsyncSession, SessionOptions
+    from ..workspace.kept import Kept
+    from .projects import Projects
 
 AUTO = ("jail", "docker", "monty")
 """What `backend="auto"` tries, in this order: never one without a boundary."""
+
+
+def auto(config: Config) -> tuple[str, ...]:
+    """Return what `backend="auto"` tries with this configuration: lean cells only if it allows them."""
+    return ("jail", "docker", "lean", "monty") if config.jail.lean else AUTO
+
+
+_DEFAULTS = Limits()
+
+
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closable)
 
 
 class AsyncExecutor:
@@ -70,45 +94,97 @@ class AsyncExecutor:
         self,
         config: Config | None = None,
         *,
-        backends: Iterable[Backend] | None = None,
+        backends: Iterable[Backend] | Installed | None = None,
         approver: Approver | None = None,
     ) -> None:
-        """`approver` is asked where a person has to say yes, instead of the configured one."""
+        """`approver` is asked instead of the configured one if a person must approve."""
         self.config = config or configuration.load()
-        self.backends = {
-            backend.name: backend for backend in (_installed(self.config) if backends is None else backends)
-        }
+        backends = Installed(self.config) if backends is None else backends
+        self.backends: Mapping[str, Backend] = (
+            backends if isinstance(backends, Installed) else {backend.name: backend for backend in backends}
+        )
+        self.user = intake.user()
+        self.on_progress: Callable[[str], None] | None = None
+        """Told what pip prints while packages are installed that a run needs; at the end an empty text."""
         self._entries = Entries(self.config, self.backends)
         self._policies: dict[str | None, Policy] = {}
         self._settings: dict[str, str] = {}
+        self._kept: dict[str, Closable] = {}
         audit, state, approval = self.config.audit, self.config.state, self.config.approval
         self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
         self._artifacts = Artifacts(state / "artifacts") if state else None
         self.inputs = Inputs.within(state, days=audit.retention_days, fsync=audit.fsync)
-        user = intake.user()
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
-        self._gate = Gate.configured(Store(state / DATABASE), self._record, user=user, **settings) if state else None
-        self.projects = Projects(
-            state,
+        database = Store(state / DATABASE) if state else None
+        self._gate = Gate.configured(database, self._record, user=intake.user(), **settings) if database else None
+
+    @functools.cached_property
+    def projects(self) -> Projects:
+        """Runs in projects, and their changes."""
+        from .projects import Projects
+
+        return Projects(
+            self.config.state,
             self._record,
             self.check,
-            user=user,
+            user=intake.user(),
             home=configuration.home(),
-            separate=approval.separate,
-            own=[audit.directory],
+            separate=self.config.approval.separate,
+            own=[self.config.audit.directory],
         )
 
     async def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
-        """Run source text and return its `Result`. Options are those of `redoma.run`; so is what it raises."""
+        """Run source text and return its `Result`. Takes the options of `redoma.run`, and raises the same."""
         return await self._run(self.prepare_code(code, language, options), options)
 
     async def command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> Result:
         """Run a program with its arguments, without a shell, and return the `Result`.
 
-        `argv` is a list such as `["git", "status"]`; `entry` names a configured executor such as `app:shell`, which may
-        also take one text. Options are those of `redoma.run`.
+        `argv` is a list such as `["git", "status"]`; `entry` names a configured executor such as `app:shell`, which
+        also accepts a single text. Takes the options of `redoma.run`.
         """
         return await self._run(self.prepare(argv, entry, options), options)
+
+    async def create_environment(
+        self,
+        name: str,
+        packages: Iterable[str],
+        *,
+        hosts: Iterable[str] = (),
+        preload: Iterable[str] = (),
+        anew: bool = False,
+        reason: str = "",
+    ) -> Environment:
+        """Install packages, in a cell that reaches the package index alone, and call the result `name`: runs have it
+        with `environment=name`. Nobody is asked.
+
+        Args:
+            name: What to call it. If it has these packages already, nothing happens.
+            packages: Requirements as pip reads them, such as `pandas>=2`.
+            hosts: Further hosts that the index of pip's configuration has its files on.
+            preload: Modules that are imported ahead of time, outside of cells: only what you trust.
+            anew: Install again, in the newest versions that fit.
+            reason: Why, for the record.
+
+        Returns:
+            The `Environment`, with its packages, their hashes, and its digest.
+
+        Raises:
+            InvalidRequest: A package is none, or the name has other packages already.
+            EnvironmentProblem: They can't be installed; whatever the name had before, it still has.
+        """
+        from ..environments.requirements import requirements
+        from .packages import Installer
+
+        installer = Installer(self, progress=self.on_progress)
+        wanted = requirements(packages)
+        return await installer.create(name, wanted, hosts=hosts, preload=tuple(preload), anew=anew, reason=reason)
+
+    def session(self, **options: Unpack[SessionOptions]) -> AsyncSession:
+        """Return a Python that keeps its variables, in its own cell: see `redoma.AsyncSession`."""
+        from ..sessions.session import AsyncSession
+
+        return AsyncSession(self, **options)
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[Options]) -> AsyncLiveRun:
         """Run source text and follow its output: `async with … as run`, `async for` over it, then `run.result`."""
@@ -117,7 +193,7 @@ class AsyncExecutor:
     def stream_command(
         self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]
     ) -> AsyncLiveRun:
-        """Run a program with its arguments and follow its output. Options are those of `redoma.run`."""
+        """Run a program with its arguments and follow its output. Takes the options of `redoma.run`."""
         return self._stream(self.prepare(argv, entry, options), options)
 
     def follow(self, submission: Submission, *, whole: bool = False) -> AsyncLiveRun:
@@ -126,14 +202,16 @@ class AsyncExecutor:
         return AsyncLiveRun(live, lambda live: self.submit(submission, live=live))
 
     def prepare_code(self, code: str, language: Language, options: Options) -> Submission:
-        """Source text as a submission. Raises `InvalidRequest`."""
+        """Return source text as a submission. Raises `InvalidRequest`."""
         request = intake.build(self.config, self.backends, intake.with_path(options), code=code, language=language)
         return intake.submission(request, options)
 
     def prepare(
         self, command: str | Iterable[str], entry: str | None, options: Options, control: Control | None = None
     ) -> Submission:
-        """A command as a submission; one for a configured executor may also be one text. Raises `InvalidRequest`."""
+        """Return a command as a submission; for a configured executor it may also be a single text. Raises
+        `InvalidRequest`.
+        """
         if entry is not None:
             return self._entries.prepare(entry, command, options, control)
         argv = intake.words("argv", command)
@@ -155,9 +233,8 @@ class AsyncExecutor:
 
     @telemetry.run
     async def submit(self, submission: Submission, live: Live | None = None) -> Result:
-        """The whole path of one request. Raises neither for what the code did nor for what we could not do.
-
-        Whoever follows the run gets its output through `live`, too.
+        """Take one request through the whole path and return its result. Raises neither for what the code did nor for
+        what Redoma could not do. `live` also receives the output.
         """
         redactor = live.redactor if live else Redactor(submission.request.secrets.values())
         judged, verdict = self.judge(submission), Verdict()
@@ -172,8 +249,12 @@ class AsyncExecutor:
                 result = await self._execute(judged, verdict, redactor, live)
             else:
                 result = self._refused(judged, verdict, redactor)
-        finally:  # also when we are cancelled: the record then says so
-            result = result or results.ended(judged, verdict, status=Status.KILLED, error="it was cancelled")
+        finally:  # also on cancellation: then the record says so
+            if result is None:
+                requests = results.requests_shown(kept_requests(sys.exception()), redactor)
+                result = results.ended(
+                    judged, verdict, status=Status.KILLED, error="it was cancelled", network=requests
+                )
             try:
                 self._record("outcome", result.id, results.outcome_record(result, redactor))
             except AuditError as error:
@@ -191,7 +272,7 @@ class AsyncExecutor:
         live_input: bool = False,
         entry: str = "",
     ) -> Evaluation:
-        """What policy says of a request, without running it: the `Evaluation`, with its findings and its decision.
+        """Evaluate a request without running it. Returns the `Evaluation`, with its findings and its decision.
 
         `policy` names the pack that judges; by default the configured one. `reach` is what the run could touch; by
         default what it could where it would run. For the others see `evaluate`. Raises `InvalidRequest` for an unknown
@@ -202,7 +283,7 @@ class AsyncExecutor:
 
     @telemetry.policy
     def judge(self, submission: Submission) -> Judged:
-        """What policy says of a submission where it would run, and its level."""
+        """Evaluate a submission where it would run, and determine its level."""
         request = submission.judged
         reading = Reading(request)
         evaluation = evaluate(
@@ -232,7 +313,7 @@ class AsyncExecutor:
         return self._settings[entry]
 
     def place(self, submission: Submission) -> str:
-        """The name of the backend that would be tried first, without trying it; empty if none can run it."""
+        """Return the name of the backend that would be tried first, without trying it; empty if none can run it."""
         first = self._first(submission)
         return first.name if first else ""
 
@@ -240,17 +321,27 @@ class AsyncExecutor:
         return next((each for each in self._candidates(submission) if _can_run(each, submission)), None)
 
     def _reach(self, submission: Submission) -> Reach:
-        """What it could touch on the backend that is tried first; if none can run it, what it could on any of them."""
+        """Return what it could touch on the backend that is tried first; if none can run it, on any of them."""
         first = self._first(submission)
         tried = self._candidates(submission) if first is None else [first]
-        workspace = submission.request.workspace
-        return functools.reduce(Reach.__or__, (backend.reach.over(workspace) for backend in tried), NOTHING)
+        return functools.reduce(Reach.__or__, (_reach_of(backend, submission.request) for backend in tried), NOTHING)
 
-    def _candidates(self, submission: Submission) -> list[Backend]:
+    def _candidates(self, submission: Submission) -> Iterator[Backend]:
+        """Yield the backends to try, in order; one that is not reached is not loaded."""
         if submission.own_backend is not None:
-            return [submission.own_backend]
-        names = AUTO if submission.request.backend == "auto" else (submission.request.backend,)
-        return [self.backends[name] for name in names if name in self.backends]
+            yield submission.own_backend
+            return
+        for name in auto(self.config) if submission.request.backend == "auto" else (submission.request.backend,):
+            if name in self.backends:
+                yield self.backends[name]
+
+    def _lean_cells(self, request: Request) -> str:
+        """Return how to let lean cells run a request that nothing else here can run; empty if they can't either."""
+        if request.backend != "auto" or self.config.jail.lean or "lean" not in self.backends:
+            return ""
+        from ..backends.jail.lean import advice
+
+        return advice()
 
     def _policy(self, pack: str | None) -> Policy:
         if pack is not None:
@@ -263,9 +354,10 @@ class AsyncExecutor:
 
     @telemetry.decided
     async def _decide(self, judged: Judged) -> tuple[Judged, Verdict]:
-        """Whether it may run, by policy or by a person; with the files that it executes, if the verdict is on those.
+        """Decide whether it may run, by policy or by a person. Also returns the executed files, if the verdict depends
+        on them.
 
-        What only an overlay would change asks nobody yet: there a person decides on the effect, when it is applied.
+        Changes that stay in an overlay need no approval yet: a person decides on the effect, when it is applied.
         """
         gate, decision = self._gate, judged.evaluation.decision
         try:
@@ -278,35 +370,39 @@ class AsyncExecutor:
                 found = look() if decision is Decision.FORBID else await asyncio.to_thread(look)
                 judged = msgspec.structs.replace(judged, executed=found)
             if judged.submission.resumes and decision is not Decision.FORBID:
-                # Also where nobody has to be asked any more: it must still be exactly what was asked about.
+                # Even if no approval is needed any more: it must still be exactly what was asked about.
                 return judged, await gate.redeem(judged.submission.resumes, judged)
             if decision is Decision.PROMPT:
                 return judged, await gate.ask(judged, wait=judged.submission.wait)
             alarm = await gate.watch(judged)
             return judged, alarm or Verdict(status=Status.FORBIDDEN if decision is Decision.FORBID else None)
-        except ApprovalError as error:  # it can't be known whether it may run, so it may not
+        except ApprovalError as error:  # it is unknown whether it may run, so it may not
             return judged, Verdict(status=Status.DENIED, error=str(error))
 
     def _needs_executed_files(self, judged: Judged, gate: Gate) -> bool:
-        """Whether an approval depends on the files that it executes. Finding and hashing them is slow."""
+        """Return whether an approval depends on the executed files. Finding and hashing them is slow."""
         evaluation = judged.evaluation
         asked_later = evaluation.reach.files == "later" and evaluation.findings  # when the effect is applied
         asks = judged.submission.resumes or evaluation.decision is Decision.PROMPT or asked_later
         return bool(asks) or gate.watches(judged.request)
 
     def _executed_files(self, judged: Judged) -> ExecutedFiles:
+        from . import executed_files
+
         submission = judged.submission
         entry = self.config.entries.get(submission.entry)
-        # The volumes of another machine's engine are that machine's.
+        # The volumes of a remote engine are on that machine.
         here = isinstance(entry, DockerEntry) and (entry.host is None or entry.host.startswith("unix:"))
         volumes = entry.volumes if isinstance(entry, DockerEntry) and here else ()
         visible = executed_files.visible_to(submission.request, volumes)
-        # The request that runs may hold more than the one that was judged, which is what was read.
+        # The request that runs may differ from the one that was judged and parsed.
         reading = judged.reading if submission.view is None else None
         return executed_files.find(submission.request, visible, live_input=submission.unread_input, reading=reading)
 
     def _refused(self, judged: Judged, verdict: Verdict, redactor: Redactor) -> Result:
-        """By the gate alone, if it is not what was pinned or asked about; else by the policy, or a person it asked."""
+        """Return the refusal: by the gate alone if it is not what was pinned or asked about; else by the policy, or the
+        person it asked.
+        """
         evaluation, submission, status = judged.evaluation, judged.submission, verdict.status or Status.DENIED
         alarm = (
             verdict.alarm and evaluation.decision is Decision.PROMPT
@@ -322,8 +418,9 @@ class AsyncExecutor:
     # --- recording ---
 
     async def _record_intent(self, judged: Judged, verdict: Verdict, redactor: Redactor) -> None:
-        """Record what is about to run, or was refused, and keep what it was given; without secrets, also those that
-        the policy has recognised in its text."""
+        """Record what is about to run, or was refused, and keep its inputs; without secrets, including those that the
+        policy has recognised in its text.
+        """
         if not self.config.audit.enabled:
             return
         submission, request = judged.submission, judged.request
@@ -333,7 +430,7 @@ class AsyncExecutor:
         inputs = self.inputs if self.config.audit.inputs else None
         keep = functools.partial(intents.keep, submission, policy, redactor, self.inputs, wanted=inputs is not None)
         large = verdict.status is None and len(request.stdin) + sum(map(len, request.files.values())) > MiB
-        kept = await asyncio.to_thread(keep) if large else keep()  # what is refused needs no event loop
+        kept = await asyncio.to_thread(keep) if large else keep()  # a refusal must need no event loop
         self._record("intent", request.id, intents.intent_record(judged, verdict.approval, kept, redactor))
 
     def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
@@ -363,9 +460,11 @@ class AsyncExecutor:
             except (Unsupported, BackendUnavailable) as error:
                 refusals.append(error)
                 passed_over[name] = redactor.redact(f"{error.what}: {error.why}")[0]
-            except Exception as error:  # a backend's own bug too: the output is kept, and the record says what broke
+            except Exception as error:  # also a backend's bug: the output is kept, and the record says what failed
                 message = results.failure(error, redactor)
-                return ended(status=Status.FAILED, error=message, **results.printed(capture.finish()))
+                requests = results.requests_shown(kept_requests(error), redactor)
+                printed = results.printed(capture.finish())
+                return ended(status=Status.FAILED, error=message, network=requests, **printed)
             else:
                 finish = functools.partial(
                     results.finished,
@@ -374,14 +473,16 @@ class AsyncExecutor:
                     capture.finish(),
                     redactor,
                     submission,
-                    denial=denial.of_limit(outcome, request, self.config.limits, redactor),
+                    denial=denial.of_limit(outcome, request, self.config.limits, redactor)
+                    or denial.of_network(outcome, redactor),
                     project=project,
                 )
-                # Other runs end by the clock of this event loop.
-                return await asyncio.to_thread(finish) if results.is_large(outcome.value) else finish()
+                # In a thread, because other runs depend on this event loop for their time limits.
+                shown = [display.data for display in outcome.displays]
+                return await asyncio.to_thread(finish) if results.is_large([outcome.value, shown]) else finish()
             finally:
                 capture.close()
-        unable = _no_backend(request, refusals)
+        unable = _no_backend(request, refusals, self._lean_cells(request))
         return results.ended(
             judged,
             verdict,
@@ -396,15 +497,22 @@ class AsyncExecutor:
     async def _run_on(
         self, backend: Backend, request: Request, sink: Sink, judged: Judged, redactor: Redactor
     ) -> tuple[Outcome, dict[str, Any]]:
-        """Run it where its workspace is; and what the result says of that beside the outcome."""
+        """Run it in its workspace. Returns the outcome, and further fields for the result."""
         control = judged.submission.control
-        if request.workspace == "scratch" and request.touches is None:
+        if request.uses is not None and not request.uses.digest:
+            from .packages import Installer
+
+            use = await Installer(self, progress=self.on_progress).ensure(request.uses, f"wanted by run {request.id}")
+            request = msgspec.structs.replace(request, uses=use)
+        in_project = request.touches is not None and intake.is_guarded(request, judged.evaluation)
+        if request.workspace == "scratch" and not in_project:
             return await backend.run(request, sink, control), {}
         return await self.projects.run(backend, request, sink, control, judged, redactor)
 
     async def _changed(self, judged: Judged, before: ExecutedFiles, approval: str) -> Verdict | None:
-        """The refusal of a run whose executed files have changed since it was decided on. In an overlay that matters
-        only if it has to be what is pinned: there the effect is what is decided on."""
+        """Return the refusal of a run whose executed files have changed since the decision. In an overlay that matters
+        only if something is pinned: otherwise the effect is what is decided on.
+        """
         if self._gate is None or (judged.request.workspace == "overlay" and not self._gate.watches(judged.request)):
             return None
         now = await asyncio.to_thread(self._executed_files, judged)
@@ -413,7 +521,11 @@ class AsyncExecutor:
         return self._gate.refuse_changed(msgspec.structs.replace(judged, executed=now), approval)
 
     async def _protected(self, submission: Submission) -> Request:
-        """A request for the host, where Git runs nothing that a repository configures unless the executor trusts it."""
+        """Return a request for the host in which Git runs nothing that a repository configures, unless the executor
+        trusts it.
+        """
+        from . import foreign_repositories
+
         entry = self.config.entries.get(submission.entry)
         if isinstance(entry, NativeEntry) and entry.trust_repository:
             return submission.request
@@ -421,7 +533,7 @@ class AsyncExecutor:
         return await foreign_repositories.protected(submission.request, listed=listed)
 
     def _spool(self, request: Request, redactor: Redactor) -> Callable[[Stream], Spool] | None:
-        """Where all of an output goes that is too long for the result."""
+        """Return where to keep the whole of an output that is too long for the result."""
         if self._artifacts is None:
             return None
         return functools.partial(
@@ -432,30 +544,32 @@ class AsyncExecutor:
 
     async def resume(
         self,
-        id: str,  # noqa: A002 - under which somebody was asked
+        id: str,  # noqa: A002 - the id of the question
         *,
-        secrets: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str | Secret] | None = None,
         expect: Any = None,
         writes: Iterable[str] | None = None,
     ) -> Result:
-        """Run what was `pending`, if a person has said yes to it since.
+        """Run what was `pending`, if a person has approved it since.
 
         Args:
             id: `result.approval_id` of the pending result.
             secrets: The same as before: they were not kept.
-            expect, writes: As of `redoma.run`; they were not kept either, and nobody has to approve them.
+            expect, writes: As in `redoma.run`; they were not kept either, and need no approval.
 
         Returns:
-            The `Result`, which is `pending` still if nobody has answered.
+            The `Result`, which is still `pending` if there is no answer.
 
         Raises:
-            ApprovalError: Nothing waits under that id, or the secrets are others.
+            ApprovalError: Nothing waits under that id, or the secrets differ.
         """
         if self._gate is None:
             raise ApprovalError("nothing waits here", why="the configuration names no state directory", next="give one")
         options: Options = {"expect": expect, "writes": writes}
-        expected, within = intake.expected(options), intake.writes(options)  # a mistake in these uses no approval up
-        ask = await asyncio.to_thread(self._gate.recall, id, secrets or {})
+        # before the approval is used up, in case these are invalid
+        expected, within = intake.expected(options), intake.writes(options)
+        values = {name: one.value if isinstance(one, Secret) else one for name, one in (secrets or {}).items()}
+        ask = await asyncio.to_thread(self._gate.recall, id, values)
         return await self.submit(
             Submission(request=ask.request, policy=ask.policy, resumes=id, expectation=expected, writes=within)
         )
@@ -470,39 +584,47 @@ class AsyncExecutor:
         by_hand: bool = False,
         wait: bool = True,
     ) -> Kept:
-        """Make what a run did in an overlay happen to its project, all or nothing.
+        """Apply what a run did in an overlay to its project, all or nothing.
 
         Args:
-            id: Of the run: `result.id`.
-            paths: Only what is at these paths or below; by default everything.
-            named: Protected paths, or globs, that are to be applied too.
-            exact: Only what is at `paths` itself.
-            by_hand: A person has seen the effect and is saying yes by this call.
-            wait: Whether to wait for a person who has to say yes; they are shown the effect.
+            id: The id of the run: `result.id`.
+            paths: Apply only what is at these paths or below; by default everything.
+            named: Protected paths, or globs, to apply too.
+            exact: Apply only what is at `paths` itself.
+            by_hand: A person has seen the effect and approves it by this call.
+            wait: Whether to wait for a person who must approve; they are shown the effect.
 
         Returns:
-            What is kept of the run, with what was applied and what was left.
+            The kept changes of the run, with what was applied and what was left.
 
         Raises:
-            ApprovalError: A person has to say yes and has not.
+            ApprovalError: A person must approve and has not.
             Conflict: The project has changed since in the same places; nothing was applied.
             WorkspaceError: There is nothing of that run to apply, or it can't be applied.
         """
         return await self.projects.apply(self._gate, id, paths, tuple(named), exact=exact, by_hand=by_hand, wait=wait)
 
     async def discard(self, id: str) -> Kept:  # noqa: A002
-        """Drop what the run of that `id` did in an overlay. Raises `WorkspaceError` if there is nothing of it."""
+        """Discard what the run with that `id` did in an overlay. Raises `WorkspaceError` if there is nothing of it."""
         return await self.projects.discard(id)
 
     async def undo(self, id: str) -> Kept:  # noqa: A002
-        """Take back exactly what was applied of that run. Raises `WorkspaceError` if it has changed since."""
+        """Undo exactly what was applied of that run. Raises `WorkspaceError` if it has changed since."""
         return await self.projects.undo(id)
 
+    def kept(self, name: str, make: Callable[[], T]) -> T:
+        """Return something that belongs to this executor: made on first use, and closed with it."""
+        return cast("T", self._kept.get(name) or self._kept.setdefault(name, make()))
+
     async def aclose(self) -> None:
-        """Let go of what the backends keep warm."""
+        """Release what the backends keep warm."""
+        for each in list(self._kept.values()):
+            await each.aclose()
         await self._entries.aclose()
-        for backend in self.backends.values():
+        used = self.backends.made if isinstance(self.backends, Installed) else self.backends
+        for backend in list(used.values()):
             await backend.aclose()
+        self._audit.close()
 
     async def __aenter__(self) -> AsyncExecutor:
         return self
@@ -512,23 +634,11 @@ class AsyncExecutor:
 
 
 def setting(config: Config, entry: str) -> str:
-    """Digest of what, of the configuration beside the policy, decides what a request does: part of an approval."""
+    """Return the digest of the configuration, besides the policy, that decides what a request does: part of an
+    approval.
+    """
     docker = msgspec.structs.replace(config.docker, minimum=0, maximum=None, queue=0, idle=0.0)
     return setting_of(docker, config.jail.preload, config.entries.get(entry))
-
-
-def _installed(config: Config) -> list[Backend]:
-    from ..backends.docker import DockerBackend
-    from ..backends.jail import JailBackend
-    from ..backends.monty.backend import MontyBackend
-    from ..backends.native.backend import NativeBackend
-
-    return [
-        JailBackend(**msgspec.structs.asdict(config.jail)),
-        DockerBackend.configured(**msgspec.structs.asdict(config.docker)),
-        MontyBackend(),
-        NativeBackend(),
-    ]
 
 
 def _can_run(backend: Backend, submission: Submission) -> bool:
@@ -539,9 +649,14 @@ def _can_run(backend: Backend, submission: Submission) -> bool:
     return True
 
 
+def _reach_of(backend: Backend, request: Request) -> Reach:
+    """Return what a request could touch there."""
+    return backend.reach.over(request.workspace, hosts=bool(request.network))
+
+
 def _must_reach_no_further(backend: Backend, judged: Judged) -> None:
-    """The verdict was for the backend that was to run it. Another one may run it only if it reaches no further."""
-    reach, weighed = backend.reach.over(judged.request.workspace), judged.evaluation.reach
+    """Raise `Unsupported` if another backend than the judged one reaches further than what was judged."""
+    reach, weighed = _reach_of(backend, judged.request), judged.evaluation.reach
     if not reach.within(weighed):
         raise Unsupported(
             f"{backend.name} can't run this request",
@@ -551,18 +666,20 @@ def _must_reach_no_further(backend: Backend, judged: Judged) -> None:
 
 
 def _must_offer(name: str, can: Capabilities, submission: Submission) -> None:
-    """Refuse, before anything runs, what the backend could only do in part."""
+    """Refuse, before anything runs, what the backend could only do in part. Raises `Unsupported`."""
     request = submission.request
     needs = {
-        f"{request.language} code": request.language in can.languages,
-        "arguments": can.arguments or not request.argv or request.language not in ("python", "bash"),
+        f"{request.language} code": request.kind in can.languages,
+        "arguments": can.arguments or not request.argv or request.language in ("command", "lua"),
         "input": can.stdin or not request.stdin,
         "input and signals while it runs": can.control or submission.control is None,
         "variables": can.env or not request.environment,
         "files": can.files or not request.files,
         "files to bring back": can.outputs or not request.outputs,
+        "named hosts of the network": can.network or not request.network,
+        "packages of an environment": can.environments or request.uses is None,
         f"the workspace {request.workspace!r}": request.workspace in can.workspaces,
-        # Where the backend was chosen with the request, so was the directory: it is one inside.
+        # If the backend was chosen with the request, the directory is one inside.
         "a working directory on the host": can.cwd
         or not request.cwd
         or request.project
@@ -576,17 +693,17 @@ def _must_offer(name: str, can: Capabilities, submission: Submission) -> None:
 
 
 def _unenforced(can: Capabilities, limits: Limits) -> list[str]:
-    """The limits that were asked for and would not hold. A default that doesn't is written on the result instead."""
-    defaults = Limits()
+    """Return the requested limits that would not be enforced. An unenforced default is listed on the result instead."""
     unenforced = [field for field in Limits.__struct_fields__ if field not in can.limits]
-    return [field for field in unenforced if getattr(limits, field) != getattr(defaults, field)]
+    return [field for field in unenforced if getattr(limits, field) != getattr(_DEFAULTS, field)]
 
 
-def _no_backend(request: Request, refusals: list[BackendError]) -> BackendError:
+def _no_backend(request: Request, refusals: list[BackendError], lean_cells: str) -> BackendError:
     if request.backend != "auto" and refusals:
         return refusals[0]
     return Unsupported(
         f"no isolating backend on this host can run this {request.language} request",
         why="; ".join(f"{error.what}: {error.why}" for error in refusals) or "none is here",
-        next="see `redoma doctor`, or choose the backend `native` to run it on the host itself, without isolation",
+        next=lean_cells
+        or "see `redoma doctor`, or choose the backend `native` to run it on the host itself, without isolation",
     )

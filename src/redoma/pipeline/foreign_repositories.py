@@ -1,10 +1,13 @@
-"""Git on the host, in a repository that somebody else wrote: it runs nothing that the repository configures.
+"""Git on the host, in a repository that someone else wrote: it runs nothing that the repository configures.
 
-`git status` runs what `core.fsmonitor` says, and the filters of files; `git diff` external diffs and text converters;
-others hooks, editors, helpers. All of these are set in `.git/config`, which whoever wrote the repository has written.
-So Git is told otherwise by variables, which win over that file, and lose to `-c` on the command line. Settings with a
-name in them (`filter.NAME.clean`) can only be replaced once they are known: `git config --list`, which runs nothing,
-tells them, of the repository and of the submodules that Git may look into. Where that can't be done Git is not run.
+`git status` runs the command in `core.fsmonitor`, and filters; `git diff` runs external diffs and text converters;
+other commands run hooks, editors and helpers. All of these are set in `.git/config`, which the repository's author has
+written.
+
+So these settings are overridden by variables, which take precedence over that file, but not over `-c` on the command
+line. Settings with a name in them (`filter.NAME.clean`) can only be overridden once they are known: `git config
+--list`, which runs nothing, lists them, for the repository and the submodules that Git may look into. If that fails,
+Git is not run.
 """
 
 from __future__ import annotations
@@ -12,9 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from typing import IO, cast
 import msgspec
 
 from ..lib.errors import BackendError
+from ..lib.patterns import pattern as compiled_later
 from ..models import Request
 from ..policy.facts import Command
 from ..policy.version_control import Unreadable, choosing, may_enter_submodules, only_looks, version_control
@@ -34,8 +36,8 @@ VARIABLES = {
     "GIT_ASKPASS": "true",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_SSH_COMMAND": "ssh",
-    "GIT_PROXY_COMMAND": "",  # of core.gitProxy Git takes the first value, which is the repository's
-    "GIT_NO_LAZY_FETCH": "1",  # what is missing in a partial clone would come from wherever it says
+    "GIT_PROXY_COMMAND": "",  # for core.gitProxy Git takes the first value, which is the repository's
+    "GIT_NO_LAZY_FETCH": "1",  # missing objects of a partial clone would be fetched from wherever it says
     "HGPLAIN": "1",
     "HGRCSKIPREPO": "1",  # .hg/hgrc
 }
@@ -61,9 +63,9 @@ SETTINGS = {
     "push.recurseSubmodules": "no",
     "status.submoduleSummary": "false",
     "diff.submodule": "short",
-    "diff.ignoreSubmodules": "dirty",  # a submodule has settings of its own
+    "diff.ignoreSubmodules": "dirty",  # a submodule has its own settings
 }
-_DIFF = 'f() { diff -u "$2" "$5"; true; }; f'  # what it is given: path, old file, its hash and mode, new file …
+_DIFF = 'f() { diff -u "$2" "$5"; true; }; f'  # its arguments: path, old file, its hash and mode, new file …
 _NAMED = [
     (re.compile(pattern, re.IGNORECASE), value)
     for pattern, value in (
@@ -88,7 +90,7 @@ _NAMED = [
         (r"sendemail\..*(?:cmd|smtpserver|program)\Z", "false"),
     )
 ]
-_FIRST = re.compile(r"(?:remote\..*\.(?:uploadpack|receivepack|vcs)|gc\.recentObjectsHook)\Z", re.IGNORECASE)
+_FIRST = compiled_later(r"(?:remote\..*\.(?:uploadpack|receivepack|vcs)|gc\.recentObjectsHook)\Z", re.IGNORECASE)
 """Settings that can't be overridden: Git takes the first value that it finds, or all, and so the repository's."""
 _OWN_SCOPES = ("local", "worktree")
 _OF_ONE_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
@@ -99,16 +101,16 @@ _TAKE_OUT = "take it out of .git/config"
 
 
 async def protected(request: Request, *, listed: bool) -> Request:
-    """The request, with variables that keep Git from running what a repository configures.
+    """Return the request with variables that prevent Git from running what a repository configures.
 
-    They are added if it runs Git: for a `listed` command always, else if all of it only reads. Variables of the request
-    itself win. Raises `BackendError` if they would not be enough: which repository it is can't be told, it can't be
-    read, or it sets something that can't be overridden.
+    They are added if it runs Git: always for a `listed` command, else only if all of it only reads. Variables of the
+    request itself take precedence. Raises `BackendError` if they would not be enough: the repository is unknown or
+    unreadable, or it sets something that can't be overridden.
     """
     try:
         commands, hidden = version_control(request)
     except Unreadable:
-        if not listed:  # the policy has judged what it can't read
+        if not listed:  # the policy has judged that it is unreadable
             return request
         raise _refused("what this command runs can't be read", "list a simpler command") from None
     looks = all(map(only_looks, commands))
@@ -121,13 +123,13 @@ async def protected(request: Request, *, listed: bool) -> Request:
     places = dict.fromkeys(_place(command, command.directory or ".", request) for command in runs)
     # A `cd` before it may fail, or be in the background.
     others = dict.fromkeys(_place(command, ".", request) for command in runs)
-    # In a thread: asyncio's watcher of children complains of one that was found to have ended by a signal to it.
+    # In a thread: asyncio's child watcher complains about a child that is found to have ended when it is signalled.
     found = await asyncio.to_thread(search.run, [*places], [*others])
     return msgspec.structs.replace(request, env=_with(request.env, SETTINGS | found))
 
 
 def _with(env: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:
-    """Variables for these settings, with those that were there after them: the later ones win."""
+    """Return variables for these settings, followed by the existing ones: later ones take precedence."""
     count = env.get("GIT_CONFIG_COUNT", "")
     own = int(count) if count.isdecimal() and len(count) < 5 else 0
     pairs = [*settings.items()]
@@ -138,8 +140,10 @@ def _with(env: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]
 
 
 def _place(command: Command, directory: str, request: Request) -> tuple[str, ...]:
-    """Options of Git that find the repository again. Without a `cwd` it starts in an empty temporary directory."""
+    """Return Git options that find the same repository. Without a `cwd` it starts in an empty temporary directory."""
     home = request.environment.get("HOME", "")
+    import tempfile
+
     words = ["-C", request.cwd or tempfile.gettempdir(), "-C", directory, *choosing(command)]
     if not home and any(word.startswith("~") for word in words):
         raise _refused("it runs git below ~, and the request sets no HOME", "name the directory itself")
@@ -151,15 +155,17 @@ class _Search:
 
     def __init__(self, request: Request, *, thorough: bool, changing: bool) -> None:
         self._env = _with(request.environment, SETTINGS)
+        import shutil
+
         self._git = shutil.which("git", path=self._env.get("PATH", "/usr/bin:/bin"))
-        self._thorough = thorough  # Git may look into repositories that the index lacks
-        self._changing = changing  # files that a configuration includes may change as it runs
+        self._thorough = thorough  # Git may look into repositories that are not in the index
+        self._changing = changing  # files included by a configuration may change while it runs
         self._until = time.monotonic() + _SECONDS
 
     def run(self, places: Sequence[tuple[str, ...]], others: Sequence[tuple[str, ...]]) -> dict[str, str]:
-        """Such settings of these repositories, and of those inside them → the value to override them with.
+        """Return such settings of these repositories and those inside them → the value to override them with.
 
-        Raises `BackendError` if one of `places` can't be read; one of `others` is then passed over.
+        Raises `BackendError` if one of `places` can't be read; one of `others` is then skipped.
         """
         found: dict[str, str] = {}
         inner = {name: value for name, value in self._env.items() if name not in _OF_ONE_REPOSITORY}
@@ -169,7 +175,7 @@ class _Search:
             place, env = left.pop()
             settings = self._tell(place, env, "config", "--list", "--show-scope", "--name-only", "--null")
             if settings is None:
-                if place not in places:  # nor could Git read it
+                if place not in places:  # Git could not read it either
                     continue
                 raise _refused("git can't read the repository there", "see what git config --list says there")
             found |= self._named(settings.split("\0"))
@@ -189,7 +195,7 @@ class _Search:
         return {key: value for key in own for pattern, value in _NAMED if pattern.match(key)}
 
     def _inside(self, place: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-        """The repositories that Git may look into from this one."""
+        """Yield the repositories that Git may look into from this one."""
         if self._thorough:
             directory = self._tell(place, env, "rev-parse", "--path-format=absolute", "--git-common-dir")
             if directory:
@@ -210,7 +216,7 @@ class _Search:
             yield from (line.partition("\t")[2] for line in told.split("\0") if line.startswith(_GITLINK))
 
     def _below(self, top: str, name: str, option: str) -> Iterator[tuple[str, ...]]:
-        """The directories below this one that hold something of this name."""
+        """Yield the directories below this one that contain an entry of this name."""
         for directory, directories, files in os.walk(top):
             if time.monotonic() > self._until:
                 raise self._too_much()
@@ -223,7 +229,7 @@ class _Search:
                 directories.remove(".git")
 
     def _tell(self, place: Sequence[str], env: Mapping[str, str], *words: str, most: int = _MAX_BYTES) -> str | None:
-        """What Git prints; None if it fails. Raises `BackendError` if that is too much, or takes too long."""
+        """Return what Git prints; None if it fails. Raises `BackendError` if that is too much, or takes too long."""
         with subprocess.Popen(
             [cast("str", self._git), *place, *words],
             stdin=subprocess.DEVNULL,

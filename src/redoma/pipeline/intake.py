@@ -1,84 +1,110 @@
-"""From a caller's options to a `Request` and its `Submission`: names are checked and defaults filled in."""
+"""Turns a caller's options into a `Request` and its `Submission`: checks names and fills in defaults."""
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
 import msgspec
 
 from ..config import Config
 from ..lib.errors import InvalidRequest
 from ..lib.text import did_you_mean
-from ..models import LANGUAGES, Limits, Request, Stream, Submission, WorkspaceKind
-from ..output.expectations import Expectation, expectation
+from ..models import (
+    LANGUAGES,
+    Decision,
+    EnvironmentUse,
+    Evaluation,
+    HostRule,
+    Limits,
+    Request,
+    Secret,
+    Stream,
+    Submission,
+    WorkspaceKind,
+    host_rules,
+)
 
-_MAX_COMMAND = 6 << 20  # the kernel's own bound; what no system runs need not be written to the log
+if TYPE_CHECKING:
+    from ..output.expectations import Expectation
+
+_WORKSPACES: tuple[WorkspaceKind, ...] = get_args(WorkspaceKind)
+_MAX_COMMAND = 6 << 20  # the kernel's own bound; a longer command can't run, and need not be logged
 
 
 Files = Mapping[str, bytes | str | os.PathLike[str]] | Iterable[str | os.PathLike[str]]
 
 
 class More(TypedDict, total=False):
-    """Options of any run, beside its code, its place and its variables."""
+    """Options of any run, besides its code, its place and its variables."""
 
     policy: str | None
     limits: Limits | Mapping[str, Any] | None
-    """A whole `Limits`, or only the ones that differ from the configured; sizes may be text such as `"256MiB"`."""
+    """A whole `Limits`, or only those that differ from the configured ones; sizes may be text such as `"256MiB"`."""
     timeout: float | None
     """Seconds that it may take: short for the limit `time`."""
     memory: int | str | None
     """Bytes that it may use, or a text such as `"256MiB"`: short for the limit of that name."""
     stdin: bytes | str
-    secrets: Mapping[str, str]
-    """Variables of the run whose values are taken out of every output and record."""
+    secrets: Mapping[str, str | Secret]
+    """Variables of the run whose values are removed from every output and record. A `Secret` never enters the run."""
+    network: Iterable[str | Mapping[str, Any] | HostRule] | None
+    """Hosts that it may reach: `"api.github.com"`, `"*.example.org:443"`, `"GET api.x.com/v1/**"`, or a mapping with
+    `host`, `port`, `methods`, `paths` and `addresses`. By default those of the configuration, which are none."""
+    environment: str | None
+    """The environment whose packages it finds: see `redoma env`."""
+    packages: Iterable[str] | None
+    """Packages that it finds, such as `["pandas"]`: installed when they are first wanted, with approval."""
     files: Files
     """What is placed in its directory first: name → content (bytes, text, or a `Path` to read), or a list of paths."""
     outputs: Iterable[str]
-    """Which files of the run's directory to bring back, by glob; `**` for all that are new or changed."""
+    """Which files of the run's directory to return, by glob; `**` for all that are new or changed."""
     checkpoint: bool | None
-    """Whether the directory of the host that it works in is kept before, and put back unless the run ends well. None:
-    if a person had to say yes to it; of a process that is talked to, only with True."""
+    """Whether to take a checkpoint of the host directory that it works in, and roll back unless the run succeeds. None:
+    only if a person had to approve it; for an interactive process, only True does.
+    """
     require: Iterable[str]
     expect: Any
-    """What it has to print: `"json"`, `"regex:…"`, a JSON Schema or a type; see `expect`."""
+    """What it must print: `"json"`, `"regex:…"`, a JSON Schema or a type; see `expect`."""
     reason: str
     requester: str
     label: str
-    """What it is called each time it is asked for; a pinned approval goes by it."""
+    """A name for recurring submissions; a pinned approval is found by it."""
 
 
 class Options(More, total=False):
     """Options of a run."""
 
     args: Iterable[str]
-    """Arguments of Python or Bash code: `sys.argv[1:]`, `"$@"`."""
+    """Arguments of code: `sys.argv[1:]`, `"$@"`, `process.argv.slice(2)`."""
     backend: str
     env: Mapping[str, str]
     cwd: str | None
     workspace: WorkspaceKind
     project: str | os.PathLike[str] | None
-    """What the workspace is made of; by default the current directory, where it is not `scratch`."""
+    """The directory for the workspace; by default the current one, unless the workspace is `scratch`."""
     writes: Iterable[str] | None
-    """Where in its project it is expected to write, by glob: what it changes elsewhere is told as `unexpected`."""
+    """Where in its project it is expected to write, by glob: changes elsewhere are reported as `unexpected`."""
     wait: bool
-    """Whether to wait for a person who has to say yes. Without waiting the result is `pending`; see `resume`."""
+    """Whether to wait for a person who must approve. Without waiting the result is `pending`; see `resume`."""
     on_output: Callable[[Stream, str], Any] | None
-    """Called with each piece of output (`"stdout"` or `"stderr"`, and text) while the run goes on."""
+    """Called with each piece of output (`"stdout"` or `"stderr"`, and text) during the run."""
     whole_output: bool
-    """Whether a stream gives all that is printed, up to `output_total`; else it gives as much as the result keeps."""
+    """Whether a stream gives everything that is printed, up to `output_total`; else as much as the result keeps."""
 
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def with_path(options: Options) -> Options:
-    """The options, with a PATH for a run on the host that has none: Bash would take its own, which ends in the current
-    directory. Configured executors get exactly the variables that they name."""
+    """Return the options, with a PATH for a run on the host that has none: Bash's own default ends in the current
+    directory. Configured executors get exactly the variables that they name.
+    """
     env = options.get("env", {})
     if options.get("backend") != "native" or not isinstance(env, Mapping) or "PATH" in env:
         return options
@@ -86,15 +112,17 @@ def with_path(options: Options) -> Options:
 
 
 def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:
-    """The request that `options` and `what` (code or argv, language) describe. Raises `InvalidRequest`."""
+    """Return the request that `options` and `what` (code or argv, language) describe. Raises `InvalidRequest`."""
     must_be_known("option", options, Options.__annotations__)
     backend = _plain(options.get("backend", "auto"))
     if backend != "auto":
         must_be_known("backend", [backend], backends)
-    must_be_one_of("language", what["language"], LANGUAGES)
-    must_be_one_of("workspace", options.get("workspace", "scratch"), get_args(WorkspaceKind))
+    must_be_one_of("language", what["language"], (*LANGUAGES, *config.languages))
+    if (own := config.languages.get(what["language"])) is not None:
+        what["interpreter"] = own.argv
+    must_be_one_of("workspace", options.get("workspace", "scratch"), _WORKSPACES)
     if args := words("args", options.get("args", ())):
-        if what["language"] not in ("python", "bash"):
+        if what["language"] in ("command", "lua"):
             raise InvalidRequest("args were given with a command", why="it has its own", next="add them to the command")
         what["argv"] = args
     if isinstance(code := what.get("code"), str):
@@ -107,7 +135,9 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
                 "limits": _limits(config.limits, limits_given(options)),
                 "stdin": _bytes(options.get("stdin", b"")),
                 "env": _plain(dict(options.get("env", {}))),
-                "secrets": _plain(dict(options.get("secrets", {}))),
+                **_secrets(options.get("secrets", {})),
+                "network": _network(config, backend, options.get("network")),
+                "uses": _environment(config, options),
                 "files": _files(options.get("files", {})),
                 "outputs": words("outputs", options.get("outputs", ())),
                 **_place(options, what["language"] == "command" and backend == "native"),
@@ -133,8 +163,38 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
         raise InvalidRequest("the request can't be read", why=str(error), next="check the types given") from None
 
 
+def _network(config: Config, backend: str, given: Any) -> tuple[HostRule, ...]:
+    """Return the hosts that a run may reach: those that its caller names, or else those of the configuration."""
+    if given is None:
+        return config.network.rules if config.network.hosts and backend in _WITH_HOSTS else ()
+    return host_rules(given)
+
+
+_WITH_HOSTS = ("auto", "jail", "docker")
+"""Backends that the configured hosts apply to: the others have no network, or all of it."""
+
+
+def _environment(config: Config, options: Options) -> EnvironmentUse | None:
+    """The packages that it is to find, if it says something of them."""
+    name, packages = options.get("environment"), words("packages", options.get("packages") or ())
+    if name is None and not packages:
+        return None
+    from .packages import wanted
+
+    return wanted(config, name, packages)
+
+
+def _secrets(given: Mapping[str, str | Secret]) -> dict[str, Any]:
+    """Return the fields of a request for its secrets, and for those that stay outside."""
+    held = {_plain(name): one.use for name, one in given.items() if isinstance(one, Secret)}
+    values = {name: one.value if isinstance(one, Secret) else one for name, one in given.items()}
+    return {"secrets": _plain(values), "held": held}
+
+
 def submission(request: Request, options: Options, **known: Any) -> Submission:
-    """The request with what else the caller's options say of it; `known` are further fields of the `Submission`."""
+    """Return a submission of the request with the caller's other options; `known` are further fields of the
+    `Submission`.
+    """
     return Submission(
         request=request,
         policy=options.get("policy"),
@@ -147,7 +207,11 @@ def submission(request: Request, options: Options, **known: Any) -> Submission:
 
 def expected(options: Options) -> Expectation | None:
     given = options.get("expect")
-    return None if given is None else expectation(given)
+    if given is None:
+        return None
+    from ..output.expectations import expectation
+
+    return expectation(given)
 
 
 def writes(options: Options) -> tuple[str, ...] | None:
@@ -165,7 +229,7 @@ def _must_fit(parts: Iterable[str]) -> None:
 
 
 def words(name: str, given: Iterable[str]) -> tuple[str, ...]:
-    """A list of words. Raises `InvalidRequest` for a text, which would be taken for a list of its letters."""
+    """Return a list of words. Raises `InvalidRequest` for a text, which would be taken for a list of its letters."""
     if isinstance(given, (str, bytes)):
         raise InvalidRequest(f"{name} is one text", why="it takes a list of words", next=f"write {_split(given)!r}")
     if not isinstance(given, Iterable):
@@ -174,7 +238,7 @@ def words(name: str, given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _split(text: str | bytes) -> list[str] | list[bytes]:
-    """The words of a text, as a shell reads them if it can."""
+    """Return the words of a text, split like a shell if possible."""
     if isinstance(text, bytes):
         return [text]
     try:
@@ -184,7 +248,7 @@ def _split(text: str | bytes) -> list[str] | list[bytes]:
 
 
 def source(code: str) -> str:
-    """Without the byte-order mark that some editors begin files with: what is checked, recorded and run is one text."""
+    """Remove the byte-order mark that some editors put at the start: the same text is checked, recorded and run."""
     return str.removeprefix(code, "\ufeff")
 
 
@@ -223,7 +287,7 @@ def must_be_one_of(kind: str, given: Any, choices: Iterable[str]) -> None:
 
 
 def limits_given(options: Options) -> Limits | Mapping[str, Any] | None:
-    """The limits that a caller asks for, also those given as `timeout` or `memory`."""
+    """Return the limits that a caller requests, including those given as `timeout` or `memory`."""
     limits = options.get("limits")
     short = {"time": options.get("timeout"), "memory": options.get("memory")}
     short = {name: value for name, value in short.items() if value is not None}
@@ -239,12 +303,14 @@ def limits_given(options: Options) -> Limits | Mapping[str, Any] | None:
 
 
 def _files(given: Files) -> dict[str, bytes]:
-    """Name → content. A list is of paths: a relative one keeps its directories, any other only its last name."""
-    if isinstance(given, (str, bytes, os.PathLike)):
+    """Return name → content. In a list of paths, a relative path keeps its directories, any other only its last
+    name.
+    """
+    if isinstance(given, (str, bytes, os.PathLike)) or not isinstance(given, Iterable):
         raise InvalidRequest(
             f"files is {given!r}",
             why="it takes names and contents, or a list of paths",
-            next=f"write [{given!r}], or {{'name': content}}",
+            next="write ['data.csv'], or {'name': content}",
         )
     if isinstance(given, Mapping):
         return {_plain(os.fspath(name)): _content(content) for name, content in given.items()}
@@ -278,13 +344,14 @@ def _content(given: bytes | str | os.PathLike[str]) -> bytes:
 def _limits(configured: Limits, given: Limits | Mapping[str, Any] | None) -> Limits:
     if isinstance(given, Limits):
         return given
-    changes = dict(given or {})
-    must_be_known("limit", changes, Limits.__struct_fields__)
-    return msgspec.structs.replace(configured, **changes)
+    if not given:
+        return configured
+    must_be_known("limit", given, Limits.__struct_fields__)
+    return msgspec.structs.replace(configured, **given)
 
 
 def _place(options: Options, on_the_host: bool) -> dict[str, Any]:
-    """Workspace, project and working directory."""
+    """Return workspace, project and working directory."""
     workspace, project = options.get("workspace", "scratch"), options.get("project")
     if workspace == "scratch":
         return {"workspace": workspace, "project": project, "cwd": _directory(options, on_the_host)}
@@ -299,7 +366,7 @@ def _place(options: Options, on_the_host: bool) -> dict[str, Any]:
 
 
 def _directory(options: Options, on_the_host: bool) -> str | None:
-    """Where it works, as an absolute path. A command on the host works where its caller is, as a shell's would."""
+    """Return the working directory as an absolute path. A command on the host works in the caller's, as in a shell."""
     given = options.get("cwd")
     if given is None and on_the_host and not options.get("files") and not options.get("outputs"):
         return absolute("")
@@ -307,7 +374,7 @@ def _directory(options: Options, on_the_host: bool) -> str | None:
 
 
 def absolute(path: str) -> str:
-    """The absolute path. The current directory is looked up only if needed: it may have been removed."""
+    """Return the absolute path. The current directory is looked up only if needed: it may have been removed."""
     if os.path.isabs(path):
         return os.path.abspath(path)
     try:
@@ -319,7 +386,7 @@ def absolute(path: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Plain `str` for subclasses of it, which could behave differently or not exist in another process."""
+    """Return plain `str` for subclasses of it, which could behave differently or not exist in another process."""
     match value:
         case str():
             return str.__str__(value)
@@ -338,8 +405,22 @@ def _bytes(content: bytes | str) -> bytes:
 
 
 def user() -> str:
-    """The user's name by the operating system; no variable or option changes it."""
+    """Return the user's name by the operating system; no variable or option changes it."""
+    return _name_of(os.getuid())
+
+
+@functools.cache  # looking it up reads files, and may ask a server
+def _name_of(uid: int) -> str:
     try:
-        return pwd.getpwuid(os.getuid()).pw_name
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"uid {os.getuid()}"
+        return f"uid {uid}"
+
+
+def is_guarded(request: Request, evaluation: Evaluation) -> bool:
+    """Return whether to take a checkpoint: as the request says; by default for a risky run, which is one that policy
+    prompts for, or that works in a project directly.
+    """
+    if request.checkpoint is not None:
+        return request.checkpoint
+    return request.workspace == "direct" or evaluation.decision is Decision.PROMPT

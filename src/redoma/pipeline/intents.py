@@ -1,7 +1,7 @@
-"""What the record has of a submission before it runs: enough to submit exactly that again.
+"""The record of a submission before it runs: enough to submit exactly the same again.
 
-What is long, input and files, is kept by content (see `audit.inputs`), and so is the policy. What holds a secret is
-kept nowhere; `missing` then says what can't be rebuilt, and why. `history.recorded` reads it all back.
+Long parts (input and files) are kept by content (see `audit.inputs`), and so is the policy. Parts that contain a secret
+are not kept; `missing` then says what can't be rebuilt, and why. `history.recorded` reads it all back.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _REDACTED = [
     "approval",
     "view",
 ]
-"""Fields that somebody could have put a secret into. Looking for one is the most expensive part of a record."""
+"""Fields that may contain a secret. Searching them is the most expensive part of a record."""
 _EXACT = ("requester", "reason", "outputs", "cwd", "require", "project", "label", "writes")
-"""Fields that are `missing` where something was taken out of them."""
+"""Fields that are `missing` if something was redacted in them."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -50,11 +50,11 @@ class Kept(msgspec.Struct, frozen=True):
 
     inputs: KeptInputs | None = None
     missing: dict[str, str] = {}
-    """What was not → why."""
+    """What was not kept → why."""
 
 
 def keep(submission: Submission, policy: Policy, redactor: Redactor, inputs: Inputs, *, wanted: bool = True) -> Kept:
-    """Keep the policy, and the input and files unless they are not `wanted`."""
+    """Keep the policy, and the input and files if `wanted`."""
     missing: dict[str, str] = {}
     if not inputs.is_there(policy.digest):
         try:
@@ -70,7 +70,7 @@ def keep(submission: Submission, policy: Policy, redactor: Redactor, inputs: Inp
         try:
             if not wanted or not submission.keep_inputs:
                 raise NotKept(UNWANTED)
-            if len(content) <= MAX_INPUT:  # else it is refused for that, without being searched
+            if len(content) <= MAX_INPUT:  # otherwise it is refused for its size, without being searched
                 left -= len(content)
                 if left < 0:
                     raise NotKept(f"at most {MAX_RUN:,} bytes of one run are kept")
@@ -88,14 +88,15 @@ def keep(submission: Submission, policy: Policy, redactor: Redactor, inputs: Inp
 
 
 def intent_record(judged: Judged, approval: Approval | None, kept: Kept, redactor: Redactor) -> dict[str, Any]:
-    """The `Intent` of a submission as plain data, without secrets: of those it has the names."""
+    """Return the `Intent` of a submission as plain data: with the names of its secrets, not their values."""
     submission, request, evaluation = judged.submission, judged.request, judged.evaluation
-    # Word by word: quoting a command for reading may split a secret that holds a quote.
+    # Word by word: quoting a command for reading may split a secret that contains a quote.
     words = tuple([redactor.redact(word)[0] for word in request.argv])
     intent = Intent(
         language=request.language,
         code=shlex.join(words) if request.language == "command" else request.code,
         argv=words,
+        interpreter=request.interpreter,
         requester=request.requester,
         reason=request.reason,
         label=request.label,
@@ -106,6 +107,9 @@ def intent_record(judged: Judged, approval: Approval | None, kept: Kept, redacto
         checkpoint=request.checkpoint,
         env=request.env,
         secrets=tuple(sorted(request.secrets)),
+        held=request.held,
+        network=request.network,
+        uses=request.uses,
         stdin=len(request.stdin),
         files={name: len(content) for name, content in request.files.items()},
         outputs=request.outputs,
@@ -122,6 +126,7 @@ def intent_record(judged: Judged, approval: Approval | None, kept: Kept, redacto
         expect=submission.expectation.description if submission.expectation else "",
         pack=submission.policy,
         entry=submission.entry,
+        session=submission.session,
         live_input=submission.live_input,
         unread_input=submission.unread_input,
         no_wait=not submission.wait,
@@ -143,10 +148,10 @@ def _answer(approval: Approval) -> Answer:
 
 
 def _missing(submission: Submission, given: dict[str, Any], told: dict[str, Any]) -> dict[str, str]:
-    """What of the request the record does not have word for word."""
+    """Return the parts of the request that the record does not have literally, with reasons."""
     request, missing = submission.request, dict[str, str]()
     _note(missing, "argv", list(request.argv), list(told.get("argv", ())))
-    if request.language != "command":  # whose code is made of its words, for reading
+    if request.language != "command":  # a command's code is its words joined for reading
         _note(missing, "code", given["code"], told["code"])
     for name in _EXACT:
         _note(missing, name, given.get(name), told.get(name))
@@ -155,6 +160,8 @@ def _missing(submission: Submission, given: dict[str, Any], told: dict[str, Any]
             missing[field] = "the record has no room for all of them"
         for pair, shown in zip(given[field].items(), told[field].items(), strict=False):
             _note(missing, f"{what} {shown[0]}", list(pair), list(shown))
+    if submission.session:
+        missing["session"] = "what it found there is known to nobody"
     if request.secrets:
         missing["secrets"] = "their values are never kept"
     return missing

@@ -1,11 +1,11 @@
-"""Runs in a project, and what becomes of their changes.
+"""Runs in a project, and decisions about their changes.
 
 - `Projects.run` over a project (`overlay`) leaves the project alone. What the run would change is its effect, which is
-  kept, with its contents, until somebody applies or discards it.
+  kept, with its contents, until it is applied or discarded.
 - `Projects.run` in the project itself (`direct`), or a risky run in any directory of the host, has a checkpoint
-  instead: everything is put back unless the run ends well.
-- `apply`, `discard` and `undo` decide about a kept effect. Whether a person has to approve was decided by policy, on
-  the request; what they approve is the effect.
+  instead: everything is rolled back unless the run succeeds.
+- `apply`, `discard` and `undo` decide about a kept effect. Policy decided, on the request, whether a person must
+  approve; what they approve is the effect.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -25,9 +25,9 @@ import msgspec
 from .. import telemetry
 from ..approval import Ask, Gate, Verdict, setting_of
 from ..approval.ask import ask_of, decode, encode
-from ..backends.base import Backend, Control, Outcome, Sink, run_over
+from ..backends.base import Backend, Control, Entry, Outcome, Sink, run_over
 from ..lib import files
-from ..lib.errors import ApprovalError, BackendError, WorkspaceError
+from ..lib.errors import ApprovalError, BackendError, Pending, WorkspaceError
 from ..models import Decision, Effect, Evaluation, ExecutedFiles, Judged, Level, Request, Status
 from ..models.reach import EFFECT, Reach
 from ..redaction import Redactor
@@ -38,6 +38,8 @@ from ..workspace.protected import must_be_a_project
 from ..workspace.restore import Restored
 from ..workspace.snapshot import TooLarge
 from ..workspace.tree import Tree
+from .intake import is_guarded
+from .results import requests_shown
 
 Record = Callable[[str, str, Mapping[str, Any]], None]
 _MAX_PATHS, _MAX_REASON = 1000, 2000  # paths, and characters of a reason, in one record
@@ -46,7 +48,7 @@ _LASTS = "a process runs for as long as whoever started it likes, so it has a ch
 
 
 class Judge(Protocol):
-    """What policy says of a request: `AsyncExecutor.check`."""
+    """Evaluates a request with the policy: `AsyncExecutor.check`."""
 
     def __call__(
         self,
@@ -59,8 +61,24 @@ class Judge(Protocol):
     ) -> Evaluation: ...
 
 
+class Reader(Protocol):
+    """Reads what a session has changed so far: see `Control.read_changes`."""
+
+    def __call__(self, stage: str, /) -> Awaitable[tuple[Entry, ...]]: ...
+
+
+class Keeping(msgspec.Struct, frozen=True):
+    """Under which name an effect of a session is kept, and what it was made by."""
+
+    id: str
+    session: str
+    command: str
+    judged: tuple[Judged, ...]
+    """Its runs. None where they can't be judged again: then only a person can apply it."""
+
+
 def changes_in(state: Path | None) -> Changes:
-    """The kept changes of a state directory. Raises `WorkspaceError` without one."""
+    """Return the kept changes of a state directory. Raises `WorkspaceError` without one."""
     if state is None:
         raise WorkspaceError(
             "changes can't be kept", why="the configuration names no state directory", next="give it `state`"
@@ -69,7 +87,7 @@ def changes_in(state: Path | None) -> Changes:
 
 
 class Projects:
-    """Runs requests in projects, and applies, discards and undoes what they would change. Each decision is recorded."""
+    """Runs requests in projects, and applies, discards and undoes their changes. Each decision is recorded."""
 
     def __init__(
         self,
@@ -82,19 +100,21 @@ class Projects:
         separate: bool,
         own: Iterable[Path] = (),
     ) -> None:
-        """Parameters:
-        state: where effects and checkpoints are kept; without it there are no runs over projects.
-        record: writes one record to the audit log; raises if it can't.
-        judge: evaluates a request under the policy as it is now.
-        user: who applies, discards or undoes by hand.
-        home: a directory that is never a project, nor what holds it.
-        separate: whether who applies by hand needs somebody else to approve.
-        own: where else we write while something runs, such as the audit log. A checkpoint leaves that out.
+        """Set up the stage.
+
+        Args:
+            state: Where effects and checkpoints are kept; without it there are no runs over projects.
+            record: Writes one record to the audit log; raises if it can't.
+            judge: Evaluates a request under the current policy.
+            user: The person who applies, discards or undoes by hand.
+            home: A directory that is never a project; nor is any directory above it.
+            separate: Whether a person who applies by hand needs another one to approve.
+            own: Where else we write during a run, such as the audit log. A checkpoint leaves that out.
         """
         self._state, self._record, self._judge, self._own = state, record, judge, tuple(own)
         self._user, self._home, self._separate = user, home, separate
         self.rolled_back: tuple[str, Restored] | None = None
-        """The last project that was rolled back, and what came of it: a cancelled run has no result to say so."""
+        """The last project that was rolled back, and the result: a cancelled run has no result to report it in."""
 
     @property
     def changes(self) -> Changes:
@@ -110,18 +130,20 @@ class Projects:
         redactor: Redactor,
     ) -> tuple[Outcome, dict[str, Any]]:
         """Run a request in its workspace. Returns the outcome, and fields for the result: `effect`, `rollback`,
-        `no_checkpoint`. Raises `WorkspaceError` if it can't run there."""
+        `no_checkpoint`. Raises `WorkspaceError` if it can't run there.
+        """
         if request.workspace != "scratch":
             self._must_be_a_project(request.project or "")
         match request.workspace:
             case "overlay":
-                # Opened before anything runs: afterwards we look at this directory, whatever has its path by then.
+                # Opened before anything runs: afterwards we look at this directory, even if its path leads elsewhere by
+                # then.
                 with staged(self.changes.directory.parent) as stage, Tree(request.project or "") as tree:
                     began = time.time()
                     outcome = await run_over(backend)(request, sink, control, str(stage))
                     look = partial(self._effect, tree, request, outcome, stage, began, judged, redactor)
                     return outcome, {"effect": await asyncio.to_thread(look)}
-            case "scratch" | "direct" if request.touches is not None and _is_guarded(request, judged.evaluation):
+            case "scratch" | "direct" if request.touches is not None and is_guarded(request, judged.evaluation):
                 return await self._guarded(backend, request, sink, control, redactor)
         return await backend.run(request, sink, control), {}
 
@@ -136,7 +158,9 @@ class Projects:
         judged: Judged,
         redactor: Redactor,
     ) -> Effect | None:
-        """What the run would change. Kept, if anything, together with the case that a person may have to decide on."""
+        """Return what the run would change. It is kept, if there is anything, with the question for a person who may
+        have to approve it.
+        """
         if outcome.entries is None:
             return None
         if tree.path != request.project or not _is_still(tree):
@@ -146,19 +170,73 @@ class Projects:
                 next="run it again",
             )
         effect = _redacted(effect_of(tree, outcome.entries, stage, began), redactor)
+        if outcome.network:
+            effect = msgspec.structs.replace(effect, network=requests_shown(outcome.network, redactor))
         if effect.changes:
             about = {"command": redactor.redact(request.text)[0][:2000], "ask": to_ask(judged)}
             self.changes.keep(request.id, effect, stage, about)
         return effect
 
+    async def of_session(
+        self,
+        read: Reader,
+        tree: Tree,
+        began: float,
+        applied: Mapping[str, float],
+        redactor: Redactor,
+        keep: Keeping | None,
+    ) -> Effect:
+        """What a session that is alive has changed in its project so far. It is kept, if anything and if asked for.
+
+        Raises `WorkspaceError` if it can't be told."""
+        with staged(self.changes.directory.parent) as stage:
+            entries = await read(str(stage))
+            look = partial(self._effect_of_session, tree, entries, stage, began, applied, redactor, keep)
+            return await asyncio.to_thread(look)
+
+    @telemetry.looked_at
+    def _effect_of_session(
+        self,
+        tree: Tree,
+        entries: tuple[Entry, ...],
+        stage: Path,
+        began: float,
+        applied: Mapping[str, float],
+        redactor: Redactor,
+        keep: Keeping | None,
+    ) -> Effect:
+        if not _is_still(tree):
+            why = f"{tree.path} is another directory than when it began"
+            raise WorkspaceError("what it did can't be told", why=why, next="open another session")
+        effect = _redacted(effect_of(tree, entries, stage, began, applied), redactor)
+        if effect.changes and keep is not None:
+            asks = [to_ask(judged) for judged in keep.judged]
+            about = {"command": keep.command, "ask": asks[0] if asks and all(asks) else "", "others": asks[1:]}
+            self.changes.keep(keep.id, effect, stage, about)
+            self._record(
+                "session.effect",
+                keep.id,
+                {
+                    "session": keep.session,
+                    "effect": effect.digest,
+                    "paths": _paths(each.path for each in effect.changes),
+                },
+            )
+        return effect
+
+    def opened(self, path: str) -> Tree:
+        """A project that a session works over. Raises `WorkspaceError` if it is none."""
+        return self._project(path)
+
     async def _guarded(
         self, backend: Backend, request: Request, sink: Sink, control: Control | None, redactor: Redactor
     ) -> tuple[Outcome, dict[str, Any]]:
-        """Run it in a directory of the host itself, which is put back as it was unless the run ends well.
+        """Run it in a directory of the host itself, which is rolled back unless the run succeeds.
 
-        Where that is no project, or too large, there can be no checkpoint of it. A run that asked for one does not
-        begin; one that would only have had one by default does, as a person has approved it, and the result says so.
-        Whatever somebody can fix (another run works there, an earlier one was cut short, the disk is full) ends both.
+        If the directory is not a project, or too large, there can be no checkpoint. A run that requested one does not
+        begin. One that would only have had one by default does begin, because a person has approved it, and the result
+        says so. Problems that can be fixed (another run works there, an earlier one was interrupted, the disk is full)
+        stop both.
         """
         wanted = request.checkpoint or request.workspace == "direct"
         if control is not None and control.lasts and not wanted:
@@ -180,12 +258,13 @@ class Projects:
                         raise WorkspaceError("there is no checkpoint, so nothing ran", why=why, next=step) from error
                 if guard is None:
                     return await backend.run(request, sink, control), {"no_checkpoint": why}
-                if request.workspace == "scratch":  # where it was looked at, whatever a link on the way says by now
+                # the directory that was checked, even if a link on the way has changed
+                if request.workspace == "scratch":
                     request = msgspec.structs.replace(request, cwd=tree.path)
                 outcome = await backend.run(request, sink, control)
                 guard.succeeded = outcome.status is Status.OK
         finally:
-            if guard is not None and guard.restored is not None:  # also of a run that nobody hears of: it was cancelled
+            if guard is not None and guard.restored is not None:  # also for a cancelled run, which has no result
                 self.rolled_back = guard.checkpoint.project, guard.restored
                 self._record("rollback", request.id, _told(guard.restored, guard.checkpoint.project, redactor))
         back = guard.restored
@@ -218,8 +297,8 @@ class Projects:
     ) -> Kept:
         """Apply kept changes, all or those at `paths`, once they are approved; see `Changes.apply`.
 
-        `by_hand`: the user applies them, and needs nobody else's approval unless roles are separate. `wait`: wait for
-        an approver. Raises `ApprovalError` and `WorkspaceError`; then nothing was changed.
+        `by_hand`: the user applies them, and needs no other person's approval unless roles are separate. `wait`: wait
+        for an approver. Raises `ApprovalError` and `WorkspaceError`; then nothing was changed.
         """
         kept = await asyncio.to_thread(self.changes.get, id)
         paths = None if paths is None else tuple(paths)
@@ -249,8 +328,9 @@ class Projects:
         by_hand: bool,
         wait: bool,
     ) -> str:
-        """Who approves that it is applied; empty where policy, as it is now, allows the request by itself. Raises
-        `ApprovalError` if nobody does."""
+        """Return the approver; empty if the current policy allows the request by itself. Raises `ApprovalError` if it
+        is not approved.
+        """
         if not kept.about.get("ask"):
             if by_hand:
                 return self._user
@@ -259,7 +339,10 @@ class Projects:
                 why="the request that made them holds a secret, so it was not kept, and can't be judged now",
                 next="look at them, and apply them by hand",
             )
-        judged = self._judged(decode(kept.about["ask"]), kept.effect, paths, named, exact)
+        # A session has several that made the effect: the strictest verdict on any of them counts.
+        asks = (kept.about["ask"], *kept.about.get("others", ()))
+        weighed = [self._judged(decode(ask), kept.effect, paths, named, exact) for ask in asks]
+        judged = max(weighed, key=lambda each: each.evaluation.decision)
         decision = judged.evaluation.decision
         if decision is Decision.FORBID:
             finding = judged.evaluation.deciding[0]
@@ -267,21 +350,21 @@ class Projects:
         if decision is Decision.ALLOW or (by_hand and not self._separate):
             return self._user if by_hand else ""
         verdict = await gate.ask(judged, wait=wait) if gate is not None else Verdict(status=Status.DENIED)
+        if verdict.status is Status.PENDING:
+            step = f"redoma approvals approve {verdict.id}, then apply them again"
+            raise Pending("the changes were not applied", verdict.id, why=verdict.error, next=step)
         if verdict.status is not None or verdict.approval is None:
-            pending = verdict.status is Status.PENDING
             raise ApprovalError(
                 "the changes were not applied",
                 why=verdict.error or "nobody has said yes",
-                next=f"redoma approvals approve {verdict.id}, then apply them again"
-                if pending
-                else "ask again, configure `approval.approver`, or apply them by hand",
+                next="ask again, configure `approval.approver`, or apply them by hand",
             )
         return verdict.approval.approver
 
     def _judged(
         self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool
     ) -> Judged:
-        """What is put to somebody: this effect, or so much of it, under the policy as it is now."""
+        """Return what a person is asked about: this effect, or a part of it, under the current policy."""
         below = "" if exact else " and what is below"
         parts = [f"only {', '.join(paths)}{below}"] if paths is not None else []
         parts += [f"also the protected {', '.join(named)}"] if named else []
@@ -303,7 +386,7 @@ class Projects:
 
     @telemetry.effect("redoma.discard")
     async def discard(self, id: str) -> Kept:  # noqa: A002
-        """Drop what is not applied of kept changes; see `Changes.discard`."""
+        """Discard what is not applied of kept changes; see `Changes.discard`."""
         kept = await asyncio.to_thread(self.changes.get, id)
         self._record("discard", kept.id, {"effect": kept.digest, "by": self._user})
         kept = await asyncio.to_thread(self.changes.discard, kept.id)
@@ -312,7 +395,7 @@ class Projects:
 
     @telemetry.effect("redoma.undo")
     async def undo(self, id: str) -> Kept:  # noqa: A002
-        """Put back the paths that were applied; see `Changes.undo`."""
+        """Restore the paths that were applied; see `Changes.undo`."""
         kept = await asyncio.to_thread(self.changes.get, id)
         self._record("undo", kept.id, {"effect": kept.digest, "by": self._user})
         done = await asyncio.to_thread(self.changes.undo, kept.id)
@@ -322,8 +405,9 @@ class Projects:
 
 @contextmanager
 def staged(place: Path) -> Iterator[Path]:
-    """A directory in `place` for what a run leaves, removed in the end. Also removes those of a Redoma that was killed.
-    Raises `BackendError` if none can be made."""
+    """Yield a directory in `place` for what a run leaves, and remove it at the end. Also removes those of killed Redoma
+    processes. Raises `BackendError` if none can be made.
+    """
     with ExitStack() as stack:
         try:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -338,32 +422,25 @@ def staged(place: Path) -> Iterator[Path]:
 
 
 def to_ask(judged: Judged) -> str:
-    """What may have to be asked, or judged again, before it is applied: to be kept beside the effect. Nothing where it
-    holds a secret; then only a person can apply it."""
-    now = datetime.now(UTC)  # it is asked later, and then anew
+    """Return the question that may have to be asked, or judged again, before the changes are applied, to be stored with
+    the effect. Empty if it contains a secret; then only a person can apply them.
+    """
+    now = datetime.now(UTC)  # the question is made again with new times when it is asked
     try:
         return encode(ask_of(judged, b"", id="", created=now, expires=now))
     except ApprovalError:
         return ""
 
 
-def _is_guarded(request: Request, evaluation: Evaluation) -> bool:
-    """Whether there is to be a checkpoint: as the request says, and else of what is risky. That is what policy wants a
-    person to approve, and everything in a project itself."""
-    if request.checkpoint is not None:
-        return request.checkpoint
-    return request.workspace == "direct" or evaluation.decision is Decision.PROMPT
-
-
 def _told(restored: Restored, project: str, redactor: Redactor) -> dict[str, Any]:
-    """A rollback for the audit log. The run chose the names, so they may hold anything."""
+    """Return a rollback for the audit log. The run chose the names, so they may contain anything."""
     left = {_plain(path): why for path, why in sorted({**restored.left, **restored.failed}.items())[:_MAX_PATHS]}
     told: dict[str, Any] = redactor.redact_data({"paths": _paths(restored.paths), "left": left})[0]
     return {"project": _plain(project), **told}
 
 
 def _is_still(tree: Tree) -> bool:
-    """Whether the directory that is open is the one at its path."""
+    """Return whether the open directory is still the one at its path."""
     try:
         return os.path.samestat(os.stat(tree.path, follow_symlinks=False), os.fstat(tree.fd))
     except OSError:
@@ -371,7 +448,7 @@ def _is_still(tree: Tree) -> bool:
 
 
 def _redacted(effect: Effect, redactor: Redactor) -> Effect:
-    """An effect without secrets in its diffs. Those are only for reading: what is applied are the contents."""
+    """Return an effect without secrets in its diffs. Diffs are only for reading: contents are what is applied."""
     changes = [msgspec.structs.replace(change, diff=redactor.redact(change.diff)[0]) for change in effect.changes]
     return msgspec.structs.replace(effect, changes=tuple(changes))
 

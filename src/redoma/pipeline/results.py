@@ -1,4 +1,4 @@
-"""How a submission ends: the `Result` of each ending, built once, and the `Outcome` that the audit log has of it."""
+"""How a submission ends: the `Result` of each ending, built once, and its `Outcome` for the audit log."""
 
 from __future__ import annotations
 
@@ -12,29 +12,42 @@ from ..approval import NOBODY, Verdict
 from ..audit import records
 from ..backends.base import Outcome, Repr, exceeded
 from ..lib.errors import AuditError, RedomaError
-from ..models import Change, Denial, Effect, Finding, Judged, Limits, Result, Status, Submission, Version
+from ..models import (
+    Change,
+    Denial,
+    Diagnosis,
+    Display,
+    Effect,
+    Finding,
+    Judged,
+    Limits,
+    NetworkRequest,
+    Result,
+    Status,
+    Submission,
+    Version,
+)
+from ..output import MARKS
 from ..output.capture import Captured
-from ..output.diagnoses import diagnose
-from ..output.expectations import check_result
 from ..redaction import PERSONAL_KINDS, Redactor, clean
 from ..redaction.redactor import replace
 from ..redaction.scanner import Found
-from ..workspace.effects import unexpected as undeclared
 
 _MAX_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
 _MAX_PATHS = 200  # of an effect, in the audit log
-_MAX_STREAM = 2048  # characters likewise, of what is no result
-_MAX_RESULT = 8192  # characters in the audit log: enough to know a run by; the caller has the whole
+_MAX_REQUESTS = 200  # to hosts, in the audit log
+_MAX_STREAM = 2048  # characters of a stream in the audit log, if it is not the result
+_MAX_RESULT = 8192  # characters of a result in the audit log: enough to recognise a run; the caller has the whole
 
 
 class Ended(Protocol):
-    """`ended` for a run that has got to a backend: it knows the submission, the verdict and the backend."""
+    """`ended` for a run that has reached a backend, with submission, verdict and backend bound."""
 
     def __call__(self, *, status: Status, **fields: Any) -> Result: ...
 
 
 def ended(judged: Judged, verdict: Verdict, *, status: Status, **fields: Any) -> Result:
-    """The result of a submission that ended so; `fields` are further fields of the `Result`."""
+    """Return the result of a submission with this status; `fields` are further fields of the `Result`."""
     return Result(
         id=judged.request.id,
         status=status,
@@ -48,7 +61,9 @@ def ended(judged: Judged, verdict: Verdict, *, status: Status, **fields: Any) ->
 
 
 def refusal(finding: Finding, status: Status, answer: str = "") -> str:
-    """Why policy refused it, in words; or why no person has approved it: `answer` is what they said, if anybody."""
+    """Return why policy refused it; or why no person has approved it: `answer` is the person's answer, if there was
+    one.
+    """
     where = f" (line {finding.line}, column {finding.column})" if finding.line else ""
     asked = "" if status is Status.FORBIDDEN else f"{answer or NOBODY}: "
     hint = f". {finding.suggestion}" if finding.suggestion else ""
@@ -56,18 +71,18 @@ def refusal(finding: Finding, status: Status, answer: str = "") -> str:
 
 
 def failed(judged: Judged, verdict: Verdict, error: Exception, redactor: Redactor) -> Result:
-    """Redoma, not the code, could not do its part, and nothing ran."""
+    """Return the result if Redoma, not the code, failed, and nothing ran."""
     return ended(judged, verdict, status=Status.FAILED, error=failure(error, redactor))
 
 
 def unrecorded(result: Result, error: AuditError, redactor: Redactor) -> Result:
-    """It ended, and that can't be recorded."""
+    """Return the result of a run whose end can't be recorded."""
     message = failure(error, redactor, before=f"it ran and ended {result.status.value!r}, but ")
     return msgspec.structs.replace(result, status=Status.FAILED, error=message)
 
 
 def failure(error: Exception, redactor: Redactor, *, before: str = "") -> str:
-    """What went wrong in Redoma, in words."""
+    """Return the message for a failure in Redoma."""
     what = str(error) if isinstance(error, RedomaError) else f"a bug in Redoma, please report it: {error!r}"
     return _message(before + what, redactor)[0]
 
@@ -76,7 +91,7 @@ _LARGE = 100  # parts of a value, or thousands of characters
 
 
 def is_large(value: object) -> bool:
-    """Whether a value takes more than about 10 ms to search for secrets."""
+    """Return whether a value takes more than about 10 ms to search for secrets."""
     left, todo = _LARGE, [value]
     while todo and left > 0:
         item = todo.pop()
@@ -100,18 +115,21 @@ def finished(
     denial: Denial | None,
     project: dict[str, Any],
 ) -> Result:
-    """The code ran. Whatever it left, value and message too, passes the redactor before anybody sees it.
+    """Return the result of code that ran. Everything it left, including value and message, is redacted.
 
-    `project` has the fields of the result that are about its workspace, such as `effect`.
+    `project` has the fields of the result about its workspace, such as `effect`.
     """
     value, in_value = redactor.redact_data(outcome.value)
-    error, in_error = _message(outcome.error or _explanation(outcome.status, submission.request.limits), redactor)
+    error, in_error = _message(outcome.error or _explanation(outcome, submission.request.limits), redactor)
+    displays, in_displays = safe_displays(outcome.displays, redactor)
     fields = printed(captured)
-    for kind, count in (*in_value.items(), *in_error.items()):
+    for kind, count in (*in_value.items(), *in_error.items(), *in_displays.items()):
         fields["redacted"][kind] = fields["redacted"].get(kind, 0) + count
     effect: Effect | None = project.get("effect")
     unexpected: tuple[str, ...] = ()
     if effect is not None and submission.writes is not None:
+        from ..workspace.effects import unexpected as undeclared
+
         unexpected = tuple(change.path for change in undeclared(effect.changes, submission.writes))
     result = ended(
         status=outcome.status,
@@ -125,17 +143,67 @@ def finished(
         seed=outcome.seed,
         files=outcome.files,
         left_out=outcome.left_out,
-        diagnoses=diagnose(captured.stdout, captured.stderr, outcome.exit_code, outcome.status),
+        displays=displays,
+        diagnoses=_diagnoses(outcome, captured),
         denial=denial,
         unexpected=unexpected,
+        network=requests_shown(outcome.network, redactor),
         **fields,
         **project,
     )
-    return result if submission.expectation is None else check_result(submission.expectation, result, redactor)
+    if submission.expectation is None:
+        return result
+    from ..output.expectations import check_result
+
+    return check_result(submission.expectation, result, redactor)
+
+
+def requests_shown(requests: tuple[NetworkRequest, ...], redactor: Redactor) -> tuple[NetworkRequest, ...]:
+    """Return the requests of a run without secrets and control characters: the code chose hosts and paths."""
+    if not requests:
+        return ()
+
+    def shown(text: str) -> str:
+        return _message(text, redactor)[0] if text else text
+
+    return tuple(
+        msgspec.structs.replace(
+            one, host=shown(one.host), path=shown(one.path), rule=shown(one.rule), why=shown(one.why)
+        )
+        for one in requests
+    )
+
+
+def safe_displays(shown: tuple[Display, ...], redactor: Redactor) -> tuple[tuple[Display, ...], dict[str, int]]:
+    """Return displays without secrets in their texts; pictures are unchanged."""
+    counts: dict[str, int] = {}
+
+    def safe(content: str | bytes) -> str | bytes:
+        if isinstance(content, bytes):
+            return content
+        text, found = clean(content, redactor)
+        for kind, count in found.items():
+            counts[kind] = counts.get(kind, 0) + count
+        return text
+
+    def without_secrets(one: Display) -> Display:
+        return Display(data={kind: safe(each) for kind, each in one.data.items()}, is_value=one.is_value)
+
+    return tuple([without_secrets(one) for one in shown]), counts
+
+
+def _diagnoses(outcome: Outcome, captured: Captured) -> tuple[Diagnosis, ...]:
+    if outcome.status is Status.OK and not any(
+        mark in text for text in (captured.stdout, captured.stderr) for mark in MARKS
+    ):
+        return ()  # `diagnose` would return the same, but loading its patterns takes longer than most runs
+    from ..output.diagnoses import diagnose
+
+    return diagnose(captured.stdout, captured.stderr, outcome.exit_code, outcome.status)
 
 
 def printed(captured: Captured) -> dict[str, Any]:
-    """The fields of a result that are about what was printed."""
+    """Return the fields of a result about its output."""
     return {
         "stdout": captured.stdout,
         "stderr": captured.stderr,
@@ -146,7 +214,7 @@ def printed(captured: Captured) -> dict[str, Any]:
 
 
 def _repr(came: Any, value: Any) -> str | None:
-    """The value as Python prints it. One that could not come back itself has come as its `repr`."""
+    """Return the value as Python prints it. If the value itself could not be returned, it arrived as its `repr`."""
     if came is None:
         return None
     try:
@@ -156,9 +224,9 @@ def _repr(came: Any, value: Any) -> str | None:
 
 
 def with_safe_names(result: Result, redactor: Redactor) -> Result:
-    """The result without secrets in names of files, which the code chose. What is kept to be applied keeps its names.
+    """Return the result without secrets in file names, which the code chose. Names in the kept changes stay.
 
-    Personal data stays: a report that is named after somebody has to be found by its name.
+    Personal data stays: a report that is named after a person must be found by its name.
     """
     effect = result.effect
     changes = effect.changes if effect else ()
@@ -177,7 +245,7 @@ def with_safe_names(result: Result, redactor: Redactor) -> Result:
         shown: dict[str, Any] = {}
         for name, value in values.items():
             label, times = safe[name], 1
-            while label in shown:  # two secrets become the same word; neither file may vanish
+            while label in shown:  # two secrets get the same label; neither file may vanish
                 times += 1
                 label = f"{safe[name]} ({times})"
             shown[label] = value
@@ -223,27 +291,19 @@ def _safe_name(name: str, redactor: Redactor) -> str:
 
 
 def _message(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
-    """A message without secrets and control characters, and bounded: it may quote what the code chose."""
+    """Return a message without secrets and control characters, and bounded: it may quote what the code chose."""
     cleaned, counts = clean(text, redactor)
     return cleaned[:_MAX_MESSAGE], counts
 
 
-def _explanation(status: Status, limits: Limits) -> str:
-    match status:
-        case Status.TIMEOUT:
-            return exceeded("time", limits)
-        case Status.MEMORY:
-            return exceeded("memory", limits)
-        case Status.OUTPUT:
-            return exceeded("output_total", limits)
-        case Status.KILLED:
-            return "it was killed"
-        case _:
-            return ""
+def _explanation(outcome: Outcome, limits: Limits) -> str:
+    if outcome.limit:
+        return exceeded(outcome.limit, limits)
+    return "it was killed" if outcome.status is Status.KILLED else ""
 
 
 def outcome_record(result: Result, redactor: Redactor) -> dict[str, Any]:
-    """The `Outcome` of a run as plain data: of files that were brought back names, sizes and hashes."""
+    """Return the `Outcome` of a run as plain data: for returned files their names, sizes and hashes."""
     shown = result.stdout if result.value is None else repr(result.value)
     effect = result.effect
     files = zip(redactor.redact_data(list(result.files))[0], result.files.values(), strict=True)
@@ -277,12 +337,15 @@ def outcome_record(result: Result, redactor: Redactor) -> dict[str, Any]:
             for name, content in files
         ),
         left_out=redactor.redact_data(result.left_out)[0],
+        network=result.network[:_MAX_REQUESTS],
+        more_network=max(0, len(result.network) - _MAX_REQUESTS),
     )
     return encodable(msgspec.to_builtins(outcome))  # type: ignore[no-any-return]
 
 
 def _stream(text: str, shown: str) -> records.Printed:
-    beginning = None if not text or text is shown else text[:_MAX_STREAM]  # `Outcome.result` has that of `shown`
+    # `Outcome.result` has the beginning of `shown`
+    beginning = None if not text or text is shown else text[:_MAX_STREAM]
     return records.Printed(size=len(text), sha256=_sha256(text) if text else "", text=beginning)
 
 
@@ -293,12 +356,15 @@ def _denial(denial: Denial) -> records.DenialSummary:
 def _effect(effect: Effect, redactor: Redactor) -> records.EffectSummary:
     paths = [_path(change) for change in effect.changes[:_MAX_PATHS]]
     return records.EffectSummary(
-        digest=effect.digest, changes=len(effect.changes), paths=redactor.redact_data(paths)[0]
+        digest=effect.digest,
+        changes=len(effect.changes),
+        paths=redactor.redact_data(paths)[0],
+        requests=len(effect.network),
     )
 
 
 def spelt(value: Any) -> str:
-    """A text that is the same for equal values: the order of a set differs from process to process."""
+    """Return a text that is the same for equal values: the order of a set differs between processes."""
     match value:
         case dict():
             return "{" + ", ".join(f"{spelt(key)}: {spelt(item)}" for key, item in value.items()) + "}"
@@ -311,7 +377,7 @@ def spelt(value: Any) -> str:
 
 
 def _path(change: Change) -> list[str]:
-    """The path, what it was, and what it is, in short."""
+    """Return the path, what it was, and what it is, in short."""
 
     def version(one: Version | None) -> str:
         return "" if one is None else f"{one.kind} {one.mode:o} {one.sha256[:16] or one.target}"
@@ -324,13 +390,22 @@ def _sha256(text: str) -> str:
 
 
 def encodable(value: Any) -> Any:
-    """Plain data that can be written as UTF-8. Text that can't (a file name may be any bytes) gets escapes."""
+    """Return plain data that can be encoded as UTF-8. Other text (a file name may be any bytes) is escaped."""
+    try:
+        msgspec.json.encode(value)
+    except (UnicodeEncodeError, TypeError, ValueError, RecursionError):  # something other than text may be the cause
+        return escaped(value)
+    return value
+
+
+def escaped(value: Any) -> Any:
+    """Do the same as `encodable`, the slow way: look at each text."""
     match value:
         case str():
             return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
         case dict():
-            return {encodable(key): encodable(item) for key, item in value.items()}
+            return {escaped(key): escaped(item) for key, item in value.items()}
         case list() | tuple():
-            return [encodable(item) for item in value]
+            return [escaped(item) for item in value]
         case _:
             return value

@@ -1,19 +1,18 @@
-"""A run to follow: its output piece by piece while it goes on, then its result.
+"""A run to follow: its output piece by piece while it runs, then its result.
 
     async with executor.stream(code) as run:
         async for stream, text in run:
             print(text, end="")
     print(run.result.status)
 
-Nothing starts before the first piece is asked for. Left early, the run is cancelled: with `async with` (or `aclose`)
-nothing of it is left once the block has been left; without, it is cancelled as soon as nobody refers to it any more.
-What a piece may contain, and when it is shown, is told in `live`.
+Nothing starts before the first piece is requested. Leaving early cancels the run: with `async with` (or `aclose`)
+nothing of it is left when the block has ended; without, it is cancelled when the object is garbage-collected. `live`
+describes what a piece may contain, and when it is shown.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -25,18 +24,18 @@ from ..models import Chunk, Result, Stream
 from ..output.live import Live
 
 OnOutput = Callable[[Stream, str], Any]
-"""Called with each piece of output. What it returns is awaited if it is awaitable."""
+"""Called with each piece of output. An awaitable return value is awaited."""
 
 
 async def end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait until it has ended, also if we are cancelled meanwhile."""
+    """Cancel a task and wait until it has ended, even if we are cancelled meanwhile."""
     if not task.done():
         task.cancel()
         await uncancellable(asyncio.wait([task]))
 
 
 class AsyncLiveRun:
-    """The pieces of output of one run, and its `result` when they have come to an end."""
+    """The pieces of output of one run, and after the last its `result`."""
 
     def __init__(self, live: Live, submit: Callable[[Live], Coroutine[Any, Any, Result]]) -> None:
         self._live, self._submit = live, submit
@@ -58,22 +57,22 @@ class AsyncLiveRun:
 
     @property
     def altered(self) -> frozenset[Stream]:
-        """The streams of which some was replaced or left out so far because it was not plain text."""
+        """The streams of which something was replaced or left out so far because it was not plain text."""
         return self._live.altered
 
     async def next_chunk(self) -> Chunk | None:
-        """The next piece; None when the run has ended and everything was given."""
+        """Return the next piece; None when the run has ended and everything was returned."""
         try:
             while not self._ready and not self._ended:
                 await self._wait()
-        except BaseException:  # whoever is interrupted here won't come back
+        except BaseException:  # an interrupted caller won't come back
             await self.aclose()
             raise
         return self._ready.popleft() if self._ready else None
 
     async def _wait(self) -> None:
         task = self._task or self._start()
-        self._changed.clear()  # before we look: what comes afterwards sets it again
+        self._changed.clear()  # before we look: later output sets it again
         if task.done():
             self._ended = True
             if task.cancelled():
@@ -101,8 +100,11 @@ class AsyncLiveRun:
         return self._task
 
     async def deliver(self, on_output: OnOutput) -> Result:
-        """Call `on_output` with each piece; returns the result. If it raises, the run goes on to its end all the same,
-        and then `CallbackError` is raised."""
+        """Call `on_output` with each piece, and return the result. If it raises, the run continues to its end, and then
+        `CallbackError` is raised.
+        """
+        import inspect
+
         failure: Exception | None = None
         while chunk := await self.next_chunk():
             if failure is None:
@@ -110,14 +112,14 @@ class AsyncLiveRun:
                     answer = on_output(*chunk)
                     if inspect.isawaitable(answer):
                         await answer
-                except Exception as error:  # the caller's own bug, whatever it is: told below
+                except Exception as error:  # a bug of the caller's: raised below
                     failure = error
         if failure is not None:
             raise CallbackError(failure, self.result) from failure
         return self.result
 
     async def aclose(self) -> None:
-        """End the run if it still goes on. Nothing of it is left when this returns."""
+        """End the run if it is still running. Nothing of it is left when this returns."""
         self._ended = True
         self._ready.clear()
         if self._task is not None:
@@ -141,5 +143,5 @@ class AsyncLiveRun:
     def __del__(self) -> None:
         task = self._task
         if task is not None and not task.done():
-            with suppress(RuntimeError):  # the loop is closed, and its runs are gone with it
+            with suppress(RuntimeError):  # the loop is closed, and its runs have ended with it
                 task.get_loop().call_soon_threadsafe(task.cancel)

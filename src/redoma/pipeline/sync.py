@@ -1,6 +1,6 @@
-"""The executor for ordinary code: it drives the asynchronous one on an event loop in a thread of its own.
+"""The synchronous executor: it drives the asynchronous one, in the caller's thread if possible (see `loop`).
 
-There is one implementation of everything, the asynchronous one; `driven` makes a method of it one for ordinary code.
+Everything is implemented once, asynchronously; `driven` turns such a method into a synchronous one.
 """
 
 from __future__ import annotations
@@ -11,61 +11,93 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from ..approval import Approver
-from ..backends.base import Backend
-from ..config import Config
 from ..lib.errors import CallbackError, RedomaError
 from ..models import Chunk, Evaluation, Language, Request, Result, Stream
-from ..workspace.restore import Restored
 from .executor import AsyncExecutor
 from .intake import Options
+from .loop import SharedLoop
 from .streaming import AsyncLiveRun, OnOutput
 
+if TYPE_CHECKING:
+    from ..approval import Approver
+    from ..backends.base import Backend
+    from ..config import Config
+    from ..sessions.session import Session, SessionOptions
+    from ..workspace.restore import Restored
+    from .installed import Installed
+
 C = TypeVar("C")
+D = TypeVar("D")
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Driven(Generic[C]):
-    """An asynchronous object for ordinary code: `core`, driven on the event loop of an executor."""
+    """A synchronous wrapper of an asynchronous object: `core`, driven on the event loop of an executor. As a context
+    manager it is closed at the end of the block.
+    """
 
     def __init__(self, core: C, executor: Executor) -> None:
         self.core = core
-        self._drive = executor.wait
+        self._executor = executor
+
+    def close(self) -> None:
+        """End it. Safe to call twice."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 def driven(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Driven[C], P], T]:
-    """The same method for ordinary code: it returns when the asynchronous one does."""
+    """Return the synchronous form of a method: it returns when the asynchronous one does."""
 
     @functools.wraps(method)
     def call(self: Driven[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._drive(method(self.core, *args, **kwargs))
+        return self._executor.wait(method(self.core, *args, **kwargs))
 
     return call
 
 
 def driven_end(method: Callable[[C], Coroutine[Any, Any, None]]) -> Callable[[Driven[C]], None]:
-    """As `driven`, for a method that ends something. A closed executor has ended everything of its own."""
+    """Do the same as `driven` for a method that ends something. A closed executor has already ended everything of its
+    own.
+    """
 
     @functools.wraps(method)
     def call(self: Driven[C]) -> None:
         with suppress(RedomaError):
-            self._drive(method(self.core))
+            self._executor.wait(method(self.core))
 
     return call
 
 
 def on_loop(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Driven[C], P], T]:
-    """As `driven`, for a method that waits for nothing but has to be called on the loop."""
+    """Do the same as `driven` for a method that waits for nothing but must be called on the loop."""
 
     async def called(core: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(core, *args, **kwargs)
 
     return driven(functools.wraps(method)(called))
+
+
+def wrapped(
+    method: Callable[Concatenate[C, P], T], kind: Callable[[T, Executor], D]
+) -> Callable[Concatenate[Driven[C], P], D]:
+    """Do the same as `driven` for a method that returns an asynchronous object at once: return its synchronous form."""
+
+    @functools.wraps(method)
+    def call(self: Driven[C], /, *args: P.args, **kwargs: P.kwargs) -> D:
+        return kind(method(self.core, *args, **kwargs), self._executor)
+
+    return call
 
 
 class Executor(Driven[AsyncExecutor]):
@@ -75,20 +107,15 @@ class Executor(Driven[AsyncExecutor]):
         self,
         config: Config | None = None,
         *,
-        backends: Iterable[Backend] | None = None,
+        backends: Iterable[Backend] | Installed | None = None,
         approver: Approver | None = None,
     ) -> None:
-        """`approver` is asked where a person has to say yes, instead of the configured one."""
+        """`approver` is asked instead of the configured one if a person must approve."""
         super().__init__(AsyncExecutor(config, backends=backends, approver=approver), self)
-        self._owner = os.getpid()
-        self._gate = threading.Lock()
-        self._closing = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="redoma", daemon=True)
-        self._thread.start()
+        self._loop = SharedLoop()
 
     def run(self, code: str, language: Language = "python", **options: Unpack[Options]) -> Result:
-        """Run source text and return its `Result`. Options are those of `redoma.run`; so is what it raises."""
+        """Run source text and return its `Result`. Takes the options of `redoma.run`, and raises the same."""
         if (on_output := options.pop("on_output", None)) is None:
             return self.wait(self.core.submit(self.core.prepare_code(code, language, options)))
         with self.stream(code, language, **options) as run:
@@ -106,80 +133,50 @@ class Executor(Driven[AsyncExecutor]):
         return LiveRun(self.core.stream(code, language, **options), self)
 
     def stream_command(self, argv: Iterable[str], *, entry: str | None = None, **options: Unpack[Options]) -> LiveRun:
-        """Run a program with its arguments and follow its output. Options are those of `redoma.run`."""
+        """Run a program with its arguments and follow its output. Takes the options of `redoma.run`."""
         return LiveRun(self.core.stream_command(argv, entry=entry, **options), self)
 
+    def session(self, **options: Unpack[SessionOptions]) -> Session:
+        """Open a Python that keeps its variables, in its own cell: see `redoma.Session`."""
+        from ..sessions.session import Session
+
+        return Session(self, **options)
+
+    create_environment = driven(AsyncExecutor.create_environment)
     resume = driven(AsyncExecutor.resume)
     apply = driven(AsyncExecutor.apply)
     discard = driven(AsyncExecutor.discard)
     undo = driven(AsyncExecutor.undo)
 
     def check(self, request: Request, policy: str | None = None) -> Evaluation:
-        """What policy says of a request, without running it: see `AsyncExecutor.check`."""
+        """Evaluate a request without running it: see `AsyncExecutor.check`."""
         return self.core.check(request, policy)
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin something on our loop. Cancelling the future ends the work; it is done when the work is."""
-        with self._gate:  # nothing is begun on a loop that is about to stop: nobody would ever finish it
-            if not self._closing and self._owner == os.getpid():
-                return _Started(self._loop, work)
-        work.close()
-        raise RedomaError("this executor is closed", why="it was, or its process forked", next="make a new one")
+        """Start work on our loop. Cancelling the future ends the work; it is done when the work is."""
+        return self._loop.start(work)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Begin something on our loop and return what it returns, or raise what it raises."""
-        answer = self.start(work)
-        try:
-            return answer.result()
-        except CancelledError:
-            raise RedomaError("the run was ended", why="its executor was closed", next="make a new one") from None
-        except BaseException:
-            if not answer.done():  # Ctrl-C: the run ends before we do
-                answer.cancel()
-                wait([answer])
-            raise
+        """Do the work on our loop, and return or raise what it does."""
+        return self._loop.wait(work)
 
     def close(self) -> None:
-        """End what runs, let go of what is kept warm. Safe to call twice, by several threads, and in a forked child."""
-        if self._owner != os.getpid():
-            return
-        with self._gate:
-            first, self._closing = not self._closing, True
-        if first:
-            _Started(self._loop, self._finish()).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        if first:
-            self._loop.close()
-
-    async def _finish(self) -> None:
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            for task in others:
-                task.cancel()
-            await asyncio.wait(others)
-        await self.core.aclose()
-
-    def __enter__(self) -> Executor:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+        """End what runs, and release what is kept warm. Safe to call twice, from several threads, and in a forked
+        child.
+        """
+        self._loop.close(self.core.aclose)
 
 
 class LiveRun(Driven[AsyncLiveRun]):
-    """The pieces of output of one run, and its `result` when they have come to an end.
+    """The pieces of output of one run, and after the last its `result`.
 
         with executor.stream(code) as run:
             for stream, text in run:
                 print(text, end="")
         print(run.result.status)
 
-    Left early, the run is cancelled, and nothing of it is left once the block has been left. See `streaming`.
+    Leaving the block early cancels the run; nothing of it is left afterwards. See `streaming`.
     """
-
-    def __init__(self, core: AsyncLiveRun, executor: Executor) -> None:
-        super().__init__(core, executor)
-        self._projects = executor.core.projects
 
     @property
     def result(self) -> Result:
@@ -187,22 +184,22 @@ class LiveRun(Driven[AsyncLiveRun]):
 
     @property
     def altered(self) -> frozenset[Stream]:
-        """The streams of which some was replaced or left out so far because it was not plain text."""
+        """The streams of which something was replaced or left out so far because it was not plain text."""
         return self.core.altered
 
     @property
     def rolled_back(self) -> tuple[str, Restored] | None:
-        """The last project that its executor has put back, which a run that was left early does not say."""
-        return self._projects.rolled_back
+        """The last project that its executor rolled back, which a run that was left early does not report."""
+        return self._executor.core.projects.rolled_back
 
     def deliver(self, on_output: OnOutput) -> Result:
-        """Call somebody, in this thread, with all of it; see `AsyncLiveRun.deliver`."""
+        """Call `on_output`, in this thread, with each piece; see `AsyncLiveRun.deliver`."""
         failure: Exception | None = None
         for chunk in self:
             if failure is None:
                 try:
                     on_output(*chunk)
-                except Exception as error:  # the caller's own bug, whatever it is: told below
+                except Exception as error:  # a bug of the caller's: raised below
                     failure = error
         if failure is not None:
             raise CallbackError(failure, self.result) from failure
@@ -220,47 +217,15 @@ class LiveRun(Driven[AsyncLiveRun]):
             raise StopIteration
         return chunk
 
-    def __enter__(self) -> LiveRun:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class _Started(Future[T]):
-    """Unlike the one of `run_coroutine_threadsafe`, not done the moment it is cancelled but when the task has ended:
-    whoever waits for it knows that nothing of the run is left."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
-        super().__init__()
-        self._loop = loop
-        loop.call_soon_threadsafe(self._begin, work)
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> None:
-        self._task = self._loop.create_task(work)
-        self._task.add_done_callback(self._deliver)
-
-    def cancel(self) -> bool:
-        if self.done():
-            return False
-        self._loop.call_soon_threadsafe(lambda: self._task.cancel())  # after `_begin`: calls keep their order
-        return True
-
-    def _deliver(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled():
-            self.set_exception(CancelledError())
-        elif error := task.exception():
-            self.set_exception(error)
-        else:
-            self.set_result(task.result())
-
 
 _default: tuple[int, Executor] | None = None
 _default_lock = threading.Lock()
 
 
 def default() -> Executor:
-    """The executor behind `redoma.run`, made on first use. A forked child makes its own: threads don't survive."""
+    """Return the executor behind `redoma.run`, made on first use. A forked child makes its own: threads don't survive a
+    fork.
+    """
     global _default
     with _default_lock:
         if _default is None or _default[0] != os.getpid():
@@ -275,37 +240,42 @@ def run(code: str, language: Language = "python", **options: Unpack[Options]) ->
 
     Args:
         code: The source text.
-        language: `"python"`, `"bash"` or `"lua"`.
+        language: `"python"`, `"bash"`, `"javascript"`, `"lua"`, or one of the configuration.
         args: Arguments of Python or Bash code: `sys.argv[1:]`, `"$@"`.
         timeout: Seconds that it may take; 30 unless configured otherwise.
         memory: Bytes that it may use, or a text such as `"256MiB"`.
         limits: Other limits, as a `Limits` or a mapping of those that differ: `{"disk": "64MiB", "processes": 10}`.
         files: What is placed in its working directory first: name → content (bytes, text, or a `Path` to read), or a
             list of paths.
-        outputs: Which files of that directory to bring back in `result.files`: globs such as `["out/*.csv"]`.
+        outputs: Which files of that directory to return in `result.files`: globs such as `["out/*.csv"]`.
         stdin: Its input, bytes or text.
-        env: Its variables; it gets no others of yours.
-        secrets: More variables, whose values are taken out of every output and record.
-        backend: `"auto"` (the first of jail, docker and monty that can), or one by name; `"native"` is no sandbox.
+        env: Its environment variables; it gets none of yours.
+        secrets: More variables, whose values are removed from every output and record. A `Secret` never enters the run:
+            the run has a placeholder, and the value is inserted on the way to the secret's hosts.
+        network: The hosts that it may reach: `["api.github.com", "GET *.example.org:8443/v1/**"]`; by default none.
+        environment: The environment whose packages it finds, in place of those of this interpreter: see `redoma env`.
+        packages: Packages that it finds, such as `["pandas"]`: installed when they are first wanted, with approval.
+        backend: `"auto"` (the first of jail, docker and monty that can), or one by name: `"lean"` is for containers and
+            weaker than the jail, `"native"` is no sandbox.
         policy: The rules that judge it: `"standard"`, `"script"`, `"strict"`, `"core"`, or `"none"`.
         workspace: `"scratch"` (an empty directory), or `"read-only"`, `"overlay"` or `"direct"` of `project`.
-        project: The directory that such a workspace is made of; by default the current one.
+        project: The directory for such a workspace; by default the current one.
         cwd: A directory of the host to work in, on backends that see the host; with a project, one inside it.
-        writes: Where in its project it is expected to write, by glob; changes elsewhere are told as `unexpected`.
-        checkpoint: Whether the directory of the host that it works in is put back unless it ends well.
+        writes: Where in its project it is expected to write, by glob; changes elsewhere are reported as `unexpected`.
+        checkpoint: Whether the host directory that it works in is rolled back unless the run succeeds.
         require: Isolation layers without which it does not run, such as `["seccomp"]`.
-        expect: What it has to print: `"json"`, `"regex:…"`, a JSON Schema or a type; see `result.data`.
-        wait: Whether to wait for a person who has to say yes; if not, the result is `pending`.
+        expect: What it must print: `"json"`, `"regex:…"`, a JSON Schema or a type; see `result.data`.
+        wait: Whether to wait for a person who must approve; if not, the result is `pending`.
         on_output: Called with `"stdout"` or `"stderr"` and a piece of text while it runs.
-        whole_output: Whether `on_output` gets all that is printed, up to `output_total`, and not only what the result
-            keeps.
-        reason, requester, label: For whoever is asked, and for the record.
+        whole_output: Whether `on_output` gets everything that is printed, up to `output_total`, and not only what the
+            result keeps.
+        reason, requester, label: For the person who is asked, and for the record.
 
     Returns:
         The `Result`, however it ended: see its `ok`, `stdout`, `value`, `error` and `to_text()`.
 
     Raises:
-        InvalidRequest: The request itself makes no sense: an unknown option, a file that isn't there.
+        InvalidRequest: The request itself is invalid: an unknown option, a missing file.
         CallbackError: `on_output` raised; the result is on the error.
     """
     return default().run(code, language, **options)
@@ -316,14 +286,14 @@ async def arun(code: str, language: Language = "python", **options: Unpack[Optio
 
     Args:
         code: The source text.
-        language: `"python"`, `"bash"` or `"lua"`.
-        options: As of `run`. `on_output` is called in another thread.
+        language: `"python"`, `"bash"`, `"javascript"`, `"lua"`, or one of the configuration.
+        options: Those of `run`. `on_output` is called in another thread.
 
     Returns:
         The `Result`, however it ended.
 
     Raises:
-        InvalidRequest: The request itself makes no sense.
+        InvalidRequest: The request itself is invalid.
     """
     executor = default()
     return await asyncio.wrap_future(executor.start(executor.core.run(code, language, **options)))
@@ -339,14 +309,14 @@ def stream(code: str, language: Language = "python", **options: Unpack[Options])
 
     Args:
         code: The source text.
-        language: `"python"`, `"bash"` or `"lua"`.
-        options: As of `run`.
+        language: `"python"`, `"bash"`, `"javascript"`, `"lua"`, or one of the configuration.
+        options: Those of `run`.
 
     Returns:
         A `LiveRun`: iterate over it, then look at its `result`. Leaving the block early ends the run.
 
     Raises:
-        InvalidRequest: The request itself makes no sense.
+        InvalidRequest: The request itself is invalid.
     """
     return default().stream(code, language, **options)
 
@@ -357,12 +327,12 @@ def command(argv: Iterable[str], *, entry: str | None = None, **options: Unpack[
     Args:
         argv: The program and its arguments: `["git", "status"]`.
         entry: A configured executor to run it, such as `"app:shell"`.
-        options: As of `run`.
+        options: Those of `run`.
 
     Returns:
         The `Result`, however it ended.
 
     Raises:
-        InvalidRequest: The request itself makes no sense, or the executor does not list the command.
+        InvalidRequest: The request itself is invalid, or the executor does not list the command.
     """
     return default().command(argv, entry=entry, **options)

@@ -1,0 +1,343 @@
+"""The loop behind the executor for ordinary code: every caller gets their own answer, and nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from redoma.lib.errors import RedomaError
+from redoma.pipeline.loop import SharedLoop
+
+
+@pytest.fixture
+def loop() -> Iterator[SharedLoop]:
+    loop = SharedLoop()
+    yield loop
+    loop.close(_nothing)
+
+
+async def _nothing() -> None:
+    return
+
+
+async def _name_of_thread(seconds: float = 0.0) -> str:
+    await asyncio.sleep(seconds)
+    return threading.current_thread().name
+
+
+def _in_thread(work: object) -> str:
+    with ThreadPoolExecutor(1, thread_name_prefix="caller") as pool:
+        return pool.submit(work).result()  # type: ignore[arg-type]
+
+
+def test_the_caller_itself_drives_the_loop(loop: SharedLoop) -> None:
+    for _ in range(3):
+        assert _in_thread(lambda: loop.wait(_name_of_thread(0.01))).startswith("caller")
+
+
+def test_many_threads_at_once_each_get_their_own_answer(loop: SharedLoop) -> None:
+    async def echo(number: int) -> int:
+        for _ in range(3):
+            await asyncio.sleep(0.0005 * (number % 4))
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(range(400))
+        assert list(pool.map(lambda number: loop.wait(echo(number)), numbers, timeout=60)) == numbers
+
+
+def test_work_outlives_the_caller_who_drove_the_loop_meanwhile(loop: SharedLoop) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        short = pool.submit(lambda: loop.wait(_name_of_thread(0.05)))
+        time.sleep(0.02)
+        long = pool.submit(lambda: loop.wait(_name_of_thread(0.3)))
+        assert short.result(10) != "redoma"
+        assert long.result(10) == "redoma"
+
+
+def test_timers_and_descriptors_are_served_while_nobody_waits(loop: SharedLoop) -> None:
+    fired, here, there = threading.Event(), *os.pipe()
+    woken = threading.Event()
+
+    def read() -> None:
+        os.read(here, 1)
+        woken.set()
+
+    async def plan() -> None:
+        current = asyncio.get_running_loop()
+        current.call_later(0.05, fired.set)
+        current.add_reader(here, read)
+
+    loop.wait(plan())
+    assert fired.wait(5)
+    os.write(there, b"x")
+    assert woken.wait(5)
+
+    async def forget() -> None:
+        asyncio.get_running_loop().remove_reader(here)
+
+    loop.wait(forget())
+    os.close(here)
+    os.close(there)
+
+
+def test_a_shorter_timer_set_by_a_later_caller_is_served_in_time(loop: SharedLoop) -> None:
+    async def plan(seconds: float, event: threading.Event) -> None:
+        asyncio.get_running_loop().call_later(seconds, event.set)
+
+    late, soon = threading.Event(), threading.Event()
+    loop.wait(plan(60, late))
+    time.sleep(0.05)
+    loop.wait(plan(0.05, soon))
+    assert soon.wait(5)
+    assert not late.is_set()
+
+
+def test_nothing_spins_while_nobody_waits(loop: SharedLoop) -> None:
+    loop.wait(_name_of_thread())
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.1
+
+
+def test_it_can_be_called_inside_a_running_event_loop(loop: SharedLoop) -> None:
+    async def outer() -> str:
+        return loop.wait(_name_of_thread(0.01))
+
+    assert asyncio.run(outer()) == "redoma"
+
+
+def test_a_handler_of_the_caller_that_raises_hits_only_the_caller(loop: SharedLoop) -> None:
+    ended = threading.Event()
+
+    async def long() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    def at_alarm(*_: object) -> None:
+        raise TimeoutError("enough")
+
+    before = signal.signal(signal.SIGALRM, at_alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(TimeoutError, match="enough"):
+            loop.wait(long())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert ended.is_set()
+    assert loop.wait(_name_of_thread())
+
+
+def test_what_the_work_raises_is_raised(loop: SharedLoop) -> None:
+    async def fail() -> None:
+        raise LookupError("not here")
+
+    with pytest.raises(LookupError, match="not here"):
+        _in_thread(lambda: loop.wait(fail()))
+    assert loop.wait(_name_of_thread())
+
+
+def test_closing_ends_whoever_drives_and_whoever_waits() -> None:
+    loop = SharedLoop()
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(lambda: loop.wait(asyncio.sleep(60))) for _ in range(2)]
+        time.sleep(0.1)
+        loop.close(_nothing)
+        wait(running, 10)
+        for each in running:
+            assert isinstance(each.exception(), RedomaError)
+    loop.close(_nothing)
+    with pytest.raises(RedomaError, match="closed"):
+        loop.wait(asyncio.sleep(0))
+
+
+def test_closing_while_others_call_leaves_nobody_waiting() -> None:
+    for _ in range(30):
+        loop = SharedLoop()
+
+        def call(loop: SharedLoop = loop) -> int:
+            done = 0
+            try:
+                while True:
+                    loop.wait(asyncio.sleep(0))
+                    done += 1
+            except RedomaError:
+                return done
+
+        with ThreadPoolExecutor(3) as pool:
+            calls = [pool.submit(call) for _ in range(3)]
+            time.sleep(0.005)
+            loop.close(_nothing)
+            assert wait(calls, 20).not_done == set()
+
+
+_INTERRUPTED = """
+import asyncio, signal, sys, threading, time
+from redoma.pipeline.loop import SharedLoop
+
+loop = SharedLoop()
+async def nothing(): pass
+async def name(): return threading.current_thread().name
+
+async def work():
+    print("started in", threading.current_thread().name, flush=True)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        print("ending", flush=True)
+        await {ending}
+        print("ended", flush=True)
+
+try:
+    loop.wait(work())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+print("again in", loop.wait(name()), flush=True)
+loop.close(nothing)
+"""
+
+
+@contextmanager
+def _killed_after(seconds: float, program: subprocess.Popen[str]) -> Iterator[None]:
+    timer = threading.Timer(seconds, program.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _interrupted(ending: str, interrupts: int) -> list[str]:
+    """What a program prints that gets Ctrl-C when its work has started, and again when that is being ended."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", _INTERRUPTED.format(ending=ending)], stdout=subprocess.PIPE, text=True
+    )
+    said: list[str] = []
+    with program, _killed_after(60, program):
+        assert program.stdout is not None
+        for line in program.stdout:
+            said.append(line.strip())
+            if line.startswith("started") or (line.startswith("ending") and interrupts > 1):
+                program.send_signal(signal.SIGINT)
+    assert program.returncode == 0
+    return said
+
+
+def test_ctrl_c_ends_the_work_before_it_reaches_the_caller() -> None:
+    assert _interrupted("asyncio.sleep(0.1)", 1) == [
+        "started in MainThread",
+        "ending",
+        "ended",
+        "interrupted",
+        "again in MainThread",
+    ]
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_end() -> None:
+    said = _interrupted("asyncio.sleep(0.5)", 2)
+    assert said[:3] == ["started in MainThread", "ending", "interrupted"]
+    assert said[3].startswith("again in")
+
+
+def test_closing_ends_what_a_second_ctrl_c_has_left_behind() -> None:
+    said = _interrupted("asyncio.Event().wait()", 2)
+    assert said[:3] == ["started in MainThread", "ending", "interrupted"]
+
+
+@pytest.mark.parametrize("handler", ["the default", "the caller's own"])
+def test_ctrl_c_at_any_moment_leaves_a_loop_that_works(tmp_path: Path, handler: str) -> None:
+    """Ctrl-C again and again, while short calls follow each other: wherever it hits, the next call is answered."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        import asyncio, os, signal, sys, threading, time
+        from redoma.pipeline.loop import SharedLoop
+
+        loop = SharedLoop()
+        async def nothing(): pass
+        def raising(*_): raise KeyboardInterrupt
+        if sys.argv[1] != "the default":
+            signal.signal(signal.SIGINT, raising)
+        over = False
+        begin = threading.Event()  # not before the threads have started: their start is not ours to guard
+        def disturb():
+            begin.wait()
+            while not over:
+                time.sleep(0.0007)
+                os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=disturb, daemon=True).start()
+        answered = interrupted = 0
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            try:
+                begin.set()
+                for number in range(1000):
+                    loop.wait(asyncio.sleep(0, number))
+                    answered += 1
+                    if time.monotonic() > end: break
+            except KeyboardInterrupt:
+                interrupted += 1
+        while True:
+            try:
+                over = True
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                break
+            except KeyboardInterrupt:
+                pass
+        assert loop.wait(asyncio.sleep(0.01, "fine")) == "fine"
+        loop.close(nothing)
+        assert answered and interrupted, (answered, interrupted)
+        print("fine")
+        """)
+    )
+    done = subprocess.run([sys.executable, program, handler], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "fine\n", done.stderr[-2000:]
+
+
+def test_a_forked_child_is_refused_and_takes_nothing_from_its_parent() -> None:
+    program = textwrap.dedent("""
+        import asyncio, gc, os, sys, threading
+        from redoma.lib.errors import RedomaError
+        from redoma.pipeline.loop import SharedLoop
+
+        async def nothing(): pass
+        loop = SharedLoop()
+        loop.wait(asyncio.sleep(0.01))
+        child = os.fork()
+        if child == 0:
+            try:
+                loop.wait(asyncio.sleep(0))
+            except RedomaError:
+                loop.close(nothing)
+                own = SharedLoop()
+                assert own.wait(asyncio.sleep(0.01, 1)) == 1
+                own.close(nothing)
+                del loop, own
+                gc.collect()
+                sys.exit(7)  # by the interpreter's own way out, which takes everything apart
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        inside = loop.start(asyncio.sleep(0.05, "from another thread"))
+        assert inside.result(5) == "from another thread"
+        assert loop.wait(asyncio.sleep(0.01, "driven")) == "driven"
+        loop.close(nothing)
+        print("fine")
+        """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("fine\n", "")
