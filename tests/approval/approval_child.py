@@ -1,6 +1,6 @@
-"""What the tests run in processes of their own: `python approval_child.py WORK DIRECTORY [ID]`.
+"""What the tests run in separate processes: `python approval_child.py WORK DIRECTORY [ID]`.
 
-It says what it did on standard output, line by line, and waits for its standard input where a test has to act.
+It reports on standard output what it did, line by line, and reads a line of standard input where a test has to act.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def redeem(stage: Stage, id: str) -> None:  # noqa: A002 - what it is called eve
 
 
 def die_recording(stage: Stage, id: str) -> None:  # noqa: A002 - as above
-    """Stop where the use is on record and not yet committed."""
+    """Stop when the use is recorded and not yet committed."""
 
     def record(kind: str, run: str, data: Mapping[str, Any]) -> None:
         if kind == "approval.used":
@@ -49,14 +49,14 @@ def make(stage: Stage, _: str) -> None:
 
 
 def wait(stage: Stage, _: str) -> None:
-    """Ask, and wait for somebody in another process."""
+    """Ask, and wait for an answer in another process."""
     stage.ledger.now = lambda: datetime.now(UTC)
     verdict = asyncio.run(stage.gate(Queue(stage.ledger, wait=60)).ask(case_of()))
     say(f"{verdict.status} {verdict.approval.approver if verdict.approval else None}")
 
 
 def console(stage: Stage, long: str) -> None:
-    """Ask at the terminal that is ours; the answer goes to standard output, which is none."""
+    """Ask at our controlling terminal; the answer goes to standard output, which is not a terminal."""
     sys.stdin.readline()
     asyncio.run(_console(stage, "#\n" * 200_000 if long else ""))
 

@@ -1,4 +1,4 @@
-"""A directory with scripts, and commands that run there on the host, for longer than anybody may unasked."""
+"""A directory with scripts, and commands that run there on the host, with a time limit that needs approval."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def yes(ask: Ask, **said: Any) -> Approval:
 
 
 class Job:
-    """A directory with scripts, and commands that run there on the host, for longer than anybody may unasked."""
+    """A directory with scripts, and commands that run there on the host, with a time limit that needs approval."""
 
     def __init__(self, place: Path) -> None:
         self.place = place / "job"

@@ -1,4 +1,4 @@
-"""A ledger in a directory of its own, a clock that stands still, and cases to decide on."""
+"""A ledger in its own directory, a clock that stands still, and cases to decide on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Stage:
-    """What one installation remembers. A second one at the same path is the same after a restart."""
+    """The state of one installation. A second one at the same path is the same installation after a restart."""
 
     def __init__(self, directory: Path, *, separate: bool = False) -> None:
         self.path = directory / "state" / "redoma.db"
@@ -52,20 +52,20 @@ class Stage:
         return Callback(self.yes)
 
     async def pending(self, case: Judged) -> str:
-        """Ask without waiting; the id."""
+        """Ask without waiting. Returns the id."""
         verdict = await self.gate(self.approving).ask(case, wait=False)
         assert verdict.status == "pending"
         return verdict.id
 
     async def approved(self, case: Judged, **said: Any) -> str:
-        """Ask without waiting, and have it approved; the id."""
+        """Ask without waiting, and approve it. Returns the id."""
         id = await self.pending(case)  # noqa: A001 - what it is called everywhere
         self.ledger.answer(self.yes(self.ledger.load(id).ask, **said))
         return id
 
 
 def case_of(code: str = RISKY, *, policy: str = "standard", effect: Effect | None = None, **fields: Any) -> Judged:
-    """As the executor would make it, with the verdict of the real policy."""
+    """Return a case as the executor would make it, with the verdict of the real policy."""
     request = Request(**{"code": code, "language": "bash", "requester": "ana", "reason": "to test", **fields})
     return Judged(submission=Submission(request), evaluation=evaluate(load(policy), request), effect=effect)
 
@@ -76,7 +76,7 @@ def effect_of(content: str = "1" * 64, **fields: Any) -> Effect:
 
 
 def altered_case(case: Judged, **fields: Any) -> Judged:
-    """The case with other values in some fields, of its submission too."""
+    """Return the case with other values in some fields, including those of its submission."""
     of_submission = {name: fields.pop(name) for name in [*fields] if name in Submission.__struct_fields__}
     submission = msgspec.structs.replace(case.submission, **of_submission)
     return msgspec.structs.replace(case, submission=submission, **fields)

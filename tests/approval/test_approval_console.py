@@ -235,7 +235,7 @@ def test_an_effect_with_too_much_to_read_is_not_whole() -> None:
 async def test_a_question_that_waits_behind_another_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is asked first may take their time: the lock stands for them."""
     turn = threading.Lock()
-    monkeypatch.setattr("redoma.approval.console._one_at_a_time", turn)
+    monkeypatch.setattr("redoma.approval.console.one_at_a_time", turn)
     ask = ask_of(case_of(), b"", id="1" * 32, created=START, expires=START)
     with turn:
         second = asyncio.ensure_future(Console("bob").decide(ask))

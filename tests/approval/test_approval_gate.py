@@ -14,7 +14,19 @@ from approval_stage import RISKY, START, Stage, altered_case, case_of, effect_of
 from redoma.approval import STATES, Ask, Callback, Chain, Console, Deny, Queue, digest_of, setting_of
 from redoma.approval.ask import ask_of, decode, encode, is_same_person
 from redoma.lib.errors import ApprovalError, AuditError
-from redoma.models import Decision, Judged, Limits, PolicyView, Request, Seed, Status, Submission
+from redoma.models import (
+    Decision,
+    EnvironmentUse,
+    Judged,
+    Limits,
+    PolicyView,
+    Request,
+    SecretUse,
+    Seed,
+    Status,
+    Submission,
+    host_rules,
+)
 
 
 @pytest.fixture
@@ -186,7 +198,7 @@ async def test_of_a_chain_the_first_who_answers_decides(stage: Stage) -> None:
 async def test_of_a_chain_one_who_is_absent_leaves_it_to_the_next(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redoma.approval.console._TERMINAL", "/nowhere")
+    monkeypatch.setattr("redoma.approval.console.TERMINAL", "/nowhere")
     assert (await stage.gate(Chain(Console("bob"), stage.approving)).ask(case_of())).status is None
     verdict = await stage.gate(Chain(Console("bob"), Deny())).ask(case_of())
     assert (verdict.status, "no approver is configured" in verdict.error) == (Status.DENIED, True)
@@ -276,13 +288,18 @@ def test_a_digest_binds_every_field_of_a_request_but_its_id_and_its_reason() -> 
         **{"files": {"a": b""}, "outputs": ("**",), "secrets": {"TOKEN": "first-value"}, "env": {"A": "1"}},
         **{"code": "x", "language": "python", "limits": Limits(time=31), "stdin": b"y", "backend": "native"},
         **{"require": ("network",), "requester": "eve", "label": "nightly", "checkpoint": False},
-        **{"seed": Seed(random=1, hashes=1)},
+        **{"seed": Seed(random=1, hashes=1), "network": host_rules(["GET x.org"])},
+        **{"held": {"TOKEN": SecretUse(hosts=("x.org",), body=True)}, "interpreter": ("perl", "-")},
+        **{"uses": EnvironmentUse(packages=("six",))},
     }
     assert set(changed) == set(Request.__struct_fields__)
     for name, value in changed.items():
         before: dict[str, Any] = {"language": "lua", "id": "1"}
         if name in ("project", "workspace"):
             before |= {"workspace": "overlay", "project": "/p"}
+        if name == "held":
+            use = SecretUse(hosts=("x.org",))
+            before |= {"network": host_rules(["x.org"]), "secrets": {"TOKEN": "first-value"}, "held": {"TOKEN": use}}
         digests = {
             digest_of(Judged(submission=Submission(Request(**fields)), evaluation=case_of().evaluation), b"key")
             for fields in (before, {**before, name: value})

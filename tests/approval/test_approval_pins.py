@@ -119,7 +119,7 @@ async def test_what_is_too_large_is_put_to_nobody(stage: Stage) -> None:
 
 
 async def test_nobody_is_flooded_with_questions(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redoma.approval.ledger._MAX_OPEN", 3)
+    monkeypatch.setattr("redoma.approval.ledger.MAX_OPEN", 3)
     for number in range(3):
         await stage.pending(case_of(f"pip install a{number}"))
     verdict = await stage.gate(stage.approving).ask(case_of(), wait=False)
@@ -137,7 +137,7 @@ async def test_what_is_done_with_makes_room_and_what_is_in_force_stays(
     await stage.gate().redeem(used, done)
     open_ = await stage.pending(case_of("pip install open"))
     size = sum(len(encode(entry.ask)) for entry in stage.ledger.entries("approved", "used", "open"))
-    monkeypatch.setattr("redoma.approval.ledger._MAX_KEPT", size)
+    monkeypatch.setattr("redoma.approval.ledger.MAX_KEPT", size)
     new = await stage.pending(case_of("pip install new1"))
     assert {entry.ask.id for entry in stage.ledger.entries("approved", "used", "open")} == {pin, open_, new}
 

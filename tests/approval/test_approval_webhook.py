@@ -78,7 +78,7 @@ async def test_nobody_there_is_logged_and_the_question_stands(stage: Stage, capl
 async def test_one_who_never_answers_holds_nothing_up(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook_module, "_SECONDS", 0.05)
+    monkeypatch.setattr(webhook_module, "SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         notify = webhook(f"http://127.0.0.1:{silent.getsockname()[1]}/")
         assert (await stage.gate(stage.approving, notify=notify).ask(case_of())).status is None

@@ -1,4 +1,4 @@
-"""What the tests of the audit log share."""
+"""Helpers for the tests of the audit log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTENT: dict[str, Any] = {"code": "print('Olá')", "backend": "fake", "requester
 
 
 def fork(function: Callable[[], object]) -> int:
-    """Start it in a child and give its pid. A fork, so that what the child does to itself stays there."""
+    """Run it in a child and return the pid. A fork, so that what the child does to itself stays there."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -40,12 +40,12 @@ def on(day: int, hour: int = 12) -> datetime:
 
 
 def log_on(directory: Path, day: int, *, retention_days: int = 30, fsync: bool = False) -> AuditLog:
-    """The log, with a clock that stands still on a day."""
+    """Return the log, with a clock that stands still on a day."""
     return AuditLog(directory, retention_days=retention_days, fsync=fsync, now=lambda: on(day))
 
 
 def run_days(directory: Path, *days: int, retention_days: int = 30) -> AuditLog:
-    """One run, two records, on each of these days; the log as the last of them left it."""
+    """Record one run (two records) on each of these days. Returns the log as of the last day."""
     for day in days:
         log = log_on(directory, day, retention_days=retention_days)
         log.append("intent", f"run{day}", INTENT)

@@ -1,4 +1,4 @@
-"""A history that is written down as the executor does it, without running anything; and requests of every kind."""
+"""A history that is recorded as by the executor, without running anything; and requests of every kind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from redoma.redaction import Redactor
 
 
 class Stage:
-    """`policy` is in force while what is asked for is put on record."""
+    """`policy` is in force while requests are recorded."""
 
     def __init__(self, place: Path, policy: Policy | None = None) -> None:
         self.log, self.inputs = AuditLog(place / "audit"), Inputs(place / "inputs")
@@ -60,7 +60,7 @@ class Stage:
         return request.id
 
     def approve(self, asked: Submission, by: str, reason: str = "it is right") -> str:
-        """As `Ledger` records it, and then it runs."""
+        """Record an approval as `Ledger` does, and then the run."""
         approval = _answer("approved", by, reason)
         said = {"approval": approval.id, "approver": by, "reason": reason, "pinned": False}
         self.log.append("approval.given", asked.request.id, said)
@@ -85,7 +85,7 @@ def _answer(decision: str, by: str, reason: str) -> Approval:
 
 
 def variety(seed: int, count: int) -> Iterator[Submission]:
-    """Requests that differ in everything an evaluation looks at, many of them more than once."""
+    """Yield requests that differ in everything an evaluation reads, many of them more than once."""
     dice = random.Random(seed)
     objection = Finding(rule="entry.whitelist", decision=Decision.FORBID, reason="it is not listed")
     for _ in range(count):

@@ -80,7 +80,7 @@ def test_without_a_state_directory_nothing_is_kept_and_it_says_so() -> None:
 
 
 def test_the_least_lately_used_go_first_when_there_is_too_much(tmp_path: Path) -> None:
-    inputs = Inputs(tmp_path, total=10_000)
+    inputs = Inputs(tmp_path, max_total=10_000)
     kept = [inputs.keep(bytes([number]) * 2000) for number in range(5)]
     for age, name in enumerate(kept):
         os.utime(tmp_path / name, (1e9, time.time() - 1000 + age))

@@ -294,7 +294,7 @@ def test_no_more_is_proposed_than_somebody_would_read(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     for number in (1, 2, 2, 3):
         stage.approve(bash(f"curl {number}.io"), "ann")
-    learned = learned_from(stage, most=1)
+    learned = learned_from(stage, max_permits=1)
     assert [permit.text for permit in learned.permits] == ["curl 2.io"]
     assert learned.passing == 2
     assert [len(runs) for why, runs in learned.left_out.items() if why == "more than 1 would be proposed"] == [2]

@@ -16,6 +16,7 @@ from redoma.audit.inputs import Inputs
 from redoma.config import AuditConfig, PolicyConfig
 from redoma.history.recorded import Recorded, is_kept, pairs, recorded
 from redoma.history.replay import Replayed, Replayer
+from redoma.history.stats import overview
 from redoma.lib.errors import AuditError
 from redoma.models import Approval, Decision, Request, Submission
 from redoma.policy import Rule
@@ -166,7 +167,7 @@ async def test_a_replay_is_on_record_beside_what_it_repeats_and_is_no_run_of_its
     (done,) = await replay_all(config, [run])
     kinds = [(record.kind, record.id, record.data.get("replay")) for record in log(config)]
     assert kinds[2:] == [("replay", run.id, done.replay), ("replay.outcome", run.id, done.replay)]
-    assert AuditLog(config.audit.directory).stats().runs == 1
+    assert overview(AuditLog(config.audit.directory).records()).runs == 1
     assert AuditLog(config.audit.directory).verify().ok
 
 

@@ -18,7 +18,7 @@ from history_stage import Stage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redoma.audit import Record
+from redoma.audit import AuditLog, Record
 from redoma.frontends.cli import plots
 from redoma.history.export import cell, write
 from redoma.history.search import Run, runs
@@ -43,7 +43,7 @@ def asked(code: str, requester: str = "ann", **fields: Any) -> Submission:
 def some(stage: Stage) -> Stage:
     stage.ask(asked("ls -l", reason="to look"))
     stage.ask(asked("curl a.io", "bob"), "denied")
-    stage.ask(asked("rm -rf /", "bob"), "forbidden")
+    stage.ask(asked("rm -rf /", "bob e2b"), "forbidden")
     stage.ask(asked("make TEST"), "error")
     stage.log.append("alarm", "r", {"pin": "x", "requester": "eve"})
     begun = stage.ask(asked("sleep 9"))
@@ -69,6 +69,7 @@ def some(stage: Stage) -> Stage:
         (["--until", "1h"], []),
         (["--since", "2999-01-01"], []),
         (["-n", "2"], ["sleep 9", "sleep 9"]),
+        (["--requester", "bob e2b"], ["rm -rf /"]),
         (["--requester", "bob", "--status", "error"], []),
     ],
 )
@@ -223,7 +224,7 @@ def test_stats_count_what_was_asked_for_and_draw_it(some: Stage, redoma: Called,
     assert counted["runs"] == 6
     assert counted["interrupted"] == 1
     assert counted["by_status"] == {"ok": 2, "denied": 1, "forbidden": 1, "error": 1}
-    assert counted["by_requester"] == {"ann": 4, "bob": 2}
+    assert counted["by_requester"] == {"ann": 4, "bob": 1, "bob e2b": 1}
     assert counted["by_rule"]["network.download"] == 1
     assert counted["by_decision"] == {"allow": 4, "prompt": 1, "forbid": 1}
     assert counted["per"] == "hour"
@@ -245,6 +246,30 @@ def _at(*times: datetime) -> Iterator[Record]:
         yield Record(
             seq=1, time=time.isoformat(timespec="microseconds"), kind="intent", id="x", data={}, prev="", hash=""
         )
+
+
+def test_stats_count_runs_and_find_those_without_an_outcome(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit")
+    for number in range(1, 21):
+        log.append("intent", str(number), {"backend": "auto", "requester": "ana"})
+        ran = {"backend": "monty" if number > 5 else "native", "duration": number / 10}
+        log.append("outcome", str(number), {"status": "ok" if number > 2 else "timeout", **ran})
+    last = log.append("intent", "cut-short", {"backend": "monty"})
+    stats = overview(log.records())
+    assert (stats.runs, stats.interrupted) == (21, 1)
+    assert stats.by_status == {"ok": 18, "timeout": 2}
+    assert stats.by_backend == {"monty": 15, "native": 5}
+    assert stats.by_requester == {"ana": 20, "unknown": 1}
+    assert (stats.duration_p50, stats.duration_p95) == (1.0, 1.9)
+    assert stats.last == last.time
+
+
+def test_stats_count_the_backend_that_ran_and_none_where_nothing_did(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit")
+    for run, backend in (("a", "monty"), ("refused", "")):
+        log.append("intent", run, {"backend": "auto"})
+        log.append("outcome", run, {"status": "ok", "backend": backend})
+    assert overview(log.records()).by_backend == {"monty": 1}
 
 
 @pytest.mark.parametrize(("days", "per", "bars"), [(1, "hour", 25), (40, "day", 41), (200, "week", 29)])

@@ -1,9 +1,8 @@
-"""Approvers: who is asked. Each answers the question it was given; the gate checks that it did."""
+"""Approvers: how a person is asked. Each answers the question it was given; the gate checks that it did."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -20,25 +19,29 @@ NOBODY = "a person has to approve this, and no approver is configured"
 
 class Approver(Protocol):
     async def decide(self, ask: Ask) -> Approval | None:
-        """The answer, made by `ask.answer(…)`; None if nobody answered in time. Raises `Absent` if nobody can be asked
-        here."""
+        """Return the answer, made by `ask.answer(…)`; None if there was none in time. Raises `Absent` if no person can
+        be asked here.
+        """
         ...
 
 
 class Deny:
-    """Nobody: the default. No approver means no."""
+    """Refuses everything: the default."""
 
     async def decide(self, ask: Ask) -> Approval | None:
         raise Absent(NOBODY)
 
 
 class Callback:
-    """A function of yours, ordinary (it is called in a thread) or asynchronous. To raise means no."""
+    """Calls a function of yours, ordinary (called in a thread) or asynchronous. An exception means no."""
 
     def __init__(
         self, function: Callable[[Ask], Approval | Awaitable[Approval | None] | None], *, timeout: float = 300.0
     ) -> None:
+        import inspect
+
         self._function, self._timeout = function, timeout
+        self._is_awaitable = inspect.isawaitable
         self._waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
     async def decide(self, ask: Ask) -> Approval | None:
@@ -46,13 +49,13 @@ class Callback:
             async with asyncio.timeout(self._timeout):
                 call = self._function
                 answer = call(ask) if self._waits else await asyncio.to_thread(call, ask)
-                return await answer if inspect.isawaitable(answer) else answer
+                return await answer if self._is_awaitable(answer) else answer
         except TimeoutError:
             return None
 
 
 class Queue:
-    """Waits until somebody answers with `redoma approvals`, in this or another process."""
+    """Waits for an answer by `redoma approvals`, in this or another process."""
 
     def __init__(self, ledger: Ledger, *, wait: float = 300.0) -> None:
         self._ledger, self._wait = ledger, wait
@@ -68,7 +71,7 @@ class Queue:
 
 
 class Chain:
-    """Asks several approvers in turn, until one answers. One who is absent or too slow leaves it to the next."""
+    """Asks several approvers in turn, until one answers. If one is absent or too slow, the next is asked."""
 
     def __init__(self, *approvers: Approver) -> None:
         if not approvers:

@@ -19,16 +19,17 @@ from ..models import Approval, Effect, Evaluation, ExecutedFiles, Judged, Level,
 
 _NOT_BOUND = frozenset({"id", "reason", "secrets"})
 """Fields of a request that don't decide what happens. (Secrets are bound by a keyed hash instead.) Every other field is
-bound, so a field that is added to `Request` is, too."""
+bound, including fields added to `Request` later.
+"""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A judged submission as it is put to a person."""
+    """A judged submission as it is shown to a person."""
 
     id: str
     digest: str
     content: str
-    """SHA-256 of the request and the files it executes. Another one under the same label is a changed script."""
+    """SHA-256 of the request and the files it executes. If it differs under the same label, the script has changed."""
     request: Request
     """Without its secrets."""
     secrets: tuple[str, ...] = ()
@@ -40,6 +41,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     entry: str = ""
     view: PolicyView | None = None
     live_input: bool = False
+    session: str = ""
     scripts: dict[str, str] = {}
     unbound: tuple[str, ...] = ()
     created: datetime
@@ -48,7 +50,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def submission(self) -> Submission:
-        """What was submitted, as far as it was kept."""
+        """The submission, as far as it was kept."""
         return Submission(
             request=self.request,
             policy=self.policy,
@@ -56,6 +58,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             view=self.view,
             live_input=self.live_input,
             unread_input=self.live_input,
+            session=self.session,
         )
 
     @property
@@ -80,7 +83,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         expires: datetime | None = None,
         pinned: bool = False,
     ) -> Approval:
-        """The answer to this question, for an approver to return. By default it expires when the question does."""
+        """Return an answer to this question, for an approver to return. By default it expires when the question
+        does.
+        """
         return Approval(
             id=self.id,
             digest=self.digest,
@@ -94,9 +99,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest_of(judged: Judged, key: bytes) -> tuple[str, str]:
-    """SHA-256 of the request's content, and of everything that decides what would happen.
+    """Return the SHA-256 of the request's content, and of everything that decides what would happen.
 
-    `key` keeps secrets from being guessed by their seal.
+    `key` prevents guessing secrets from their hash.
     """
     request, submission, evaluation = judged.request, judged.submission, judged.evaluation
     bound = [(name, getattr(request, name)) for name in request.__struct_fields__ if name not in _NOT_BOUND]
@@ -105,30 +110,33 @@ def digest_of(judged: Judged, key: bytes) -> tuple[str, str]:
     whole = [
         "redoma case 2",
         content,
-        # An effect has happened already: which secrets the run had can't change it any more.
+        # An effect has happened already: the run's secrets can't change it any more.
         "" if judged.effect else _seal(request.secrets, key),
         [evaluation.policy, evaluation.digest, evaluation.findings, submission.policy, evaluation.reach],
         submission.entry,
         submission.view,
         judged.setting,
         judged.effect.digest if judged.effect else "",
-        submission.unread_input,  # a yes to a program is none to what it will be told
+        submission.unread_input,  # approving a program doesn't approve its input
+        *([submission.session] if submission.session else []),  # an approval in one session doesn't count in another
     ]
     return content, _sha256(whole)
 
 
 def setting_of(*parts: Any) -> str:
-    """SHA-256 of the configuration that also decides what happens, such as the entry that runs it."""
+    """Return the SHA-256 of the configuration that also decides what happens, such as the entry that runs it."""
     return _sha256(["redoma setting 1", *parts])
 
 
 def is_same_person(one: str, other: str) -> bool:
-    """Whether two names look the same to a reader: case and invisible characters don't make another person."""
+    """Return whether two names are the same person's: case and invisible characters don't make another person. Nor does
+    the client: `key:maria e2b` is whoever has the key maria, as `key:maria` is."""
     return _name(one) == _name(other)
 
 
 def _name(text: str) -> str:
-    return " ".join(sanitise(unicodedata.normalize("NFKC", text)).casefold().split())
+    name = " ".join(sanitise(unicodedata.normalize("NFKC", text)).casefold().split())
+    return name.partition(" ")[0] if name.startswith("key:") else name  # no name of a key has a space
 
 
 def _seal(secrets: Mapping[str, str], key: bytes) -> str:
@@ -140,12 +148,12 @@ def _sha256(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as lists, text and numbers, the same for equal data: 30 is 30.0, a tuple is a list."""
+    """Return the value as lists, text and numbers, the same for equal data: 30 is 30.0, a tuple is a list."""
     match value:
         case None | bool() | int():
             return value
         case str():
-            return str(value)  # of an enumeration, too
+            return str(value)  # also for an enumeration
         case float():
             return int(value) if value.is_integer() else value
         case os.PathLike():
@@ -167,23 +175,23 @@ def _plain(value: Any) -> Any:
 
 
 def encode(ask: Ask) -> str:
-    # The standard library's writer: names that are no UTF-8 keep their bytes as lone surrogates.
+    # Not msgspec's encoder: in names that are not UTF-8, bytes are lone surrogates.
     return json.dumps(msgspec.to_builtins(ask))
 
 
 def decode(text: str) -> Ask:
     try:
         return msgspec.convert(json.loads(text), Ask)
-    except (ValueError, RecursionError) as error:  # of which msgspec's errors are some
+    except (ValueError, RecursionError) as error:  # includes msgspec's errors
         raise StoreError(
             "what was asked can't be read", why=f"its record is damaged ({error})", next="ask again, by running it"
         ) from error
 
 
 def ask_of(judged: Judged, key: bytes, *, id: str, created: datetime, expires: datetime, kept: bool = True) -> Ask:  # noqa: A002 - the field's name
-    """The question that a person is asked, without the values of secrets.
+    """Return the question that a person is asked, without the values of secrets.
 
-    Raises `ApprovalError` if it is to be `kept` and a text of it holds the value of a secret.
+    Raises `ApprovalError` if it will be `kept` and one of its texts contains the value of a secret.
     """
     submission, secrets = judged.submission, judged.request.secrets
     for name, value in secrets.items() if kept else ():
@@ -208,6 +216,7 @@ def ask_of(judged: Judged, key: bytes, *, id: str, created: datetime, expires: d
         entry=submission.entry,
         view=submission.view,
         live_input=submission.unread_input,
+        session=submission.session,
         scripts=executed.files,
         unbound=executed.unbound,
         created=created,
@@ -216,7 +225,9 @@ def ask_of(judged: Judged, key: bytes, *, id: str, created: datetime, expires: d
 
 
 def _texts(judged: Judged) -> Iterator[Any]:
-    """All texts that the caller, or a run by its effect, has written. Our own words, such as `auto`, hold no secret."""
+    """Yield all texts that the caller wrote, or a run through its effect. Our own words, such as `auto`, hold no
+    secret.
+    """
     names = ("code", "argv", "env", "files", "stdin", "outputs", "reason", "label", "cwd", "project")
     yield from (getattr(judged.request, name) for name in names)
     if judged.submission.view is not None:
@@ -229,7 +240,7 @@ def _texts(judged: Judged) -> Iterator[Any]:
 
 
 def _without(effect: Effect, secrets: Mapping[str, str]) -> Effect:
-    """The effect without secrets in its diffs. Diffs are for reading only: no digest includes them."""
+    """Return the effect without secrets in its diffs. Diffs are for reading only: no digest includes them."""
     changes = []
     for change in effect.changes:
         diff = change.diff

@@ -1,4 +1,4 @@
-"""Asks whoever sits at the terminal."""
+"""Asks the person at the terminal."""
 
 from __future__ import annotations
 
@@ -16,16 +16,34 @@ from .ask import Ask
 from .ledger import utc_now
 from .show import describe
 
-_TERMINAL = "/dev/tty"
-_one_at_a_time = threading.Lock()  # two questions at once, and a yes could be taken for the other one's
-_PAUSE = 0.1  # seconds: how soon a question that waits for its turn sees that it is not needed any more
+TERMINAL = "/dev/tty"
+one_at_a_time = threading.Lock()  # with two questions at once, a yes could be taken for the other one's
+_PAUSE = 0.1  # seconds between checks whether a waiting question is still needed
+
+
+def _is_ours_in_foreground(terminal: int) -> bool:
+    return os.tcgetpgrp(terminal) == os.getpgrp()
+
+
+_terminal: str | None = None
+"""The terminal to ask at, if it is not our own."""
+_is_in_foreground: Callable[[int], bool] = _is_ours_in_foreground
+
+
+def use_terminal(path: str, is_in_foreground: Callable[[int], bool]) -> None:
+    """Ask at the terminal of another process, for which this one works. An empty path means that there is none.
+
+    `is_in_foreground` takes the opened terminal and says whether that process is in its foreground.
+    """
+    global _terminal, _is_in_foreground
+    _terminal, _is_in_foreground = path, is_in_foreground
 
 
 class Console:
-    """Shows the whole question, and then takes a `yes` typed in full. Anything else means no.
+    """Shows the whole question, then accepts a `yes` typed in full. Anything else means no.
 
-    It talks to the controlling terminal itself: standard input and output may be pipes, and what comes through a pipe
-    was typed by nobody. Where there is no terminal, or ours is in the background, nobody can be asked.
+    It uses the controlling terminal itself: standard input and output may be pipes, and a person didn't type what comes
+    through a pipe. If there is no terminal, or we are in the background, no person can be asked.
     """
 
     def __init__(
@@ -45,7 +63,7 @@ class Console:
             try:
                 return await asyncio.shield(asking)
             except asyncio.CancelledError:
-                os.write(stopped, b"x")  # a thread can't be cancelled, but this one listens
+                os.write(stopped, b"x")  # a thread can't be cancelled, but this one polls the pipe
                 await asyncio.wait([asking])
                 raise
         finally:
@@ -53,13 +71,13 @@ class Console:
             os.close(stopped)
 
     def _ask(self, ask: Ask, stop: int) -> Approval | None:
-        while not _one_at_a_time.acquire(timeout=_PAUSE):
-            if select.select([stop], [], [], 0)[0]:  # nobody waits for the answer any more
+        while not one_at_a_time.acquire(timeout=_PAUSE):
+            if select.select([stop], [], [], 0)[0]:  # the answer is not needed any more
                 return None
         try:
             return self._at_terminal(ask, stop)
         finally:
-            _one_at_a_time.release()
+            one_at_a_time.release()
 
     def _at_terminal(self, ask: Ask, stop: int) -> Approval | None:
         with _Terminal(stop, self._timeout) as terminal:
@@ -87,16 +105,16 @@ class Console:
 
 
 class _Terminal:
-    """Open while one question is asked."""
+    """The terminal, open while one question is asked."""
 
     def __init__(self, stop: int, timeout: float) -> None:
         self._stop, self._timeout = stop, timeout
         try:
-            self._fd = os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            self._fd = os.open(TERMINAL if _terminal is None else _terminal, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError as error:
             raise _absent("there is no terminal") from error
         try:
-            if not os.isatty(self._fd) or os.tcgetpgrp(self._fd) != os.getpgrp():
+            if not os.isatty(self._fd) or not _is_in_foreground(self._fd):
                 raise _absent("Redoma runs in the background of this terminal")
         except BaseException:
             os.close(self._fd)
@@ -108,8 +126,8 @@ class _Terminal:
             data = data[os.write(self._fd, data) :]
 
     def line(self, question: str) -> str | None:
-        """What is typed after the question was shown; None if that takes too long."""
-        termios.tcflush(self._fd, termios.TCIFLUSH)  # what was typed or pasted before answers nothing
+        """Return what is typed after the question is shown; None if that takes too long."""
+        termios.tcflush(self._fd, termios.TCIFLUSH)  # discard what was typed or pasted before
         self.write(question)
         ready, _, _ = select.select([self._fd, self._stop], [], [], self._timeout)
         if self._fd not in ready or self._stop in ready:

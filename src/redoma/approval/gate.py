@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets as random
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -16,8 +16,7 @@ from ..lib.sqlite import Store
 from ..models import Approval, Judged, Request, Status
 from .approvers import NOBODY, Approver, Deny, Queue
 from .ask import Ask, ask_of, digest_of
-from .console import Console
-from .ledger import Audit, Entry, Ledger, changed_files, unusable
+from .ledger import Audit, Entry, Ledger, changed_files, encodable, unusable
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,17 +26,17 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """None: it may run, now and once."""
     approval: Approval | None = None
     id: str = ""
-    """Under which somebody was asked."""
+    """The id of the question, if one was asked."""
     error: str = ""
     alarm: bool = False
-    """Whether this is not what was pinned under its label."""
+    """Whether something else is pinned under its label."""
 
 
 class Gate:
     """Asks an approver, and keeps questions and answers in a ledger.
 
     `timeout` is how many seconds a run waits for an answer. `expires` is how many seconds an approval can be used, and
-    a question that nobody waits for can be answered. `notify` is told of each new question.
+    a question without a waiting run can be answered. `notify` is called with each new question.
     """
 
     def __init__(
@@ -65,11 +64,13 @@ class Gate:
         separate: bool,
         webhook: str | None,
     ) -> Gate:
-        """A gate as the section `approval` of a configuration says; `user` is who sits at the console."""
+        """Return a gate from the section `approval` of a configuration; `user` is the person at the console."""
         ledger = Ledger(store, audit, separate=separate)
         chosen: Approver
         match approver:
             case "console":
+                from .console import Console  # imported only where a question may be shown
+
                 chosen = Console(user, timeout=timeout, good_for=expires)
             case "queue":
                 chosen = Queue(ledger, wait=timeout)
@@ -79,22 +80,24 @@ class Gate:
                 chosen = approver
         notify = None
         if webhook:
-            from .webhook import webhook as posting  # what speaks HTTP takes longer to load than all else here
+            from .webhook import webhook as posting  # HTTP takes longer to import than everything else here
 
             notify = posting(webhook)
         return cls(ledger, chosen, timeout=timeout, expires=expires, notify=notify)
 
     def watches(self, request: Request) -> bool:
-        """Whether something is pinned under the label of the request, so that it has to be exactly that."""
+        """Return whether something is pinned under the label of the request, so that it must be exactly that."""
         return bool(request.label) and self.ledger.pin_of(request.requester, request.label) is not None
 
     async def watch(self, judged: Judged) -> Verdict | None:
-        """For a submission that policy allows: its refusal if something else is pinned under its label, else None."""
-        # Not in a thread: writers never block readers, and a refused request is to be settled without an event loop.
+        """Return a refusal if something else is pinned under the label; else None. For submissions that policy
+        allows.
+        """
+        # Not in a thread: writers never block readers, and a refusal must be possible without an event loop.
         if not self.watches(judged.request):
             return None
         now = self.ledger.now()
-        ask = ask_of(judged, self.ledger.key(), id=random.token_hex(16), created=now, expires=now, kept=False)
+        ask = ask_of(judged, self.ledger.key(), id=os.urandom(16).hex(), created=now, expires=now, kept=False)
         return self._alarm(ask, judged.request.secrets.values())
 
     async def ask(self, judged: Judged, *, wait: bool = True) -> Verdict:
@@ -107,13 +110,13 @@ class Gate:
                 return told(await self._ask(judged, wait))
             except ApprovalError as error:
                 kind = "approval.denied" if isinstance(error, Absent) else "approval.refused"
-                self.ledger.audit(kind, judged.request.id, {"approval": None, "why": _harmless(error)})
+                self.ledger.audit(kind, judged.request.id, {"approval": None, "why": encodable(str(error))})
                 return told(Verdict(status=Status.DENIED, error=str(error)))
 
     async def _ask(self, judged: Judged, wait: bool) -> Verdict:
         nobody = isinstance(self._approver, Deny)
         if nobody and not self.ledger.store.exists:
-            raise Absent(NOBODY)  # nothing was ever approved here, so no database is made
+            raise Absent(NOBODY)  # nothing was ever approved here, so create no database
         ask = await asyncio.to_thread(self._put, judged, self._timeout if wait else self._expires)
         if (known := await asyncio.to_thread(self._known, ask)) is not None:
             return known
@@ -124,10 +127,10 @@ class Gate:
     def _put(self, judged: Judged, seconds: float) -> Ask:
         now = self.ledger.now()
         until = now + timedelta(seconds=seconds)
-        return ask_of(judged, self.ledger.key(), id=random.token_hex(16), created=now, expires=until)
+        return ask_of(judged, self.ledger.key(), id=os.urandom(16).hex(), created=now, expires=until)
 
     def _known(self, ask: Ask) -> Verdict | None:
-        """The verdict by a pin or an approval; None if somebody has to be asked."""
+        """Return the verdict from a pin or an approval; None if a person must be asked."""
         if (alarm := self._alarm(ask)) is not None:
             return alarm
         entry = self.ledger.find(ask.digest)
@@ -148,7 +151,9 @@ class Gate:
         )
 
     def refuse_changed(self, judged: Judged, id: str) -> Verdict:  # noqa: A002 - as everywhere
-        """The refusal of a submission that was approved or pinned, and whose executed files have changed since."""
+        """Return the refusal of a submission that was approved or pinned, but whose executed files have changed
+        since.
+        """
         now = self.ledger.now()
         ask = ask_of(judged, self.ledger.key(), id=id, created=now, expires=now, kept=False)
         if (alarm := self._alarm(ask, judged.request.secrets.values())) is not None:
@@ -172,17 +177,17 @@ class Gate:
             answer = await self._answer(ask)
             return await asyncio.to_thread(self._settle, ask, answer)
         except asyncio.CancelledError:
-            with suppress(RedomaError):  # it can't be answered for long in any case; that we are cancelled comes first
-                self.ledger.expire(ask.id)  # nobody waits for an answer any more, so none may be given
+            with suppress(RedomaError):  # the question expires soon anyway; the cancellation has priority
+                self.ledger.expire(ask.id)  # the run no longer waits, so no answer may be given
             raise
 
     async def _answer(self, ask: Ask) -> Approval | None:
-        """The approver's answer; None if it gives none. One that fails or answers wrongly has said no."""
+        """Return the approver's answer; None if it gives none. If it fails or answers wrongly, the answer is no."""
         try:
             answer: object = await self._approver.decide(ask)
         except Absent as error:
             return self._no(ask, str(error))
-        except Exception as error:  # somebody else's code: it must not become a yes, nor end the run as our bug
+        except Exception as error:  # third-party code: its failure must not become a yes, nor look like a bug of ours
             return self._no(ask, f"the approver failed: {error!r}")
         if answer is None:
             return None
@@ -198,13 +203,13 @@ class Gate:
         return ask.answer("denied", approver="redoma", reason=why[:_MAX_WHY], at=self.ledger.now())
 
     def _settle(self, ask: Ask, answer: Approval | None) -> Verdict:
-        """Write the answer into the ledger unless another is there; then act on what the ledger says."""
+        """Write the answer into the ledger unless there is another; then act on what the ledger says."""
         if answer is None:
             entry = self.ledger.expire(ask.id)
         elif (entry := self.ledger.load(ask.id)).state == "open":
             try:
                 self.ledger.answer(answer)
-            except ApprovalError as error:  # on record already
+            except ApprovalError as error:  # already recorded
                 self.ledger.expire(ask.id)
                 return Verdict(status=Status.DENIED, id=ask.id, error=str(error))
             entry = self.ledger.load(ask.id)
@@ -215,7 +220,7 @@ class Gate:
     # --- later ---
 
     def recall(self, id: str, secrets: Mapping[str, str]) -> Ask:  # noqa: A002 - as everywhere
-        """The question that was asked under an id, with the secrets of its request given again: they were not kept.
+        """Return the question with an id, with the secrets of its request given again, because they were not kept.
 
         Raises `ApprovalError` if there is none, or if these are not its secrets.
         """
@@ -238,11 +243,11 @@ class Gate:
         with telemetry.approval(judged.request.id) as told:
             try:
                 return told(_verdict(await asyncio.to_thread(self._redeem, id, judged), self._expires))
-            except ApprovalError as error:  # on record already
+            except ApprovalError as error:  # already recorded
                 return told(Verdict(status=Status.DENIED, error=str(error)))
 
     def _redeem(self, id: str, judged: Judged) -> Entry:  # noqa: A002 - as everywhere
-        self.ledger.load(id)  # before a key is looked for in a database that may not be there
+        self.ledger.load(id)  # before looking for a key in a database that may not exist
         return self.ledger.take(id, digest_of(judged, self.ledger.key())[1])
 
 
@@ -282,7 +287,3 @@ def _verdict(entry: Entry, seconds: float) -> Verdict:
         case _:
             error = "its approval was taken back"
     return Verdict(status=Status.DENIED, id=ask.id, approval=approval, error=error)
-
-
-def _harmless(error: ApprovalError) -> str:
-    return str(error).encode("utf-8", "backslashreplace").decode()

@@ -5,33 +5,34 @@ Each change is one transaction, and its audit record is written before it is com
 
 from __future__ import annotations
 
-import re
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from ..lib.errors import ApprovalError
+from ..lib.errors import ApprovalError, UnknownApproval
+from ..lib.patterns import pattern
 from ..lib.sqlite import Store
 from ..models import Approval
 from ..redaction import Redactor
 from .ask import Ask, decode, encode, is_same_person
+
+if TYPE_CHECKING:
+    import sqlite3
 
 Audit = Callable[[str, str, Mapping[str, Any]], Any]
 """Takes a kind, the id of the run, and data: `AuditLog.append`."""
 State = Literal["open", "approved", "denied", "expired", "used", "unpinned"]
 STATES: tuple[State, ...] = get_args(State)
 
-_MAX_OPEN = 1000
-_MAX_ASK = 16 << 20  # characters; files that go with a request are part of it
-_MAX_KEPT = 256 << 20  # of all of them together
+MAX_OPEN = 1000
+_MAX_ASK = 16 << 20  # characters, including the files of the request
+MAX_KEPT = 256 << 20  # characters of all questions together
 _KEPT = timedelta(days=30)
-_ID = re.compile(r"[0-9a-f]{6,32}")
+_ID = pattern(r"[0-9a-f]{6,32}")
 _MAX_REASON = 2000
-_FIRST_YEAR, LAST_YEAR = 1971, 9998  # wherever the time zone: a day more or less is still in the calendar
+_FIRST_YEAR, LAST_YEAR = 1971, 9998  # one day less or more in another time zone is still a valid date
 _LAST_TIME = datetime(LAST_YEAR, 12, 31, tzinfo=UTC).timestamp()
 
 
@@ -40,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     ask: Ask
     state: State
-    """As of now: what is past its time is `expired`, also if nothing has written that down yet."""
+    """As of now: past its time it is `expired`, even if that is not written yet."""
     approval: Approval | None = None
     uses: int = 0
 
@@ -50,7 +51,7 @@ def utc_now() -> datetime:
 
 
 class Ledger:
-    """Questions, answers and pins. With `separate`, nobody may approve what they asked for themselves."""
+    """Questions, answers and pins. With `separate`, requesters may not approve their own requests."""
 
     def __init__(
         self, store: Store, audit: Audit, *, separate: bool = False, now: Callable[[], datetime] = utc_now
@@ -58,7 +59,7 @@ class Ledger:
         self.store, self.audit, self.separate, self.now = store, audit, separate, now
 
     def key(self) -> bytes:
-        """The key for hashing secrets. Each ledger has its own, so an approval is worth nothing in another."""
+        """Return the key for hashing secrets. Each ledger has its own, so an approval is not valid in another."""
         with self.store.reading() as db:
             value: bytes = db.execute("SELECT value FROM keys WHERE name = 'secrets'").fetchone()[0]
             return value
@@ -66,7 +67,7 @@ class Ledger:
     # --- asking ---
 
     def post(self, ask: Ask, *, deferred: bool = False) -> tuple[Ask, bool]:
-        """Write a question down, or reuse an open one of its digest if `deferred`; returns it and whether it is new.
+        """Store a question, or reuse an open one with its digest if `deferred`. Returns it, and whether it is new.
 
         Raises `ApprovalError` if there is no room for it.
         """
@@ -84,8 +85,8 @@ class Ledger:
                     ask.id,
                     ask.digest,
                     ask.content,
-                    _text(ask.requester),
-                    _text(ask.label),
+                    encodable(ask.requester),
+                    encodable(ask.label),
                     deferred,
                     text,
                     ask.created.timestamp(),
@@ -96,7 +97,7 @@ class Ledger:
         return ask, True
 
     def _make_room(self, db: sqlite3.Connection, size: int, now: float) -> None:
-        """Remove closed questions that are old, or all of them if there is no room. Open ones stay."""
+        """Remove old closed questions, or all closed ones if there is no room. Open ones stay."""
         if size > _MAX_ASK:
             raise ApprovalError(
                 "this request is too large to be put to anybody",
@@ -110,9 +111,9 @@ class Ledger:
         for before in (now - _KEPT.total_seconds(), float("inf")):
             db.execute(done, {"now": now, "before": before})
             kept = db.execute(total, {"now": now}).fetchone()
-            if kept["size"] + size <= _MAX_KEPT:
+            if kept["size"] + size <= MAX_KEPT:
                 break
-        if kept["open"] >= _MAX_OPEN or kept["size"] + size > _MAX_KEPT:
+        if kept["open"] >= MAX_OPEN or kept["size"] + size > MAX_KEPT:
             raise ApprovalError(
                 "nobody can be asked now",
                 why=f"{kept['open']} requests wait for an answer already",
@@ -120,7 +121,7 @@ class Ledger:
             )
 
     def expire(self, id: str) -> Entry:  # noqa: A002 - the column's name
-        """Close a question that nobody has answered in time. An answer that has just come stands."""
+        """Close a question that was not answered in time. An answer that has just arrived stands."""
         with self.store.writing() as db:
             entry = _entry(self._row(db, id), self.now())
             if db.execute("UPDATE asks SET state = 'expired' WHERE id = ? AND state = 'open'", (id,)).rowcount:
@@ -131,9 +132,9 @@ class Ledger:
     # --- answering ---
 
     def answer(self, given: Approval) -> Approval:
-        """Write an answer down. The first one counts.
+        """Store an answer. The first one counts.
 
-        Raises `ApprovalError` for one that can't count; that is on record, too.
+        Raises `ApprovalError` for an answer that can't count; that is recorded, too.
         """
         with self.store.writing() as db:
             entry = _entry(self._row(db, given.id), self.now())
@@ -143,9 +144,9 @@ class Ledger:
                 self._record("approval.refused", ask, approver=str(given.approver), why=f"{what}: {why}")
                 raise ApprovalError(what, why=why, next=hint)
             if given.pinned:
-                for old in db.execute(_PINNED, (_text(ask.requester), _text(ask.label))).fetchall():
+                for old in db.execute(_PINNED, (encodable(ask.requester), encodable(ask.label))).fetchall():
                     self._unpin(db, old, by=given.approver, reason="another version was pinned")
-            said = (given.decision, _text(given.approver), _text(given.reason), given.at.timestamp())
+            said = (given.decision, encodable(given.approver), encodable(given.reason), given.at.timestamp())
             db.execute(
                 "UPDATE asks SET state = ?, approver = ?, reason = ?, decided = ?, good_until = ?, pinned = ?"
                 " WHERE id = ?",
@@ -158,7 +159,7 @@ class Ledger:
         return given
 
     def _objection(self, entry: Entry, given: Approval) -> tuple[str, str, str] | None:
-        """Why an answer can't count, as (what, why, next); None if it can."""
+        """Return why an answer can't count, as (what, why, next); None if it can."""
         ask, now = entry.ask, self.now()
         if (wrong := unusable(given)) is not None:
             return "this answer can't be used", wrong, "answer as `ask.answer(…)` is documented"
@@ -195,8 +196,8 @@ class Ledger:
     # --- using ---
 
     def take(self, id: str, digest: str) -> Entry:  # noqa: A002 - the column's name
-        """Use the approval of one question. If the state of the entry returned is `approved`, the approval was taken by
-        this call and by no other; any other state says why not.
+        """Use the approval of one question. If the returned entry's state is `approved`, this call and no other has
+        taken the approval; any other state says why not.
 
         Raises `ApprovalError` if `digest` is not what was asked about.
         """
@@ -239,16 +240,18 @@ class Ledger:
     # --- pins ---
 
     def pin_of(self, requester: str, label: str) -> Entry | None:
-        """The pin that is in force for a requester's label, if any."""
+        """Return the pin in force for a requester's label, if any."""
         if not label or not self.store.exists:
             return None
         with self.store.reading() as db:
-            row = db.execute(_PINNED, (_text(requester), _text(label))).fetchone()
+            row = db.execute(_PINNED, (encodable(requester), encodable(label))).fetchone()
         entry = None if row is None else _entry(row, self.now())
         return entry if entry and entry.state == "approved" else None
 
     def alarm(self, ask: Ask, pin: Entry, secrets: Iterable[str] = ()) -> None:
-        """Record that something else was submitted under the label of a pin. Its `secrets` are taken out."""
+        """Record that something else was submitted under the label of a pin. Its `secrets` are removed from the
+        record.
+        """
         contents = {"pinned_content": pin.ask.content, "content": ask.content, "changed": changed_files(pin.ask, ask)}
         self._record("alarm", ask, Redactor(secrets), pin=pin.ask.id, **contents, **_about(ask))
 
@@ -271,20 +274,20 @@ class Ledger:
     # --- reading ---
 
     def load(self, id: str) -> Entry:  # noqa: A002 - the column's name
-        """The entry with an id. Raises `ApprovalError` if there is none; that is on record."""
+        """Return the entry with an id. Raises `ApprovalError` if there is none; that is recorded."""
         if not self.store.exists:
             raise self._unknown(id)
         with self.store.reading() as db:
             return _entry(self._row(db, id), self.now())
 
     def is_open(self, id: str) -> bool:  # noqa: A002 - the column's name
-        """Whether a question still waits for an answer. Cheap enough to poll."""
+        """Return whether a question still waits for an answer. Cheap enough to poll."""
         with self.store.reading() as db:
             row = db.execute("SELECT state, expires FROM asks WHERE id = ?", (id,)).fetchone()
         return row is not None and row["state"] == "open" and row["expires"] > self.now().timestamp()
 
     def entries(self, *states: State) -> list[Entry]:
-        """The entries in these states, oldest first."""
+        """Return the entries in these states, oldest first."""
         if not self.store.exists:
             return []
         with self.store.reading() as db:
@@ -292,7 +295,7 @@ class Ledger:
         return [entry for row in rows if (entry := _entry(row, self.now())).state in states]
 
     def whole_id(self, prefix: str) -> str:
-        """The one id that begins with `prefix`. Raises `ApprovalError` if there is none, or several."""
+        """Return the one id that begins with `prefix`. Raises `ApprovalError` if there is none, or several."""
         if not self.store.exists or not _ID.fullmatch(prefix):
             raise self._unknown(prefix)
         with self.store.reading() as db:
@@ -314,13 +317,13 @@ class Ledger:
     def _unknown(self, id: object) -> ApprovalError:  # noqa: A002 - the column's name
         shown = ascii(id)[:80]
         self.audit("approval.refused", "", {"approval": shown, "why": "nothing was asked under this id"})
-        return ApprovalError(
+        return UnknownApproval(
             f"nothing was asked under the id {shown}", why="it is not in the ledger", next="see: redoma approvals list"
         )
 
     def _record(self, kind: str, ask: Ask, redactor: Redactor | None = None, /, **data: Any) -> None:
         plain = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in data.items()}
-        texts = {name: _text(value) if isinstance(value, str) else value for name, value in plain.items()}
+        texts = {name: encodable(value) if isinstance(value, str) else value for name, value in plain.items()}
         redacted, _ = (redactor or Redactor()).redact_data(texts)
         self.audit(kind, ask.request.id, {"approval": ask.id, "digest": ask.digest, **redacted})
 
@@ -344,7 +347,9 @@ def _entry(row: sqlite3.Row, now: datetime) -> Entry:
 
 
 def unusable(given: Approval) -> str | None:
-    """Why an answer can't be kept, None if it can. It was made by somebody's code, so its types are not checked yet."""
+    """Return why an answer can't be stored; None if it can. Third-party code made it, so its types are not checked
+    yet.
+    """
     if given.decision not in ("approved", "denied", "expired"):
         return "its decision is neither `approved` nor `denied`"
     for name in ("approver", "reason"):
@@ -360,7 +365,7 @@ def unusable(given: Approval) -> str | None:
 
 
 def _time(seconds: float) -> datetime:
-    """The time in a row, clamped to the calendar: one bad row must not keep the others from being read."""
+    """Return the time in a row, clamped to the calendar: one bad row must not prevent reading the others."""
     return datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_TIME), UTC)
 
 
@@ -374,7 +379,7 @@ def _said(approval: Approval) -> dict[str, Any]:
 
 
 def _about(ask: Ask) -> dict[str, Any]:
-    """Enough of a question to identify it. The ledger has the whole, and the run's intent what runs."""
+    """Return enough of a question to identify it. The ledger has the rest, and the run's intent has what runs."""
     return {
         "requester": ask.requester,
         "label": ask.label,
@@ -383,14 +388,14 @@ def _about(ask: Ask) -> dict[str, Any]:
         "policy_digest": ask.evaluation.digest,
         "rules": [finding.rule for finding in ask.evaluation.deciding],
         "effect": ask.effect.digest if ask.effect else None,
-        "scripts": {_text(path): held for path, held in ask.scripts.items()},
+        "scripts": {encodable(path): held for path, held in ask.scripts.items()},
     }
 
 
 def changed_files(before: Ask, now: Ask) -> list[str]:
-    """The paths of executed files whose content differs between two questions."""
+    """Return the paths of executed files whose content differs between two questions."""
     paths = {**before.scripts, **now.scripts}
-    return [_text(path) for path in paths if before.scripts.get(path) != now.scripts.get(path)]
+    return [encodable(path) for path in paths if before.scripts.get(path) != now.scripts.get(path)]
 
 
 def _altered(ask: Ask) -> ApprovalError:
@@ -402,9 +407,6 @@ def _altered(ask: Ask) -> ApprovalError:
     )
 
 
-def _text(value: str) -> str:
-    """The text, with escapes for what UTF-8 can't hold."""
-    with suppress(UnicodeEncodeError):
-        value.encode()
-        return value
+def encodable(value: str) -> str:
+    """Return the text with escapes for what UTF-8 can't hold."""
     return value.encode("utf-8", "backslashreplace").decode()

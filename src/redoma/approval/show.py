@@ -1,8 +1,8 @@
 """A question as text, for a person to read before deciding.
 
-Its content was written by whoever wants it to run, so none of it may move the cursor, hide, or look like our own text:
-invisible characters are shown as escapes, and each of its lines begins with a bar. Secrets are not searched for and
-replaced: a replacement could hide what runs.
+The requester wrote its content, so none of it may move the cursor, hide, or look like our own text: invisible
+characters are shown as escapes, and each of its lines begins with a bar. Secrets are not replaced here: a replacement
+could hide what runs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..lib.sanitise import visible
 from ..models import Change, Effect, Finding, Version
 from .ask import Ask
 
-_MAX_REQUEST = 100_000  # characters of a request that somebody can be expected to read
+_MAX_REQUEST = 100_000  # characters of a request that a person can be expected to read
 _MAX_DIFFS = 100_000
-_MAX_WORDS = 2000  # of a reason
-_ROW = 76  # columns of a terminal with 80, behind the bar
+_MAX_WORDS = 2000  # characters of a reason
+_ROW = 76  # columns of a terminal with 80, after the bar
 _CHECKPOINT = "that directory is put back if the run fails, where it can be kept; nothing outside of it is"
 _UNLESS = " (and not if a program started it by redoma.exec, to end it when it likes)"
 _NO_CHECKPOINT = "none: what the run changes stays changed, also if it fails"
@@ -33,7 +33,7 @@ class Shown(NamedTuple):
 
 
 def describe(ask: Ask) -> Shown:
-    """The question as text: who asks, what for, the code, the risks, the effect."""
+    """Return the question as text: the requester, the reason, the code, the risks, the effect."""
     request = ask.request
     theirs = list(_request(ask))
     whole = sum(map(len, theirs)) <= _MAX_REQUEST
@@ -76,6 +76,13 @@ def _request(ask: Ask) -> Iterator[str]:
         yield f"checkpoint: {_NO_CHECKPOINT if request.checkpoint is False else _CHECKPOINT + unless}"
     for name, value in request.env.items():
         yield f"variable: {_line(name)}={_line(value)}"
+    for rule in request.network:
+        yield f"network:  {_line(str(rule))}" + "".join(f" {_line(path)}" for path in rule.paths[1:])
+    if request.uses is not None:
+        yield f"packages: {_line(request.uses.words)}"
+    for name, use in request.held.items():
+        places = " (also in queries)" * use.query + " (also in bodies)" * use.body
+        yield f"secret:   {_line(name)} stays outside, and is sent to {_line(', '.join(use.hosts))}{places}"
     if ask.secrets:
         yield f"secrets:  {_line(', '.join(ask.secrets))} (values are not shown)"
     for name, content in (*request.files.items(), *([("standard input", request.stdin)] if request.stdin else [])):
@@ -85,13 +92,15 @@ def _request(ask: Ask) -> Iterator[str]:
     yield from _scripts(ask)
     if ask.live_input:
         yield "input:    whatever it is given while it runs"
+    if ask.session:
+        yield f"session:  {ask.session}; code that ran there before may have changed what this does"
     if request.outputs:
         yield f"brings back: {_line(' '.join(request.outputs))}"
     yield ""
 
 
 def _scripts(ask: Ask) -> Iterator[str]:
-    """The files that it would execute. An approval is bound to their present content."""
+    """Yield the files that it would execute. An approval is bound to their present content."""
     if ask.scripts:
         yield "executes, bound as they are now:"
     for path, held in ask.scripts.items():
@@ -111,6 +120,9 @@ def _effect(effect: Effect) -> Iterator[str]:
     yield f"effect on {_line(effect.project)}: {len(effect.changes)} changes"
     yield from (f"  {change.kind:9} {_change(change)}" for change in effect.changes)
     yield from (f"  left out  {_line(path)}: {_line(why)}" for path, why in effect.refused.items())
+    if effect.network:
+        yield f"requests that it made to hosts, which have happened: {len(effect.network)}"
+        yield from (f"  {one.decision:9} {_line(one.words)}" for one in effect.network)
     room, unseen = _MAX_DIFFS, 0
     for change in effect.changes:
         room -= len(change.diff)
@@ -122,7 +134,7 @@ def _effect(effect: Effect) -> Iterator[str]:
 
 
 def _is_unseen(change: Change) -> bool:
-    """Whether it changes a file's content and there is no diff to show it."""
+    """Return whether it changes a file's content without a diff that shows it."""
     before, after = (version.sha256 if version and version.size else "" for version in (change.before, change.after))
     # Lines from the file itself have a sign before them, so this line is ours.
     cut = any(line.startswith("\\ Too long to show") for line in change.diff.split("\n"))
@@ -151,7 +163,7 @@ def _version(version: Version | None) -> str:
 
 
 def _barred(text: str) -> Iterator[str]:
-    """The text with a bar before each row, also before rows that the terminal would wrap."""
+    """Yield the text with a bar before each row, also before rows that the terminal would wrap."""
     for line in visible(text).split("\n"):
         rows = list(_rows(line))
         yield f"  | {rows[0]}"
@@ -173,11 +185,11 @@ def _rows(line: str) -> Iterator[str]:
     yield row
 
 
-def _line(text: str, most: int | None = None) -> str:
-    """The text on one line; with `most`, at most so many characters of it."""
+def _line(text: str, max_chars: int | None = None) -> str:
+    """Return the text on one line, at most `max_chars` characters of it if given."""
     line = visible(text).replace("\n", "\\n").replace("\t", "\\t")
-    more = len(line) - most if most is not None else 0
-    return line if more <= 0 else f"{line[:most]}… ({more:,} more characters)"
+    more = len(line) - max_chars if max_chars is not None else 0
+    return line if more <= 0 else f"{line[:max_chars]}… ({more:,} more characters)"
 
 
 def _as_text(content: bytes) -> str | None:

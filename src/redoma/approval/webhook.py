@@ -1,4 +1,4 @@
-"""Posts each new question to a URL. It only notifies: answers are not taken from there."""
+"""Posts each new question to a URL. It only notifies: answers are not accepted from there."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from .. import telemetry
 from ..lib import posting
 from ..lib.errors import ApprovalError
 from ..lib.sanitise import visible
+from ..lib.units import is_url
 from ..redaction import Redactor, clean
 from .ask import Ask
 
-_SECONDS = 5.0
+SECONDS = 5.0
 _MAX_TEXT = 4000
 
 
 def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
-    """A function that posts a question to a URL, as JSON. A failure is logged, and the question stays open.
+    """Return a function that posts a question to a URL, as JSON. A failure is logged, and the question stays open.
 
-    Raises `ApprovalError` if it is no http or https URL.
+    Raises `ApprovalError` if it is not an http or https URL.
     """
-    if not posting.is_web(url):
+    if not is_url(url):
         raise ApprovalError(
             "the webhook can't be used", why="it is no http or https URL", next="correct approval.webhook"
         )
@@ -35,31 +36,33 @@ def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def work() -> None:
-            if failed := posting.post(url, body, _SECONDS):
-                # Not its text: whoever answers there writes some of it, and the URL may be a secret.
+            if failed := posting.post(url, body, SECONDS):
+                # Not its text: the server wrote some of it, and the URL may be a secret.
                 about = {"error": failed.kind, "status": failed.status}
                 telemetry.tell(telemetry.WARNING, "approval.webhook.failed", **about)
-            with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+            with suppress(RuntimeError):  # the caller has stopped waiting, and the loop is closed
                 loop.call_soon_threadsafe(done.set)
 
         body = msgspec.json.encode(summary(ask))
-        # A daemon: one who answers a byte at a time must neither hold up the request nor our exit.
+        # A daemon: a server that answers a byte at a time must delay neither the request nor our exit.
         threading.Thread(target=work, name="redoma-webhook", daemon=True).start()
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(SECONDS):
                 await done.wait()
         except TimeoutError:
-            telemetry.tell(telemetry.WARNING, "approval.webhook.failed", error="TimeoutError", seconds=_SECONDS)
+            telemetry.tell(telemetry.WARNING, "approval.webhook.failed", error="TimeoutError", seconds=SECONDS)
 
     return tell
 
 
 def summary(ask: Ask) -> dict[str, Any]:
-    """A summary of the question: bounded, and without secrets. Whoever decides looks at the whole elsewhere."""
+    """Return a summary of the question: bounded, and without secrets. The person who decides sees the whole
+    elsewhere.
+    """
     redactor = Redactor()
 
     def text(value: str) -> str:
-        cleaned, found = clean(value, redactor)  # a secret may be broken by something invisible
+        cleaned, found = clean(value, redactor)  # a secret may be split by invisible characters
         told = visible(cleaned if found else value)
         more = len(told) - _MAX_TEXT
         return told if more <= 0 else f"{told[:_MAX_TEXT]}… ({more:,} more characters)"

@@ -1,4 +1,4 @@
-"""The audit log: what was asked, and what came of it, in an order nobody can quietly change.
+"""The audit log: what was requested and how it ended, in an order that can't be changed unnoticed.
 
 Theory of operation. A log is a directory (0700) of these files (0600):
 
@@ -10,26 +10,26 @@ Theory of operation. A log is a directory (0700) of these files (0600):
     lock                     held (flock) for the length of one append.
     audit-*.SEQ.torn         what a crash left of a line that was never acknowledged.
 
-An append takes the lock, reads the head, writes one line after the place the head names, then the head. There is
-no state in memory, so threads, processes and forks are all the same case. Killed between the two writes, the log
-is ahead of its head, and the next append takes the whole records over and sets a fragment aside with a `recovered`
-record. A log *behind* its head lost something that was acknowledged: no append touches it, and `verify` says so.
+An append takes the lock, reads the head, writes one line at the position the head names, then writes the head. There is
+no state in memory, so threads, processes and forks are all the same case. If the writer is killed between the two
+writes, the log is ahead of its head; the next append accepts the complete records and sets a fragment aside with a
+`recovered` record. A log *behind* its head lost something that was acknowledged: no append touches it, and `verify`
+reports it.
 
-On the first append of a day, files past the retention are removed after a `retention` record has named each with
-its last hash; that record is what lets `verify` accept a chain that does not start at record 1.
+On the first append of a day, files past the retention are removed after a `retention` record has named each with its
+last hash. Because of that record `verify` accepts a chain that does not start at record 1.
 
-Not promised: somebody with the user's own rights can rewrite the log and the head together, or delete both. Keep a
-hash elsewhere (`verify` returns the newest) and give it to `verify(expected_head=...)` to catch that. Without
-`fsync=True`, a power cut (not a crash or a kill) can lose the newest records; if it does, `verify` can't tell
-that from somebody cutting them off.
+Not promised: a process with the user's own rights can rewrite the log and the head together, or delete both. To detect
+that, keep a hash elsewhere (`verify` returns the newest) and pass it to `verify(expected_head=...)`. Without
+`fsync=True`, a power cut (not a crash or a kill) can lose the newest records; `verify` can't distinguish that from
+deliberate truncation.
 """
 
 from __future__ import annotations
 
 from .daily import DailyLog
 from .log import AuditLog
-from .read import Stats
 from .record import Record
 from .verify import Problem, Verification
 
-__all__ = ["AuditLog", "DailyLog", "Problem", "Record", "Stats", "Verification"]
+__all__ = ["AuditLog", "DailyLog", "Problem", "Record", "Verification"]

@@ -1,7 +1,7 @@
-"""A plain log for people: one JSON line a record, a file a day, kept for some days. What has to be tamper-evident is in
+"""A plain log for people: one JSON line a record, one file a day, kept for some days. What must be tamper-evident is in
 the audit log.
 
-The standard library's rotating handler is not used: two processes that rotate at midnight each rename the other's new
+The standard library's rotating handler is not used: if two processes rotate at midnight, each renames the other's new
 file away.
 """
 
@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from ..lib.errors import AuditError
-from .files import closing, locked, open_private, reporting, write_all
+from ..lib.files import closing, write_all
+from .files import locked, open_private, reporting
 
 
 class DailyLog:
-    """Writes the log. Holds nothing open, so it may be shared by threads, processes and forks."""
+    """Writes the log. Holds nothing open, so threads, processes and forks may share it."""
 
     def __init__(self, path: Path, *, keep_days: int = 30) -> None:
         self.path = path
@@ -40,7 +41,7 @@ class DailyLog:
                 continue
 
     def _append(self, line: bytes, now: datetime) -> bool:
-        """False when the file was, or had to be, renamed: the next try gets a new one."""
+        """Append a line. Returns False if the file was, or had to be, renamed: the next try gets a new one."""
         with closing(open_private(self.path, os.O_CREAT | os.O_APPEND)) as fd, locked(fd):
             # Another process may have renamed the file while we waited for its lock.
             if not self._is_current(fd):
@@ -49,7 +50,7 @@ class DailyLog:
             written = f"{datetime.fromtimestamp(info.st_mtime, UTC):%Y-%m-%d}"
             if info.st_size and written < f"{now:%Y-%m-%d}" and self._rotate(written, now):
                 return False
-            # A process killed while writing leaves half a line: don't let it swallow this one.
+            # A process killed while writing leaves half a line: begin a new one.
             torn = info.st_size and os.pread(fd, 1, info.st_size - 1) != b"\n"
             try:
                 write_all(fd, b"\n" * bool(torn) + line)
@@ -67,7 +68,7 @@ class DailyLog:
     def _rotate(self, written: str, now: datetime) -> bool:
         old = self.path.with_name(f"{self.path.name}.{written}")
         if os.path.lexists(old):
-            return False  # the clock was set back: better a day that goes on in today's file than one overwritten
+            return False  # the clock was set back: continue in today's file rather than overwrite a day
         os.rename(self.path, old)
         dated = re.compile(re.escape(self.path.name) + r"\.([0-9]{4}-[0-9]{2}-[0-9]{2})")
         oldest_kept = f"{now - timedelta(days=self._keep_days):%Y-%m-%d}"

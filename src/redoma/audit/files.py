@@ -1,4 +1,4 @@
-"""How the log opens and locks its files, with errors that say what to do. All path decisions of the log are here."""
+"""Opens and locks the files of the log, with errors that say what to do. All path decisions of the log are here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from pathlib import Path
 
 from ..lib import files
 from ..lib.errors import AuditError
-from ..lib.files import closing as closing
-from ..lib.files import open_directory as open_directory
-from ..lib.files import write_all as write_all
 
 LOCK_SECONDS = 10.0
-"""An append holds the lock for microseconds, so a wait this long means that its holder is stopped."""
+"""An append holds the lock for microseconds, so if we wait this long, its holder is stopped."""
 
 
 @contextlib.contextmanager
@@ -28,12 +25,12 @@ def reporting(what: str) -> Iterator[None]:
 
 
 def require_ours(fd: int, path: Path | str) -> os.stat_result:
-    """Raise `AuditError` for what somebody else owns or may write."""
+    """Raise `AuditError` if another user owns the file or may write to it."""
     return files.require_ours(os.fstat(fd), path, holds="a log", error=AuditError)
 
 
 def open_regular(path: Path | str, flags: int, *, dir_fd: int | None = None) -> int:
-    """Open a file, never through a link, and never hanging on a FIFO."""
+    """Open a file, never through a link, and never blocking on a FIFO."""
     try:
         return files.open_regular(path, flags, dir_fd=dir_fd)
     except files.NotRegular as error:
@@ -43,11 +40,11 @@ def open_regular(path: Path | str, flags: int, *, dir_fd: int | None = None) -> 
 
 
 def open_private(path: Path | str, flags: int, *, dir_fd: int | None = None) -> int:
-    """Open a file to write to: a regular file of ours that nobody else can read or write."""
+    """Open a file for writing: a regular file of ours that no other user can read or write."""
     fd = open_regular(path, os.O_RDWR | flags, dir_fd=dir_fd)
     try:
         if stat.S_IMODE(require_ours(fd, path).st_mode) != 0o600:
-            os.fchmod(fd, 0o600)  # the umask took bits away, or somebody let others read it
+            os.fchmod(fd, 0o600)  # the umask removed bits, or another user was allowed to read it
     except BaseException:
         os.close(fd)
         raise
@@ -56,7 +53,7 @@ def open_private(path: Path | str, flags: int, *, dir_fd: int | None = None) -> 
 
 @contextlib.contextmanager
 def locked(fd: int, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of an open file. Raises `AuditError` if it can't be had: its holder is stopped."""
+    """Hold the lock of an open file. Raises `AuditError` if its holder doesn't release it in time."""
     with files.locked(fd, shared=shared, seconds=LOCK_SECONDS, pause=0.0002) as held:
         if not held:
             raise AuditError(

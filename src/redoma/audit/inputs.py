@@ -1,18 +1,17 @@
 """Inputs of runs (standard input, files, the policy), kept by content so that a recorded run can be rebuilt.
 
-A directory (0700) of files (0600), each named by the SHA-256 of what is in it: the same content is kept once, however
-many runs had it, and what somebody has altered is not taken for it. It is as private as the audit log, bounded, and
-forgotten with it: a use makes an input young again, and the oldest go first. `lock` holds how much there is.
+A directory (0700) of files (0600), each named by the SHA-256 of its content: the same content is kept once, however
+many runs had it, and an altered file is not used. It is as private as the audit log, bounded, and expires like it: each
+use renews an input, and the oldest are removed first. The file `lock` holds the total size.
 
-What can't be kept costs the run nothing: the record then says what is missing, and why. What holds a secret is not
-brought here at all: see `pipeline.intents`.
+If an input can't be kept, the run is not affected: the record then says what is missing, and why. Inputs that contain a
+secret are never passed to this module: see `pipeline.intents`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -20,21 +19,23 @@ from pathlib import Path
 import msgspec
 
 from ..lib.errors import RedomaError
+from ..lib.files import closing, open_directory, write_all
+from ..lib.patterns import pattern
 from ..models import MiB
-from .files import closing, locked, open_directory, open_private, open_regular, require_ours, write_all
+from .files import locked, open_private, open_regular, require_ours
 
 MAX_INPUT = 4 * MiB
 """Bytes of one input."""
 MAX_RUN = 4 * MAX_INPUT
-TOTAL, MAX_FILES = 1024 * MiB, 200_000
-_NAME = re.compile(r"[0-9a-f]{64}\Z")
+MAX_TOTAL, MAX_FILES = 1024 * MiB, 200_000
+_NAME = pattern(r"[0-9a-f]{64}\Z")
 _PART = "part"
 _SWEEP_EVERY = 3600.0  # seconds
-_LEFT_BY_A_SWEEP = 0.9  # of the bounds: else each further input would be looked for room for
+_LEFT_BY_A_SWEEP = 0.9  # of the bounds; otherwise each further input would cause a sweep
 
 
 class NotKept(Exception):
-    """Something was not kept; the message says why, in words that go on record."""
+    """Something was not kept; the message says why, and is recorded."""
 
 
 class _Tally(msgspec.Struct, array_like=True):
@@ -46,27 +47,21 @@ class _Tally(msgspec.Struct, array_like=True):
 
 
 class Inputs:
-    """Any number of threads and processes may share one: it holds nothing open."""
+    """The kept inputs of a directory. Holds nothing open, so any number of threads and processes may share it."""
 
     def __init__(
-        self,
-        directory: Path | None,
-        *,
-        days: float = 30,
-        total: int = TOTAL,
-        most: int = MAX_FILES,
-        fsync: bool = False,
+        self, directory: Path | None, *, days: float = 30, max_total: int = MAX_TOTAL, fsync: bool = False
     ) -> None:
         """Without a directory nothing is kept."""
-        self._directory, self._days, self._total, self._most, self._fsync = directory, days, total, most, fsync
+        self._directory, self._days, self._max_total, self._fsync = directory, days, max_total, fsync
 
     @classmethod
     def within(cls, state: Path | None, *, days: float = 30, fsync: bool = False) -> Inputs:
-        """The inputs of a state directory."""
+        """Return the inputs of a state directory."""
         return cls(state / "inputs" if state else None, days=days, fsync=fsync)
 
     def keep(self, content: bytes) -> str:
-        """Keep a content; returns its name. Raises `NotKept`."""
+        """Keep a content. Returns its name. Raises `NotKept`."""
         self._must_fit(len(content))
         name = hashlib.sha256(content).hexdigest()
         if not self.is_there(name):
@@ -74,7 +69,7 @@ class Inputs:
         return name
 
     def is_there(self, name: str) -> bool:
-        """Whether a name is kept. If so, its time begins anew."""
+        """Return whether a name is kept, and renew it if so."""
         if self._directory is None:
             return False
         try:
@@ -94,7 +89,7 @@ class Inputs:
             raise NotKept(f"it could not be kept ({error.what}: {error.why})") from error
 
     def get(self, name: str) -> bytes | None:
-        """The content of a name; None if it is gone, or was altered."""
+        """Return the content of a name; None if it is gone, or was altered."""
         if self._directory is None or not _NAME.match(name):
             return None
         try:
@@ -119,13 +114,13 @@ class Inputs:
             lock = stack.enter_context(closing(open_private("lock", os.O_CREAT, dir_fd=directory)))
             stack.enter_context(locked(lock))
             tally = self._with_room(directory, _read(lock), len(content))
-            # One writer at a time, so one name will do; a file that a killed one has left is written over.
+            # Only one writer at a time, so one name is enough; a file that a killed writer left is overwritten.
             with closing(open_private(_PART, os.O_CREAT | os.O_TRUNC, dir_fd=directory)) as part:
                 try:
                     write_all(part, content)
                     if self._fsync:
                         os.fsync(part)
-                except OSError:  # on a full disk the record of the run must still find room
+                except OSError:  # on a full disk there must still be room for the run's record
                     os.ftruncate(part, 0)
                     raise
             os.rename(_PART, name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -134,9 +129,9 @@ class Inputs:
             _write(lock, _Tally(tally.size + len(content), tally.count + 1, tally.swept))
 
     def _with_room(self, directory: int, tally: _Tally, size: int) -> _Tally:
-        """The tally after making room: what is too old goes, and then the oldest if it is too much."""
+        """Remove expired inputs, then the oldest until there is room. Returns the new tally."""
         now = time.time()
-        fits = tally.size + size <= self._total and tally.count < self._most
+        fits = tally.size + size <= self._max_total and tally.count < MAX_FILES
         if fits and 0 <= now - tally.swept < _SWEEP_EVERY:
             return tally
         found: list[tuple[float, int, str]] = []
@@ -146,10 +141,10 @@ class Inputs:
                     about = entry.stat(follow_symlinks=False)
                     found.append((about.st_mtime, about.st_size, entry.name))
         total, count = sum(one[1] for one in found), len(found)
-        share = 1.0 if total + size <= self._total and count < self._most else _LEFT_BY_A_SWEEP
+        share = 1.0 if total + size <= self._max_total and count < MAX_FILES else _LEFT_BY_A_SWEEP
         for used, length, name in sorted(found):
             young = used >= now - self._days * 86400
-            if young and total + size <= share * self._total and count < share * self._most:
+            if young and total + size <= share * self._max_total and count < share * MAX_FILES:
                 break
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=directory)
@@ -161,7 +156,7 @@ def _read(lock: int) -> _Tally:
     try:
         return msgspec.json.decode(os.pread(lock, 256, 0), type=_Tally)
     except ValueError:
-        return _Tally()  # the first to write, or somebody's hand: a sweep counts anew
+        return _Tally()  # the first write, or an edited file: a sweep counts again
 
 
 def _write(lock: int, tally: _Tally) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
+import threading
+import time
+import weakref
 from collections.abc import Callable, Container, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,15 +17,20 @@ from typing import Any
 import msgspec
 
 from ..lib.errors import AuditError
+from ..lib.files import closing, open_directory, write_all
 from ..telemetry import ERROR, recorded, tell
 from . import read, verify
-from .files import closing, locked, open_directory, open_private, open_regular, reporting, require_ours, write_all
+from .files import locked, open_private, open_regular, reporting, require_ours
 from .record import GENESIS, MAX_LINE, Frame, Head, Record, is_log_name, is_torn_name, read_frame, read_lines, seal
 
 Written = tuple[str, str, Mapping[str, Any]]
 _OWN_KINDS = ("recovered", "retention")
 _HEAD_SIZE = 256
-"""The head is written over in place at one size, inside one disk sector: a kill leaves the old or the new, whole."""
+"""The head is overwritten in place at one size, within one disk sector: a kill leaves either the old or the new one."""
+
+
+_SETTLED = 100_000_000
+"""Nanoseconds after a change of the directory until the next change is sure to have another timestamp."""
 
 
 def _utc_now() -> datetime:
@@ -29,7 +38,11 @@ def _utc_now() -> datetime:
 
 
 class AuditLog:
-    """A hash-chained log in a directory. Holds nothing open: any number of threads and processes may share it."""
+    """A hash-chained log in a directory. Any number of threads and processes may share it.
+
+    The descriptors of an append are kept for the next one, which uses them if the names in the directory still lead to
+    the same files.
+    """
 
     def __init__(
         self,
@@ -45,9 +58,11 @@ class AuditLog:
             )
         self.directory = directory
         self._retention_days, self._fsync, self._now = retention_days, fsync, now
+        self._kept: _Files | None = None
+        self._kept_in_use = threading.Lock()
 
     def append(self, kind: str, id: str, data: Mapping[str, Any]) -> Record:  # noqa: A002 - the record's own word
-        """Write one record. Once this returns it is in the log; if it raises AuditError, it is not."""
+        """Write one record. If this returns, the record is in the log; if it raises AuditError, it is not."""
         if kind in _OWN_KINDS:
             raise AuditError(f"a record of kind {kind!r} can't be added", why="only the log itself writes those")
         try:
@@ -55,49 +70,134 @@ class AuditLog:
         except AuditError:
             tell(ERROR, "audit.failed", run=id, kind=kind)
             raise
-        for one in written:  # when the lock is free again: whoever listens may take their time
+        for one in written:  # after the lock is released: listeners may be slow
             recorded(*one)
         return record
 
     def _append(self, kind: str, run: str, data: Mapping[str, Any]) -> tuple[Record, list[Written]]:
-        with reporting(f"the audit log in {self.directory} can't be written"), contextlib.ExitStack() as stack:
-            directory = stack.enter_context(closing(open_directory(self.directory, create=True)))
-            require_ours(directory, self.directory)
-            lock = stack.enter_context(closing(open_private("lock", os.O_CREAT, dir_fd=directory)))
-            stack.enter_context(locked(lock))
-            writer = _Writer(stack, self.directory, directory, self._now().astimezone(UTC), fsync=self._fsync)
+        with reporting(f"the audit log in {self.directory} can't be written"):
+            # in use by another thread, whose lock would not exclude us
+            if not self._kept_in_use.acquire(blocking=False):
+                return self._write(_Files(self.directory), kind, run, data)
+            try:
+                files, self._kept = self._kept, None
+                # Not in a forked child: it shares a lock that was taken before the fork with the parent.
+                if files is None or files.owner != os.getpid() or not files.are_current():
+                    files = _Files(self.directory)
+                written = self._write(files, kind, run, data)
+                self._kept = files if files.log_count == 1 else None  # on a new day the old log is closed with the rest
+                return written
+            finally:
+                self._kept_in_use.release()
+
+    def _write(self, files: _Files, kind: str, run: str, data: Mapping[str, Any]) -> tuple[Record, list[Written]]:
+        with locked(files.lock):
+            writer = _Writer(files, self.directory, self._now().astimezone(UTC), fsync=self._fsync)
             writer.recover()
             writer.turn_day(self._retention_days)
             return writer.put(kind, run, data), writer.written
 
+    def close(self) -> None:
+        """Close the files that are kept open between records. The next record opens them again."""
+        with self._kept_in_use:
+            self._kept = None
+
     def verify(self, expected_head: str | None = None) -> verify.Verification:
-        """Check every record; `expected_head` is a hash from an earlier verification, kept where nobody rewrites it."""
+        """Check every record. `expected_head` is a hash from an earlier verification, kept where it can't be
+        rewritten.
+        """
         return verify.verify(self.directory, expected_head)
 
     def records(self, since: datetime | None = None, *, kinds: Container[str] | None = None) -> Iterator[Record]:
-        """Every record, or those of some kinds, oldest first."""
+        """Yield every record, or those of some kinds, oldest first."""
         return read.records(self.directory, since, kinds)
 
     def tail(self, count: int) -> list[Record]:
-        """The newest records, oldest of them first."""
+        """Return the newest records, oldest of them first."""
         return read.tail(self.directory, count)
 
     def show(self, id_prefix: str) -> list[Record]:
-        """The records of one run, named by the beginning of its id."""
+        """Return the records of one run, named by a prefix of its id."""
         return read.show(self.directory, id_prefix)
 
-    def stats(self, since: datetime | None = None) -> read.Stats:
-        """The runs on record, counted."""
-        return read.stats(self.records(since))
+
+class _Files:
+    """The open files of a log. They are closed when the object is garbage-collected."""
+
+    def __init__(self, path: Path) -> None:
+        self.owner, self._path = os.getpid(), path
+        self._opened = contextlib.ExitStack()
+        weakref.finalize(self, self._opened.close)
+        self._identities: dict[str, tuple[int, int]] = {}
+        self._listed = 0
+        self.directory = self._opened.enter_context(closing(open_directory(path, create=True)))
+        about = require_ours(self.directory, path)
+        self._identity = about.st_dev, about.st_ino
+        self.lock = self._open("lock", os.O_CREAT)
+        self._head = self._log = -1
+        self._log_name = ""
+        self.log_count = 0
+
+    def _open(self, name: str, flags: int) -> int:
+        fd = self._opened.enter_context(closing(open_private(name, flags, dir_fd=self.directory)))
+        about = os.fstat(fd)
+        self._identities[name] = about.st_dev, about.st_ino
+        return fd
+
+    def head(self) -> int:
+        """Return the head, which is created if there is none. The caller must hold the lock."""
+        if self._head < 0:
+            self._head = self._open("head", os.O_CREAT)
+        return self._head
+
+    def log(self, name: str, flags: int) -> int:
+        """Return the file of this name, opened with these flags unless it is open already."""
+        if name != self._log_name or not self._leads_to(name):
+            self._log, self._log_name = self._open(name, flags), name
+            self.log_count += 1
+        return self._log
+
+    def are_current(self) -> bool:
+        """Return whether the names of the directory, the lock and the head still lead to the same files, private to us.
+        If one is replaced a moment later, that is as if it had been replaced during an append.
+        """
+        try:
+            there = os.stat(self._path, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        ours = there.st_uid == os.geteuid() and not there.st_mode & 0o022
+        same = (there.st_dev, there.st_ino) == self._identity
+        return ours and same and self._leads_to("lock") and self._leads_to("head")
+
+    def _leads_to(self, name: str) -> bool:
+        """Return whether a name leads to the file that we have open, with the owner and the mode of a private file."""
+        try:
+            there = os.stat(name, dir_fd=self.directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        private = there.st_mode == stat.S_IFREG | 0o600 and there.st_uid == os.geteuid()
+        return private and (there.st_dev, there.st_ino) == self._identities[name]
+
+    def newer_than(self, name: str) -> list[str]:
+        """Return the log files after this one. The directory is listed again only if it has changed since."""
+        changed = os.fstat(self.directory).st_ctime_ns
+        if name == self._log_name and changed == self._listed:
+            return []
+        newer = sorted(each for each in os.listdir(self.directory) if each > name and is_log_name(each))
+        # The kernel's clock moves in steps: another change within the same step, or in the future, looks like no
+        # change.
+        settled = time.time_ns() - changed > _SETTLED
+        self._listed = changed if settled and not newer else 0
+        return newer
 
 
 class _Writer:
     """An append while it holds the lock: it knows the head, and the file that the head points into."""
 
-    def __init__(self, stack: contextlib.ExitStack, path: Path, directory: int, now: datetime, *, fsync: bool) -> None:
-        self._stack, self._path, self._directory, self._now, self._fsync = stack, path, directory, now, fsync
+    def __init__(self, files: _Files, path: Path, now: datetime, *, fsync: bool) -> None:
+        self._files, self._path, self._directory, self._now, self._fsync = files, path, files.directory, now, fsync
         self.written: list[Written] = []
-        self._head_fd = stack.enter_context(closing(open_private("head", os.O_CREAT, dir_fd=directory)))
+        self._head_fd = files.head()
         self.head = self._read_head()
         self._log_fd = self._open_log()
 
@@ -107,20 +207,20 @@ class _Writer:
         except ValueError as error:
             if any(is_log_name(name) for name in os.listdir(self._directory)):
                 raise self._damaged("its head is missing or unreadable") from error
-        # Before the first record, so that a record without a head is never the trace of a crash.
+        # Written before the first record, so that a record without a head is never the trace of a crash.
         return self._move_head(Head(0, GENESIS, self._today, 0))
 
     def _open_log(self) -> int:
-        # A file is made only where the head expects nothing yet: a log that was deleted must not start afresh.
+        # Create a file only if the head expects nothing in it yet: a log that was deleted must not start again.
         flags = os.O_APPEND | (os.O_CREAT if self.head.offset == 0 else 0)
         try:
-            return self._stack.enter_context(closing(open_private(self.head.file, flags, dir_fd=self._directory)))
+            return self._files.log(self.head.file, flags)
         except FileNotFoundError as error:
             raise self._damaged(f"{self.head.file} is gone") from error
 
     @property
     def _today(self) -> str:
-        return f"audit-{self._now:%Y-%m-%d}.jsonl"
+        return f"audit-{self._now.date().isoformat()}.jsonl"  # strftime takes ten times as long
 
     def _damaged(self, why: str) -> AuditError:
         return AuditError(
@@ -130,9 +230,11 @@ class _Writer:
         )
 
     def put(self, kind: str, id: str, data: Mapping[str, Any]) -> Record:  # noqa: A002 - the record's own word
-        """The record, then the head: a kill between the two leaves a log that is ahead, which `recover` takes over."""
-        time = self._now.isoformat(timespec="microseconds")
-        record, line = seal(self.head.seq + 1, time, kind, id, data, self.head.hash)
+        """Write the record, then the head. A kill between the two leaves a log ahead of its head, which `recover`
+        accepts.
+        """
+        now = self._now.isoformat(timespec="microseconds")
+        record, line = seal(self.head.seq + 1, now, kind, id, data, self.head.hash)
         try:
             write_all(self._log_fd, line)
             if self._fsync:
@@ -148,22 +250,21 @@ class _Writer:
     def _move_head(self, head: Head) -> Head:
         os.pwrite(self._head_fd, msgspec.json.encode(head).ljust(_HEAD_SIZE - 1) + b"\n", 0)
         if self._fsync and head.offset == 0:
-            # A head that is behind within its file does no harm, so it is made durable only when the file changes.
+            # A head that is behind within its file does no harm, so it is synced only when the file changes.
             os.fsync(self._head_fd)
             os.fsync(self._directory)
         self.head = head
         return head
 
     def recover(self) -> None:
-        """Make the log end where its head says, after a writer that was killed half-way or a power cut."""
+        """Make the log end where its head says, after a killed writer or a power cut."""
         ending = b'"hash":"%b"}\n' % self.head.hash.encode()
         if self.head.offset and os.pread(self._log_fd, len(ending), self.head.offset - len(ending)) != ending:
             raise self._damaged(f"{self.head.file} does not hold record {self.head.seq} where it was written")
         self._take_over()
-        newer = (name for name in os.listdir(self._directory) if name > self.head.file and is_log_name(name))
-        for name in sorted(newer):
-            # A power cut may have lost the heads of whole days, and to write on here would begin a second chain. An
-            # empty file was never ours: we write into a file only after the head has named it.
+        for name in self._files.newer_than(self.head.file):
+            # A power cut may have lost the heads of whole days; writing on here would begin a second chain. An empty
+            # file was never ours: we write into a file only after the head has named it.
             if os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_size:
                 self.head = msgspec.structs.replace(self.head, file=name, offset=0)
                 self._log_fd = self._open_log()
@@ -198,25 +299,25 @@ class _Writer:
         self.put("recovered", "", {"bytes": len(fragment), "sha256": digest, "file": name})
 
     def turn_day(self, retention_days: int) -> None:
-        """Go on in a new file on a new day. A clock set back changes nothing: the newest file stays the newest."""
+        """Continue in a new file on a new day. A clock set back changes nothing: the newest file stays the newest."""
         if self._today <= self.head.file:
             return
         oldest_kept = f"audit-{self._now - timedelta(days=retention_days):%Y-%m-%d}"
         names = sorted(os.listdir(self._directory))
         removed = self._endings([name for name in names if is_log_name(name)], oldest_kept)
-        # The head before the file: killed in between, the next append makes it. The other way round, a clock set
-        # back after the kill would leave a file newer than the one being written.
+        # The head before the file: if killed in between, the next append creates the file. The other way round, a clock
+        # set back after the kill would leave a file newer than the one being written.
         self._move_head(Head(self.head.seq, self.head.hash, self._today, 0))
         self._log_fd = self._open_log()
         if removed:
             self.put("retention", "", {"days": retention_days, "removed": removed})
-        # Oldest first, so that a kill on the way leaves a chain that starts right after a file named above.
+        # Oldest first, so that a kill halfway leaves a chain that starts right after a file named above.
         for name in names:
             if name < oldest_kept and (is_log_name(name) or is_torn_name(name)):
                 os.unlink(name, dir_fd=self._directory)
 
     def _endings(self, logs: list[str], oldest_kept: str) -> list[dict[str, Any]]:
-        """For each file past its retention, the record that it ends with: what comes next names it."""
+        """Return, for each file past its retention, the record that it ends with, as the following file names it."""
         endings: list[dict[str, Any]] = []
         if not logs or logs[0] > oldest_kept:
             return endings

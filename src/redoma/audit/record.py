@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
 from ..lib.errors import AuditError
+from ..lib.patterns import pattern
 
 GENESIS = "0" * 64
-"""What the first record names as the hash before it."""
+"""The first record's value for the hash of the previous one."""
 MAX_LINE = 16 * 1024 * 1024
 """Bytes of the longest line written, and of the longest that a reader holds in memory."""
 
-_PREFIX = re.compile(
+_PREFIX = pattern(
     rb'\{"seq":([1-9][0-9]{0,17}),"time":"([0-9T:.+-]{32})","kind":"([a-z][a-z.]{0,31})","id":"([A-Za-z0-9._:-]{0,128})","data":'
 )
-_SUFFIX = re.compile(rb',"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}\n')
+_SUFFIX = pattern(rb',"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}\n')
 _SUFFIX_LENGTH = len(',"prev":"","hash":""}\n') + 128
 _HASH_LENGTH = len(',"hash":""}\n') + 64
-_LOG_NAME = re.compile(r"audit-[0-9]{4}-[0-9]{2}-[0-9]{2}\.jsonl")
-_TORN_NAME = re.compile(r"audit-[0-9]{4}-[0-9]{2}-[0-9]{2}\.[0-9]+\.torn")
+_HASH = pattern("[0-9a-f]{64}")
+_LOG_NAME = pattern(r"audit-[0-9]{4}-[0-9]{2}-[0-9]{2}\.jsonl")
+_TORN_NAME = pattern(r"audit-[0-9]{4}-[0-9]{2}-[0-9]{2}\.[0-9]+\.torn")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +34,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     time: str
     """ISO 8601, UTC, microseconds."""
     kind: str
-    """`intent`, `outcome`, `approval.given`, `alarm`, ...; `recovered` and `retention` only the log itself writes."""
+    """`intent`, `outcome`, `approval.given`, `alarm`, ...; only the log itself writes `recovered` and `retention`."""
     id: str
     """The run it belongs to."""
     data: dict[str, Any]
@@ -42,7 +43,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frame(NamedTuple):
-    """A line whose own hash is right. `data` is still bytes: a verifier has no need to decode it."""
+    """A line whose own hash is right. `data` is still bytes: a verifier need not decode it."""
 
     seq: int
     time: str
@@ -53,13 +54,15 @@ class Frame(NamedTuple):
     hash: str
 
     def record(self) -> Record:
-        """Raises ValueError or RecursionError where `data` is not JSON that can be read here."""
+        """Return the decoded record. Raises ValueError or RecursionError if `data` is not JSON that can be decoded
+        here.
+        """
         data = msgspec.json.decode(self.data, type=dict[str, Any])
         return Record(**(self._asdict() | {"data": data}))
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last acknowledged record, and where in which file the next one goes."""
+    """The last acknowledged record, and the file and position of the next one."""
 
     seq: int
     hash: str
@@ -67,7 +70,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offset: int
 
     def __post_init__(self) -> None:
-        fits = self.seq >= 0 and 0 <= self.offset < 2**62 and re.fullmatch("[0-9a-f]{64}", self.hash)
+        fits = self.seq >= 0 and 0 <= self.offset < 2**62 and _HASH.fullmatch(self.hash)
         empty = self.seq == 0
         if not fits or not _LOG_NAME.fullmatch(self.file) or empty != (self.hash == GENESIS) or (empty and self.offset):
             raise ValueError("its values make no sense")
@@ -82,7 +85,7 @@ def is_torn_name(name: str) -> bool:
 
 
 def seal(seq: int, time: str, kind: str, id: str, data: Mapping[str, Any], prev: str) -> tuple[Record, bytes]:  # noqa: A002 - the record's own word
-    """The next record of a chain and its line. Raises AuditError for what a record can't hold."""
+    """Return the next record of a chain and its line. Raises AuditError for what a record can't hold."""
     fields: dict[str, Any] = {"seq": seq, "time": time, "kind": kind, "id": id, "data": dict(data), "prev": prev}
     try:
         body = msgspec.json.encode(fields)
@@ -108,7 +111,7 @@ def seal(seq: int, time: str, kind: str, id: str, data: Mapping[str, Any], prev:
 
 
 def read_frame(line: bytes) -> Frame:
-    """The record on a line. Raises ValueError saying what is wrong with it."""
+    """Return the record on a line. Raises ValueError that says what is wrong with it."""
     if not line.endswith(b"\n"):
         raise ValueError("it is longer than a record can be" if len(line) > MAX_LINE else "it breaks off")
     prefix, suffix = _PREFIX.match(line), _SUFFIX.fullmatch(line[-_SUFFIX_LENGTH:])
@@ -124,7 +127,7 @@ def read_frame(line: bytes) -> Frame:
 
 
 def read_lines(file: BinaryIO, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Each line between two offsets with where it starts; one too long to be a record comes in pieces."""
+    """Yield each line between two offsets with its start; one too long to be a record comes in pieces."""
     file.seek(start)
     while start < end:
         line = file.readline(min(MAX_LINE + 1, end - start))

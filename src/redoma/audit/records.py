@@ -1,7 +1,7 @@
-"""What the log says of a run: an `Intent` before it, an `Outcome` after it. Those who write and who read share these.
+"""What the log says about a run: an `Intent` before it, an `Outcome` after it. Writers and readers share these types.
 
-Texts are as the record has them: secrets were taken out, and what is no UTF-8 is written with escapes. Input, files and
-outputs are recorded by size and hash; `inputs` has the contents of the first two where they could be kept.
+Texts are as recorded: secrets were removed, and bytes that are not UTF-8 are escaped. Input, files and outputs are
+recorded by size and hash; `inputs` has the contents of the first two if they could be kept.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from ..lib.errors import AuditError
 from ..models import (
     Artifact,
     Decision,
+    EnvironmentUse,
     Finding,
+    HostRule,
     Isolation,
     Language,
     Level,
     Limits,
+    NetworkRequest,
     PolicyView,
+    SecretUse,
     Seed,
     Status,
     Stream,
@@ -32,10 +36,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person said of a run before it began."""
+    """A person's answer about a run, given before it began."""
 
     id: str
-    """Under which they were asked."""
+    """The id of the question."""
     approver: str
     decision: str
     pinned: bool
@@ -46,7 +50,7 @@ class KeptInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     stdin: str = ""
     files: tuple[str, ...] = ()
-    """In the order of the request's."""
+    """In the order of the request's files."""
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -54,11 +58,11 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     language: Language
     code: str
-    """Of a command, its words joined for reading: see `argv`."""
+    """For a command, its words joined for reading: see `argv`."""
     requester: str
     reason: str
     backend: str
-    """What was asked for; the outcome has what ran it."""
+    """The requested backend; the outcome has the one that ran it."""
     workspace: WorkspaceKind
     cwd: str | None
     env: dict[str, str]
@@ -79,25 +83,35 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     level: Level
     level_why: tuple[str, ...]
     argv: tuple[str, ...] = ()
+    interpreter: tuple[str, ...] = ()
+    """The words that run code in a language other than Python and Bash."""
+    network: tuple[HostRule, ...] = ()
+    """The hosts that it may reach."""
+    uses: EnvironmentUse | None = None
+    """The packages that it found."""
+    held: dict[str, SecretUse] = {}
+    """Secrets that stay outside of the run, and the hosts that they are for."""
     project: str | None = None
     label: str = ""
     checkpoint: bool | None = None
     writes: tuple[str, ...] | None = None
     expect: str = ""
-    """What it had to print, in words."""
+    """A description of what it was expected to print."""
     pack: str | None = None
-    """The policy that was asked for; None for the configured one."""
+    """The requested policy; None for the configured one."""
     entry: str = ""
+    session: str = ""
+    """The id of the session that it ran in."""
     live_input: bool = False
     unread_input: bool = False
     no_wait: bool = False
     objections: int = 0
-    """How many of the findings, from the first, are no policy's."""
+    """How many of the findings, from the first, don't come from a policy."""
     view: PolicyView | None = None
     approval: Answer | None = None
     inputs: KeptInputs | None = None
     missing: dict[str, str] = {}
-    """What of the request the record does not have exactly → why."""
+    """Parts of the request that the record does not have exactly → why."""
 
     def __post_init__(self) -> None:
         if self.objections > len(self.findings):
@@ -105,7 +119,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The ids of what was found, in order."""
+        """The ids of the findings, in order."""
         return tuple([finding.rule for finding in self.findings])
 
 
@@ -120,7 +134,7 @@ class Printed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FileOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that was brought back."""
+    """A file that was returned."""
 
     name: str
     size: int
@@ -133,7 +147,9 @@ class EffectSummary(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     changes: int
     paths: tuple[tuple[str, str, str], ...]
-    """The first of them: path, what it was, what it is."""
+    """The first changes: path, what it was, what it is."""
+    requests: int = 0
+    """Requests to hosts that it includes: see `Outcome.network`."""
 
 
 class DenialSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,12 +158,12 @@ class DenialSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of it."""
+    """How a run ended."""
 
     status: Status
     exit_code: int | None
     result: str
-    """The beginning of the value as Python prints it; without one, of what was printed."""
+    """The beginning of the value as Python prints it; without a value, of the output."""
     error: str | None
     duration: float
     """Seconds."""
@@ -173,22 +189,26 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     artifacts: dict[Stream, Artifact] = {}
     files: tuple[FileOut, ...] = ()
     left_out: dict[str, str] = {}
+    network: tuple[NetworkRequest, ...] = ()
+    """The first requests that it made to hosts, including refused ones. Never headers, queries or bodies."""
+    more_network: int = 0
+    """How many more there were."""
 
 
 def read_intent(record: Record) -> Intent:
-    """The intent that a record holds. Raises `AuditError` if it holds none."""
+    """Return the intent in a record. Raises `AuditError` if there is none."""
     return _read(record, Intent)
 
 
 def read_outcome(record: Record) -> Outcome:
-    """The outcome that a record holds. Raises `AuditError` if it holds none."""
+    """Return the outcome in a record. Raises `AuditError` if there is none."""
     return _read(record, Outcome)
 
 
 def _read(record: Record, kind: type[T]) -> T:
     try:
         return msgspec.convert(record.data, kind)
-    except (ValueError, RecursionError) as error:  # of which msgspec's errors are some
+    except (ValueError, RecursionError) as error:  # includes msgspec's errors
         raise AuditError(
             f"run {record.id} can't be rebuilt",
             why=f"its {record.kind} record is not understood ({error})",

@@ -1,4 +1,4 @@
-"""Verifies the log in one pass, with one line in memory, and names the first problem."""
+"""Verifies the log in one pass, with one line in memory, and reports the first problem."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from ..lib.errors import AuditError
-from .files import closing, locked, open_directory, open_regular, reporting
+from ..lib.files import closing, open_directory
+from .files import locked, open_regular, reporting
 from .record import GENESIS, Frame, Head, is_log_name, read_frame, read_lines
 
 Kind = Literal["altered", "removed", "reordered", "inserted", "truncated", "torn", "head", "rewritten"]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """The first thing that is wrong."""
+    """The first problem found."""
 
     kind: Kind
     """`torn` is a crash, which the next append recovers from. Everything else is damage."""
     message: str
     file: str = ""
     line: int = 0
-    """1-based; 0 when it is not about a line."""
+    """1-based; 0 if it is not about a line."""
     seq: int = 0
-    """The record concerned; 0 when that can't be said."""
+    """The record concerned; 0 if unknown."""
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verification found."""
+    """The result of a verification."""
 
     records: int
-    """How many were checked before the problem, or in all."""
+    """How many records were checked before the problem, or in total."""
     head: str
-    """The hash of the newest of them: keep it elsewhere, and give it to a later verification."""
+    """The hash of the newest record: keep it elsewhere, and pass it to a later verification."""
     problem: Problem | None = None
 
     @property
@@ -50,7 +51,7 @@ class _Line(NamedTuple):
     start: int
     raw: bytes
     last: bool
-    """Whether the log ends with it."""
+    """Whether it is the last line of the log."""
     ends_file: bool
 
 
@@ -71,7 +72,9 @@ class _Retention(msgspec.Struct):
 
 
 def verify(path: Path, expected_head: str | None = None) -> Verification:
-    """Check the log in a directory. One that doesn't exist is an empty log."""
+    """Check the log in a directory. A missing directory is an empty log. Raises `AuditError` for an invalid
+    `expected_head`.
+    """
     if expected_head is not None and not re.fullmatch("[0-9a-f]{64}", expected_head):
         raise AuditError(
             f"{expected_head!r} is not the hash of a record",
@@ -89,11 +92,11 @@ def verify(path: Path, expected_head: str | None = None) -> Verification:
 
 
 def _take_snapshot(directory: int) -> _Snapshot:
-    """Under the lock, so that a line half-way through being written is not taken for a torn one."""
+    """Take a snapshot under the lock, so that a line that is being written is not mistaken for a torn one."""
     try:
         lock = open_regular("lock", os.O_RDONLY, dir_fd=directory)
     except FileNotFoundError:
-        return _read_snapshot(directory)  # a copy of a log, which nobody writes to
+        return _read_snapshot(directory)  # a copy of a log, which has no writers
     with closing(lock), locked(lock, shared=True):
         return _read_snapshot(directory)
 
@@ -170,7 +173,7 @@ class _Scan:
         return None
 
     def _unreadable(self, line: _Line, why: str) -> Problem:
-        # The first line of a log after retention may be any record; what it claims itself is worth nothing.
+        # The first line of a log after retention may be any record; its own claim proves nothing.
         seq = self._seq + 1 if self._at else 0
         which = f"record {seq}" if seq else "the first record"
         head = self._head
@@ -183,7 +186,7 @@ class _Scan:
         return _problem("altered", line, seq, f"{which} was altered: {why}")
 
     def _unlinked(self, line: _Line, frame: Frame) -> Problem:
-        # A record was given a new hash to match its new content: the one after it still names the old hash.
+        # If a record got a new hash to match its new content, the next one still names the old hash.
         if self._at is None:
             return _problem("altered", line, frame.seq, "record 1 does not begin the chain")
         message = f"record {self._seq} was altered: record {frame.seq} names another hash for it"
@@ -220,7 +223,7 @@ class _Scan:
             message = f"{self._snapshot.head_problem}, so a cut at the end can't be seen"
             return Problem(kind="head", file="head", message=message)
         if head and 0 < self._start >= head.seq:
-            # No kill explains it: files are removed only after the head has moved on to the retention record.
+            # A kill can't cause this: files are removed only after the head has moved on to the retention record.
             return Problem(kind="head", file="head", message=f"the head names record {head.seq}, which is long gone")
         if self._expected:
             message = f"no record has the hash {self._expected}: the log was rewritten, or cut back, since"
@@ -229,7 +232,7 @@ class _Scan:
 
 
 def _beside_head(head: Head, line: _Line, frame: Frame) -> Problem | None:
-    """What an append would stumble over: a record that is not on the side of the head's place where it belongs."""
+    """Return a problem that an append would run into: a record on the wrong side of the head's position."""
     end = line.start + len(line.raw)
     if frame.seq == head.seq and frame.hash != head.hash:
         return _problem("altered", line, frame.seq, f"record {frame.seq} is not the one that the head names")

@@ -1,1 +1,3 @@
-"""Working with the record: runs are rebuilt from it, searched, judged by another policy, and run again."""
+"""Works with the record: rebuilds runs from it, searches them, evaluates another policy on them, and runs them
+again.
+"""

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import msgspec
 
 from ..audit.records import Outcome
+from ..lib.text import shorten
 
-_MAX_LINES = 200  # of a diff
-_SHOWN = 200  # characters
+_MAX_LINES = 200  # lines of a diff
+_MAX_SHOWN = 200  # characters
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -19,15 +20,17 @@ class Field(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     state: Literal["same", "different", "unknown", "measured"]
-    """`unknown`: the record doesn't have it. `measured`: it varies from run to run, which is no difference."""
+    """`unknown`: the record doesn't have it. `measured`: it varies from run to run, and is not counted as a
+    difference.
+    """
     before: str = ""
     after: str = ""
     diff: str = ""
-    """Unified, where the text of both is at hand."""
+    """Unified; only if the texts of both are available."""
 
 
 def compared(before: Outcome, after: Outcome) -> tuple[Field, ...]:
-    """What two outcomes have, field by field."""
+    """Return the fields of two outcomes with how they compare."""
     return (*_ending(before, after), *_printed(before, after), *_left(before, after), *_used(before, after))
 
 
@@ -39,8 +42,7 @@ def _field(name: str, before: Any, after: Any, *, same: bool | None = None, diff
 
 
 def _shown(value: Any) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return shorten("" if value is None else str(value), _MAX_SHOWN)
 
 
 def _ending(before: Outcome, after: Outcome) -> Iterator[Field]:
@@ -61,7 +63,7 @@ def _printed(before: Outcome, after: Outcome) -> Iterator[Field]:
 
 
 def _stream(stream: Literal["stdout", "stderr"], before: Outcome, after: Outcome) -> Iterator[Field]:
-    """All of it where it was kept, else what the result had of it."""
+    """Compare a stream: all of it if it was kept, else what the result had of it."""
     was, now = (each.artifacts.get(stream) or getattr(each, stream) for each in (before, after))
     if not was.size and not now.size:
         return
@@ -73,13 +75,13 @@ def _stream(stream: Literal["stdout", "stderr"], before: Outcome, after: Outcome
 
 
 def _text(stream: Literal["stdout", "stderr"], outcome: Outcome) -> str:
-    """What an outcome has of a stream, cut at the same place for both."""
+    """Return what an outcome has of a stream, cut at the same position for both."""
     text: str | None = getattr(outcome, stream).text
     return (outcome.result if stream == "stdout" and not outcome.value else "") if text is None else text
 
 
 def _left(before: Outcome, after: Outcome) -> Iterator[Field]:
-    """Files, and changes to a project."""
+    """Compare files, and changes to a project."""
     if before.files or after.files:
         names = [", ".join(f"{file.name} ({file.size} bytes)" for file in each.files) for each in (before, after)]
         yield _field("files", names[0], names[1], same=before.files == after.files)

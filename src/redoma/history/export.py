@@ -14,15 +14,16 @@ from .search import Run
 
 Format = Literal["csv", "json", "jsonl"]
 
-# A spreadsheet takes what begins so for a formula, and the end of a line or what separates cells somewhere (`;` where
-# the comma is a decimal point) for the beginning of a cell, whatever the quotes around it say.
+# A spreadsheet takes text that begins like this for a formula. Some take a line end or a cell separator (`;` where the
+# comma is a decimal point) for the beginning of a cell, even inside quotes.
 _FORMULA = re.compile(r"""(\A|[,;|\t\r\n])([\s"']*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])""")
 _LEADING = ("\t", "\r", "\n", "'")
 
 
 def write(runs: Iterable[Run], file: TextIO, form: Format) -> int:
-    """Write runs to a file; returns how many. `json` is one array, `jsonl` one object a line, both with texts as they
-    are on record. In CSV texts are made harmless for spreadsheets and terminals."""
+    """Write runs to a file. Returns how many. `json` is one array, `jsonl` one object a line, both with texts as
+    recorded. In CSV, texts are made harmless for spreadsheets and terminals.
+    """
     count = 0
     if form == "csv":
         table = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
@@ -42,11 +43,11 @@ def write(runs: Iterable[Run], file: TextIO, form: Format) -> int:
 
 
 def cell(value: object) -> object:
-    """A value as a CSV cell. Text may hold anything; numbers are our own."""
+    """Return a value as a CSV cell. Text may hold anything; numbers are our own."""
     if isinstance(value, tuple):
         value = " ".join(value)
     if not isinstance(value, str):
         return "" if value is None else value
-    text = visible(value)  # some spreadsheets drop what has no shape, and what is behind it then begins the cell
+    text = visible(value)  # some spreadsheets drop invisible characters, so that what follows them begins the cell
     harmless = _FORMULA.sub(r"\1\2'", text)
     return f"'{harmless}" if text.startswith(_LEADING) else harmless

@@ -1,17 +1,17 @@
 """Proposes permits for requests that people have approved, so that they are not asked again.
 
 Nothing is generalised: a permit is for one exact request. It lifts a prompt, never a refusal (`up_to: prompt`). Before
-it is proposed it is tried over the whole history: what was approved passes, and nothing else changes. Approved requests
-that lead to no permit are listed with the reason.
+it is proposed, it is tested on the whole history: approved requests pass, and nothing else changes. Approved requests
+for which no permit is possible are listed with the reason.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 import msgspec
@@ -20,22 +20,23 @@ from ..audit import Record
 from ..audit.inputs import Inputs
 from ..lib.errors import AuditError
 from ..lib.sanitise import visible
+from ..lib.text import shorten
 from ..models import Decision, Request
-from ..pipeline.executed_files import find, visible_to
+from ..pipeline.executed_files import MISSING, find, visible_to
 from ..policy import Permit, Policy, executes, fingerprint, permit_lines, permit_of
 from .policies import Judge, PolicyVerdict, Unjudged, unknown
 from .recorded import Recorded, pairs, rebuilt
 
 MAX_PERMITS = 200
-"""Permits that are proposed at once: nobody would read more."""
+"""Permits that are proposed at once: more would not be read."""
 _REFUSED = ("", "denied", "expired", "forbidden", "pending")
-"""Statuses of runs that did not run although somebody approved them; empty: the end is not on record."""
+"""Statuses of runs that did not run although they were approved; empty: the end is not recorded."""
 _MAX_NEAR, _MAX_NEAR_TEXT = 500, 200
 _SHOWN = 3
 
 
 class Approved(msgspec.Struct, frozen=True, kw_only=True):
-    """One run that somebody has approved."""
+    """One run that a person has approved."""
 
     id: str
     time: str
@@ -49,14 +50,14 @@ class Approved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """The permits for one request, with the approvals behind them."""
+    """The permits for one request, and the approvals that justify them."""
 
     permits: tuple[Permit, ...]
-    """One for each rule that asks about it."""
+    """One for each rule that prompts for it."""
     text: str
     approved: tuple[Approved, ...]
     unanswered: int
-    """How often the same was submitted and nobody answered; that would pass as well."""
+    """How often the same request was submitted and not answered; it would pass as well."""
 
     @property
     def answers(self) -> dict[str, Approved]:
@@ -69,11 +70,11 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     proposals: tuple[Proposal, ...]
     left_out: dict[str, tuple[str, ...]]
-    """Reason → the runs that were approved and lead to no permit."""
+    """Reason → the approved runs that lead to no permit."""
     approved: int
-    """Runs that somebody had approved."""
+    """The number of approved runs."""
     passing: int
-    """Runs on record that need a person under the policy in force, and would not with these permits."""
+    """Recorded runs that need a person under the current policy, and would not with these permits."""
 
     @property
     def permits(self) -> tuple[Permit, ...]:
@@ -88,7 +89,7 @@ def _answers_of(approved: Iterable[Approved]) -> dict[str, Approved]:
 
 
 class _Key(NamedTuple):
-    """A request as permits identify it, and the policy pack it was for, which permits don't know."""
+    """A request as permits identify it, and its policy pack, which permits don't include."""
 
     fingerprint: str
     pack: str | None
@@ -114,7 +115,7 @@ class _Candidate:
 
 
 class History:
-    """The record, read again for each pass: it is never held in memory as a whole."""
+    """The record, read again for each pass: it is never in memory as a whole."""
 
     def __init__(
         self,
@@ -123,8 +124,9 @@ class History:
         asked: Callable[[], Iterable[Record]],
         inputs: Inputs,
     ) -> None:
-        """`runs` gives the records of kind `intent` and `outcome` of one period. `answers` gives those about
-        approvals, and `asked` those of kind `intent`, of all time: an earlier no is not forgotten."""
+        """`runs` returns the records of kind `intent` and `outcome` of one period. `answers` returns those about
+        approvals, and `asked` those of kind `intent`, of all time: an earlier denial still counts.
+        """
         self._runs, self.answers, self._asked, self._inputs = runs, answers, asked, inputs
 
     def __iter__(self) -> Iterator[Recorded]:
@@ -132,10 +134,10 @@ class History:
             try:
                 yield rebuilt(intent, outcome, self._inputs)
             except AuditError:
-                continue  # nothing was approved that can't be read: at worst something is not proposed
+                continue  # an unreadable record means at worst that something is not proposed
 
     def said_no(self, refused: set[str]) -> dict[str, str]:
-        """Fingerprints of requests that a person has denied → a run. `refused` are the ids of denied runs."""
+        """Return fingerprints of requests that a person has denied → a run. `refused` are the ids of denied runs."""
         found: dict[str, str] = {}
         for intent in self._asked() if refused else ():
             if intent.id in refused:
@@ -149,15 +151,15 @@ def learn(
     load: Callable[[str | None, tuple[Permit, ...]], Policy],
     *,
     at_least: int = 1,
-    most: int = MAX_PERMITS,
+    max_permits: int = MAX_PERMITS,
 ) -> Learned:
-    """Propose permits. `load` gives the policy in force, for a pack, with further permits. A request is proposed if it
-    was approved `at_least` so many times; at most `most` permits are.
+    """Propose permits. `load` returns the current policy for a pack, with further permits. A request is proposed if it
+    was approved at least `at_least` times; at most `max_permits` are.
 
     Raises `AuditError` if the proposal would change anything but what was approved.
     """
     given, taken_back, refused = _answers(history.answers())
-    left_out: dict[str, list[str]] = {}
+    left_out: dict[str, list[str]] = defaultdict(list)
     candidates: dict[_Key, _Candidate] = {}
     said_no = history.said_no(refused)
     count = 0
@@ -167,27 +169,40 @@ def learn(
         if not run.approver or run.status in _REFUSED:
             continue
         count += 1
-        if approval not in given:  # a pin outlives the record of who has set it
-            left_out.setdefault("the approval itself is no longer on record", []).append(run.id)
+        if approval not in given:  # a pin can outlive the record of its approval
+            left_out["the approval itself is no longer on record"].append(run.id)
         elif approval in taken_back:
-            left_out.setdefault("the approval was taken back", []).append(run.id)
+            left_out["the approval was taken back"].append(run.id)
         elif why := _unfit(run):
-            left_out.setdefault(why, []).append(run.id)
+            left_out[why].append(run.id)
         else:
             candidate = candidates.setdefault(key, _Candidate(run))
-            candidate.approved.append(_evidence(run, approval, *given[approval]))
+            approver, reason, pinned = given[approval]
+            candidate.approved.append(
+                Approved(
+                    id=run.id,
+                    time=run.time,
+                    requester=run.judged.requester,
+                    approval=approval,
+                    approver=approver,
+                    reason=reason,
+                    pinned=pinned,
+                    status=run.status,
+                )
+            )
     judge = Judge(lambda pack: load(pack, ()))
     for key, candidate in [*candidates.items()]:
         if why := _objection(candidate, judge, said_no.get(key.fingerprint), at_least):
-            left_out.setdefault(why, []).extend(each.id for each in candidate.approved)
+            left_out[why].extend(each.id for each in candidate.approved)
             del candidates[key]
     if candidates:
         _try(history, candidates, judge, left_out)
     ordered = sorted(candidates.items(), key=lambda item: (-len(item[1].approved), item[1].run.time, item[0]))
-    for key, candidate in _beyond(ordered, most):
-        left_out.setdefault(f"more than {most} would be proposed", []).extend(each.id for each in candidate.approved)
-        del candidates[key]
-    passing, near = _kept_promise(history, candidates, load, judge) if candidates else (0, {})
+    for (key, candidate), count_so_far in zip(ordered, accumulate(len(each.rules) for _, each in ordered), strict=True):
+        if count_so_far > max_permits:
+            left_out[f"more than {max_permits} would be proposed"].extend(each.id for each in candidate.approved)
+            del candidates[key]
+    passing, near = _verified(history, candidates, load, judge) if candidates else (0, {})
     return Learned(
         proposals=tuple(
             Proposal(
@@ -206,7 +221,7 @@ def learn(
 
 
 def _answers(records: Iterable[Record]) -> tuple[dict[str, tuple[str, str, bool]], set[str], set[str]]:
-    """The approvals by question id, the question ids whose approval was taken back, and the runs that were denied."""
+    """Return the approvals by question id, the question ids whose approval was revoked, and the denied runs."""
     given: dict[str, tuple[str, str, bool]] = {}
     taken_back: set[str] = set()
     refused: set[str] = set()
@@ -217,7 +232,7 @@ def _answers(records: Iterable[Record]) -> tuple[dict[str, tuple[str, str, bool]
         elif record.kind == "approval.unpinned":
             taken_back.add(question)
         elif record.kind == "approval.denied" and data.get("approver") not in (None, "redoma"):
-            refused.add(record.id)  # `redoma` says no where an approver fails; that is nobody's word
+            refused.add(record.id)  # `redoma` denies if an approver fails; that is not a person's decision
     return given, taken_back, refused
 
 
@@ -226,18 +241,20 @@ def _key(run: Recorded) -> _Key:
 
 
 def _unfit(run: Recorded) -> str:
-    """Why no permit can be made of it."""
+    """Return why no permit can be made for it; empty if one can."""
     if run.request.secrets:
         return "it had secrets: no file may say which request they went with"
     if run.submission.live_input or run.submission.unread_input:
         return "it could be given input while it ran, which no permit is about"
+    if run.submission.session:
+        return "it ran in a session, where what it does depends on what ran before"
     if unknown(run):
         return "the record doesn't have all of it"
     return ""
 
 
 def _runs_files(run: Recorded) -> bool:
-    """Whether it executes files of the host. An approval is bound to their content; a permit knows nothing of that."""
+    """Return whether it executes files of the host. An approval is bound to their content; a permit is not."""
     request, found = run.request, executes(run.request)
     if (
         run.submission.entry and request.backend == "docker"
@@ -246,24 +263,13 @@ def _runs_files(run: Recorded) -> bool:
     if (view := visible_to(request)) is None:
         return False
     held = find(request, view)
-    return bool(held.files or held.unbound or found.imported)  # a module may also appear there
-
-
-def _evidence(run: Recorded, approval: str, approver: str, reason: str, pinned: bool) -> Approved:
-    return Approved(
-        id=run.id,
-        time=run.time,
-        requester=run.judged.requester,
-        approval=approval,
-        approver=approver,
-        reason=reason,
-        pinned=pinned,
-        status=run.status,
-    )
+    absent = tuple(each.path[1:] for each in found.settings)  # while these files don't exist, they name nothing
+    files = [path for path, state in held.files.items() if state != MISSING or not path.endswith(absent)]
+    return bool(files or held.unbound or found.imported)  # a module may also appear there
 
 
 def _objection(candidate: _Candidate, judge: Judge, denied: str | None, at_least: int) -> str:
-    """Why a candidate is not proposed, by what is known of it alone; empty if there is no reason."""
+    """Return why a candidate is not proposed, judged by itself; empty if there is no reason."""
     if denied is not None:
         return f"a person has also said no to the same (run {denied[:12]})"
     if len(_answers_of(candidate.approved)) < at_least:
@@ -283,11 +289,12 @@ def _objection(candidate: _Candidate, judge: Judge, denied: str | None, at_least
 
 
 def _try(history: History, candidates: dict[_Key, _Candidate], judge: Judge, left_out: dict[str, list[str]]) -> None:
-    """Narrow what would cover more of the history than was approved.
+    """Narrow permits that would cover more of the history than was approved.
 
-    A permit by text is also of the same text in less time, or with other files to bring back; where such a request was
-    made, and not approved, the permit goes by digest. One that was made of another pack, or could be given input while
-    it ran, can't be told apart at all."""
+    A permit by text also covers the same text with less time, or with other output files. If such a request was made
+    and not approved, the permit uses the digest. A request for another pack, or one that could get input while it ran,
+    can't be distinguished at all.
+    """
     permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
     learned = Policy(name="learned", rules=(), permits=permits)
     prints = {key.fingerprint for key in candidates}
@@ -305,7 +312,7 @@ def _try(history: History, candidates: dict[_Key, _Candidate], judge: Judge, lef
             dropped |= {each for each in candidates if each.fingerprint == key.fingerprint}
     for key in dropped:
         why = "the same was asked for under another policy, or with input while it ran, and not approved so"
-        left_out.setdefault(why, []).extend(each.id for each in candidates.pop(key).approved)
+        left_out[why].extend(each.id for each in candidates.pop(key).approved)
 
 
 def _asks(judge: Judge, run: Recorded) -> bool:
@@ -315,21 +322,14 @@ def _asks(judge: Judge, run: Recorded) -> bool:
         return True
 
 
-def _beyond(ordered: list[tuple[_Key, _Candidate]], most: int) -> Iterator[tuple[_Key, _Candidate]]:
-    room = most
-    for key, candidate in ordered:
-        room -= len(candidate.rules)
-        if room < 0:
-            yield key, candidate
-
-
-def _kept_promise(
+def _verified(
     history: History,
     candidates: dict[_Key, _Candidate],
     load: Callable[[str | None, tuple[Permit, ...]], Policy],
     judge: Judge,
 ) -> tuple[int, dict[str, dict[str, None]]]:
-    """How many runs would pass, and for each rule some texts that it would still ask about.
+    """Test the permits on the whole history. Returns how many runs would pass, and for each rule some texts that it
+    would still prompt for.
 
     Raises `AuditError` if the permits change anything but what was approved.
     """
@@ -341,10 +341,10 @@ def _kept_promise(
         try:
             before, after = judge.judge(run), learned.judge(run)
         except Unjudged:
-            continue  # and no permit was made of one that can't be
+            continue  # no permit was made for a run that can't be judged
         candidate = None if _unfit(run) else candidates.get(_key(run))
         if candidate is None and before.decision is after.decision:
-            _remember(near, wanted, run, before)
+            _note_text(near, wanted, run, before)
         elif candidate is not None and after.decision is Decision.ALLOW:
             passing += 1
             candidate.unanswered += not run.approver
@@ -357,7 +357,7 @@ def _kept_promise(
     return passing, near
 
 
-def _remember(near: dict[str, dict[str, None]], wanted: set[str], run: Recorded, said: PolicyVerdict) -> None:
+def _note_text(near: dict[str, dict[str, None]], wanted: set[str], run: Recorded, said: PolicyVerdict) -> None:
     text = run.judged.text
     if said.decision is Decision.ALLOW or not text.isprintable() or len(text) > _MAX_NEAR_TEXT or unknown(run):
         return
@@ -368,7 +368,9 @@ def _remember(near: dict[str, dict[str, None]], wanted: set[str], run: Recorded,
 
 
 def _nearest(candidate: _Candidate, near: dict[str, dict[str, None]]) -> tuple[str, ...]:
-    """Examples that must not match: the most similar text that is still asked about, and its own with a word more."""
+    """Return examples that must not match: the most similar text that still prompts, and the request's own with an
+    extra word.
+    """
     request: Request = candidate.run.judged
     others = {text for rule in candidate.rules for text in near.get(f"{request.language} {rule}", ())} - {request.text}
     close = difflib.get_close_matches(request.text[:_MAX_NEAR_TEXT], sorted(others), n=2, cutoff=0.5)
@@ -379,7 +381,7 @@ def _nearest(candidate: _Candidate, near: dict[str, dict[str, None]]) -> tuple[s
 
 
 def yaml(learned: Learned, *, when: str, since: str = "") -> str:
-    """A redoma.yaml with the permits, and the evidence in comments."""
+    """Return a redoma.yaml with the permits, and the evidence in comments."""
     runs = f"{learned.approved:,} approved run{'' if learned.approved == 1 else 's'}"
     where = "on record since then" if since else "on record"
     lines = [
@@ -421,7 +423,6 @@ def _evidence_lines(proposal: Proposal) -> Iterator[str]:
         yield f"text: {_comment(proposal.text)}"
 
 
-def _comment(text: str, most: int = 100) -> str:
-    """The text on one line, so that it stays a comment."""
-    line = visible(text[: 4 * most]).replace("\n", "\\n").replace("\t", "\\t")
-    return line if len(line) <= most else line[: most - 1] + "…"
+def _comment(text: str, max_chars: int = 100) -> str:
+    """Return the text on one line, so that it stays a comment."""
+    return shorten(visible(text[: 4 * max_chars]).replace("\n", "\\n").replace("\t", "\\t"), max_chars)

@@ -1,8 +1,8 @@
 """Evaluates another policy against every recorded request.
 
-Each request is rebuilt and evaluated as it would be today; identical ones (in everything an evaluation looks at) are
-evaluated once. A request that the record does not have completely is not guessed: it is counted apart, with what is
-missing.
+Each request is rebuilt and evaluated as it would be today. Requests that are identical in everything an evaluation
+reads are evaluated once. If the record does not have a request completely, nothing is guessed: it is counted
+separately, with what is missing.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import msgspec
 from ..audit import Record
 from ..audit.inputs import Inputs
 from ..lib.errors import AuditError, PolicyError
+from ..lib.text import shorten
 from ..models import Decision, Request
 from ..policy import Policy, Reading, evaluate, fingerprint
 from .recorded import Recorded, rebuilt
 
 Group = Literal["forbidden", "prompt", "pass"]
-"""Newly forbidden, newly asked about, newly passing."""
+"""Newly forbidden, newly prompting, newly passing."""
 GROUPS: dict[Decision, Group] = {Decision.FORBID: "forbidden", Decision.PROMPT: "prompt", Decision.ALLOW: "pass"}
 
 _REMEMBERED = 100_000
-_UNREAD = frozenset({"requester", "reason", "label", "policy", "writes", "secrets"})
-"""Parts that no evaluation looks at (a permit never covers a request with secrets)."""
+_UNREAD = frozenset({"requester", "reason", "label", "policy", "writes", "secrets", "session"})
+"""Parts that no evaluation reads (a permit never covers a request with secrets)."""
 _NOTHING: frozenset[str] = frozenset()
-_TEXT = 500
+_MAX_TEXT = 500
 
 
 class Unjudged(Exception):
@@ -36,17 +37,17 @@ class Unjudged(Exception):
 
 
 class PolicyVerdict(NamedTuple):
-    """What a policy says of a recorded request."""
+    """A policy's verdict on a recorded request."""
 
     decision: Decision
     deciding: tuple[str, ...]
-    """The rules that made the decision what it is."""
+    """The rules that determined the decision."""
     rules: frozenset[str]
-    """All rules that found something, permitted or not."""
+    """All rules that matched, permitted or not."""
 
 
 class Last:
-    """Remembers the facts of the last request: parsing is expensive, and two judges look at each request in turn."""
+    """Remembers the facts of the last request: parsing is expensive, and two judges evaluate each request in turn."""
 
     def __init__(self) -> None:
         self._reading = Reading(Request())
@@ -58,7 +59,7 @@ class Last:
 
 
 class Judge:
-    """Evaluates recorded runs by one policy; `load` gives it for a pack. Judges of the same runs share `last`."""
+    """Evaluates recorded runs with one policy; `load` returns it for a pack. Judges of the same runs share `last`."""
 
     def __init__(self, load: Callable[[str | None], Policy], last: Last | None = None) -> None:
         self._load = load
@@ -74,7 +75,7 @@ class Judge:
         return self._policies[pack]
 
     def judge(self, run: Recorded) -> PolicyVerdict:
-        """What the policy says of a recorded run. Raises `Unjudged` if that can't be said exactly."""
+        """Return the policy's verdict on a recorded run. Raises `Unjudged` if it can't be determined exactly."""
         try:
             policy = self.policy(run.submission.policy)
         except PolicyError as error:
@@ -106,12 +107,12 @@ class Judge:
 
 
 def unknown(run: Recorded) -> frozenset[str]:
-    """The missing parts of a request that an evaluation or a permit may look at."""
+    """Return the missing parts of a request that an evaluation or a permit may read."""
     return frozenset(run.missing) - _UNREAD - run.unread if run.missing else _NOTHING
 
 
 def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
-    """Raise `Unjudged` if anything that rules look at is not on record."""
+    """Raise `Unjudged` if anything that rules read is not recorded."""
     from ..policy.shell.variables import may_be_hook
 
     command = run.judged.language == "command"
@@ -124,7 +125,7 @@ def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
 
 
 def _must_not_be_permitted(policy: Policy, run: Recorded, said: PolicyVerdict) -> None:
-    """Raise `Unjudged` if a permit might cover it: a permit is for a whole request, and some of this one is missing."""
+    """Raise `Unjudged` if a permit might cover it: a permit is for a whole request, and part of this one is missing."""
     text = run.judged.text
     if run.submission.live_input:
         return
@@ -139,7 +140,7 @@ def _must_not_be_permitted(policy: Policy, run: Recorded, said: PolicyVerdict) -
 
 
 def _objected(run: Recorded, said: PolicyVerdict) -> PolicyVerdict:
-    """The verdict together with the objections of its executor, which count whatever the policy says."""
+    """Return the verdict combined with the objections of its executor, which count whatever the policy says."""
     strictest = max(finding.decision for finding in run.submission.objections)
     decision = max(strictest, said.decision)
     theirs = [finding.rule for finding in run.submission.objections if finding.decision is decision]
@@ -157,10 +158,10 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     before: Decision
     before_rules: tuple[str, ...]
-    """All that found something when it was asked for."""
+    """All rules that matched when it was submitted."""
     after: Decision
     after_rules: tuple[str, ...]
-    """Those that decide."""
+    """The rules that decide."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,18 +173,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     forbidden: int
     """Newly forbidden."""
     prompt: int
-    """Newly asked about: they passed, or were forbidden."""
+    """Newly prompting: they passed, or were forbidden."""
     passing: int
     """Newly passing."""
     changes: dict[str, int]
-    """`allow → forbid` and their like, each with how many."""
+    """The number of requests for each change, such as `allow → forbid`."""
     by_rule: dict[Group, dict[str, int]]
-    """Of those that change, which rules decide now; of those that pass, which had found something."""
+    """For changed requests, the rules that decide now; for those that pass, the rules that had matched."""
     examples: dict[Group, list[Example]]
     unjudged: dict[str, int]
     """Requests that can't be evaluated, by what is missing."""
     differs_now: int
-    """Requests that already the policy in force decides differently than was recorded."""
+    """Requests for which the current policy already decides differently than recorded."""
     evaluated: int
     """How many were evaluated; the others were identical to one of them."""
 
@@ -195,8 +196,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(
     intents: Iterable[Record], judge: Judge, current: Judge | None = None, *, inputs: Inputs, examples: int = 3
 ) -> Comparison:
-    """Compare what `judge` says with what was recorded. `intents` are the records of that kind; `current` judges by the
-    policy in force; of each kind of change some `examples` are kept."""
+    """Compare the verdicts of `judge` with the recorded ones. `intents` are the records of that kind; `current` judges
+    by the current policy; `examples` of each kind of change are kept.
+    """
     changes, unjudged = Counter[str](), Counter[str]()
     totals = Counter[Group]()
     by_rule: dict[Group, Counter[str]] = {group: Counter() for group in GROUPS.values()}
@@ -241,10 +243,10 @@ def _says(current: Judge, run: Recorded) -> Decision | None:
     try:
         return current.judge(run).decision
     except Unjudged:
-        return run.intent.decision  # what can't be said is no difference
+        return run.intent.decision  # an unknown verdict is not a difference
 
 
-def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: PolicyVerdict, most: int) -> None:
+def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: PolicyVerdict, max_kept: int) -> None:
     """Keep the newest examples, each text once, oldest first."""
     text = run.judged.text
     example = Example(
@@ -252,7 +254,7 @@ def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: PolicyVerdi
         time=run.time,
         requester=run.judged.requester,
         language=run.judged.language,
-        text=text[:_TEXT] + ("…" if len(text) > _TEXT else ""),
+        text=shorten(text, _MAX_TEXT),
         before=run.intent.decision,
         before_rules=tuple(dict.fromkeys(run.intent.rules)),
         after=said.decision,
@@ -261,5 +263,5 @@ def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: PolicyVerdi
     key = (run.judged.language, text)
     kept.pop(key, None)
     kept[key] = example
-    if len(kept) > most:
+    if len(kept) > max_kept:
         del kept[next(iter(kept))]

@@ -1,6 +1,6 @@
-"""From records back to what was submitted, and what came of it.
+"""Rebuilds submissions and their outcomes from records.
 
-One pass, a run at a time: only runs that have begun and not ended are held in memory.
+One pass, a run at a time: only runs that have begun and not ended are in memory.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from ..models import PolicyView, Request, Submission
 from ..pipeline.intents import UNWANTED
 
 NOT_KEPT = "redoma: the secret {name} was not kept"
-"""What stands for the value of a secret: where it is printed, it is taken out as the value was."""
+"""Stands for the value of a secret; where it is printed, it is redacted as the value was."""
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """One run on record."""
+    """One recorded run."""
 
     id: str
     time: str
-    """Of its intent: ISO 8601, UTC."""
+    """The time of its intent: ISO 8601, UTC."""
     intent: Intent
     outcome: Outcome | None = None
-    """None if there is none: it still runs, or was cut short."""
+    """None if there is none: it still runs, or was interrupted."""
     submission: Submission
-    """As it was submitted, with its own id. What is `missing` is empty in it, or as the record shows it."""
+    """As it was submitted, with its own id. `missing` parts are empty in it, or as the record shows them."""
     judged: Request
-    """As policy looked at it: for most, the same as the request."""
+    """As policy saw it: usually the same as the request."""
     missing: dict[str, str] = {}
     """What could not be rebuilt → why."""
     unread: frozenset[str] = frozenset()
-    """What of that policy did not look at either: the variables of a configured executor, the facts of a monitor."""
+    """The missing parts that policy did not read either: variables of a configured executor, facts of a monitor."""
 
     @property
     def request(self) -> Request:
@@ -48,29 +48,29 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def approver(self) -> str:
-        """Who said yes; empty if nobody did: somebody may also have said no, or their yes may have expired."""
+        """The approver; empty if it was not approved, was denied, or the approval had expired."""
         answer = self.intent.approval
         return answer.approver if answer and answer.decision == "approved" else ""
 
 
 def is_kept(intent: Record) -> bool:
-    """Whether its inputs were kept: those of a rule of the monitor are not, since they are different each time."""
+    """Return whether its inputs were kept. Those of a monitor rule are not, since they differ each time."""
     missing = intent.data.get("missing")
     return not (isinstance(missing, dict) and UNWANTED in missing.values())
 
 
 def recorded(records: Iterable[Record], inputs: Inputs | None = None) -> Iterator[Recorded]:
-    """Each run, when its end comes by; at last those that have none. Without `inputs` no contents are looked for."""
+    """Yield each run when its end is found, and last those without one. Without `inputs`, contents are not rebuilt."""
     for intent, outcome in pairs(records):
         yield rebuilt(intent, outcome, inputs)
 
 
 def pairs(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
-    """The beginning of each run with its end, in the order of the ends; at last those that have none."""
+    """Yield the intent of each run with its outcome, in the order of the outcomes; last those without one."""
     begun: dict[str, Record] = {}
     for record in records:
         if record.kind == "intent":
-            if (before := begun.pop(record.id, None)) is not None:  # submitted again, after it was cut short
+            if (before := begun.pop(record.id, None)) is not None:  # submitted again, after it was interrupted
                 yield before, None
             begun[record.id] = record
         elif record.kind == "outcome" and (intent := begun.pop(record.id, None)) is not None:
@@ -80,7 +80,7 @@ def pairs(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
 
 
 def rebuilt(begun: Record, ended: Record | None = None, inputs: Inputs | None = None) -> Recorded:
-    """One run, from its two records. Raises `AuditError` if one of them can't be understood."""
+    """Return one run from its two records. Raises `AuditError` if one of them can't be decoded."""
     intent = read_intent(begun)
     missing = dict(intent.missing)
     try:
@@ -105,6 +105,7 @@ def rebuilt(begun: Record, ended: Record | None = None, inputs: Inputs | None = 
             writes=intent.writes,
             live_input=intent.live_input,
             unread_input=intent.unread_input,
+            session=intent.session,
         ),
         judged=judged,
         missing=missing,
@@ -127,11 +128,15 @@ def _request(id: str, intent: Intent, inputs: Inputs | None, missing: dict[str, 
         language=intent.language,
         code="" if intent.language == "command" else intent.code,
         argv=intent.argv,
+        interpreter=intent.interpreter,
         backend=intent.backend,
         limits=intent.limits,
         stdin=content("stdin", kept.stdin) if intent.stdin else b"",
         env={name: value for name, value in intent.env.items() if f"variable {name}" not in missing},
         secrets={name: NOT_KEPT.format(name=name) for name in intent.secrets},
+        held=intent.held,
+        network=intent.network,
+        uses=intent.uses,
         files={file: content(f"file {file}", name) for file, name in contents},
         outputs=intent.outputs,
         cwd=intent.cwd,
@@ -149,5 +154,5 @@ def _is_unread(what: str, view: PolicyView) -> bool:
     if what == "stdin":
         return not view.stdin
     name = what.removeprefix("variable ")
-    # A name that held a secret is not the same in both places.
+    # A name that contained a secret differs between the two places.
     return view.env is not None and name != what and name not in view.env and "[redacted" not in name

@@ -1,9 +1,9 @@
-"""Runs a recorded run again, with its input, limits and seed, and without effects, and compares the two.
+"""Runs a recorded run again, with its input, limits and seed but without effects, and compares the two.
 
-The replay has an executor of its own whose state directory is removed afterwards: no change is kept that could be
-applied, and no approval or pin can be used. It has no log; what happened is recorded in the real one, beside the run
-that was repeated. Where the run worked in a project itself, the replay works in an overlay of it; where it ran on the
-host, the replay runs in an empty cell. What policy forbids, then or now, or a person denied, is not run again.
+The replay has its own executor, whose state directory is removed afterwards: no change is kept that could be applied,
+and no approval or pin can be used. It has no log; the replay is recorded in the real one, beside the original run. If
+the run worked in a project directly, the replay works in an overlay of it; if it ran on the host, the replay runs in an
+empty cell. What policy forbids, then or now, or a person denied, is not run again.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .compare import Field, compared
 from .recorded import Recorded
 from .sources import sources
 
-_SANDBOXES = ("jail", "docker", "monty")
+_SANDBOXES = ("jail", "docker", "monty", "lean")
 _ENDED_AT_A_LIMIT = ("timeout", "memory", "output")
-_MAX_DIFFED = 32 * KiB  # of what was printed, where all of it was kept
-_MAX_TWICE = 10.0  # seconds of a replay up to which it is run twice, to see whether it differs from itself
+_MAX_DIFFED = 32 * KiB  # of the output, if all of it was kept
+_MAX_TWICE = 10.0  # seconds up to which a replay is run twice, to see whether it differs from itself
 _IRRELEVANT = ("policy", "requester", "reason", "label", "secrets")
 """Parts that may be missing without changing what the run does; secrets are replaced by placeholders."""
 
@@ -48,9 +48,9 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a replay."""
 
     id: str
-    """Of the run that was repeated."""
+    """The id of the original run."""
     replay: str = ""
-    """Of the replay itself, if anything ran."""
+    """The id of the replay itself, if anything ran."""
     verdict: Literal["identical", "different", "impossible"]
     backend: str = ""
     why: str = ""
@@ -67,7 +67,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Verdicts(NamedTuple):
-    """What the policy of then, if it is still known, and the policy of now say."""
+    """The verdicts of the policy at the time of the run, if it is still known, and of the current policy."""
 
     then: Evaluation | None
     now: Evaluation
@@ -81,7 +81,7 @@ class _Verdicts(NamedTuple):
 
 
 class Replayer:
-    """Replays runs. Use it as an asynchronous context manager: it removes all that it made."""
+    """Replays runs. Use it as an asynchronous context manager: it removes everything that it made."""
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
         self._config, self._inputs = config, inputs
@@ -99,7 +99,7 @@ class Replayer:
             self._config,
             state=place,
             audit=msgspec.structs.replace(self._config.audit, directory=place / "audit", enabled=False),
-            policy=PolicyConfig(pack="none"),  # the verdict has been spoken before anything is run here
+            policy=PolicyConfig(pack="none"),  # policy has already decided
             approval=ApprovalConfig(),
             jail=msgspec.structs.replace(self._config.jail, minimum=0),
             docker=msgspec.structs.replace(self._config.docker, minimum=0, pull=False),
@@ -113,7 +113,7 @@ class Replayer:
             await self._executor.aclose()
 
     async def replay(self, run: Recorded) -> Replayed:
-        """Run it again and compare. Raises `AuditError` where that can't be recorded: then it is not run."""
+        """Run it again and compare. Raises `AuditError` if that can't be recorded: then it is not run."""
         if (why := _impossible(run)) or run.outcome is None:
             return Replayed(id=run.id, verdict="impossible", why=why)
         try:
@@ -122,7 +122,7 @@ class Replayer:
         except RedomaError as error:
             return Replayed(id=run.id, verdict="impossible", why=str(error))
         verdict = _verdict(run, judged)
-        notes = list(_of_policy(run, judged))
+        notes = list(_policy_notes(run, judged))
         if Status(run.status).ending in ("refused", "pending") or judged.forbidden is not None:
             return self._unrun(run, judged, verdict, notes)
         notes += more
@@ -165,7 +165,7 @@ class Replayer:
         return self._policies[digest]
 
     def _unrun(self, run: Recorded, judged: _Verdicts, verdict: Field, notes: list[str]) -> Replayed:
-        """The replay of a run that was refused, or is forbidden now: only the verdicts are compared."""
+        """Return the replay of a run that was refused, or is forbidden now: only the verdicts are compared."""
         status = run.status
         fields = [verdict]
         reasons: list[str] = []
@@ -184,10 +184,10 @@ class Replayer:
             reasons=tuple(reasons),
         )
 
-    # --- what is run, and where ---
+    # --- what runs, and where ---
 
     def _submission(self, run: Recorded) -> tuple[Submission, list[str]]:
-        """What is submitted in place of the original, and what about it is not the same."""
+        """Return what is submitted in place of the original, and notes on what is not the same."""
         notes: list[str] = []
         request = run.request
         ran_on = (run.outcome.backend if run.outcome else "") or request.backend
@@ -204,6 +204,9 @@ class Replayer:
         if request.project is not None:
             private = [self._config.state] if self._config.state else []
             must_be_a_project(request.project, home=home(), private=private)
+        if request.network:  # a request to a host must not be repeated, least of all with other secrets
+            changes |= {"network": (), "held": {}}
+            notes.append(f"it could reach {', '.join(map(str, request.network[:5]))}; this run reaches nothing")
         if request.secrets:
             notes.append(f"the values of {', '.join(sorted(request.secrets))} were not kept; others are in their place")
         if run.submission.unread_input:
@@ -216,20 +219,20 @@ class Replayer:
         return Submission(again, "none", own_backend=on, expectation=expected, writes=writes), notes
 
     def _backend(self, ran_on: str, run: Recorded) -> tuple[str, str]:
-        """The backend for the replay: the same if it is a sandbox, else the jail; and why it is another."""
+        """Return the backend for the replay, and why it differs: the same one if it is a sandbox, else the jail."""
         if ran_on == "auto":
             return "auto", ""
         if ran_on in _SANDBOXES and not (ran_on == "docker" and run.submission.entry):
             try:
                 self._executor.backends[ran_on].capabilities()
             except BackendUnavailable as error:
-                why = f"it ran on {ran_on}, which is not to be had here ({error.why}); this is a cell of the jail"
+                why = f"it ran on {ran_on}, which is not available here ({error.why}); this is a cell of the jail"
                 return "jail", why
             return ran_on, ""
         what = f"the containers of {run.submission.entry}" if run.submission.entry and ran_on == "docker" else ran_on
         return "jail", f"it ran on {what}, where it could have effects; this is a cell of the jail"
 
-    # --- and what came of it ---
+    # --- running and comparing ---
 
     async def _run(
         self, run: Recorded, before: Outcome, submission: Submission, verdict: Field, notes: list[str]
@@ -269,20 +272,20 @@ class Replayer:
         return result, msgspec.convert(record, Outcome)
 
     def _with_texts(self, run: str, outcome: Outcome, config: Config) -> Outcome:
-        """With more of what it printed than its record has, where all of it was kept."""
+        """Return the outcome with more of its output than the record has, if all of it was kept."""
         texts: dict[str, Printed] = {}
         if config.state is None:
             return outcome
         artifacts = Artifacts(config.state / "artifacts")
         for stream in outcome.artifacts:
-            with suppress(RedomaError):  # it is kept for a few days only
+            with suppress(RedomaError):  # artifacts are kept for a few days only
                 whole = artifacts.find(run, stream)
                 text = whole.read(0, _MAX_DIFFED).decode(errors="replace")
                 texts[stream] = msgspec.structs.replace(getattr(outcome, stream), text=text)
         return msgspec.structs.replace(outcome, **texts)
 
     def _reasons(self, run: Recorded, before: Outcome, after: Outcome, fields: tuple[Field, ...]) -> Iterator[str]:
-        """Known reasons for a difference, the surest first."""
+        """Yield known reasons for a difference, the most certain first."""
         if fields[0].state == "different":
             yield "the policy of then says something else of it, as this version of Redoma reads it"
         for what, missing in run.missing.items():
@@ -304,13 +307,15 @@ def _impossible(run: Recorded) -> str:
         return "it has no end on record that it could be compared with: it still runs, or was cut short"
     if run.request.language == "lua":
         return "a Lua script asks executors for commands, and those have effects"
+    if run.submission.session:
+        return "it ran in a session, and what earlier runs had left there is gone"
     if UNWANTED in run.missing.values():
         return "what it was given was not to be kept: it is a rule of the monitor, or `audit.inputs` was false"
     return ""
 
 
 def _verdict(run: Recorded, judged: _Verdicts) -> Field:
-    """Whether the policy of then says now what it said then."""
+    """Compare the recorded verdict with that of the same policy now."""
     again = judged.then
     before = f"{run.intent.decision}{_named(run.intent.rules)}"
     if again is None or not judged.known:
@@ -328,7 +333,7 @@ def _rules(evaluation: Evaluation | None) -> str:
     return "; ".join(f"{finding.reason} [{finding.rule}]" for finding in (evaluation.deciding if evaluation else ()))
 
 
-def _of_policy(run: Recorded, judged: _Verdicts) -> Iterator[str]:
+def _policy_notes(run: Recorded, judged: _Verdicts) -> Iterator[str]:
     now = judged.now
     if now.digest != run.intent.policy_digest:
         then = f"{run.intent.decision}{_named(run.intent.rules)}"
@@ -344,7 +349,7 @@ def _seed(run: Recorded) -> Seed | None:
 
 
 def _inside(run: Recorded) -> bool:
-    """Whether its working directory is one in a cell: of an executor of the kind exec.jail."""
+    """Return whether its working directory is in a cell: for an executor of the kind exec.jail."""
     return bool(run.submission.entry) and run.request.backend == "jail"
 
 
@@ -354,13 +359,13 @@ def _expectation(run: Recorded) -> tuple[Expectation | None, list[str]]:
     if run.intent.expect == "json" or (run.intent.expect.startswith("regex:") and len(run.intent.expect) < 200):
         try:
             return expectation(run.intent.expect), []
-        except InvalidRequest:  # what is on record is not all of it
+        except InvalidRequest:  # the record has only a description of it
             pass
     return None, [f"what it was expected to print ({run.intent.expect}) can't be rebuilt, so it is not looked for"]
 
 
 def _changed_since(before: Outcome, after: Outcome) -> Iterator[str]:
-    """Paths that both have changed, and that were not the same before."""
+    """Yield paths that both changed, and whose earlier content differed."""
     effects = [each.effect.paths if each.effect else () for each in (before, after)]
     was, now = ({path: old for path, old, _ in paths} for paths in effects)
     for path, old in was.items():

@@ -1,7 +1,7 @@
-"""Runs on record as flat rows (intent and outcome joined), for searching and exporting.
+"""Recorded runs as flat rows (intent and outcome joined), for searching and exporting.
 
-One pass over the log: only runs that have begun and not ended are held in memory. Rows come in the order in which the
-runs ended; those without an end come last.
+One pass over the log: only runs that have begun and not ended are in memory. Rows come in the order in which the runs
+ended; those without an end come last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     time: str
-    """When it was asked for: ISO 8601, UTC."""
+    """When it was submitted: ISO 8601, UTC."""
     ended: str = ""
     requester: str = ""
     label: str = ""
@@ -36,12 +36,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     decision: str = ""
     level: str = ""
     rules: tuple[str, ...] = ()
-    """What was found, each once, in order."""
+    """The matching rules, each once, in order."""
     approver: str = ""
     status: str = ""
-    """Empty if there is no end on record: it still runs, or was cut short."""
+    """Empty if no end is recorded: it still runs, or was interrupted."""
     backend: str = ""
-    """What ran it; for one that did not run, what was asked for."""
+    """The backend that ran it; if it did not run, the requested one."""
     exit_code: int | None = None
     duration: float | None = None
     """Seconds."""
@@ -51,15 +51,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     denied_by: str = ""
     changes: int | None = None
-    """To its project."""
+    """The number of changes to its project."""
     result: str = ""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What to look for. All given fields must match; of several values of one field, any."""
+    """What to search for. All given fields must match; for several values of one field, any."""
 
     until: str = ""
-    """A time as `Run.time` has it; runs from then on are left out."""
+    """A time in the form of `Run.time`; runs from then on are left out."""
     statuses: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     """Globs, such as `network.*`."""
@@ -70,21 +70,26 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     """Text to find in the code, label, reason, error or result, ignoring case."""
     regex: str = ""
-    """RE2, in the same places."""
+    """An RE2 pattern for the same fields."""
 
     def fits(self, run: Run) -> bool:
         asked = (
             (self.statuses, run.status or "interrupted"),
-            (self.requesters, run.requester),
             (self.backends, run.backend),
             (self.levels, run.level),
             (self.decisions, run.decision),
         )
         if any(wanted and value not in wanted for wanted, value in asked) or (self.until and run.time >= self.until):
             return False
+        if not self.fits_requester(run.requester):
+            return False
         if self.rules and not any(fnmatch.fnmatchcase(rule, glob) for glob in self.rules for rule in run.rules):
             return False
         return self.fits_text((run.text, run.label, run.reason, run.error, run.result))
+
+    def fits_requester(self, name: str) -> bool:
+        """Return whether these requests are wanted. The owner of a key is found whatever client the key was used by."""
+        return not self.requesters or name in self.requesters or name.partition(" ")[0] in self.requesters
 
     def fits_text(self, texts: Iterable[str]) -> bool:
         texts = [text for text in texts if text]
@@ -108,12 +113,12 @@ def expression(pattern: str) -> Any:
 
 
 def search(records: Iterable[Record], query: Query) -> Iterator[Run]:
-    """The runs that fit, in the order of their ends."""
+    """Yield the runs that match, in the order of their ends."""
     return (run for run in runs(records) if query.fits(run))
 
 
 def runs(records: Iterable[Record]) -> Iterator[Run]:
-    """Every run whose beginning is among the records."""
+    """Yield every run whose beginning is among the records."""
     for intent, outcome in pairs(records):
         yield _row(intent, outcome)
 
@@ -122,7 +127,7 @@ def _row(begun: Record, ended: Record | None) -> Run:
     try:
         intent = read_intent(begun)
         outcome = read_outcome(ended) if ended else None
-    except AuditError:  # a record that is not understood must not hide the others
+    except AuditError:  # one unreadable record must not hide the others
         return Run(id=begun.id, time=begun.time, ended=ended.time if ended else "", status="unknown")
     return Run(
         id=begun.id,

@@ -1,6 +1,6 @@
-"""Finds what makes a run nondeterministic (the clock, random numbers, the machine), by rules like those of a policy.
+"""Finds what makes a run nondeterministic (the clock, random numbers, the machine), with rules like those of a policy.
 
-It explains a difference that was seen. What it overlooks is found by running the code twice.
+It explains an observed difference. What it overlooks is found by running the code twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..policy import Policy, Rule, evaluate
 
 
 class _Source(NamedTuple):
-    """Each field as in a rule, its entries separated by commas."""
+    """Fields as in a rule, with entries separated by commas."""
 
     reason: str
     calls: str = ""
@@ -92,7 +92,7 @@ def _policy() -> Policy:
 
 
 def sources(request: Request, *, seeded: bool) -> Iterator[str]:
-    """Possible reasons for a different output, each once, with where it was found. `seeded`: its seed is known."""
+    """Yield possible reasons for a different output, each once, with its location. `seeded`: its seed is known."""
     told = {_SEEDED} if seeded else set()
     for finding in evaluate(_policy(), request).findings:
         if finding.rule not in told:

@@ -1,71 +1,104 @@
-"""The runs of a period in numbers: `AuditLog.stats`, and what a report draws beside it."""
+"""Statistics of the runs of a period, and the data for a report's charts."""
 
 from __future__ import annotations
 
+import math
+from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
 
-from ..audit import Record, Stats
-from ..audit.read import stats
-from ..audit.records import read_intent, read_outcome
+from ..audit import Record
+from ..audit.records import read_intent
 from ..lib.errors import AuditError
 
 EDGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Seconds that part the bars of the histogram; the last is of all that took longer."""
+"""Upper ends of the histogram's bars, in seconds; one more bar counts everything longer."""
 _MAX_HOURS = 48
 _MAX_DAYS = 120
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """What `Stats` doesn't have."""
+    """The runs of a period, counted."""
 
-    stats: Stats
+    runs: int
+    by_status: dict[str, int]
+    by_backend: dict[str, int]
+    """The backends that ran them, from the outcomes. A refused run has no backend, and is not counted."""
+    by_requester: dict[str, int]
+    interrupted: int
+    """Runs with an intent and no outcome: still running, or interrupted."""
+    duration_p50: float | None
+    """Seconds, for the runs that have an outcome."""
+    duration_p95: float | None
+    first: str | None
+    """The time of the first record; None for an empty log."""
+    last: str | None
     by_rule: dict[str, int]
-    """In how many runs each was found."""
+    """In how many runs each rule matched."""
     by_level: dict[str, int]
     by_decision: dict[str, int]
     per: Literal["hour", "day", "week"]
     over_time: list[tuple[str, int]]
-    """The runs of each hour, day or week from the first to the last, those without any too; UTC."""
+    """The number of runs for each hour, day or week from the first to the last, including 0; UTC."""
     durations: list[int]
     """How many took at most each of `EDGES`, and last those that took longer."""
 
 
 def overview(records: Iterable[Record]) -> Overview:
+    """Count the recorded runs in one pass. For a record that can't be decoded, only the plain fields count."""
     hours, rules, levels, decisions = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    durations = [0] * (len(EDGES) + 1)
-
-    def passing() -> Iterator[Record]:
-        """Count records as they pass by: they are read once, and not kept."""
-        for record in records:
-            with suppress(AuditError):  # of a record that is not understood only the time counts
-                if record.kind == "intent":
-                    hours[record.time[:13]] += 1
-                    intent = read_intent(record)
-                    rules.update({*intent.rules})
-                    levels[intent.level.value] += 1
-                    decisions[intent.decision.value] += 1
-                elif record.kind == "outcome":
-                    durations[bisect_left(EDGES, read_outcome(record).duration)] += 1
-            yield record
-
-    counted = stats(passing())
+    statuses, backends, requesters = Counter[str](), Counter[str](), Counter[str]()
+    durations, unfinished = array("d"), set[str]()
+    first, last = None, None
+    for record in records:
+        first, last = first or record.time, record.time
+        if record.kind == "intent":
+            hours[record.time[:13]] += 1
+            unfinished.add(record.id)
+            requesters[str(record.data.get("requester") or "unknown")] += 1
+            with suppress(AuditError):
+                intent = read_intent(record)
+                rules.update({*intent.rules})
+                levels[intent.level.value] += 1
+                decisions[intent.decision.value] += 1
+        elif record.kind == "outcome":
+            unfinished.discard(record.id)
+            statuses[str(record.data.get("status") or "unknown")] += 1
+            if backend := record.data.get("backend"):
+                backends[str(backend)] += 1
+            if isinstance(duration := record.data.get("duration"), int | float):
+                durations.append(duration)
+    ordered = sorted(durations)
+    bars = Counter(bisect_left(EDGES, duration) for duration in ordered)
     per, over_time = _over_time(hours)
     return Overview(
-        stats=counted,
+        runs=hours.total(),
+        by_status=dict(statuses.most_common()),
+        by_backend=dict(backends.most_common()),
+        by_requester=dict(requesters.most_common()),
+        interrupted=len(unfinished),
+        duration_p50=_percentile(ordered, 0.50),
+        duration_p95=_percentile(ordered, 0.95),
+        first=first,
+        last=last,
         by_rule=dict(rules.most_common()),
         by_level=dict(sorted(levels.items())),
         by_decision=dict(decisions.most_common()),
         per=per,
         over_time=over_time,
-        durations=durations,
+        durations=[bars[number] for number in range(len(EDGES) + 1)],
     )
+
+
+def _percentile(ordered: list[float], share: float) -> float | None:
+    """Return the smallest value that at least this share of all values does not exceed."""
+    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
 
 
 def _over_time(hours: Counter[str]) -> tuple[Literal["hour", "day", "week"], list[tuple[str, int]]]:
