@@ -1,4 +1,4 @@
-"""A home directory with configuration files, for the tests beside this file."""
+"""A home directory with configuration files, for the tests next to this file."""
 
 from __future__ import annotations
 

@@ -122,7 +122,13 @@ def test_a_decision_about_a_rule_of_another_pack_waits_for_that_pack(place: Plac
 MISTAKES = {
     "limits:\n  tiem: 3": (2, 3, "limits.tiem", "unknown key 'tiem' | did you mean 'time'?"),
     "plicy: {}": (1, 1, "plicy", "unknown key 'plicy' | did you mean 'policy'?"),
-    "zzz: 1": (1, 1, "zzz", "approval, audit, docker, entries, jail, limits, log, namespace, policy, version"),
+    "zzz: 1": (
+        1,
+        1,
+        "zzz",
+        "approval, audit, docker, entries, jail, languages, limits, log, namespace, network, policy, server, sessions, "
+        "version",
+    ),
     "limits: {time: soon}": (1, 16, "limits.time", "expected a number, found the text 'soon'"),
     "limits: {time: true}": (1, 16, "limits.time", "expected a number, found true"),
     "limits: {time: 1:30}": (1, 16, "limits.time", "expected a number, found the text '1:30'"),

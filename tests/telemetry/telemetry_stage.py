@@ -1,4 +1,4 @@
-"""Somebody who listens, and a request full of a word that nobody may hear."""
+"""A log handler that keeps all records, and a request full of a word that must not appear in any of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from redoma.approval import Ask
 from redoma.models import Approval, Decision, Request
 
 WORD, SECRET = "xyzzy-4711", "plugh-0815"
-"""In everything that a request can hold, and in what its code prints. The second is taken out of results."""
+"""The first is in everything that a request can hold, and in what its code prints. The second is redacted from
+results.
+"""
 ASKING = Rule(id="team.ask", decision=Decision.PROMPT, reason="ask first", command=("deploy",))
 
 
 class Heard(logging.Handler):
-    """Keeps every record. `events` are their names, `said` what they hold."""
+    """Keeps every record. `events` are their names, `said` their fields."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +76,7 @@ def tells(text: str) -> bool:
 
 
 def full_of(word: str) -> dict[str, Any]:
-    """Options that hold it wherever an option can."""
+    """Return options that contain it wherever an option can."""
     return {
         "env": {"NAME": word},
         "secrets": {"TOKEN": SECRET},

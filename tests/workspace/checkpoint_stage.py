@@ -1,4 +1,4 @@
-"""Random projects, random work in them, and everything that can be told of a tree."""
+"""Random projects, random work in them, and everything that can be observed of a tree."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DIRECTORY_MODES = [0o755, 0o700, 0o555, 0o750, 0o1777]
 
 @contextmanager
 def stage() -> Iterator[Path]:
-    """A directory in memory: a disk's fsync takes milliseconds, and there are thousands."""
+    """Yield a directory in memory: a disk's fsync takes milliseconds, and there are thousands."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     directory = Path(tempfile.mkdtemp(prefix="redoma-test-checkpoint-", dir=place))
     try:
@@ -50,7 +50,7 @@ def take(project: Path, state: Path, bounds: Bounds | None = None, **options: An
 
 
 def everything(project: Path) -> dict[str, tuple[Any, ...]]:
-    """Path → kind, mode, owner, content or target, mtime and which other names are the same file."""
+    """Return path → kind, mode, owner, content or target, mtime and which other names are the same file."""
     found: dict[str, tuple[Any, ...]] = {}
     names: dict[int, str] = {}
     todo = [project]
@@ -70,9 +70,10 @@ def everything(project: Path) -> dict[str, tuple[Any, ...]]:
 
 
 class Project:
-    """A random tree, and random things that happen to it. As a program does them: by path, errors and all.
+    """A random tree, and random operations on it, as a program does them: by path, including errors.
 
-    Links are followed, and root may write anywhere: so they lead to nothing that is there, or into the project."""
+    Links are followed, and root may write anywhere: so they lead to nothing that exists, or into the project.
+    """
 
     def __init__(self, root: Path, dice: random.Random) -> None:
         self.root, self.dice = root, dice
@@ -96,7 +97,7 @@ class Project:
         return done
 
     def path(self) -> Path:
-        """There or not."""
+        """Return a path that may or may not exist."""
         folder = self.dice.choice([self.root, *self.existing(directories=True)])
         return folder / self.dice.choice(NAMES)
 
@@ -112,7 +113,7 @@ class Project:
         return found
 
     def any(self) -> Path:
-        """Not a pipe: opening one waits for ever."""
+        """Return an existing path, but not a pipe: opening one would block forever."""
         return self.dice.choice([path for path in self.existing() if not path.is_fifo()] or [self.root / "nothing"])
 
     def content(self) -> bytes:
@@ -124,7 +125,7 @@ class Project:
             path.write_bytes(self.content())
 
     def write(self) -> None:
-        """In place, and not longer: neither size nor inode change."""
+        """Write in place, without making it longer: neither size nor inode change."""
         with open(self.any(), "r+b") as file:
             file.write(b"X")
 
@@ -165,7 +166,7 @@ class Project:
             os.chmod(path, self.dice.choice(DIRECTORY_MODES if path.is_dir() else MODES))
 
     def close_up(self) -> None:
-        """Take all rights away, of the whole project too."""
+        """Remove all rights, possibly of the whole project."""
         path = self.dice.choice([self.root, self.any()])
         if not path.is_symlink():
             os.chmod(path, self.dice.choice([0, 0o111, 0o400]))
@@ -174,7 +175,7 @@ class Project:
         os.utime(self.any(), ns=(1, 1), follow_symlinks=False)
 
     def replace(self) -> None:
-        """A directory by a file, or back, or by a link."""
+        """Replace a directory by a file, or the reverse, or by a link."""
         path = self.any()
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -191,7 +192,7 @@ class Project:
         os.mkfifo(self.path())
 
     def copy_over(self) -> None:
-        """As editors save: another file, with the same content."""
+        """Replace a file as editors do: by another file with the same content."""
         path = self.any()
         copy = path.with_name("copy~")
         shutil.copy2(path, copy, follow_symlinks=False)
@@ -209,11 +210,13 @@ CALLS = (
     *("open", "write", "fsync", "rename", "replace", "unlink", "mkdir", "rmdir", "symlink", "link", "chmod", "fchmod"),
     *("fchown", "chown", "utime", "copy_file_range", "ftruncate", "setxattr", "removexattr"),
 )
-"""What changes something, of all that is called."""
+"""The calls that change something."""
 
 
 def killed_before(call: int, work: Callable[[], object]) -> bool:
-    """Do something in a child that is killed before its nth system call that changes anything. Whether it was."""
+    """Do something in a child that is killed before its nth system call that changes anything. Returns whether it was
+    killed.
+    """
     child = os.fork()
     if child == 0:
         try:

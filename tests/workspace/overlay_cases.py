@@ -1,6 +1,6 @@
 """Random trees and random file operations: the same ones, done directly and done in a cell over the tree.
 
-A run is dear and an operation is cheap, so many small trees lie side by side in one project, and one run works on all.
+A run is expensive and an operation is cheap, so one project has many small trees, and one run works on all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("a", "b", "c", "d e", "\udcff", "n\nl")
-"""Few, so that operations meet each other; one is no UTF-8."""
+"""Few, so that operations collide; one is not UTF-8."""
 
 PERFORM = '''
 import errno, os, shutil, sys
@@ -86,7 +86,7 @@ def perform(operations):
 
 
 def plant(place: Path, chance: random.Random) -> None:
-    """A small tree."""
+    """Create a small tree."""
     directories = [place]
     place.mkdir()
     for _ in range(chance.randrange(2, 9)):
@@ -101,7 +101,7 @@ def plant(place: Path, chance: random.Random) -> None:
                 path.symlink_to(chance.choice([*NAMES, "nowhere", "/nonexistent/hostname"]))
             case _:
                 path.write_text("x" * chance.randrange(0, 40) + "\n")
-                # Root may write to a file that nobody may write to. A cell is nobody's root.
+                # Root may write to a file without write permission. A cell has no such root.
                 path.chmod(chance.choice([0o644, 0o600, 0o755, 0o400 if os.geteuid() else 0o640]))
     for path in directories[1:]:
         path.chmod(chance.choice([0o755, 0o700, 0o775]))
@@ -127,7 +127,7 @@ def operations(place: str, chance: random.Random) -> list[tuple[str, str, Any]]:
 
 
 def look(place: Path) -> dict[str, Any]:
-    """Everything that counts: kinds, modes, contents, targets."""
+    """Return everything that counts: kinds, modes, contents, targets."""
     found: dict[str, Any] = {}
     for directory, directories, files in os.walk(place):
         for name in [*directories, *files]:

@@ -1,6 +1,6 @@
-"""Runs over a project in real cells, as whoever starts this: each case by its name, its verdict as a line of JSON.
+"""Runs over a project in real cells, as the user who starts this: each case by its name, its verdict as a line of JSON.
 
-A program of its own, since an unprivileged user has to run it too, with nothing but what Redoma itself needs.
+A separate program, since an unprivileged user must be able to run it too, with only what Redoma itself needs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def case(work: Callable[[Bench], Awaitable[None]]) -> Callable[[Bench], Awaitabl
 
 
 class Bench:
-    """A project and a secret beside it, and runs over that project."""
+    """A project with a secret next to it, and runs over that project."""
 
     def __init__(self, jail: JailBackend, place: Path) -> None:
         self.jail, self.place, self.project = jail, place, place / "project"
@@ -67,7 +67,7 @@ class Bench:
             workspace=workspace,
             project=str(self.project) if workspace != "scratch" else None,
             cwd=str(self.project) if workspace != "scratch" else None,
-            limits=Limits(**{"time": 20.0, **limits}),
+            limits=Limits(**{"time": 20.0 * SLOW, **limits}),
         )
         printed = bytearray()
 
@@ -86,7 +86,7 @@ class Bench:
         return {entry.path: entry for entry in (await self.run(code, **options)).entries or ()}
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that a look from outside tells of the project, times too."""
+        """Return everything that can be seen of the project from outside, including times."""
         found: dict[str, Any] = {}
         for path in sorted(self.project.rglob("*")):
             about = path.lstat()
@@ -194,7 +194,7 @@ async def nothing_but_contents_of_a_project_reaches_a_run(bench: Bench) -> None:
         for kind, name in names.items():
             listener = held.enter_context(socket.socket(socket.AF_UNIX, kind))
             here = os.getcwd()
-            os.chdir(bench.project)  # the path of a socket is short
+            os.chdir(bench.project)  # the path of a socket must be short
             listener.bind(name)
             os.chdir(here)
             if kind == socket.SOCK_STREAM:
@@ -212,7 +212,7 @@ async def nothing_but_contents_of_a_project_reaches_a_run(bench: Bench) -> None:
             assert told == {
                 "stream": "ECONNREFUSED",
                 "datagram": "ECONNREFUSED",
-                "pipe": "ENXIO",  # nobody reads this one
+                "pipe": "ENXIO",  # this one has no reader
                 "flock": "free",
                 "record": "free",
             }, (workspace, bench.stdout)
@@ -240,7 +240,7 @@ async def a_run_neither_finds_locks_on_files_of_the_system_nor_sees_who_opens_th
 
 @contextlib.contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """A file that the host has a lock on, and opens again and again."""
+    """A file that the host has locked, and opens again and again."""
     done = threading.Event()
 
     def again() -> None:
@@ -312,13 +312,13 @@ async def its_limits_hold_for_what_it_writes_there(bench: Bench) -> None:
     assert found["big"].kind == "refused" or found["big"].size <= 8 << 20
     (bench.project / "large").write_bytes(bytes(12 << 20))
     outcome = await bench.run("echo x >> large; echo $?", disk=8 << 20)  # it would have to be copied first
-    refused = "1" in bench.stdout.splitlines()  # which of the two streams is read first is chance
+    refused = "1" in bench.stdout.splitlines()  # the order of the two streams is random
     assert refused or was_ended(outcome), bench.stdout
     assert (bench.project / "large").stat().st_size == 12 << 20
 
 
 def was_ended(outcome: Outcome) -> bool:
-    """A layer in memory is full at its limit; one on disk goes over it, and then the run is ended."""
+    """A layer in memory is full at its limit; one on disk exceeds it, and then the run is ended."""
     told = outcome.status.value == "killed" and "wrote more than 8388608 bytes" in (outcome.error or "")
     return told and "on disk" in outcome.isolation.layers["workspace"]
 
@@ -333,7 +333,7 @@ async def its_limits_hold_on_how_many_files_it_writes_there(bench: Bench) -> Non
 
 @case
 async def files_without_a_name_count_too(bench: Bench) -> None:
-    """In memory they are capped with the rest; on disk nothing shows them but the disk's free space."""
+    """In memory they are limited like the rest; on disk only the free space reveals them."""
     code = """
 import os, time
 held = []
@@ -352,7 +352,7 @@ print('never')
 
 @case
 async def what_a_directory_hides_counts_too(bench: Bench) -> None:
-    """One that nobody may look into, and one deeper than anybody looks."""
+    """One directory that can't be entered, and one deeper than is measured."""
     deep = "; ".join(["mkdir n && cd n || exit"] * 300)
     for hidden in ("mkdir -m 700 h; cd h", deep):
         code = f"{hidden}; head -c 40000000 /dev/zero > big; chmod 0 .; sleep 5; echo never"
@@ -427,11 +427,11 @@ _TREES, _ROUNDS = int(os.environ.get("REDOMA_TREES", "60")), 20
 
 
 def _kept(bench: Bench) -> Changes:
-    return Changes(bench.place / "changes", durable=False)
+    return Changes(bench.place / "changes")
 
 
 async def _changed(bench: Bench, chance: random.Random) -> tuple[dict[str, Any], dict[str, Any], Effect]:
-    """A project full of random trees, what it comes to if random operations are done directly, and their effect."""
+    """Return a project full of random trees, its state if random operations are done directly, and their effect."""
     shutil.rmtree(bench.project)
     bench.project.mkdir()
     wanted: list[tuple[str, str, Any]] = []

@@ -97,7 +97,7 @@ def test_nothing_outside_is_written_removed_or_given_another_mode(place: Path, a
     checkpoint = take(project, place / "state")
     attack(project)
     victim = everything(place / "victim")
-    checkpoint.changes()
+    checkpoint.effect()
     restored = checkpoint.restore()
     assert everything(place / "victim") == victim
     assert (everything(project), restored.failed, restored.left) == (before, {}, {})
@@ -109,7 +109,7 @@ def test_nothing_outside_is_shown_as_a_change(place: Path, attack: Callable[[Pat
     """What a change shows of a file is what is in the project: never what a link leads to."""
     checkpoint = take(place / "project", place / "state")
     attack(place / "project")
-    for change in checkpoint.changes():
+    for change in checkpoint.effect().changes:
         assert not (place / "project" / change.path).is_symlink() or (
             change.after is None or (change.after.kind, change.after.sha256) == ("symlink", "")
         )
@@ -155,7 +155,7 @@ def test_directories_that_become_links_while_they_are_put_back_lead_nowhere(plac
             with suppress(BackendError):
                 checkpoint.restore()
             with suppress(BackendError):
-                checkpoint.changes()
+                checkpoint.effect()
     finally:
         ended.set()
         thread.join()

@@ -131,7 +131,7 @@ def test_a_restore_that_is_killed_between_two_steps_is_finished_by_the_next_star
                 assert not checkpoint.restore().failed
                 checkpoint.clear()
             finally:
-                journal.crash_point = journal._nothing
+                journal.crash_point = journal.no_crash
                 points.extend(passed)
 
         if number == 0:

@@ -118,6 +118,7 @@ def test_an_approved_run_that_fails_is_put_back_and_one_that_succeeds_is_not(
     place: Path, project: Path, child: Callable[..., Any]
 ) -> None:
     told = child(partial(failed_and_succeeded, place, project))
+    assert isinstance(told, list), told
     assert told[:5] == [
         *("error", {}, ""),
         ["a", "empty", "ignored", "nested", "nested/.git", "nested/.git/HEAD", "nested/.git/refs", "new", "new/er"],

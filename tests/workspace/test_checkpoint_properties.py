@@ -21,10 +21,10 @@ def wrong(seed: int, place: Path) -> str:
     before = everything(project.root)
     checkpoint = take(project.root, place / "state")
     done = project.work()
-    changed = {change.path for change in checkpoint.changes()}
+    changed = {change.path for change in checkpoint.effect().changes}
     restored = checkpoint.restore()
     after = everything(project.root)
-    again = ((), Restored()) if seed % 10 else (checkpoint.changes(), checkpoint.restore())
+    again = ((), Restored()) if seed % 10 else (checkpoint.effect().changes, checkpoint.restore())
     checkpoint.clear()
     where = f"seed {seed}, {done}: "
     if after != before:

@@ -18,6 +18,7 @@ from checkpoint_stage import NOBODY, everything, in_a_fork, stage, take
 
 from redoma.backends import linux
 from redoma.lib.errors import BackendError, InvalidRequest
+from redoma.models import MiB
 from redoma.workspace import snapshot
 from redoma.workspace.checkpoint import Busy, Checkpoint
 from redoma.workspace.snapshot import Bounds
@@ -53,14 +54,14 @@ def test_changes_say_what_was_added_modified_removed_and_what_has_another_mode(p
     (project / "removed").unlink()
     (project / "mode").chmod(0o700)
     os.utime(project / "same")
-    assert [(change.path, change.kind) for change in checkpoint.changes()] == [
+    assert [(change.path, change.kind) for change in checkpoint.effect().changes] == [
         ("added", "added"),
         ("mode", "mode"),
         ("modified", "modified"),
         ("removed", "deleted"),
     ]
     with Tree(project) as tree:
-        assert [change.after for change in checkpoint.changes()][:3] == [
+        assert [change.after for change in checkpoint.effect().changes][:3] == [
             tree.version(path) for path in ("added", "mode", "modified")
         ]
     assert checkpoint.restore().paths == ("added", "mode", "modified", "removed")
@@ -73,7 +74,7 @@ def test_looking_for_changes_changes_nothing(project: Path, state: Path) -> None
     checkpoint = take(project, state)
     (project / "folder").chmod(0)
     before = os.stat(project / "folder")
-    checkpoint.changes()
+    checkpoint.effect()
     assert os.stat(project / "folder") == before
     (project / "folder").chmod(0o700)
     checkpoint.clear()
@@ -86,13 +87,13 @@ def test_a_file_is_read_again_only_where_the_kernel_says_something_else_of_it(
     project.mkdir()
     for name in ("a", "b"):
         (project / name).write_text("same size")
-    monkeypatch.setattr(snapshot, "_RACY", -(10**12))  # as if the files had been there for long
+    monkeypatch.setattr(snapshot, "RACY", -(10**12))  # as if the files had been there for long
     checkpoint = take(project, tmp_path / "state")
-    if not checkpoint._snapshot.reliable_times:
+    if not checkpoint.snapshot.reliable_times:
         checkpoint.clear()
         pytest.skip("this file system is not known to keep times that can be relied on")
     (project / "a").write_text("SAME SIZE")
-    os.utime(project / "a", ns=(0, checkpoint._snapshot.by_path["a"].modified))
+    os.utime(project / "a", ns=(0, checkpoint.snapshot.by_path["a"].modified))
     read: list[str] = []
     regular = snapshot.ProjectTree.file
 
@@ -101,7 +102,7 @@ def test_a_file_is_read_again_only_where_the_kernel_says_something_else_of_it(
         return regular(tree, path)
 
     monkeypatch.setattr(snapshot.ProjectTree, "file", noted)
-    assert [change.path for change in checkpoint.changes()] == ["a"]
+    assert [change.path for change in checkpoint.effect().changes] == ["a"]
     assert set(read) == {"a"}
     checkpoint.clear()
 
@@ -114,7 +115,7 @@ def test_a_change_within_the_same_tick_of_the_clock_is_found(tmp_path: Path) -> 
         checkpoint = take(project, tmp_path / "state")
         with open(project / "a", "r+b") as file:
             file.write(b"SAME SIZE")
-        assert [change.path for change in checkpoint.changes()] == ["a"]
+        assert [change.path for change in checkpoint.effect().changes] == ["a"]
         checkpoint.clear()
 
 
@@ -122,7 +123,7 @@ def test_times_are_relied_on_only_where_they_say_something(project: Path, state:
     """A file that was changed just before may be changed again within the same tick, and have the same times."""
     (project / "a").touch()
     checkpoint = take(project, state)
-    item, known = checkpoint._snapshot.by_path["a"], msgspec.structs.replace(checkpoint._snapshot, reliable_times=True)
+    item, known = checkpoint.snapshot.by_path["a"], msgspec.structs.replace(checkpoint.snapshot, reliable_times=True)
     long_ago = msgspec.structs.replace(item, changed=item.changed - 10**10)
     assert (known.trusts_times(item), known.trusts_times(long_ago)) == (False, True)
     assert not msgspec.structs.replace(known, reliable_times=False).trusts_times(long_ago)
@@ -133,13 +134,13 @@ def test_writing_through_a_mapping_is_found_where_it_leaves_no_trace(
     project: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On tmpfs: a page that was read first can be written without the kernel noting it in any time."""
-    monkeypatch.setattr(snapshot, "_RACY", -(10**12))  # as if the file had been there for long
+    monkeypatch.setattr(snapshot, "RACY", -(10**12))  # as if the file had been there for long
     (project / "a").write_bytes(b"a" * 4096)
     with open(project / "a", "r+b") as file, mmap.mmap(file.fileno(), 4096) as mapping:
         assert mapping[0] == ord("a")
         checkpoint = take(project, state)
         mapping[0] = ord("X")
-    assert [change.path for change in checkpoint.changes()] == ["a"]
+    assert [change.path for change in checkpoint.effect().changes] == ["a"]
     checkpoint.restore()
     assert (project / "a").read_bytes() == b"a" * 4096
     checkpoint.clear()
@@ -235,7 +236,7 @@ def test_a_project_that_was_removed_altogether_is_put_back(project: Path, state:
         checkpoint = take(project, state)
         shutil.rmtree(project)
         ruin()
-        assert {change.path for change in checkpoint.changes()} == {"folder", "folder/file"}
+        assert {change.path for change in checkpoint.effect().changes} == {"folder", "folder/file"}
         assert not checkpoint.restore().failed
         checkpoint.clear()
         assert everything(project) == before
@@ -266,7 +267,13 @@ def test_only_the_named_paths_are_kept_and_put_back(project: Path, state: Path) 
     (project / "build" / "x").write_text("x")
     (project / "other").write_text("changed")
     (project / "new").write_text("new")
-    assert {change.path for change in checkpoint.changes()} == {"src", "src/deep", "src/deep/a", "build", "build/x"}
+    assert {change.path for change in checkpoint.effect().changes} == {
+        "src",
+        "src/deep",
+        "src/deep/a",
+        "build",
+        "build/x",
+    }
     assert not checkpoint.restore().failed
     checkpoint.clear()
     assert sorted(os.listdir(project)) == ["new", "other", "src"]
@@ -428,17 +435,17 @@ def test_a_run_that_filled_the_disk_is_rolled_back(
     def full() -> list[object]:
         linux.unshare(linux.CLONE_NEWNS)
         linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "none", str(place / "project")], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "none", str(place / "project")], check=True)
         project = place / "project" / "here"
         project.mkdir()
         (project / "file").write_text("before")
-        (project / "removed").write_text("removed")
+        (project / "removed").write_bytes(b"removed " * (MiB // 4))  # more than is reserved for the journal
         before = everything(project)
         checkpoint = take(project, place / "project" / "state")
         (project / "removed").unlink()
         (project / "file").write_text("after")
         with open(project / "large", "wb", buffering=0) as file:
-            for _ in range(1024):
+            for _ in range(2048):
                 with suppress(OSError):
                     file.write(bytes(4096))
         assert os.statvfs(project).f_bfree == 0

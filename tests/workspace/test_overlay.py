@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from overlay_worker import CASES
 
-_HERE = Path(__file__).parent
-SLOW = int(os.environ.get("REDOMA_SLOW", "1"))  # how many times slower an emulated machine is
+from pace import SLOW
 
+_HERE = Path(__file__).parent
 USERS = ["ourselves", "unprivileged"] if os.geteuid() == 0 else ["ourselves"]  # only root can become somebody else
 
 

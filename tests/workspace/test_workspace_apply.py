@@ -24,9 +24,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def test_everything_is_on_the_disk_before_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is outside of tests: with all that is made durable."""
     stage = Stage(tmp_path)
-    stage.changes._durable = True
     stage.write("old", "x")
 
     def run(ran: Path) -> None:

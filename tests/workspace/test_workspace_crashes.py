@@ -60,7 +60,7 @@ def points_of(work: Callable[[], object]) -> list[str]:
     try:
         work()
     finally:
-        journal.crash_point = journal._nothing
+        journal.crash_point = journal.no_crash
     return points
 
 
@@ -219,7 +219,7 @@ def break_down(scene: Scene, where: str) -> None:
         with pytest.raises(WorkspaceError, match=r"nothing was changed: Input/output error"):
             scene.work()
     finally:
-        journal.crash_point = journal._nothing
+        journal.crash_point = journal.no_crash
     assert scene.check("after an error") == "back"
     assert scene.inodes() == inodes
     scene.work()

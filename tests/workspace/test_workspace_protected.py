@@ -71,6 +71,7 @@ PROTECTED = [
     *(".jj/repo/config.toml", ".vim/plugin/x.vim", ".zuul.d/jobs.yaml", "zuul.yaml", "bitrise.yml", "WARP.md"),
     *("QWEN.md", "monitor.yaml", ".githooks/pre-push", ".qwen/settings.json", ".ghci", ".yarn/plugins/x.cjs"),
     *(".config/nvim/init.lua", "x.sublime-project", ".mvn/extensions.xml", ".kilocode/rules", "CRUSH.md"),
+    *("hk.pkl", ".amazonq/rules/x.md", ".augment-guidelines", ".opencode.json", ".autoenv.zsh", ".mvn/jvm.config"),
 ]
 
 FREE = [
@@ -291,6 +292,39 @@ def test_what_a_protected_link_leads_to_is_protected(stage: Stage, link: str, ta
     assert not (stage.project / path).exists() or (stage.project / path).read_text() == "old"
 
 
+@pytest.mark.parametrize(
+    ("links", "changed"),
+    [
+        ({"CLAUDE.md": "one", "one": "docs/two", "docs/two": "guide.md"}, "docs/two"),
+        ({"CLAUDE.md": "latest/guide.md", "latest": "docs"}, "latest"),
+        ({".git/hooks": "../tools", "tools": "scripts"}, "tools"),
+        ({"tools": "scripts"}, "tools"),  # core.hooksPath
+        (
+            {f"l{number}": "docs/guide.md" for number in range(99)} | {"zed/AGENTS.md": "../docs/guide.md"},
+            "docs/guide.md",
+        ),
+    ],
+    ids=["a link between", "a directory between", "hooks", "what git's configuration names", "one of a hundred"],
+)
+def test_so_is_every_link_on_the_way(stage: Stage, links: dict[str, str], changed: str) -> None:
+    for name in ("docs/guide.md", "scripts/pre-commit", "evil/guide.md"):
+        stage.write(name, "old")
+    if len(links) == 1:
+        stage.write(".git/config", "[core]\n\thooksPath = tools\n")
+    for link, target in links.items():
+        (stage.project / link).parent.mkdir(parents=True, exist_ok=True)
+        (stage.project / link).symlink_to(target)
+
+    def run(ran: Path) -> None:
+        (ran / changed).unlink()
+        (ran / changed).symlink_to("evil")
+
+    kept = stage.kept(run, "it")
+    assert all(change.protected for change in kept.effect.changes)
+    with pytest.raises(WorkspaceError):
+        stage.changes.apply("it")
+
+
 def test_links_that_lead_in_circles_hold_nobody_up(stage: Stage) -> None:
     for number in range(20):
         (stage.project / f"l{number}").symlink_to(".")
@@ -333,6 +367,60 @@ def test_also_that_of_a_repository_the_project_lies_in(stage: Stage) -> None:
     (git / "config").write_text(f"[core]\nhooksPath = {stage.project.name}/hooks\n")
     kept = stage.kept(lambda ran: (ran / "hooks").mkdir(), "it")
     assert "hooks are in it" in kept.effect.changes[0].protected
+
+
+ENTERED = {
+    "source_env": ("source_env lib/env.sh", "lib/env.sh"),
+    "one that is not there yet": ("source_env_if_exists .envrc.local", ".envrc.local"),
+    "source": ("export A=1; source ./lib/env.sh", "lib/env.sh"),
+    "a dot": ('[ -f lib/env.sh ] && . "lib/env.sh"', "lib/env.sh"),
+    "by its whole path": ('source "$PWD/lib/env.sh"', "lib/env.sh"),
+    "by expand_path": ('source "$(expand_path lib/env.sh)"', "lib/env.sh"),
+    "dotenv": ("dotenv", ".env"),
+    "dotenv with a name": ("dotenv_if_exists settings.env", "settings.env"),
+    "source_up": ("source_up lib/env.sh", "lib/env.sh"),
+    "a program": ("./tools/setup --quick", "tools/setup"),
+    "a program whose output counts": ('eval "$(./tools/setup)"', "tools/setup"),
+    "a program after another": ("if true; then bash tools/setup.sh; fi", "tools/setup.sh"),
+    "what is sourced there": ("source_env there.sh", "tools/further.sh"),
+    "what a loop sources": ('for f in conf/*.sh; do source "$f"; done', "conf/new.sh"),
+    "on two lines": ("source_env \\\n  lib/env.sh", "lib/env.sh"),
+    "a directory": ("source_env lib", "lib/.envrc"),
+}
+
+
+@pytest.mark.parametrize(("text", "path"), ENTERED.values(), ids=ENTERED)
+@pytest.mark.parametrize("sub", ["", "vendor/lib"])
+def test_what_an_envrc_sources_or_runs_is_protected(stage: Stage, text: str, path: str, sub: str) -> None:
+    stage.write(os.path.join(sub, ".envrc"), f"# a comment with lib/other.sh\n{text}\nwatch_file src/main.c\n")
+    stage.write(os.path.join(sub, "there.sh"), "PATH_add bin\n. ./tools/further.sh\n")
+
+    def run(ran: Path) -> None:
+        for name in (path, "src/main.c", "lib/other.sh", "bin/x"):
+            (ran / sub / name).parent.mkdir(parents=True, exist_ok=True)
+            (ran / sub / name).write_text("evil")
+
+    about = {change.path: change.protected for change in stage.kept(run, "it").effect.changes}
+    assert "when its directory is entered" in about[os.path.join(sub, path)]
+    if path != "lib/.envrc":  # source_env of a directory protects all of it
+        assert {about[os.path.join(sub, name)] for name in ("src/main.c", "lib/other.sh", "bin/x")} == {""}
+
+
+def test_an_envrc_above_the_project_counts_too(stage: Stage) -> None:
+    (stage.project.parent / ".envrc").write_text(f"source_env {stage.project.name}/env.sh\n")
+    kept = stage.kept(lambda ran: (ran / "env.sh").write_text("x"), "it")
+    assert "when its directory is entered" in kept.effect.changes[0].protected
+
+
+@pytest.mark.parametrize(
+    "text", ["source_env .envrc\n" * 20_000, '"' * 200_001, "$(" * 100_000, "source_env a\0b\n", "`" * 99_999]
+)
+def test_a_strange_envrc_holds_nobody_up(stage: Stage, text: str) -> None:
+    stage.write(".envrc", text)
+    began = time.process_time()
+    kept = stage.kept(lambda ran: (ran / "file").write_text("x"), "it")
+    assert [change.protected for change in kept.effect.changes] == [""]
+    assert time.process_time() - began < 10
 
 
 def test_a_repository_without_a_configuration_has_hooks_too(stage: Stage) -> None:

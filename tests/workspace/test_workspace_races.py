@@ -39,7 +39,7 @@ def meanwhile(point: str, act: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        journal.crash_point = journal._nothing
+        journal.crash_point = journal.no_crash
     assert not todo, "that point was never reached"
 
 

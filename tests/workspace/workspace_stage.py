@@ -1,5 +1,6 @@
-"""A stage for the tests of workspaces: projects as plain directories, runs that are simulated by changing a copy, and
-what an overlay would hold after such a run."""
+"""Helpers for the tests of workspaces: projects as plain directories, runs that are simulated by changing a copy, and
+what an overlay would contain after such a run.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ NOBODY = 65433
 
 @contextlib.contextmanager
 def fast_directory() -> Iterator[Path]:
-    """In memory where there is such a place: what is tested is not the disk."""
+    """Yield a directory, in memory if possible: the disk is not what is tested."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="redoma-test-workspace-", dir=place) as directory:
         yield Path(directory)
@@ -33,7 +34,7 @@ def fast_directory() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def opened(path: str | Path) -> Iterator[None]:
-    """Let its owner see what is shut to him, and shut it again."""
+    """Make a path accessible to its owner for the length of the block."""
     about = os.lstat(path)
     mode = stat.S_IMODE(about.st_mode)
     needed = {stat.S_IFDIR: 0o500, stat.S_IFREG: 0o400}.get(stat.S_IFMT(about.st_mode), 0)
@@ -48,7 +49,7 @@ def opened(path: str | Path) -> Iterator[None]:
 
 
 def snapshot(top: Path) -> dict[str, tuple[Any, ...]]:
-    """Everything below a directory, byte for byte, with modes."""
+    """Return everything below a directory, byte for byte, with modes."""
     found: dict[str, tuple[Any, ...]] = {}
     with opened(top):
         _look(str(top), "", found)
@@ -74,7 +75,7 @@ def _look(top: str, place: str, found: dict[str, tuple[Any, ...]]) -> None:
 
 
 def copy_of(project: Path, to: Path) -> Path:
-    """With modes and times, also of what is shut to its owner."""
+    """Copy with modes and times, including what is inaccessible to its owner."""
     about = project.lstat()
     with opened(project):
         if project.is_symlink():
@@ -92,10 +93,10 @@ def copy_of(project: Path, to: Path) -> Path:
 
 
 class Layer:
-    """What an overlay holds above `project` when a run has made `ran` of it; its contents go to the stage.
+    """What an overlay contains above `project` after a run has turned it into `ran`; contents go to the stage.
 
-    With a `chance`, some of what did not change is there, too, and some directories are opaque that need not be: as
-    after a run that removed them and made them again.
+    With a `chance`, some unchanged files are in it too, and some directories are opaque without need: as after a run
+    that removed them and made them again.
     """
 
     def __init__(self, project: Path, ran: Path, stage: Path, chance: random.Random | None = None) -> None:
@@ -108,7 +109,7 @@ class Layer:
         return self._chance is not None and self._chance.random() < 0.2
 
     def _walk(self, place: str, *, merged: bool) -> bool:
-        """Whether there is anything in it."""
+        """Return whether there is anything in it."""
         here = set(os.listdir(self.ran / place))
         before = set(os.listdir(self.project / place)) if merged else set()
         any_of_it = False
@@ -164,13 +165,13 @@ class Layer:
 
 
 class Stage:
-    """One project, and what is kept of its runs."""
+    """One project, and the kept changes of its runs."""
 
     def __init__(self, top: Path) -> None:
         self.top = Path(os.path.realpath(top))
         self.project = self.top / "project"
         self.project.mkdir(exist_ok=True)
-        self.changes = Changes(self.top / "state" / "changes", durable=False)
+        self.changes = Changes(self.top / "state" / "changes")
         self._number = 0
 
     def write(self, path: str, data: bytes | str = b"", mode: int = 0o644) -> Path:
@@ -187,7 +188,7 @@ class Stage:
         return place
 
     def effect(self, run: Callable[[Path], object], chance: random.Random | None = None) -> tuple[Effect, Path, Path]:
-        """What `run` would do to the project, the stage, and the project as it would be."""
+        """Return what `run` would do to the project, the stage, and the project as it would be."""
         stage = self.new_stage()
         ran = copy_of(self.project, self.top / f"ran-{self._number}")
         began = time.time()
@@ -225,7 +226,9 @@ def in_a_child(work: Callable[[], object], *, user: int = 0) -> int:
 
 
 def as_an_ordinary_user(work: Callable[[Path], object], before: Callable[[Path], object] = lambda _: None) -> None:
-    """In a directory of that user's own: ourselves, or where we are root, somebody who isn't. `before` is our part."""
+    """Run `work` as an ordinary user in a directory of that user: ourselves or, if we are root, another user. `before`
+    runs as us.
+    """
     with fast_directory() as place:
         before(place)
         if os.geteuid() != 0:

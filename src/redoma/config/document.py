@@ -1,8 +1,8 @@
-"""Parse YAML text into a tree that remembers where everything was written.
+"""Parses YAML text into a tree that records the position of everything.
 
-Only the part of YAML that configuration needs: mappings, lists and scalars. Tags, anchors and aliases are refused
-(they construct objects and grow exponentially), and scalars are read by a few plain rules of our own, because
-YAML 1.1 reads `on` as true, `1:30` as 90, `010` as 8 and `1_000` as 1000.
+Only the part of YAML that configuration needs: mappings, lists and scalars. Tags, anchors and aliases are refused (they
+construct objects and grow exponentially). Scalars are read by a few simple rules of our own, because YAML 1.1 reads
+`on` as true, `1:30` as 90, `010` as 8 and `1_000` as 1000.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MAX_DEPTH = 20
 _MAX_NODES = 20_000
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})\Z")
 _FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][-+]?[0-9]{1,3})?\Z")
-# Control characters can't be seen. Bidirectional ones make a file look like something else to whoever reviews it
-# before trusting it.
+# Control characters can't be seen. Bidirectional ones make a file look different to a person who reviews it before
+# trusting it.
 _INVISIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the file, with its place. A bare `Node` is only a place."""
+    """A node of the file, with its position. A bare `Node` is only a position."""
 
     line: int
     column: int
@@ -40,7 +40,7 @@ class Scalar(Node, frozen=True, kw_only=True):
     text: str
     """As written, after quote removal."""
     plain: bool
-    """Not quoted: it may be a number, a boolean or nothing."""
+    """Whether it is not quoted: then it may be a number, a boolean or null."""
 
     @property
     def value(self) -> str | int | float | bool | None:
@@ -73,7 +73,7 @@ def parse(source: Source) -> Node:
     composer = _Composer(source)
     root = composer.document()
     if composer.problems:
-        # What was refused is missing from the tree, so the tree must not be used.
+        # Refused parts are missing from the tree, so the tree must not be used.
         raise InvalidFile(tuple(composer.problems))
     return root
 
@@ -138,7 +138,7 @@ class _Composer:
 
 
 def _events(source: Source) -> Iterator[Any]:
-    """Yield parser events. Raises `InvalidFile`, with the place, for text that is no YAML."""
+    """Yield parser events. Raises `InvalidFile`, with the position, for text that is not YAML."""
     try:
         text = source.data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,8 +1,8 @@
-"""Merge the layers into one `Config`: defaults, the user's file, the project's file, the one named with `--config`.
+"""Merges the layers into one `Config`: defaults, the user's file, the project's file, the one named with `--config`.
 
-A cloned repository must not be able to switch the protection off. So a project file that was only *found* may
-tighten; if anything in it loosens what is in force below it, the whole file has no effect until the user has trusted
-exactly that content. The same holds for a file that another user has written, or could have.
+A cloned repository must not be able to switch the protection off. So a project file that was only *found* may tighten;
+if anything in it loosens what is in force below it, the whole file has no effect until the user has trusted exactly
+that content. The same holds for a file that another user has written, or could have.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 _REACH = {
     NativeEntry: "runs on this host",
     DockerEntry: "uses the container engine of this host",
-    # Neither reaches the host. But it may stand in for one of yours, with other limits and no list of commands.
+    # Neither reaches the host. But it may replace one of the user's, with other limits and no whitelist.
     JailEntry: "runs what it is given in cells on this host",
     MontyEntry: "runs what it is given on this host's Monty",
 }
 
 
 def load(explicit: Path | None = None, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Config:
-    """Return the configuration in force in a directory. `explicit` is a file the user named, and so is trusted.
+    """Return the configuration in force in a directory. `explicit` is a file the user named, and is therefore trusted.
 
-    Raises `ConfigError` for a file that can't be used. Where there is no file, no YAML library is loaded.
+    Raises `ConfigError` for a file that can't be used. If there is no file, no YAML library is loaded.
     """
     env = os.environ if env is None else env
     named = places.read(explicit) if explicit else None
@@ -61,7 +61,7 @@ def load(explicit: Path | None = None, *, cwd: Path | None = None, env: Mapping[
         if isinstance(source, Source):
             config = _with_project_file(config, source, env)
             break
-        # The search goes on: else whoever may write to a directory could take the file above it out of force.
+        # Search on: otherwise any user with write access to a directory could disable the file above it.
         shown = printable(found)
         config = _noticed(
             config,
@@ -75,7 +75,8 @@ def load(explicit: Path | None = None, *, cwd: Path | None = None, env: Mapping[
 
 def with_log(config: Config, said: Mapping[str, Any], origin: str) -> Config:
     """Return the configuration with log settings from an option or a variable. A file or format alone turns the log
-    on."""
+    on.
+    """
     if not said:
         return config
     log = msgspec.structs.replace(config.log, **said)
@@ -98,8 +99,9 @@ def check(path: Path, *, env: Mapping[str, str] | None = None) -> list[Problem]:
 
 
 def proposed(path: Path, on: Config | None = None, *, env: Mapping[str, str] | None = None) -> Config:
-    """Return what would be in force if a file were the project's and trusted, or, with `on`, on top of that
-    configuration. The file may also be what stands under `policy` alone. Raises `ConfigError`."""
+    """Return the configuration if a file were the project's and trusted, or, with `on`, on top of that configuration.
+    The file may also consist of the content of `policy` alone. Raises `ConfigError`.
+    """
     env = os.environ if env is None else env
     source = places.read(path)
     layer = _layer(source, "file", env, bare=True)
@@ -107,8 +109,9 @@ def proposed(path: Path, on: Config | None = None, *, env: Mapping[str, str] | N
 
 
 def trust(path: Path, *, digest: str | None = None, env: Mapping[str, str] | None = None) -> Source:
-    """Trust what a project file says now. `digest`: of what the user was shown, which must still be its content. Raises
-    `ConfigError` if it isn't, or if the file can't be used."""
+    """Trust what a project file says now. `digest` is that of the content the user was shown, which must not have
+    changed. Raises `ConfigError` if it has, or if the file can't be used.
+    """
     env = os.environ if env is None else env
     source = places.read(path)
     if digest not in (None, source.digest):
@@ -121,7 +124,8 @@ def trust(path: Path, *, digest: str | None = None, env: Mapping[str, str] | Non
 def loosenings(path: Path, *, env: Mapping[str, str] | None = None) -> tuple[Source, list[str]]:
     """Return a project file as it is now, and what it would loosen: "line 3 raises limits.time from 30.0 to 60.0".
 
-    Both from one read. Give the digest to `trust` after showing them, or something else may be trusted than was shown.
+    Both come from one read. Pass the digest to `trust` after showing them; otherwise something else may be trusted than
+    was shown.
     """
     env = os.environ if env is None else env
     source = places.read(path)
@@ -130,7 +134,7 @@ def loosenings(path: Path, *, env: Mapping[str, str] | None = None) -> tuple[Sou
 
 
 def describe(config: Config) -> list[tuple[str, Any, str]]:
-    """Return every key in force, its value as plain data, and where it came from."""
+    """Return every key in force, its value as plain data, and its origin."""
     return [(key, msgspec.to_builtins(value, enc_hook=str), config.origins[key]) for key, value in _values(config)]
 
 
@@ -143,6 +147,7 @@ def _values(config: Config) -> Iterator[tuple[str, Any]]:
     for section in SECTIONS:
         for name, value in msgspec.structs.asdict(getattr(config, section)).items():
             yield f"{section}.{name}", value
+    yield from ((f"languages.{name}", language) for name, language in config.languages.items())
     yield from ((f"entries.{address}", entry) for address, entry in config.entries.items())
 
 
@@ -188,10 +193,11 @@ def _noticed(config: Config, notice: str) -> Config:
 
 
 def _merge(config: Config, layer: Layer) -> Config:
-    """Put a layer on top. Raises `InvalidFile` for what makes no sense together with what is below."""
+    """Put a layer on top. Raises `InvalidFile` for what is inconsistent with the layers below."""
     merged = msgspec.structs.replace(
         config,
         policy=_merged_policy(config, layer),
+        languages={**config.languages, **layer.languages},
         entries={**config.entries, **layer.entries},
         **{name: msgspec.structs.replace(getattr(config, name), **given) for name, given in layer.sections.items()},
     )
@@ -245,6 +251,9 @@ def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
 
     for address, entry in layer.entries.items():
         yield at(f"entries.{address}", f"defines the executor {address!r}, which {_REACH[type(entry)]}")
+    for name, language in layer.languages.items():
+        if config.languages.get(name) != language:
+            yield at(f"languages.{name}", f"names the program that runs {name} code")
     for section, given in layer.sections.items():
         for name, value in given.items():
             before = getattr(getattr(config, section), name)
@@ -257,18 +266,20 @@ def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
 
 
 def _is_tighter(section: str, name: str, before: Any, value: Any) -> bool:
-    """Whether a changed value of a section asks for more protection. If in doubt it doesn't.
+    """Return whether a changed value of a section increases protection; False if in doubt.
 
-    No change of the jail, the containers or the log counts as tighter: more of this machine may be used, what is
-    preloaded is imported outside of any cell, another engine, image or runtime decides what isolates, and a file of the
-    user's may be written to, or no longer.
+    No change of the jail, the containers, sessions or the log counts as tighter: it may use more of this machine;
+    preloaded modules are imported outside of any cell; another engine, image or runtime changes the isolation; and a
+    log setting may make Redoma write to a file of the user's, or stop writing.
     """
     if section == "limits":
         return bool(value < before)
-    if section == "audit":  # longer retention, or syncing each record; another directory is another place
+    if section == "audit":  # longer retention, or syncing each record; another directory is not tighter
         return name != "directory" and bool(value > before)
-    if section == "approval":  # asking nobody, asking two people, or waiting for less time
+    if section == "approval":  # asking nobody, asking two people, or waiting less
         return value == "deny" or value is True or (name in ("timeout", "expires") and value < before)
+    if section == "network":
+        return set(value) <= set(before)
     return False
 
 
@@ -286,7 +297,7 @@ def _policy_loosenings(policy: PolicyConfig, layer: Layer) -> Iterator[tuple[str
         if permit not in policy.permits:
             yield f"policy.permits.{permit.key}", f"permits a request that the rule {permit.rule!r} is about"
     if layer.decisions:
-        # The strictest of all packs, not of the one in use: a run may ask for a stricter pack than the configured one.
+        # The strictest of all packs, not of the one in use: a run may request a stricter pack than the configured one.
         in_force = _built_in_decisions() | {rule.id: rule.decision for rule in policy.rules} | policy.decisions
         for name, decision in layer.decisions.items():
             if decision < (before := in_force.get(name, decision)):

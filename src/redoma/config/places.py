@@ -36,20 +36,20 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def home(env: Mapping[str, str] | None = None) -> Path | None:
-    """Return the user's home directory; None if there is none that can be relied on."""
+    """Return the user's home directory; None if there is no reliable one."""
     env = os.environ if env is None else env
-    # A relative HOME would let the current directory, that is the project, say where the user's own files are.
+    # With a relative HOME, the current directory (the project) would decide where the user's own files are.
     named = env.get("HOME", "")
     if named:
         return Path(named) if os.path.isabs(named) else None
     try:
         return Path(pwd.getpwuid(os.geteuid()).pw_dir)
-    except KeyError:  # containers often run as a user id that no account has
+    except KeyError:  # containers often run as a user id without an account
         return None
 
 
 def _base(env: Mapping[str, str], variable: str, under_home: str) -> Path | None:
-    # The XDG specification has relative values ignored. Here that also keeps a project from redirecting them.
+    # The XDG specification says to ignore relative values. Here that also prevents a project from redirecting them.
     named = env.get(variable, "")
     if os.path.isabs(named):
         return Path(named) / "redoma"
@@ -58,7 +58,7 @@ def _base(env: Mapping[str, str], variable: str, under_home: str) -> Path | None
 
 
 def log_variable(env: Mapping[str, str]) -> dict[str, Any]:
-    """Parse `REDOMA_LOG`: `LEVEL`, `LEVEL:FORMAT` or `LEVEL:FORMAT:FILE`. Return those given; raise `ConfigError`."""
+    """Parse `REDOMA_LOG`: `LEVEL`, `LEVEL:FORMAT` or `LEVEL:FORMAT:FILE`. Returns those given. Raises `ConfigError`."""
     words = dict(zip(("level", "format", "file"), env.get(LOG_VARIABLE, "").split(":", 2), strict=False))
     said: dict[str, Any] = {name: word for name, word in words.items() if word}
     if file := said.pop("file", None):
@@ -74,7 +74,7 @@ def log_variable(env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def state_directory(env: Mapping[str, str] | None = None) -> Path:
-    """Return the directory of what Redoma remembers, such as the audit log. Raises `ConfigError` if there is none."""
+    """Return the directory of Redoma's state, such as the audit log. Raises `ConfigError` if there is none."""
     env = os.environ if env is None else env
     chosen = env.get("REDOMA_STATE_DIR", "")
     if chosen:
@@ -103,15 +103,16 @@ def user_file(env: Mapping[str, str], name: str = NAME) -> Path | None:
 
 def project_file(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Path | None:
     """Return the nearest `redoma.yaml` from a directory upwards that is not the user's own file; None if there is
-    none."""
+    none.
+    """
     return next(project_files(cwd, env), None)
 
 
 def project_files(cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Iterator[Path]:
     """Yield every `redoma.yaml` from a directory upwards that is not the user's own file, the nearest first.
 
-    The search ends at the home directory, and where another file system begins: what lies above them was not
-    put there by the project's owner.
+    The search ends at the home directory, and at the boundary of the file system: the project's owner didn't put there
+    what is above.
     """
     env = os.environ if env is None else env
     try:
@@ -128,7 +129,7 @@ def project_files(cwd: Path | None = None, env: Mapping[str, str] | None = None)
         except OSError:
             return
         found = directory / NAME
-        # lexists, so that a dangling link is found and reported rather than passed over.
+        # lexists, so that a dangling link is found and reported, not skipped.
         if os.path.lexists(found) and not (own and os.path.realpath(own) == os.path.realpath(found)):
             yield found
         if directory == top:
@@ -139,14 +140,14 @@ def read(path: Path) -> Source:
     """Read a regular file of bounded size. Raises `InvalidFile` for anything else."""
     try:
         real = os.path.realpath(path)
-        # O_NONBLOCK: opening a FIFO that nobody writes to would otherwise wait for ever.
+        # O_NONBLOCK: opening a FIFO without a writer would otherwise block forever.
         descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 refuse(path, "it is not a regular file", "put a plain text file there, or remove it")
             data = b""
-            # The size in the status is not relied on: the file may grow while it is read, and in /proc it is 0.
+            # Don't rely on the size in the status: the file may grow while it is read, and in /proc it is 0.
             while len(data) <= MAX_BYTES and (chunk := os.read(descriptor, MAX_BYTES + 1 - len(data))):
                 data += chunk
         finally:
@@ -170,8 +171,9 @@ def require_own(source: Source) -> None:
 
 
 def not_ours(found: Path, env: Mapping[str, str] | None = None) -> str:
-    """Return why another user may have written a file: they own it, or can put another in its place. Empty if only this
-    user and the administrator can. Under sudo, the user who called it counts as this user, too."""
+    """Return why another user may have written a file: they own it, or can replace it. Empty if only this user and the
+    administrator can. Under sudo, the user who called it counts as this user, too.
+    """
     env = os.environ if env is None else env
     ours = {os.geteuid(), 0}
     if os.geteuid() == 0 and env.get("SUDO_UID", "").isdecimal():
@@ -181,7 +183,7 @@ def not_ours(found: Path, env: Mapping[str, str] | None = None) -> str:
         try:
             about, directory = path.lstat(), path.parent.stat()
         except OSError:
-            continue  # what can't be looked at can't be read either
+            continue  # if stat fails, reading fails too
         if about.st_uid not in ours:
             return f"{it} belongs to {_user(about.st_uid)}"
         if stat.S_ISREG(about.st_mode) and about.st_mode & stat.S_IWOTH:
@@ -194,7 +196,7 @@ def not_ours(found: Path, env: Mapping[str, str] | None = None) -> str:
 
 
 def _is_open(directory: Path) -> bool:
-    """Whether anybody can rename others' files there. In /tmp the sticky bit prevents that."""
+    """Return whether any user can rename others' files there. In /tmp the sticky bit prevents that."""
     try:
         mode = directory.stat().st_mode
     except OSError:

@@ -1,17 +1,16 @@
-"""Convert a parsed file to typed values, reporting everything that is wrong by line, column and key.
+"""Converts a parsed file to typed values, and reports every error with line, column and key.
 
-The types themselves are the schema: the tree and `msgspec.inspect`'s description of a type are walked side by side.
-So a field added to a struct is accepted, checked and suggested in messages without a change here.
+The types themselves are the schema: the tree and `msgspec.inspect`'s description of a type are walked in parallel. So a
+field added to a struct is accepted, checked and suggested in messages without a change here.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from msgspec import UNSET, inspect
 
@@ -21,13 +20,20 @@ from . import document
 from .document import Node, Scalar
 from .model import Problem
 
-_BYTES = frozenset({"memory", "memory_limit", "output_bytes", "output_total", "file_size", "disk", "tail"})
+_BYTES = frozenset({"memory", "memory_limit", "output_bytes", "output_total", "file_size", "disk", "max_body", "tail"})
 """Keys that count bytes, and so may be written with a unit."""
+_NUMBERS: dict[str, tuple[str, Callable[[str], int | float | None]]] = {
+    "": ("a number", lambda text: None),
+    "bytes": ('a number of bytes, or a size such as "256MiB"', parse_size),
+    "seconds": ("a number of seconds, or a time such as 5m", parse_duration),
+}
+"""Unit → what to expect, and how to parse it as text."""
 
 
 class Reader:
-    """Reads the values of one file. What is wrong is added to `problems`; its value is UNSET in a list and left out
-    of a mapping. `home` is what `~` stands for."""
+    """Reads the values of one file. Errors are added to `problems`; an invalid value is UNSET in a list and left out of
+    a mapping. `~` stands for `home`.
+    """
 
     def __init__(self, file: Path, home: Path | None) -> None:
         self.file, self.home = file, home
@@ -41,7 +47,7 @@ class Reader:
         self.problems.append(Problem(file=self.file, key=path, message=message, hint=hint, **place))
 
     def report_at(self, path: str, message: str, hint: str) -> None:
-        """Add a problem at the place where a dotted key was written."""
+        """Add a problem at the position of a dotted key."""
         line, column = self.marks[path]
         self.report(Node(line=line, column=column), path, message, hint)
 
@@ -51,18 +57,17 @@ class Reader:
         return UNSET
 
     def value(self, node: Node, kind: inspect.Type, path: str, *, complete: bool = False) -> Any:
-        """Return a node's value as that type. A section may leave any key to another file; an item must be
-        `complete`."""
+        """Return a node's value as that type. A section may leave out any key; an item must be `complete`."""
         self.marks.setdefault(path, (node.line, node.column))
         match kind:
             case inspect.StructType(tag=str()):
                 return self.tagged(node, [kind], path)
             case inspect.StructType():
                 return self.struct(node, kind, path, complete=complete)
-            case inspect.Metadata(extra={"any_of": struct}):  # some of its fields, as they were given
+            case inspect.Metadata(extra={"any_of": struct}):  # some of its fields, as given
                 return self.struct(node, inspect.type_info(struct), path, complete=False)  # type: ignore[arg-type]
             case inspect.Metadata(type=inspect.FloatType() as seconds, extra={"unit": "seconds"}):
-                return self.number(node, seconds, path, "a number of seconds, or a time such as 5m")
+                return self.number(node, seconds, path, "seconds")
             case inspect.Metadata(type=inspect.StrType() as name, extra={"expected": str(expected)}):
                 return self.text(node, name, path, expected)
             case inspect.DictType():
@@ -72,7 +77,7 @@ class Reader:
             case inspect.UnionType():
                 options = [each for each in kind.types if not isinstance(each, inspect.NoneType)]
                 structs = [each for each in options if isinstance(each, inspect.StructType) and each.tag]
-                # `X | None` is read as X: None is said by leaving the key out.
+                # `X | None` is read as X: None is expressed by leaving the key out.
                 return (
                     self.tagged(node, structs, path) if structs else self.value(node, options[0], path, complete=True)
                 )
@@ -82,7 +87,7 @@ class Reader:
                 return self.scalar(node, kind, path)
 
     def tagged(self, node: Node, kinds: Sequence[inspect.StructType], path: str) -> Any:
-        """Return one struct of several, chosen by its tag; UNSET if something is wrong with it."""
+        """Return one struct of several, chosen by its tag; UNSET if it is invalid."""
         if not isinstance(node, document.Mapping):
             return self.wrong(node, path, "a mapping of keys to values")
         before = len(self.problems)
@@ -101,12 +106,12 @@ class Reader:
         return kind.cls(**values)
 
     def struct(self, node: Node, kind: inspect.StructType, path: str, *, complete: bool) -> Any:
-        """Return the given fields of a struct; if `complete`, report those that are required and missing."""
+        """Return the given fields of a struct; if `complete`, report required fields that are missing."""
         fields: dict[str, inspect.Type] = {field.encode_name: field.type for field in kind.fields}
         if kind.tag_field:
             fields[kind.tag_field] = inspect.LiteralType((kind.tag,))
         if complete:
-            if not isinstance(node, document.Mapping):  # a section may be empty, but an item is something
+            if not isinstance(node, document.Mapping):  # a section may be empty, but an item may not
                 return self.wrong(node, path, "a mapping of keys to values")
             present = {key.text for key, _ in node.pairs}
             for field in kind.fields:
@@ -146,6 +151,14 @@ class Reader:
             self.value(item, kind.item_type, f"{path}[{i}]", complete=True) for i, item in enumerate(node.items)
         )
 
+    def items(self, nodes: Sequence[Node], kind: inspect.Type, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the dotted key and the fields of each valid item of a list."""
+        for number, node in enumerate(nodes):
+            place, before = f"{path}[{number}]", len(self.problems)
+            values = self.value(node, kind, place, complete=True)
+            if len(self.problems) == before:
+                yield place, values
+
     def scalar(self, node: Node, kind: inspect.Type, path: str) -> Any:
         """Return a single value of a plain type. Raises `TypeError` for a type that no configuration has."""
         match kind:
@@ -154,9 +167,9 @@ class Reader:
                     return node.value
                 return self.wrong(node, path, "true or false")
             case inspect.IntType():
-                return self.whole(node, kind, path)
+                return self.number(node, kind, path, "bytes" if path.rpartition(".")[2] in _BYTES else "")
             case inspect.FloatType():
-                return self.number(node, kind, path, "a number")
+                return self.number(node, kind, path)
             case inspect.EnumType(cls=cls):
                 chosen = self.choice(node, path, [str(member.value) for member in cls])
                 return chosen if chosen is UNSET else cls(chosen)
@@ -170,7 +183,7 @@ class Reader:
 
     def choice(self, node: Node, path: str, valid: Sequence[str]) -> Any:
         """Return one of the valid words."""
-        # As written: `version: 1.0` is the version "1.0" whether or not it is in quotes.
+        # As written: `version: 1.0` is the version "1.0" with or without quotes.
         if isinstance(node, Scalar) and node.text in valid:
             return node.text
         if len(valid) == 1:
@@ -178,31 +191,21 @@ class Reader:
         hint = suggest(node.text, valid) if isinstance(node, Scalar) else ""
         return self.wrong(node, path, f"one of {', '.join(valid)}", hint)
 
-    def whole(self, node: Node, kind: inspect.IntType, path: str) -> Any:
-        """Return an integer within its bounds, or a size in bytes."""
+    def number(self, node: Node, kind: inspect.IntType | inspect.FloatType, path: str, unit: str = "") -> Any:
+        """Return a number within its bounds; it may be written with its `unit`, "bytes" or "seconds"."""
+        expected, parse = _NUMBERS[unit]
+        whole = isinstance(kind, inspect.IntType)
         number = _number(node)
-        if isinstance(number, int):
-            low, high = kind.ge, kind.le
-            if (low is not None and number < low) or (high is not None and number > high):
-                bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
-                return self.wrong(node, path, f"a number {bounds}")
-            return number
-        if path.rpartition(".")[2] not in _BYTES:
-            return self.wrong(node, path, "a whole number")
-        size = parse_size(node.text) if isinstance(node, Scalar) else None
-        return self.wrong(node, path, 'a number of bytes, or a size such as "256MiB"') if size is None else size
-
-    def number(self, node: Node, kind: inspect.FloatType, path: str, expected: str) -> Any:
-        """Return a number within its bounds; a duration if `expected` names a time."""
-        number: float | None = _number(node)
-        if number is None and "time" in expected and isinstance(node, Scalar):
-            number = parse_duration(node.text)
-        if number is None:
-            return self.wrong(node, path, expected)
+        if number is None and isinstance(node, Scalar):
+            number = parse(node.text)
+        if number is None or (whole and not isinstance(number, int)):
+            return self.wrong(node, path, "a whole number" if whole and not unit else expected)
         if (kind.ge is not None and number < kind.ge) or (kind.le is not None and number > kind.le):
-            bounds = f"from {kind.ge:g} to {kind.le:g}" if kind.le is not None else f"of at least {kind.ge:g}"
+            form = "d" if whole else "g"
+            low = format(kind.ge or 0, form)
+            bounds = f"from {low} to {format(kind.le, form)}" if kind.le is not None else f"of at least {low}"
             return self.wrong(node, path, f"a number {bounds}")
-        return float(number)
+        return number if whole else float(number)
 
     def text(
         self,
@@ -211,7 +214,7 @@ class Reader:
         path: str,
         name: str = "a name of letters, digits, `_`, `.` and `-`",
     ) -> Any:
-        """Return text; `name` is what to expect where it doesn't match the pattern."""
+        """Return text; `name` says what to expect if it doesn't match the pattern."""
         if not isinstance(node, Scalar):
             return self.wrong(node, path, "text")
         if not isinstance(node.value, str):
@@ -233,24 +236,14 @@ class Reader:
         return self.wrong(node, path, "an absolute path, or one below your own `~`") if resolved is None else resolved
 
     def resolved(self, written: str) -> Path | None:
-        """Return a written path as an absolute one of the host; None for one below somebody else's `~`."""
+        """Return a written path as an absolute one of the host; None for one below another user's `~`."""
         first, _, rest = written.partition("/")
         if first == "~" and self.home:
             return self.home / os.path.normpath(rest)
         if first.startswith("~"):
             return None
-        # Relative to the file, not to wherever Redoma is started: a file means the same thing everywhere.
+        # Relative to the file, not to where Redoma is started: a file means the same everywhere.
         return Path(os.path.normpath(self.file.parent / written))
-
-
-def is_url(text: str) -> bool:
-    """Whether it is an HTTP or HTTPS URL without a user name in it."""
-    try:
-        parts = urlsplit(text)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
-    except ValueError:
-        return False
-    return bool(usable) and text.isprintable() and " " not in text
 
 
 def _number(node: Node) -> int | float | None:

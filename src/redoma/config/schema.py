@@ -1,8 +1,9 @@
-"""What may be in a `redoma.yaml`: reads one file into a `Layer`, checking all that types can't say."""
+"""What may be in a `redoma.yaml`: reads one file into a `Layer`, and checks what types can't express."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,8 @@ from msgspec import UNSET, UnsetType, inspect
 
 from ..lib.errors import InvalidRequest, PolicyError
 from ..lib.text import suggest
-from ..lib.units import ENGINES, engine_problem, format_size
-from ..models import Decision, Limits, MiB, Request
+from ..lib.units import ENGINES, engine_problem, format_size, is_url
+from ..models import LANGUAGES, OTHER, Decision, Limits, MiB, Request, host_rule
 from .document import Mapping, Node, Scalar, Sequence, parse
 from .model import (
     SECTIONS,
@@ -26,35 +27,39 @@ from .model import (
     InvalidFile,
     JailConfig,
     JailEntry,
+    LanguageConfig,
     LogConfig,
     MontyEntry,
     Name,
+    NetworkConfig,
     Problem,
+    ServerConfig,
+    SessionsConfig,
 )
 from .places import Source
-from .reader import Reader, is_url
+from .reader import Reader
 
 if TYPE_CHECKING:
     from ..policy import Permit, Rule
 
 
 _NAMESPACE = "app"
-"""Of the entries in a file that is only a list of them."""
+"""The namespace of entries in a file that is only a list of them."""
 _CAPABILITIES = """
 ALL AUDIT_CONTROL AUDIT_READ AUDIT_WRITE BLOCK_SUSPEND BPF CHECKPOINT_RESTORE CHOWN DAC_OVERRIDE
 DAC_READ_SEARCH FOWNER FSETID IPC_LOCK IPC_OWNER KILL LEASE LINUX_IMMUTABLE MAC_ADMIN MAC_OVERRIDE
 MKNOD NET_ADMIN NET_BIND_SERVICE NET_BROADCAST NET_RAW PERFMON SETFCAP SETGID SETPCAP SETUID SYSLOG
 SYS_ADMIN SYS_BOOT SYS_CHROOT SYS_MODULE SYS_NICE SYS_PACCT SYS_PTRACE SYS_RAWIO SYS_RESOURCE
 SYS_TIME SYS_TTY_CONFIG WAKE_ALARM"""
-_MIN_QUOTA = 1000  # of 100000: the kernel takes no less than a millisecond
-_MIN_MEMORY = 6 * MiB  # Docker takes no less
+_MIN_QUOTA = 1000  # of 100000: the kernel's minimum is a millisecond
+_MIN_MEMORY = 6 * MiB  # Docker's minimum
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """What one file says: only the keys that are in it."""
 
     label: str
-    """What the file is to us: "user file", "project file", "--config"."""
+    """The role of the file: "user file", "project file", "--config"."""
     path: Path
     pack: str | None = None
     rules: tuple[Rule, ...] = ()
@@ -62,12 +67,13 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     permits: tuple[Permit, ...] = ()
     sections: dict[str, dict[str, Any]]
     """Each of `SECTIONS` → the keys that are written there and their values."""
+    languages: dict[str, LanguageConfig] = {}
     entries: dict[str, Entry] = {}
     marks: dict[str, tuple[int, int]] = {}
     """Dotted key → line and column."""
 
     def problem(self, key: str, message: str, hint: str) -> Problem:
-        """Return a problem at the place where a key is written."""
+        """Return a problem at the position of a key."""
         line, column = self.marks[key]
         return Problem(file=self.path, line=line, column=column, key=key, message=message, hint=hint)
 
@@ -76,7 +82,7 @@ class _Policy(msgspec.Struct):
     """The keys of the section `policy`."""
 
     pack: str
-    rules: tuple[Any, ...]  # read later, as `Rule`: most files have none, and the policy engine need not be loaded
+    rules: tuple[Any, ...]  # parsed later, as `Rule`: most files have none, and then the policy engine is not loaded
     decisions: dict[str, Decision]
     permits: tuple[Any, ...]  # the same, as `Permit`
 
@@ -91,15 +97,19 @@ class _File(msgspec.Struct):
     limits: Limits
     audit: AuditConfig
     approval: ApprovalConfig
+    network: NetworkConfig
     jail: JailConfig
     docker: DockerConfig
+    sessions: SessionsConfig
     log: LogConfig
+    server: ServerConfig
+    languages: dict[str, LanguageConfig]
 
 
 def read_layer(source: Source, label: str, home: Path | None, *, bare: bool = False) -> Layer:
-    """Read what a file says. A file that is a list holds entries. Raises `InvalidFile` with all that is wrong in it.
+    """Read a file. A file that is a list contains entries. Raises `InvalidFile` with all its errors.
 
-    `label`: what the file is to us; `home`: what `~` stands for; `bare`: accept also what stands under `policy` alone.
+    `label` is the role of the file; `~` stands for `home`; `bare`: also accept the content of `policy` alone.
     """
     reader = Reader(source.path, home)
     root = parse(source)
@@ -120,6 +130,7 @@ def read_layer(source: Source, label: str, home: Path | None, *, bare: bool = Fa
         decisions=policy.get("decisions", {}),
         permits=_permits(reader, policy.get("permits", ())),
         sections={name: values.get(name, {}) for name in SECTIONS},
+        languages=_languages(reader, values.get("languages", {})),
         entries=_entries(reader, values),
         marks=reader.marks,
     )
@@ -145,19 +156,18 @@ def _rules(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Rule, ...]:
         return ()
     from ..policy import PACKS, Rule, load
 
-    kind, rules = inspect.type_info(Rule), {}
-    for number, node in enumerate(nodes):
-        path, before = f"policy.rules[{number}]", len(reader.problems)
-        values = reader.value(node, kind, path, complete=True)
-        for field in ("id", "reason", "suggestion"):
-            # A terminal shows them, and a project may add rules without being trusted.
-            if isinstance(values, dict) and not values.get(field, "").replace("\n", " ").isprintable():
-                reader.report_at(f"{path}.{field}", "it holds characters that can't be seen", "write it in plain text")
-        if len(reader.problems) > before:
+    rules: dict[str, Rule] = {}
+    for path, values in reader.items(nodes, inspect.type_info(Rule), "policy.rules"):
+        # They are shown on a terminal, and a project may add rules without being trusted.
+        shown = {field: values.get(field, "").replace("\n", " ") for field in ("id", "reason", "suggestion")}
+        unseen = [field for field, text in shown.items() if not text.isprintable()]
+        for field in unseen:
+            reader.report_at(f"{path}.{field}", "it holds characters that can't be seen", "write it in plain text")
+        if unseen:
             continue
         try:
             rule = Rule(**values)
-            load(PACKS[-1], (rule,))  # the last pack has every built-in rule, so this finds a taken id too
+            load(PACKS[-1], (rule,))  # the last pack has every built-in rule, so this finds a duplicate id too
         except PolicyError as error:
             reader.report_at(path, f"{error.what}: {error.why}", error.next)
             continue
@@ -174,12 +184,8 @@ def _permits(reader: Reader, nodes: tuple[Node, ...]) -> tuple[Permit, ...]:
         return ()
     from ..policy import Permit, verify_permit
 
-    kind, permits = inspect.type_info(Permit), []
-    for number, node in enumerate(nodes):
-        path, before = f"policy.permits[{number}]", len(reader.problems)
-        values = reader.value(node, kind, path, complete=True)
-        if len(reader.problems) > before:
-            continue
+    permits: list[Permit] = []
+    for path, values in reader.items(nodes, inspect.type_info(Permit), "policy.permits"):
         permit = Permit(**values)
         if not permit.text.isprintable():
             reader.report_at(path, "its text holds characters that can't be seen", "use `sha256`, as a denial shows it")
@@ -206,6 +212,12 @@ def _check_sections(reader: Reader, sections: dict[str, dict[str, Any]]) -> None
         hint = "write an http or https URL, without a name or password in it"
         reader.report_at("approval.webhook", "nothing can be posted there", hint)
     _check_engine(reader, "docker.host", sections["docker"].get("host"))
+    for key, rules in sections["network"].items():
+        for number, rule in enumerate(rules):
+            try:
+                host_rule(rule)
+            except InvalidRequest as error:
+                reader.report_at(f"network.{key}[{number}]", f"{error.what}: {error.why}", error.next)
 
 
 def _check_limits(reader: Reader, path: str, limits: dict[str, Any]) -> None:
@@ -214,6 +226,21 @@ def _check_limits(reader: Reader, path: str, limits: dict[str, Any]) -> None:
             Limits(**{name: value})
         except InvalidRequest as error:
             reader.report_at(f"{path}.{name}", f"{error.what}: {error.why}", error.next)
+
+
+def _languages(reader: Reader, given: dict[str, dict[str, Any]]) -> dict[str, LanguageConfig]:
+    languages: dict[str, LanguageConfig] = {}
+    for name, fields in given.items():
+        path = f"languages.{name}"
+        taken = name in (*LANGUAGES, OTHER) and name != "javascript"
+        if taken or not re.fullmatch(r"[a-z][a-z0-9_+.-]{0,39}", name):
+            why = "is built in" if taken else "can't be the name of a language"
+            reader.report_at(path, f"{name!r} {why}", "use a name of its own, of lower-case letters and digits")
+        elif not fields.get("argv") or UNSET in fields["argv"]:
+            reader.report_at(path, "it has no program", f"add `argv: [{name}, -]`")
+        else:
+            languages[name] = LanguageConfig(**fields)
+    return languages
 
 
 def _entries(reader: Reader, values: dict[str, Any]) -> dict[str, Entry]:
@@ -233,8 +260,9 @@ def _entries(reader: Reader, values: dict[str, Any]) -> dict[str, Entry]:
 
 
 def _checked_entry(reader: Reader, path: str, entry: Entry) -> Entry:
-    """Check what types can't say, so that it is found now and not when the executor is used. Return the entry with
-    every path on the host written out."""
+    """Check what types can't express, so that errors are found now and not when the executor is used. Returns the entry
+    with absolute host paths.
+    """
     _check_variables(reader, path, entry)
     _check_commands(reader, path, entry)
     _check_limits(reader, f"{path}.limits", entry.limits)
@@ -270,7 +298,7 @@ def _check_commands(reader: Reader, path: str, entry: Entry) -> None:
 
 
 def _check_inside(reader: Reader, place: str, path: str) -> bool:
-    """Whether it is a path inside a cell or container; reported if not."""
+    """Return whether it is a path inside a cell or container; report it if not."""
     if path.startswith("/") and ".." not in path.split("/"):
         return True
     reader.report_at(place, f"{path!r} is no path inside", "write an absolute path, such as /workspace")

@@ -1,7 +1,7 @@
 """Which files the user has trusted: exactly these bytes at exactly this path.
 
-One JSON file in the state directory. It is replaced whole, under a lock, so two processes never lose each other's
-entry and a crash leaves the old file or the new one.
+One JSON file in the state directory. It is replaced as a whole, under a lock, so that two processes never lose each
+other's entry and a crash leaves either the old file or the new one.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ def trusted_files(env: Mapping[str, str] | None = None) -> Trusted:
 
 
 def is_trusted(source: Source, env: Mapping[str, str] | None = None) -> bool:
-    """Whether the user has trusted exactly these bytes at this path."""
+    """Return whether the user has trusted exactly these bytes at this path."""
     return trusted_files(env).get(source.path) == source.digest
 
 
 def read_found(path: Path, env: Mapping[str, str] | None = None) -> Source | str:
-    """Read a file that was found, not named by the user. Return a text instead if it has no effect, because another
-    user may have written it and this user has not trusted its content: anybody can leave a file, also a broken one,
-    in a directory such as /tmp, and that must not stop anybody's work. Raises `InvalidFile` for one of this user's
-    own that can't be read."""
+    """Read a file that was found, not named by the user. Returns a text instead if it has no effect, because another
+    user may have written it and this user has not trusted its content: any user can leave a file, even a broken one, in
+    a directory such as /tmp, and that must not stop others' work. Raises `InvalidFile` for an unreadable file of this
+    user's own.
+    """
     why = not_ours(path, env)
     try:
         source = read(path)
@@ -54,7 +55,7 @@ def record(source: Source, env: Mapping[str, str] | None = None) -> None:
 
 
 def untrust(path: Path, env: Mapping[str, str] | None = None) -> bool:
-    """Stop trusting a path. Return False if it wasn't trusted. The file itself need not exist."""
+    """Stop trusting a path. Returns False if it wasn't trusted. The file itself need not exist."""
     real = Path(os.path.realpath(path))
     if real not in trusted_files(env):
         return False
@@ -66,7 +67,7 @@ def _load(file: Path) -> Trusted:
     if not os.path.lexists(file):
         return {}
     source, directory = read(file), file.parent.stat()
-    # Whoever can write this file can switch the protection off, so it must be ours, here, and nobody else's.
+    # A user who can write this file can switch the protection off, so it must be ours, here, and writable only by us.
     writable = (source.mode | directory.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
     if file.is_symlink() or writable or {source.owner, directory.st_uid} != {os.geteuid()}:
         raise _unusable(file, "it is a link, or other users can write it or its directory")

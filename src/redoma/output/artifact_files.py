@@ -1,14 +1,13 @@
 """The directory of artifacts: private to this user, never reached through a link, bounded in size.
 
-An artifact is a file `RUN.stdout` or `RUN.stderr`. While it is written it is a `.part` file that its writer holds
-locked; one that nobody holds was left by a process that died, and the next writer removes it.
+An artifact is a file `RUN.stdout` or `RUN.stderr`. While it is written it is a `.part` file that its writer keeps
+locked. An unlocked one was left by a process that died, and the next writer removes it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,10 +16,11 @@ from typing import NamedTuple
 
 from ..lib import files
 from ..lib.errors import RedomaError
+from ..lib.patterns import pattern
 
 MAX_FILES = 10_000
-_NAME = re.compile(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream>stdout|stderr)\Z")
-_PART = re.compile(r"\.[0-9a-f]{32}\.part\Z")
+_NAME = pattern(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream>stdout|stderr)\Z")
+_PART = pattern(r"\.[0-9a-f]{32}\.part\Z")
 
 
 class Listed(NamedTuple):
@@ -43,7 +43,7 @@ def name_of(run: str, stream: str) -> str:
 
 @contextmanager
 def opened(path: Path, *, create: bool = False) -> Iterator[int]:
-    """A descriptor of the directory. Raises `OSError`, or `RedomaError` if somebody else could write there."""
+    """Yield a descriptor of the directory. Raises `OSError`, or `RedomaError` if another user could write there."""
     with files.closing(files.open_own_directory(path, holds="output", error=RedomaError, create=create)) as directory:
         if os.fstat(directory).st_mode & 0o077:
             os.fchmod(directory, 0o700)
@@ -51,7 +51,7 @@ def opened(path: Path, *, create: bool = False) -> Iterator[int]:
 
 
 def open_file(directory: int, name: str) -> int:
-    """To read. A link is refused, and so is what is not a regular file."""
+    """Open an artifact for reading. Links and anything but regular files are refused."""
     try:
         return files.open_regular(name, dir_fd=directory)
     except files.NotRegular as error:
@@ -59,13 +59,13 @@ def open_file(directory: int, name: str) -> int:
 
 
 def listed(directory: int) -> list[Listed]:
-    """Return the artifacts, the oldest first."""
+    """Return the artifacts, oldest first."""
     found: list[Listed] = []
     with os.scandir(directory) as entries:
         for entry in entries:
             if not (name := _NAME.match(entry.name)):
                 continue
-            with suppress(FileNotFoundError):  # somebody else pruned it
+            with suppress(FileNotFoundError):  # another process pruned it
                 about = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(about.st_mode):
                     found.append(Listed(about.st_mtime, name["run"], name["stream"], entry.name, about.st_size))
@@ -73,8 +73,9 @@ def listed(directory: int) -> list[Listed]:
 
 
 def prune(directory: int, *, before: float, total: int) -> None:
-    """Remove parts of dead writers, artifacts written before a time, then the oldest until the rest is within
-    bounds."""
+    """Remove the part files of dead writers, artifacts written before a time, then the oldest until the rest is within
+    bounds.
+    """
     for name in os.listdir(directory):
         if _PART.match(name):
             _remove_dead(directory, name)
@@ -95,12 +96,12 @@ def _remove_dead(directory: int, name: str) -> None:
 
 
 def new_part(directory: int) -> tuple[int, str]:
-    """Create a private, locked file. Return its descriptor and name."""
+    """Create a private, locked file. Returns its descriptor and name."""
     name = f".{os.urandom(16).hex()}.part"
     part = os.open(name, files.NEW_FILE, 0o600, dir_fd=directory)
     try:
-        os.fchmod(part, 0o600)  # whatever the umask says
-        if not files.lock(part):  # another process prunes: it takes this for a dead writer's
+        os.fchmod(part, 0o600)  # whatever the umask is
+        if not files.lock(part):  # another process prunes, and takes this for a dead writer's file
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), name)
     except OSError:
         os.close(part)

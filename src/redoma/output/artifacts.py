@@ -1,8 +1,8 @@
-"""Artifacts: all that a run printed, where its result has only the beginning and the end.
+"""Artifacts: the whole output of a run whose result has only the beginning and the end.
 
-An ordinary run pays nothing: `capture.Capture` asks for a `Spool` once it has to drop something. What is written is
-cleaned as the result is (`cleaning`), so that neither secrets nor raw bytes reach the disk. A full disk costs the rest
-of the artifact, never the result: `Artifact.missing` then says why it isn't whole.
+An ordinary run pays nothing: `capture.Capture` requests a `Spool` only when it has to drop something. What is written
+is cleaned like the result (`cleaning`), so that neither secrets nor raw bytes reach the disk. A full disk truncates the
+artifact, never the result: `Artifact.missing` then says why.
 
     store = Store(state_directory / "artifacts")
     store.find("3f2a").lines(5000, 20)
@@ -21,7 +21,8 @@ from typing import Any
 
 import msgspec
 
-from ..lib.errors import InvalidRequest, RedomaError
+from ..lib.errors import InvalidRequest, RedomaError, UnknownId
+from ..lib.files import write_all
 from ..lib.text import compile_re2
 from ..models import Artifact, MiB, Stream
 from ..redaction import Redactor
@@ -35,18 +36,18 @@ _MAX_REASON = 200
 
 
 class Store:
-    """The artifacts in one directory. Those too old, or too many, are removed whenever one is added or looked for."""
+    """The artifacts in one directory. Old or excess ones are removed whenever one is added or looked up."""
 
     def __init__(self, directory: Path, *, days: float = MAX_DAYS, total: int = MAX_BYTES) -> None:
-        """`days`: how long an artifact is kept at most; `total`: how many bytes all of them may have."""
+        """`days` is how long an artifact is kept at most; `total` is the maximum size of all of them in bytes."""
         self.directory, self.days, self.total = directory, days, total
 
     def spool(self, run: str, stream: Stream, redactor: Redactor, max_bytes: int) -> Spool:
-        """Return a writer for one stream. No file is opened before something is written."""
+        """Return a writer for one stream. It opens no file before something is written."""
         return Spool(self, run, stream, redactor, min(max_bytes, self.total))
 
     def listed(self) -> list[files.Listed]:
-        """Return what is kept, the oldest first. Raises `RedomaError` if the directory can't be used."""
+        """Return the kept artifacts, oldest first. Raises `RedomaError` if the directory can't be used."""
         try:
             with files.opened(self.directory) as directory:
                 self.prune(directory)
@@ -57,19 +58,18 @@ class Store:
             raise _unreadable(str(self.directory), error) from error
 
     def find(self, run: str, stream: Stream = "stdout") -> Kept:
-        """Find an artifact by its run's id, or the beginning of it. Raises `InvalidRequest` if that is none or
-        several."""
+        """Return an artifact by its run's id, or a prefix of it. Raises `InvalidRequest` if none or several match."""
         matching = [one for one in self.listed() if one.run.startswith(run) and one.stream == stream and run]
         found = [one for one in matching if one.run == run] or matching
         if len(found) == 1:
             return self.described(found[0].run, stream)
         if found:
-            raise InvalidRequest(
+            raise UnknownId(
                 f"several runs begin with {run!r}",
                 why=", ".join(one.run[:32] for one in found[:5]),
                 next="write more of the id",
             )
-        raise InvalidRequest(
+        raise UnknownId(
             f"there is no {stream} kept of run {run!r}",
             why=f"output is kept when it is too long for a result, for {self.days:g} days at most",
             next="`redoma output` lists what is kept",
@@ -91,12 +91,12 @@ class Store:
         return kept
 
     def prune(self, directory: int) -> None:
-        """Remove what is too old or too much from the open directory."""
+        """Remove old or excess artifacts from the open directory."""
         files.prune(directory, before=time.time() - self.days * 86400, total=self.total)
 
 
 class Kept(Artifact, frozen=True, kw_only=True, dict=True):
-    """An artifact that can be read. Its path is no field, so that it isn't shown to whoever gets the result."""
+    """An artifact that can be read. Its path is not a field, so that receivers of the result don't see it."""
 
     def read(self, start: int = 0, size: int = 65536) -> bytes:
         """Return some of its bytes. Raises `InvalidRequest` for negative numbers, `RedomaError` if it can't be read."""
@@ -108,7 +108,7 @@ class Kept(Artifact, frozen=True, kw_only=True, dict=True):
             return data
 
     def lines(self, first: int = 1, count: int = 100) -> list[str]:
-        """Return some of its lines; the first is 1. Raises `InvalidRequest` for smaller numbers, or `RedomaError`."""
+        """Return some of its lines, counted from 1. Raises `InvalidRequest` for smaller numbers, or `RedomaError`."""
         if first < 1 or count < 0:
             raise InvalidRequest("the range makes no sense", why=f"{first}, {count}", next="the first line is 1")
         found: list[str] = []
@@ -121,8 +121,9 @@ class Kept(Artifact, frozen=True, kw_only=True, dict=True):
         return found
 
     def matching(self, pattern: str) -> Iterator[tuple[int, str]]:
-        """Yield the lines in which an RE2 pattern matches, with their numbers. Raises `InvalidRequest` if it's
-        invalid."""
+        """Yield the numbers and texts of the lines that an RE2 pattern matches. Raises `InvalidRequest` if it is
+        invalid.
+        """
         try:
             automaton = compile_re2(pattern)
         except ValueError as error:
@@ -154,30 +155,30 @@ class Kept(Artifact, frozen=True, kw_only=True, dict=True):
 
 
 class Spool:
-    """Writes one artifact. Call `close` in any case: what was not finished leaves nothing behind. None of its methods
-    raises: what can't be kept is said by the artifact's `missing`."""
+    """Writes one artifact. Always call `close`: an unfinished artifact leaves nothing behind. No method raises: the
+    artifact's `missing` says what could not be kept.
+    """
 
     def __init__(self, store: Store, run: str, stream: Stream, redactor: Redactor, max_bytes: int) -> None:
         self._store, self._run, self._stream = store, run, stream
         self._cleaner, self._left, self._redacted = StreamCleaner(redactor), max_bytes, Counter[str]()
         self._file, self._part = -1, ""
-        self._size = 0
         self._missing = ""  # why nothing more is kept
 
     def add(self, raw: bytes) -> None:
-        """Take some of what was printed."""
+        """Write a piece of output."""
         with self._stopping_on_errors():
             if not self._missing:
                 self._write(self._cleaner.add(raw))
 
     def put(self, text: bytes, redacted: dict[str, int]) -> None:
-        """Take the whole stream, which was cleaned already."""
+        """Write the whole stream, which is already cleaned."""
         self._redacted.update(redacted)
         with self._stopping_on_errors():
             self._write(text)
 
     def finish(self) -> Artifact:
-        """Publish what was kept, so that others find it, and return it."""
+        """Publish what was kept, and return it."""
         with self._stopping_on_errors():
             if not self._missing:
                 self._write(self._cleaner.end())
@@ -196,7 +197,7 @@ class Spool:
         """Remove the part file. Safe to call twice."""
         if self._file < 0:
             return
-        # An error means that the directory is gone, or not ours any more; its next user removes what nobody holds.
+        # On an error the directory is gone or not ours any more; its next user removes unlocked files.
         with suppress(OSError, RedomaError), files.opened(self._store.directory) as directory:
             os.unlink(self._part, dir_fd=directory)
         os.close(self._file)
@@ -210,11 +211,7 @@ class Spool:
             with files.opened(self._store.directory, create=True) as directory:
                 self._file, self._part = files.new_part(directory)
         fits, self._left = text[: self._left], self._left - len(text)
-        view = memoryview(fits)
-        while view:  # a full disk shows as a short write first; the error comes with the next one
-            written = os.write(self._file, view)
-            self._size += written
-            view = view[written:]
+        write_all(self._file, fits)
         if self._left < 0:
             raise Lost("it is more than may be kept of one run")
 
@@ -226,16 +223,16 @@ class Spool:
             self._stop(error)
 
     def _stop(self, error: Exception) -> None:
-        """Keep nothing more. What is there stays, with a last line that says so."""
+        """Write nothing more. What is there stays, with a last line that says so."""
         reason = error.strerror if isinstance(error, OSError) else str(error)
         self._missing = (reason or str(error))[:_MAX_REASON]
         if self._file >= 0:
-            with suppress(OSError):  # then without a last line: `missing` has it
+            with suppress(OSError):  # then there is no last line, but `missing` has the reason
                 self._end_with(f"\n[… the rest was not kept: {self._missing} …]\n".encode())
 
     def _end_with(self, note: bytes) -> None:
-        """Write a note over the last bytes, in a block that the file has already: a full disk has no other."""
-        at = max(0, self._size - len(note))
+        """Write a note over the last bytes, in blocks that the file already has: a full disk has no free ones."""
+        at = max(0, os.fstat(self._file).st_size - len(note))
         start = max(0, at - _BLOCK)
         line_end = os.pread(self._file, at - start, start).rfind(b"\n")
         at = start + line_end if line_end >= 0 else at
@@ -247,7 +244,7 @@ class Spool:
     def _publish(self) -> None:
         name = files.name_of(self._run, self._stream)
         with files.opened(self._store.directory) as directory:
-            # Never over another: an id that somebody used again must not replace what was kept of the first.
+            # Never replace another artifact: a reused id must not destroy what was kept for the first.
             os.link(self._part, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
             self._store.prune(directory)
 

@@ -1,8 +1,9 @@
-"""Capture what a run prints: bounded in memory, harmless to a terminal, and without secrets.
+"""Captures what a run prints: bounded in memory, harmless to a terminal, and without secrets.
 
-The order matters. Secrets are first set apart from the escape sequences around them, or one that was cut short would
-take a letter along; then escape sequences go, or one in the middle of a key would hide it; then secrets, while the text
-is still whole; only then is it cut to size, so that a cut never leaves half a secret behind.
+The order matters. First, secrets are separated from adjacent escape sequences: an unfinished sequence would otherwise
+swallow a letter of the secret. Then escape sequences are removed: one in the middle of a key would hide it. Then
+secrets are removed, while the text is still complete. Only then is it cut to size, so that a cut never leaves half a
+secret.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..redaction.scanner import Found, cut_outside, found_after
 from .cleaning import character_start
 
 _MARKER_ROOM = 96
-"""Bytes of the marker and its newlines, at most."""
+"""Maximum bytes of the marker and its newlines."""
 
 
 class Captured(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,21 +30,21 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     stdout: str = ""
     stderr: str = ""
     redacted: dict[str, int] = {}
-    """How many secrets of each kind were taken out of the text that is left."""
+    """How many secrets of each kind were removed from the remaining text."""
     omitted: dict[Stream, int] = {}
     """Bytes left out of each stream that was too long."""
     artifacts: dict[Stream, Artifact] = {}
-    """All of each stream that was too long."""
+    """The whole text of each stream that was too long."""
 
 
 class Spool(Protocol):
-    """Keeps all of a stream that is too long for the result; see `artifacts`. Its methods don't raise."""
+    """Keeps the whole text of a stream that is too long for the result; see `artifacts`. Its methods don't raise."""
 
     def add(self, raw: bytes) -> None:
-        """Take the next piece, as it was printed."""
+        """Add the next piece, as it was printed."""
 
     def put(self, text: bytes, redacted: dict[str, int]) -> None:
-        """Take all of the stream at once, sanitised and redacted already."""
+        """Set the whole stream at once, already sanitised and redacted."""
 
     def finish(self) -> Artifact: ...
 
@@ -51,10 +52,10 @@ class Spool(Protocol):
 
 
 class Capture:
-    """Takes the output of one run as it comes, in bounded memory, whatever the run prints.
+    """Takes the output of one run as it arrives, in bounded memory, whatever the run prints.
 
-    `pass_on` gets each piece as it comes. `keep` is called for a spool that takes a whole stream, once some of the
-    stream has to be left out here; `close` discards spools that were not finished.
+    `pass_on` is called with each piece as it arrives. `keep` is called for a spool for a whole stream, once some of the
+    stream must be left out here; `close` discards unfinished spools.
     """
 
     def __init__(
@@ -67,13 +68,13 @@ class Capture:
         self._limits, self._redactor, self._pass_on, self._keep = limits, redactor, pass_on, keep
         self._spools: dict[Stream, Spool] = {}
         self._left = limits.output_total
-        # Next to a gap `margin` bytes are looked at but not shown. More raw text than that is kept, because escape
-        # sequences make it shrink.
+        # Next to a gap, `margin` bytes are examined but not shown. More raw text than that is kept, because removing
+        # escape sequences shrinks it.
         room = limits.output_bytes // 2 + 4 * redactor.margin
         self._streams: dict[Stream, Ends] = {"stdout": Ends(room), "stderr": Ends(room)}
 
     def feed(self, stream: Stream, data: bytes) -> bool:
-        """Take some output. Return False once both streams together have printed more than the run may."""
+        """Take some output. Returns False once both streams together have printed more than allowed."""
         self._left -= len(data)
         if self._keep is not None:
             self._spill(self._keep, stream, data)
@@ -83,7 +84,9 @@ class Capture:
         return self._left >= 0
 
     def _spill(self, keep: Callable[[Stream], Spool], stream: Stream, data: bytes | None) -> None:
-        """Before the middle is dropped, give the spool all that there is; from then on, everything that comes."""
+        """Before the middle is dropped for the first time, give the spool everything so far; afterwards, everything
+        new.
+        """
         ends = self._streams[stream]
         if stream in self._spools:
             self._spools[stream].add(data or b"")
@@ -93,7 +96,7 @@ class Capture:
                 self._spools[stream].add(piece)
 
     def finish(self) -> Captured:
-        """The run has ended: return its output, cleaned and cut to the limits."""
+        """Return the output, cleaned and cut to the limits; called when the run has ended."""
         texts: dict[Stream, str] = {}
         redacted: Counter[str] = Counter()
         omitted: dict[Stream, int] = {}
@@ -118,19 +121,19 @@ class Capture:
         )
 
     def _kept(self, keep: Callable[[Stream], Spool], stream: Stream, whole: Text) -> Artifact:
-        if stream not in self._spools:  # nothing was dropped: it is all here, and only too long to be shown
+        if stream not in self._spools:  # nothing was dropped: all of it is here, and only too long to be shown
             self._spools[stream] = keep(stream)
             self._spools[stream].put(whole.data, dict(Counter(mark.kind for mark in whole.marks)))
         return self._spools[stream].finish()
 
     def close(self) -> None:
-        """Discard artifacts that were not finished. Safe to call twice."""
+        """Discard unfinished artifacts. Safe to call twice."""
         for spool in self._spools.values():
             spool.close()
 
 
 class Ends:
-    """The first and the last `keep` bytes of a stream, and how much lay between."""
+    """The first and the last `keep` bytes of a stream, and how much was between."""
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
@@ -143,19 +146,19 @@ class Ends:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        # Only now and then, so that many small writes don't move the tail each time.
+        # Not each time, so that many small writes don't keep moving the tail.
         if len(self._tail) > 2 * self._keep:
             self._trim()
 
     def loses(self, data: bytes | None) -> bool:
-        """Whether adding `data`, or ending the stream if it is None, drops something for the first time."""
+        """Return whether adding `data`, or ending the stream if it is None, drops something for the first time."""
         if self._gap:
             return False
         size = len(self._head) + len(self._tail)
         return size > 2 * self._keep if data is None else size + len(data) > 3 * self._keep
 
     def whole(self) -> tuple[bytes, bytes]:
-        """Return all of the stream, as long as nothing was dropped."""
+        """Return the whole stream, as long as nothing was dropped."""
         return bytes(self._head), bytes(self._tail)
 
     def _trim(self) -> None:
@@ -165,8 +168,9 @@ class Ends:
         del self._tail[:surplus]
 
     def clean(self, redactor: Redactor) -> Text:
-        """Return what was kept, sanitised and redacted. Next to the gap `redactor.margin` bytes are left out: a secret
-        may begin there and go on in the gap, or the reverse."""
+        """Return what was kept, sanitised and redacted. Next to the gap, `redactor.margin` bytes are left out: a secret
+        may begin there and continue in the gap, or the reverse.
+        """
         self._trim()
         margin = redactor.margin
         if not self._gap:
@@ -195,17 +199,17 @@ class Ends:
 
 
 def _length_within(data: bytes, raw: bytearray, redactor: Redactor) -> int:
-    """Return the size in sanitised `data` of its first lines, given raw; 0 if that can't be told.
+    """Return the size in sanitised `data` of its first lines, given raw; 0 if unknown.
 
-    Sanitising shrinks text: of a progress bar only the last state stays. A margin counted in what is left could be
-    all there is.
+    Sanitising shrinks text: only the last state of a progress bar remains. A margin counted in what remains could be
+    all of it.
     """
     lines = redactor.sanitise(raw) if raw else b""
     return len(lines) if data.startswith(lines) else 0
 
 
 class Text(NamedTuple):
-    """Sanitised and redacted text, where its replacements are, and how much is missing at the seam."""
+    """Sanitised and redacted text, the positions of its replacements, and how much is missing at the seam."""
 
     data: bytes
     marks: list[Found]
@@ -218,13 +222,14 @@ class Text(NamedTuple):
 
 
 def bounded(text: Text, limits: Limits) -> tuple[bytes, list[Found], int]:
-    """Cut text to the limits. Return its beginning and end with a marker between, their replacements, and how many
-    bytes were left out."""
+    """Cut text to the limits. Returns its beginning and end with a marker between, their replacements, and how many
+    bytes were left out.
+    """
     data, size = text.data, len(text.data)
     lines = data.count(b"\n") + (not data.endswith(b"\n") and size > 0)
     if not text.gap and size <= limits.output_bytes and lines <= limits.output_lines:
         return data, text.marks, 0
-    # Where not even the marker fits, `omitted` alone says that something is missing.
+    # If not even the marker fits, only `omitted` says that something is missing.
     room, marked = limits.output_bytes - _MARKER_ROOM, limits.output_bytes > _MARKER_ROOM
     head_lines = limits.output_lines // 2 if marked else limits.output_lines
     stop = _head_stop(text, room // 2 if marked else limits.output_bytes, head_lines)
@@ -240,7 +245,7 @@ def bounded(text: Text, limits: Limits) -> tuple[bytes, list[Found], int]:
 
 
 def _head_stop(text: Text, size: int, lines: int) -> int:
-    """Where the beginning ends: after so many lines, or else at the last line end that fits, or else inside a line."""
+    """Return where the head ends: after `lines` lines, else at the last line end that fits, else inside a line."""
     data = text.data
     stop = min(size, text.seam if text.gap else len(data))
     line_end = -1
@@ -256,7 +261,7 @@ def _head_stop(text: Text, size: int, lines: int) -> int:
 
 
 def _tail_start(text: Text, size: int, lines: int) -> int:
-    """Where the end begins, by the same rules."""
+    """Return where the tail begins, by the same rules."""
     data = text.data
     start = max(len(data) - size, text.seam if text.gap else 0)
     line_end = len(data) - data.endswith(b"\n")

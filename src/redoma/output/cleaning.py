@@ -1,8 +1,8 @@
-"""Clean output of any length, a block at a time, exactly as the result's output is cleaned.
+"""Cleans output of any length, a block at a time, exactly as the result's output is cleaned.
 
-Whole lines are released as `live` releases them: what a next line could turn into a secret waits for it. A line that is
-too long to wait for is cut where no secret of the expected length can be. If it is not plain text, or if what waits for
-its end never ends, the rest is lost: better that than half a secret.
+Whole lines are released as in `live`: text that a next line could turn into a secret waits for it. A line that is too
+long to wait for is cut where no secret of the expected length can be. If it is not plain text, or if something that
+waits for its end never ends, the rest is dropped: that is better than half a secret.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..redaction.unfinished import Unfinished
 
 BLOCK = 256 * KiB
 CONTEXT = 2048
-"""Bytes of released text to remember: in them may be the name that shows the next value to be a secret."""
-_MAX_WAITING = 1 * MiB
-_MAX_SECONDS = 4.0
-"""Of processor time, for one stream: text that is written to look like secrets takes a hundred times what others do."""
+"""Bytes of released text to remember: they may contain the name that marks the next value as a secret."""
+MAX_WAITING = 1 * MiB
+MAX_SECONDS = 4.0
+"""Of processor time, for one stream: text made to look like secrets takes a hundred times as long as other text."""
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether it is valid UTF-8 that sanitising would not change."""
+    """Return whether it is valid UTF-8 that sanitising would not change."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -50,12 +50,12 @@ class StreamCleaner:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor, self._unfinished = redactor, Unfinished(redactor)
-        self._max_waiting = max(_MAX_WAITING, 8 * redactor.margin)
-        self._pending = bytearray()  # raw, but for lines at its beginning that wait: those are sanitised already
+        self._max_waiting = max(MAX_WAITING, 8 * redactor.margin)
+        self._pending = bytearray()  # raw, except for waiting lines at its beginning, which are already sanitised
         self._due = BLOCK
         self._context = b""
-        self._left = _MAX_SECONDS
-        self._lost = ""  # why, once what was let go is all there will be
+        self._left = MAX_SECONDS
+        self._lost = ""  # why nothing more will be released
         self.redacted: Counter[str] = Counter()
 
     def add(self, data: bytes) -> bytes:
@@ -66,15 +66,15 @@ class StreamCleaner:
         if len(self._pending) < self._due:
             return b""
         text = self._timed(ended=False)
-        self._due = max(BLOCK, 2 * len(self._pending))  # not again for each small piece
+        self._due = max(BLOCK, 2 * len(self._pending))  # don't try again for each small piece
         if len(self._pending) > self._max_waiting:
             self._lost = f"a line, or what may be a secret, is longer than {self._max_waiting:,} bytes"
         elif self._left <= 0:
-            self._lost = f"to look through it took more than {_MAX_SECONDS:g} s"
+            self._lost = f"to look through it took more than {MAX_SECONDS:g} s"
         return text
 
     def end(self) -> bytes:
-        """The stream has ended: return the rest. Raises `Lost`."""
+        """Return the rest; called when the stream has ended. Raises `Lost`."""
         if self._lost:
             raise Lost(self._lost)
         return self._timed(ended=True)
@@ -97,7 +97,7 @@ class StreamCleaner:
         return self._release(clean, self._redactor.find(data), stop, len(raw))
 
     def _long_line(self) -> bytes:
-        """Release some of a line that has waited too long. It has to be plain text, so that a cut changes nothing."""
+        """Release a part of a line that has waited too long. It must be plain text, so that a cut changes nothing."""
         clean = bytes(self._pending[: character_start(self._pending, len(self._pending) - 1)])
         if not is_plain(clean):
             return b""
@@ -105,8 +105,9 @@ class StreamCleaner:
         return self._release(clean, self._redactor.find(self._context + clean), stop, len(clean))
 
     def _release(self, clean: bytes, found: list[Found], stop: int, taken: int) -> bytes:
-        """Return the text up to `stop`, or up to a secret that spans it; the rest waits. `taken` bytes that were
-        pending have become `clean`."""
+        """Return the text up to `stop`, or up to a secret that spans it; the rest waits. `taken` is how many pending
+        bytes have become `clean`.
+        """
         here = found_after(found, len(self._context))
         stop = character_start(clean, max(0, cut_outside(here, stop)))
         gone = [item for item in here if item.end <= stop]

@@ -1,8 +1,8 @@
-"""Recognise failures in what a run printed: a help for the reader, which never decides a run's status.
+"""Recognises failures in the output of a run: a help for the reader, which never decides a run's status.
 
-The text has been sanitised and redacted. Only a bounded part at the end of each stream is read, since that is where
-failures are. Traces of exceptions are reported whatever the exit status, because programs catch and print them and then
-end well. Everything else is reported for failed runs only: a program may speak of errors without having any.
+The text has been sanitised and redacted. Only a bounded part at the end of each stream is read, since failures are
+there. Traces of exceptions are reported whatever the exit status, because programs catch and print them and then
+succeed. Everything else is reported for failed runs only: a program may mention errors without having any.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
 from ..lib.text import shorten
 from ..models import Diagnosis, KiB, Status
+from . import MARKS
 from .failure_lines import GENERAL, LINES, SUMMARY, automata
 
 MAX_DIAGNOSES = 10
-_MAX_READ = 64 * KiB  # characters, of the end of each stream
+_MAX_READ = 64 * KiB  # characters at the end of each stream
 _MAX_LINES = 2000
 _MAX_LINE = 400
 _MAX_MESSAGE = 300
 _CRASHES = (signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV, signal.SIGSYS)
-_MARKS = ("at ", 'File "', "panic", "rror", " --> ")
-"""One of these is in every trace: most output has none and needs no second look."""
 
-# By `re`: each is anchored, and goes over a line (of bounded length) once.
+# `re` is safe here: each pattern is anchored, and reads a line (of bounded length) once.
 _HEADER = re.compile(r"( *)(\+ Exception Group )?Traceback \(most recent call last\):\Z")
 _FRAME = re.compile(r'\s*File "([^"]+)", line ([0-9]{1,9})(?:, in (.+))?\Z')
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?\Z")
@@ -38,28 +38,35 @@ _CHAINED = (
 )
 _LIBRARY = re.compile(r"<frozen |.*/(?:site-packages|dist-packages|lib/python3[.0-9]*)/")
 
+# Groups are named after the fields of `Diagnosis`.
+_AT = r"(?P<line>[0-9]{1,9}):(?P<column>[0-9]{1,9})"
 _JS_NAME = re.compile(
-    r"(?:Uncaught )?((?:[A-Za-z_$][\w$]*\.)*[A-Za-z_$]*(?:Error|Exception))(?: \[[\w ]+\])?(?:: (.*))?\Z"
+    r"(?:Uncaught )?(?P<exception>(?:[A-Za-z_$][\w$]*\.)*[A-Za-z_$]*(?:Error|Exception))(?: \[[\w ]+\])?"
+    r"(?:: (?P<message>.*))?\Z"
 )
-_JS_FRAME = re.compile(r"\s+at (?:async )?(?:([^()]+) \()?(?:file://)?([^()\s][^()]*):([0-9]{1,9}):([0-9]{1,9})\)?\Z")
-_JS_WHERE = re.compile(r"(?:file://)?(/[^:]+|\[[a-z]+\][^:]*):([0-9]{1,9})\Z")
+_JS_FRAME = re.compile(rf"\s+at (?:async )?(?:(?P<function>[^()]+) \()?(?:file://)?(?P<file>[^()\s][^()]*):{_AT}\)?\Z")
+_JS_WHERE = re.compile(r"(?:file://)?(?P<file>/[^:]+|\[[a-z]+\][^:]*):(?P<line>[0-9]{1,9})\Z")
 _JAVA_NAME = re.compile(
-    r'(?:Exception in thread "[^"]*" |(Caused by: ))?((?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*)(?:: (.*))?\Z'
+    r'(?:Exception in thread "[^"]*" |(Caused by: ))?(?P<exception>(?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*)'
+    r"(?:: (?P<message>.*))?\Z"
 )
-_JAVA_FRAME = re.compile(r"\s+(?:at ([\w$.<>/@-]+)\((?:([^():]+)(?::([0-9]{1,9}))?|[^()]*)\)|\.\.\. [0-9]+ more)\Z")
+_JAVA_FRAME = re.compile(
+    r"\s+(?:at (?P<function>[\w$.<>/@-]+)\((?:(?P<file>[^():]+)(?::(?P<line>[0-9]{1,9}))?|[^()]*)\)"
+    r"|\.\.\. [0-9]+ more)\Z"
+)
 _JAVA_OWN = ("java.", "javax.", "jdk.", "sun.")
-_GO_FRAME = re.compile(r"\s+(/?[^\s:]+\.go):([0-9]{1,9})(?: \+0x[0-9a-f]+)?\Z")
+_GO_FRAME = re.compile(r"\s+(?P<file>/?[^\s:]+\.go):(?P<line>[0-9]{1,9})(?: \+0x[0-9a-f]+)?\Z")
 _RUST = re.compile(
-    r"thread '([^']*)'(?: \([0-9]+\))? panicked at (?:'(.*)', )?([^'\s][^']*?):([0-9]{1,9}):([0-9]{1,9})(:?)\Z"
+    rf"thread '[^']*'(?: \([0-9]+\))? panicked at (?:'(?P<message>.*)', )?(?P<file>[^'\s][^']*?):{_AT}(?P<colon>:?)\Z"
 )
 _RUSTC = re.compile(r"error(\[E[0-9]+\])?: (.+)\Z")
-_RUSTC_WHERE = re.compile(r"\s*--> (.+):([0-9]{1,9}):([0-9]{1,9})\Z")
+_RUSTC_WHERE = re.compile(rf"\s*--> (?P<file>.+):{_AT}\Z")
 _NEAR = 12
 """Lines within which the parts of a trace follow each other."""
 
 
 def diagnose(stdout: str, stderr: str, exit_code: int | None, status: Status) -> tuple[Diagnosis, ...]:
-    """Return the failures in a run's output, the most important first; none for a run that didn't run."""
+    """Return the failures in a run's output, the most important first; none if it didn't run."""
     if status.ending != "ran":
         return ()
     failed = status is not Status.OK
@@ -67,11 +74,11 @@ def diagnose(stdout: str, stderr: str, exit_code: int | None, status: Status) ->
     if failed:
         found += [(GENERAL, 0, diagnosis) for diagnosis in _by_status(exit_code, status)]
     for text in (stderr, stdout):
-        if not text or not (failed or any(mark in text for mark in _MARKS)):
+        if not text or not (failed or any(mark in text for mark in MARKS)):
             continue
         lines = [line[:_MAX_LINE] for line in text[-_MAX_READ:].split("\n")[-_MAX_LINES:]]
         told = _traces(lines)
-        # The last exception is the one that ended the program, so traces are reported from the end.
+        # The last exception ended the program, so traces are reported from the end.
         found += [(_weight(diagnosis), -end, diagnosis) for end, diagnosis in told]
         if failed:
             found += _in_lines(lines, {end for end, _ in told})
@@ -81,14 +88,14 @@ def diagnose(stdout: str, stderr: str, exit_code: int | None, status: Status) ->
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """Order traces: what ended the program before what led to it; both before what single lines tell."""
+    """Return the sort key of a trace: what ended the program before what led to it; both before single lines."""
     if diagnosis.kind == "tool.compiler":
         return 0
     return -1 if diagnosis.kind.endswith(".cause") else -2
 
 
 def _by_status(exit_code: int | None, status: Status) -> list[Diagnosis]:
-    """Return what the status and exit code alone say."""
+    """Return what follows from the status and exit code alone."""
     if status is Status.MEMORY:
         return [Diagnosis(kind="resource.memory", message="it used more memory than it may")]
     number = (exit_code or 0) - 128
@@ -99,7 +106,7 @@ def _by_status(exit_code: int | None, status: Status) -> list[Diagnosis]:
 
 
 def _in_lines(lines: list[str], taken: set[int]) -> list[tuple[int, int, Diagnosis]]:
-    """Return the failures that single lines tell, each with its rank and line number; `taken` lines are left out."""
+    """Return the failures in single lines, each with its rank and line number; `taken` lines are left out."""
     which, each = automata()
     found: list[tuple[int, int, Diagnosis]] = []
     summaries: set[str] = set()
@@ -110,22 +117,30 @@ def _in_lines(lines: list[str], taken: set[int]) -> list[tuple[int, int, Diagnos
         if not fits:
             continue
         index = min(fits)
-        kind, _, rank, _ = LINES[index]
+        kind, rank, _, _ = LINES[index]
         if rank == SUMMARY and kind in summaries:
             continue
         summaries.add(kind)
-        groups = {name: value or "" for name, value in each[index].fullmatch(line).groupdict().items()}
-        diagnosis = Diagnosis(
-            kind=kind,
-            message=groups.get("message") or line,
-            file=groups.get("file", ""),
-            line=int(groups.get("line") or 0),
-            column=int(groups.get("column") or 0),
-            function=groups.get("function", ""),
-            exception=groups.get("exception", ""),
-        )
+        diagnosis = _read(kind, each[index].fullmatch(line))
+        if not diagnosis.message:
+            diagnosis = msgspec.structs.replace(diagnosis, message=line)
         found.append((rank, number, diagnosis))
     return found
+
+
+def _read(kind: str, *matches: Any, **fields: str) -> Diagnosis:
+    """Return a diagnosis from `fields` and the groups of some matches, which are named after its fields."""
+    told = {name: value for match in matches if match for name, value in match.groupdict().items() if value}
+    told.update(fields)
+    return Diagnosis(
+        kind=kind,
+        message=told.get("message", ""),
+        file=told.get("file", ""),
+        line=int(told.get("line", 0)),
+        column=int(told.get("column", 0)),
+        function=told.get("function", ""),
+        exception=told.get("exception", ""),
+    )
 
 
 def _bounded(diagnosis: Diagnosis) -> Diagnosis:
@@ -133,22 +148,24 @@ def _bounded(diagnosis: Diagnosis) -> Diagnosis:
     return msgspec.structs.replace(diagnosis, message=message)
 
 
-# --- traces: failures that several lines tell together ---
+# --- traces: failures that span several lines ---
 
 Found = Iterator[tuple[int, Diagnosis]]
 """Each with the number of the line that it was recognised on."""
 
 
 def _traces(lines: list[str]) -> list[tuple[int, Diagnosis]]:
-    """Failures that several lines tell together. They are recognised by their whole shape, so that a log which speaks
-    of a traceback is not taken for one."""
+    """Return failures that span several lines. They are recognised by their whole shape, so that a log message about a
+    traceback is not mistaken for one.
+    """
     readers: tuple[Callable[[list[str]], Found], ...] = (_python, _javascript, _java, _go, _rust)
     return [found for reader in readers for found in reader(lines)]
 
 
 def _python(lines: list[str]) -> Found:
     """Yield the exception that ended the program as `python.exception`, those that led to it as `python.cause` (the
-    root first), and what could not be parsed as `python.syntax`."""
+    root cause first), and code that could not be parsed as `python.syntax`.
+    """
     last: tuple[int, Diagnosis] | None = None
     for number, found, follows in _python_blocks(lines):
         if last is not None:
@@ -159,7 +176,7 @@ def _python(lines: list[str]) -> Found:
 
 
 def _python_blocks(lines: list[str]) -> Iterator[tuple[int, Diagnosis, bool]]:
-    """Yield each exception with its line number, and whether the trace says that the one before led to it."""
+    """Yield each exception with its line number, and whether the trace says that the previous one led to it."""
     frames: list[tuple[str, int, str]] = []
     headed = follows = False
     margin = ""
@@ -188,54 +205,28 @@ def _python_found(exception: str, message: str, frames: list[tuple[str, int, str
 
 
 def _javascript(lines: list[str]) -> Found:
-    where: tuple[str, int] = ("", 0)
+    where = None
     for number, line in enumerate(lines):
-        if at := _JS_WHERE.match(line):
-            where = at[1], int(at[2])
+        where = _JS_WHERE.match(line) or where
         name = _JS_NAME.match(line)
         frames = _following(lines, number, _JS_FRAME) if name else []
-        if not name or not frames:
-            continue
-        own = next((f for f in frames if not f[2].startswith("node:") and "/node_modules/" not in f[2]), None)
-        function, file, at_line, column = "", *where, 0
-        if own and name[1] != "SyntaxError":
-            function, file, at_line, column = own[1] or "", own[2], int(own[3]), int(own[4])
-        yield (
-            number,
-            Diagnosis(
-                kind="node.exception",
-                message=name[2] or "",
-                file=file,
-                line=at_line,
-                column=column,
-                function=function,
-                exception=name[1],
-            ),
-        )
+        if name and frames:
+            own = (f for f in frames if not f["file"].startswith("node:") and "/node_modules/" not in f["file"])
+            at = None if name["exception"] == "SyntaxError" else next(own, None)
+            yield number, _read("node.exception", name, at or where)
 
 
 def _java(lines: list[str]) -> Found:
     for number, line in enumerate(lines):
         name = _JAVA_NAME.match(line)
         frames = _following(lines, number, _JAVA_FRAME) if name else []
-        if not name or not frames:
-            continue
-        frame = next((f for f in frames if f[3] and not f[1].split("/")[-1].startswith(_JAVA_OWN)), frames[0])
-        yield (
-            number,
-            Diagnosis(
-                kind="java.cause" if name[1] else "java.exception",
-                message=name[3] or "",
-                file=frame[2] or "",
-                line=int(frame[3] or 0),
-                function=frame[1] or "",
-                exception=name[2],
-            ),
-        )
+        if name and frames:
+            own = (f for f in frames if f["line"] and not f["function"].split("/")[-1].startswith(_JAVA_OWN))
+            yield number, _read("java.cause" if name[1] else "java.exception", name, next(own, frames[0]))
 
 
 def _following(lines: list[str], number: int, frame: re.Pattern[str]) -> list[re.Match[str]]:
-    """Return the frames after a line; the rest of a long message may stand between."""
+    """Return the frames after a line; the rest of a long message may be between."""
     found: list[re.Match[str]] = []
     for line in lines[number + 1 : number + 1 + _NEAR]:
         if match := frame.match(line):
@@ -252,38 +243,14 @@ def _go(lines: list[str]) -> Found:
         after = lines[number + 1 : number + 4 * _NEAR]
         if not any(one.startswith("goroutine ") and one.endswith(":") for one in after):
             continue
-        frames = [frame for one in after if (frame := _GO_FRAME.match(one))]
-        own = next((frame for frame in frames if "/src/runtime/" not in frame[1]), None)
-        yield (
-            number,
-            Diagnosis(
-                kind="go.panic",
-                message=line.partition(": ")[2],
-                file=own[1] if own else "",
-                line=int(own[2]) if own else 0,
-            ),
-        )
+        frames = (frame for one in after if (frame := _GO_FRAME.match(one)))
+        own = next((frame for frame in frames if "/src/runtime/" not in frame["file"]), None)
+        yield number, _read("go.panic", own, message=line.partition(": ")[2])
 
 
 def _rust(lines: list[str]) -> Found:
-    for number, line in enumerate(lines):
+    for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""], strict=True)):
         if panic := _RUST.match(line.lstrip()):
-            below = lines[number + 1] if panic[6] and number + 1 < len(lines) else ""
-            yield (
-                number,
-                Diagnosis(
-                    kind="rust.panic",
-                    message=panic[2] or below,
-                    file=panic[3],
-                    line=int(panic[4]),
-                    column=int(panic[5]),
-                ),
-            )
-        elif (
-            (error := _RUSTC.match(line)) and number + 1 < len(lines) and (at := _RUSTC_WHERE.match(lines[number + 1]))
-        ):
-            message = f"{error[2]} {error[1]}" if error[1] else error[2]
-            yield (
-                number,
-                Diagnosis(kind="tool.compiler", message=message, file=at[1], line=int(at[2]), column=int(at[3])),
-            )
+            yield number, _read("rust.panic", panic, message=panic["message"] or (below if panic["colon"] else ""))
+        elif (error := _RUSTC.match(line)) and (at := _RUSTC_WHERE.match(below)):
+            yield number, _read("tool.compiler", at, message=f"{error[2]} {error[1]}" if error[1] else error[2])

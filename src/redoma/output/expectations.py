@@ -1,16 +1,16 @@
-"""What a caller expects a run to print (`expect=`), and whether it did.
+"""What a caller expects a run to print (`expect=`), and checking it.
 
     "json"                   any JSON
     {"type": "array", …}     JSON that matches this JSON Schema (the extra `schema`)
     "regex:[0-9]+ rows"      text that this RE2 pattern matches as a whole; so does `re.compile(…)`
     Report, list[int]        JSON that becomes this type: msgspec's, pydantic's, or one of plain data
 
-Checked is standard output as the result shows it, without secrets, control characters and surrounding white space; all
-of it, if the result had to cut it and the artifact has the whole. If nothing was printed, the value of the last
-expression is checked. A run that failed is not checked: it has an error of its own.
+Standard output is checked as the result shows it: without secrets, control characters and surrounding white space. If
+the result had to cut it, the artifact is checked instead, if that is complete. If nothing was printed, the value of the
+last expression is checked. A failed run is not checked: it already has an error.
 
-Expectations that make no sense are an `InvalidRequest` before anything runs. A `Request` is data that is recorded, and
-can't hold a type, so the expectation stays beside it, and its description is recorded.
+Invalid expectations raise `InvalidRequest` before anything runs. A `Request` is recorded data and can't hold a type, so
+the expectation is kept beside it, and its description is recorded.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _FLAGS = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What is expected, ready to be checked."""
+    """An expectation, ready to be checked."""
 
     description: str
-    """What is recorded."""
+    """The text that is recorded."""
     read: Callable[[str, Redact], Any]
     """Returns the data in a text; raises `Mismatch`."""
     of_text: bool = False
@@ -49,7 +49,7 @@ class Expectation(msgspec.Struct, frozen=True):
 
 
 def expectation(given: Any) -> Expectation:
-    """Return the expectation that a caller gave as `expect`. Raises `InvalidRequest` if it makes no sense."""
+    """Return the expectation that a caller gave as `expect`. Raises `InvalidRequest` if it is invalid."""
     match given:
         case Expectation():
             return given
@@ -83,8 +83,9 @@ def schema_file(data: bytes, name: str) -> dict[str, Any]:
 
 
 def check_result(expected: Expectation, result: Result, redactor: Redactor) -> Result:
-    """Check a result. Return it with its `data` or, if the output is not as expected, with status `error` and how it
-    differs. It ran all the same, so the exit status and everything else stay. Never raises for what was printed."""
+    """Check a result. Returns it with its `data`, or with status `error` and the difference if the output is not as
+    expected. Exit status and everything else stay, because it did run. Never raises for anything that was printed.
+    """
     if result.status is not Status.OK:
         return result
     counts = Counter(result.redacted)
@@ -100,7 +101,7 @@ def check_result(expected: Expectation, result: Result, redactor: Redactor) -> R
         return _differs(result, str(mismatch), redactor)
     except RecursionError:
         return _differs(result, "$: it is nested too deep to be checked", redactor)
-    except Exception as error:  # of the caller's own type, whose code runs here: it must not cost them the result
+    except Exception as error:  # from the caller's own type, whose code runs here: the result must not be lost
         return _differs(result, f"$: the expected type failed: {type(error).__name__}: {error}", redactor)
     return msgspec.structs.replace(result, data=data, redacted=dict(counts))
 
@@ -144,7 +145,7 @@ def _whole(result: Result) -> str:
 
 
 def _json(text: str, redact: Redact) -> tuple[Any, str, int]:
-    """Return the data, its text, and how many values it has. Raises `Mismatch`."""
+    """Return the data, its text, and the number of values in it. Raises `Mismatch`."""
     try:
         data, count = strict_json.parse(text)
     except Mismatch:
@@ -220,7 +221,7 @@ def _type(given: Any) -> Expectation:
         if not custom:
             return Expectation(name[:200], functools.partial(_by_msgspec, msgspec.json.Decoder(given)))
         why = f"neither msgspec nor pydantic knows how to make {_name(custom[0])} of JSON"
-    except Exception as error:  # of msgspec, pydantic, or of a type of the caller's that can't even be looked at
+    except Exception as error:  # from msgspec, pydantic, or the caller's type
         why = f"{type(error).__name__}: {error}"
     raise InvalidRequest(
         f"{name[:200]} can't be expected",
@@ -238,19 +239,19 @@ def _name(of: Any) -> str:
 
 
 def _unknown_types(given: Any) -> list[Any]:
-    """Return the types inside a type that msgspec can't make."""
+    """Return the types inside a type that msgspec can't construct."""
     unknown: list[Any] = []
     seen: set[int] = set()
     todo: list[Any] = [msgspec.inspect.type_info(given)]
     while todo:
         node = todo.pop()
-        # A dataclass of pydantic's would be made without its validators.
+        # msgspec would construct a pydantic dataclass without running its validators.
         if isinstance(node, msgspec.inspect.CustomType) or _is_pydantic(getattr(node, "cls", None)):
             unknown.append(node.cls)
         elif isinstance(node, tuple):
             todo += node
         elif isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(node) not in seen:
-            seen.add(id(node))  # types that hold themselves are cycles here
+            seen.add(id(node))  # recursive types are cycles here
             todo += [getattr(node, field) for field in node.__struct_fields__]
     return unknown
 

@@ -1,7 +1,7 @@
-"""What programs print when something goes wrong, as data: patterns for single lines.
+"""Messages that programs print on failures, as data: patterns for single lines.
 
-Patterns are RE2's and match a whole line, so that a line costs time in proportion to its length whatever is in it. Of
-several that match, the first counts. Each has example lines, which a test checks.
+The patterns are RE2's and match a whole line, so matching takes time linear in its length. If several match, the first
+counts. Each has example lines, which a test checks.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ import functools
 from typing import Any, NamedTuple
 
 LOCATED, TOOL, GENERAL, SUMMARY = range(4)
-"""How much a pattern tells, the most first: where it failed, what failed, what the system said, or only that it did."""
+"""How much a pattern tells, best first: where it failed, what failed, the system's error, or only that it failed."""
 
 
 class Line(NamedTuple):
     """A pattern for one kind of failure. Its groups, all optional, are named after the fields of `Diagnosis`: message,
-    file, line, column, exception, function."""
+    file, line, column, exception, function.
+    """
 
     kind: str
-    pattern: str
     rank: int
+    pattern: str
     examples: tuple[str, ...]
 
 
 _NUMBER = r"[0-9]{1,9}"
 _AT = rf"(?P<file>[^\s:][^:]*):(?P<line>{_NUMBER})"
-# What a program says of a file: `cat: /x: …`, `ls: cannot access '/x': …`, also with quotation marks as in books.
+# A message about a file: `cat: /x: …`, `ls: cannot access '/x': …`, also with typographic quotation marks.
 _QUOTE = r"['\"`\x{2018}\x{2019}]"
 _NAMED = (
     rf"(?:[^:]+: )*(?P<message>(?:[^:]*{_QUOTE})?(?P<file>[^:'\"`\x{{2018}}\x{{2019}}]+){_QUOTE}?: "
@@ -35,281 +36,131 @@ _SHELL = rf"(?P<file>[^:]+): (?:line )?(?P<line>{_NUMBER}): "
 
 LINES: tuple[Line, ...] = (
     # --- shells
-    Line(
-        "shell.command",
-        rf"{_SHELL}(?P<message>[^:]+: (?:command )?not found)",
-        LOCATED,
-        ("/run/script: line 1: nosuch: command not found", "sh: 1: nosuch: not found"),
-    ),
-    Line(
-        "shell.command",
-        r"(?:bash|zsh|sh): (?P<message>.+: command not found)",
-        LOCATED,
-        ("bash: x: command not found",),
-    ),
-    Line(
-        "shell.unbound",
-        rf"{_SHELL}(?P<message>[^:]+: (?:unbound variable|parameter (?:not set|null or not set).*))",
-        LOCATED,
-        ("x.sh: line 3: HOST: unbound variable", "x.sh: 3: HOST: parameter not set"),
-    ),
-    Line(
-        "shell.syntax",
-        rf"{_SHELL}(?P<message>(?:[Ss]yntax error|unexpected EOF|conditional binary operator|bad substitution).*)",
-        LOCATED,
-        (
-            "x.sh: line 2: syntax error near unexpected token `fi'",
-            "x.sh: line 9: unexpected EOF while looking for matching `\"'",
-            'sh: 1: Syntax error: "(" unexpected',
-        ),
-    ),
+    Line("shell.command", LOCATED, rf"{_SHELL}(?P<message>[^:]+: (?:command )?not found)",
+         ("/run/script: line 1: nosuch: command not found", "sh: 1: nosuch: not found")),
+    Line("shell.command", LOCATED, r"(?:bash|zsh|sh): (?P<message>.+: command not found)",
+         ("bash: x: command not found",)),
+    Line("shell.unbound", LOCATED,
+         rf"{_SHELL}(?P<message>[^:]+: (?:unbound variable|parameter (?:not set|null or not set).*))",
+         ("x.sh: line 3: HOST: unbound variable", "x.sh: 3: HOST: parameter not set")),
+    Line("shell.syntax", LOCATED,
+         rf"{_SHELL}(?P<message>(?:[Ss]yntax error|unexpected EOF|conditional binary operator|bad substitution).*)",
+         ("x.sh: line 2: syntax error near unexpected token `fi'",
+          "x.sh: line 9: unexpected EOF while looking for matching `\"'", 'sh: 1: Syntax error: "(" unexpected')),
     # --- memory and crashes
-    Line(
-        "resource.memory",
-        r"(?P<message>.*(?:JavaScript heap out of memory|java\.lang\.OutOfMemoryError|[Cc]annot allocate memory"
-        r"|[Oo]ut of memory|std::bad_alloc|fatal error: runtime: out of memory).*)",
-        TOOL,
-        (
-            "fork: Cannot allocate memory",
-            "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory",
-        ),
-    ),
-    Line(
-        "resource.disk",
-        r"(?P<message>.*(?:No space left on device|Disk quota exceeded).*)",
-        TOOL,
-        ("cp: error writing '/x': No space left on device", "OSError: [Errno 28] No space left on device"),
-    ),
-    Line(
-        "crash.memory",
-        r"(?P<message>==[0-9]+==\s?ERROR: AddressSanitizer: .+|\*\*\* stack smashing detected \*\*\*.*"
-        r"|(?:free|malloc|realloc)\(\): .+|(?:double free or corruption|munmap_chunk\(\): invalid pointer).*)",
-        TOOL,
-        ("free(): invalid pointer", "==12==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x6"),
-    ),
-    Line(
-        "crash.assertion",
-        rf"[^:]+: {_AT}: (?P<function>[^:]+(?:::[^:]+)*): (?P<message>Assertion .+ failed\.)",
-        LOCATED,
-        ("a.out: x.c:3: main: Assertion `0' failed.",),
-    ),
-    Line(
-        "crash.exception",
-        r"(?P<message>terminate called after throwing an instance of '(?P<exception>[^']+)')",
-        TOOL,
-        ("terminate called after throwing an instance of 'std::runtime_error'",),
-    ),
-    Line(
-        "crash.signal",
-        rf"(?:{_SHELL}\s*[0-9]+ )?(?P<message>(?:Segmentation fault|Aborted|Bus error|Illegal instruction"
-        r"|Floating point exception)(?: +\(core dumped\))?)(?: .*)?",
-        TOOL,
-        (
-            "x.sh: line 2:  1234 Segmentation fault      (core dumped) ./a.out",
-            "Segmentation fault",
-            "Aborted (core dumped)",
-        ),
-    ),
-    # --- compilers, and whatever writes as they do
-    Line(
-        "tool.compiler",
-        rf"{_AT}:(?:(?P<column>{_NUMBER}):)? (?:fatal )?[Ee]rror: (?P<message>.+)",
-        LOCATED,
-        (
-            "x.c:3:5: error: expected ';' before 'return'",
-            "src/x.c:1:10: fatal error: nope.h: No such file or directory",
-            "Foo.java:3: error: ';' expected",
-        ),
-    ),
-    Line(
-        "tool.compiler",
-        rf"(?P<file>\S+\.tsx?)(?:\((?P<line>{_NUMBER}),(?P<column>{_NUMBER})\))?: error (?P<message>TS[0-9]+: .+)",
-        LOCATED,
-        ("src/a.ts(1,7): error TS2322: Type 'string' is not assignable to type 'number'.",),
-    ),
-    Line(
-        "tool.compiler",
-        rf"(?P<file>\S+\.go):(?P<line>{_NUMBER}):(?P<column>{_NUMBER}): (?P<message>.+)",
-        LOCATED,
-        ("./main.go:5:2: undefined: y",),
-    ),
-    Line(
-        "tool.linker",
-        r"(?P<message>(?:.*: undefined reference to .+|.*\bld: cannot find .+))",
-        TOOL,
-        (
-            "x.c:(.text+0x5): undefined reference to `nope'",
-            "/usr/bin/ld: cannot find -lnope: No such file or directory",
-        ),
-    ),
-    Line("tool.linker", r"collect2: error: (?P<message>.+)", SUMMARY, ("collect2: error: ld returned 1 exit status",)),
-    Line(
-        "tool.make",
-        rf"(?:.*/)?g?make(?:\[[0-9]+\])?: \*\*\* \[(?:(?P<file>[^:\]]+):(?P<line>{_NUMBER}): )?"
-        r"(?P<function>[^\]]+)\] (?P<message>.+)",
-        SUMMARY,
-        ("make: *** [Makefile:3: all] Error 2", "make[1]: *** [sub/x.mk:12: x.o] Segmentation fault"),
-    ),
-    Line("tool.make", rf"{_AT}: \*\*\* (?P<message>.+)", LOCATED, ("Makefile:3: *** missing separator.  Stop.",)),
-    Line(
-        "tool.make",
-        r"(?:.*/)?g?make(?:\[[0-9]+\])?: \*\*\* (?P<message>.+)",
-        TOOL,
-        ("make: *** No rule to make target 'x'.  Stop.",),
-    ),
+    Line("resource.memory", TOOL,
+         r"(?P<message>.*(?:JavaScript heap out of memory|java\.lang\.OutOfMemoryError|[Cc]annot allocate memory"
+         r"|[Oo]ut of memory|std::bad_alloc|fatal error: runtime: out of memory).*)",
+         ("fork: Cannot allocate memory",
+          "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory")),
+    Line("resource.disk", TOOL, r"(?P<message>.*(?:No space left on device|Disk quota exceeded).*)",
+         ("cp: error writing '/x': No space left on device", "OSError: [Errno 28] No space left on device")),
+    Line("crash.memory", TOOL,
+         r"(?P<message>==[0-9]+==\s?ERROR: AddressSanitizer: .+|\*\*\* stack smashing detected \*\*\*.*"
+         r"|(?:free|malloc|realloc)\(\): .+|(?:double free or corruption|munmap_chunk\(\): invalid pointer).*)",
+         ("free(): invalid pointer", "==12==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x6")),
+    Line("crash.assertion", LOCATED,
+         rf"[^:]+: {_AT}: (?P<function>[^:]+(?:::[^:]+)*): (?P<message>Assertion .+ failed\.)",
+         ("a.out: x.c:3: main: Assertion `0' failed.",)),
+    Line("crash.exception", TOOL, r"(?P<message>terminate called after throwing an instance of '(?P<exception>[^']+)')",
+         ("terminate called after throwing an instance of 'std::runtime_error'",)),
+    Line("crash.signal", TOOL,
+         rf"(?:{_SHELL}\s*[0-9]+ )?(?P<message>(?:Segmentation fault|Aborted|Bus error|Illegal instruction"
+         r"|Floating point exception)(?: +\(core dumped\))?)(?: .*)?",
+         ("x.sh: line 2:  1234 Segmentation fault      (core dumped) ./a.out", "Segmentation fault",
+          "Aborted (core dumped)")),
+    # --- compilers, and programs with the same format
+    Line("tool.compiler", LOCATED, rf"{_AT}:(?:(?P<column>{_NUMBER}):)? (?:fatal )?[Ee]rror: (?P<message>.+)",
+         ("x.c:3:5: error: expected ';' before 'return'",
+          "src/x.c:1:10: fatal error: nope.h: No such file or directory", "Foo.java:3: error: ';' expected")),
+    Line("tool.compiler", LOCATED,
+         rf"(?P<file>\S+\.tsx?)(?:\((?P<line>{_NUMBER}),(?P<column>{_NUMBER})\))?: error (?P<message>TS[0-9]+: .+)",
+         ("src/a.ts(1,7): error TS2322: Type 'string' is not assignable to type 'number'.",)),
+    Line("tool.compiler", LOCATED, rf"(?P<file>\S+\.go):(?P<line>{_NUMBER}):(?P<column>{_NUMBER}): (?P<message>.+)",
+         ("./main.go:5:2: undefined: y",)),
+    Line("tool.linker", TOOL, r"(?P<message>(?:.*: undefined reference to .+|.*\bld: cannot find .+))",
+         ("x.c:(.text+0x5): undefined reference to `nope'",
+          "/usr/bin/ld: cannot find -lnope: No such file or directory")),
+    Line("tool.linker", SUMMARY, r"collect2: error: (?P<message>.+)", ("collect2: error: ld returned 1 exit status",)),
+    Line("tool.make", SUMMARY, rf"(?:.*/)?g?make(?:\[[0-9]+\])?: \*\*\* \[(?:(?P<file>[^:\]]+):(?P<line>{_NUMBER}): )?"
+         r"(?P<function>[^\]]+)\] (?P<message>.+)",
+         ("make: *** [Makefile:3: all] Error 2", "make[1]: *** [sub/x.mk:12: x.o] Segmentation fault")),
+    Line("tool.make", LOCATED, rf"{_AT}: \*\*\* (?P<message>.+)", ("Makefile:3: *** missing separator.  Stop.",)),
+    Line("tool.make", TOOL, r"(?:.*/)?g?make(?:\[[0-9]+\])?: \*\*\* (?P<message>.+)",
+         ("make: *** No rule to make target 'x'.  Stop.",)),
     # --- tests
-    Line(
-        "tool.pytest",
-        r"(?:FAILED|ERROR) (?P<file>[^\s:]+\.py)(?:::(?P<function>\S+))?(?: - (?P<message>.+))?",
-        LOCATED,
-        (
-            "FAILED tests/test_x.py::test_a - AssertionError: assert 1 == 2",
-            "ERROR tests/test_x.py - NameError: name 'x'",
-        ),
-    ),
-    Line(
-        "tool.pytest",
-        r"=* ?(?P<message>(?:[0-9]+ [a-z]+, )*[0-9]+ (?:failed|errors?)(?:, [0-9]+ [a-z]+)* in [0-9.]+s.*?) ?=*",
-        SUMMARY,
-        ("=== 1 failed, 3 passed in 0.12s ===", "1 error in 0.05s"),
-    ),
-    Line(
-        "tool.unittest",
-        r"(?P<message>(?:FAIL|ERROR): (?P<function>[A-Za-z_0-9]+) \([A-Za-z_0-9.]+\).*)",
-        TOOL,
-        ("FAIL: test_a (test_x.T.test_a)",),
-    ),
-    Line("tool.unittest", r"(?P<message>FAILED \((?:failures|errors)=.+\))", SUMMARY, ("FAILED (failures=1)",)),
+    Line("tool.pytest", LOCATED,
+         r"(?:FAILED|ERROR) (?P<file>[^\s:]+\.py)(?:::(?P<function>\S+))?(?: - (?P<message>.+))?",
+         ("FAILED tests/test_x.py::test_a - AssertionError: assert 1 == 2",
+          "ERROR tests/test_x.py - NameError: name 'x'")),
+    Line("tool.pytest", SUMMARY,
+         r"=* ?(?P<message>(?:[0-9]+ [a-z]+, )*[0-9]+ (?:failed|errors?)(?:, [0-9]+ [a-z]+)* in [0-9.]+s.*?) ?=*",
+         ("=== 1 failed, 3 passed in 0.12s ===", "1 error in 0.05s")),
+    Line("tool.unittest", TOOL, r"(?P<message>(?:FAIL|ERROR): (?P<function>[A-Za-z_0-9]+) \([A-Za-z_0-9.]+\).*)",
+         ("FAIL: test_a (test_x.T.test_a)",)),
+    Line("tool.unittest", SUMMARY, r"(?P<message>FAILED \((?:failures|errors)=.+\))", ("FAILED (failures=1)",)),
     # --- tools
-    Line(
-        "tool.git.conflict",
-        r"(?P<message>CONFLICT \([^)]+\): (?:Merge conflict in (?P<file>.+)|.+))",
-        LOCATED,
-        ("CONFLICT (content): Merge conflict in a.txt",),
-    ),
-    Line("tool.git", r"fatal: (?P<message>.+)", TOOL, ("fatal: not a git repository",)),
-    Line(
-        "tool.git",
-        r"error: (?P<message>(?:pathspec|failed to push|Your local changes|could not apply) .+)",
-        TOOL,
-        ("error: pathspec 'nope' did not match any file(s) known to git",),
-    ),
-    Line(
-        "tool.npm",
-        r"npm (?:ERR!|error) (?P<message>(?:code |[0-9]{3} |Missing script|request to |[a-z]+ Could not ).*)",
-        TOOL,
-        ("npm ERR! code E404", 'npm error Missing script: "nope"'),
-    ),
-    Line(
-        "tool.pip",
-        r"ERROR: (?P<message>(?:Could not (?:find|install|open)|No matching distribution|Invalid requirement"
-        r"|Cannot install|Failed building|Failed to build|ResolutionImpossible"
-        r"|Directory .+ is not installable|Package .+ requires|Exception|.+ is not a valid|HTTP error).*)",
-        TOOL,
-        ("ERROR: No matching distribution found for nope", "ERROR: Invalid requirement: '??'"),
-    ),
-    Line("tool.apt", r"E: (?P<message>.+)", TOOL, ("E: Unable to locate package nope",)),
-    Line(
-        "tool.dpkg",
-        r"dpkg(?:-[a-z]+)?: error(?: |: )(?P<message>.+)",
-        TOOL,
-        ("dpkg: error: cannot access archive 'x'",),
-    ),
-    Line("tool.curl", r"curl: (?P<message>\([0-9]+\) .+)", TOOL, ("curl: (6) Could not resolve host: nope.invalid",)),
-    Line(
-        "tool.wget",
-        r"wget: (?P<message>(?:unable|bad|can't|server).+)",
-        TOOL,
-        ("wget: unable to resolve host 'x'",),
-    ),
-    Line(
-        "tool.docker",
-        r"(?:docker: |ERROR: |error: )?(?P<message>(?:Error response from daemon|Cannot connect to the Docker daemon"
-        r"|failed to connect to the docker API|permission denied while trying to connect to the [Dd]ocker).*)",
-        TOOL,
-        (
-            "docker: Error response from daemon: No such image: nope.",
-            "Cannot connect to the Docker daemon at unix:///x.",
-        ),
-    ),
-    Line(
-        "tool.jq",
-        r"(?P<message>jq: error.*|(?:jq: )?parse error: .+ at line [0-9]+, column [0-9]+)",
-        TOOL,
-        (
-            "parse error: Unfinished JSON term at EOF at line 2, column 0",
-            "jq: error (at <stdin>:1): Cannot index number",
-        ),
-    ),
+    Line("tool.git.conflict", LOCATED, r"(?P<message>CONFLICT \([^)]+\): (?:Merge conflict in (?P<file>.+)|.+))",
+         ("CONFLICT (content): Merge conflict in a.txt",)),
+    Line("tool.git", TOOL, r"fatal: (?P<message>.+)", ("fatal: not a git repository",)),
+    Line("tool.git", TOOL, r"error: (?P<message>(?:pathspec|failed to push|Your local changes|could not apply) .+)",
+         ("error: pathspec 'nope' did not match any file(s) known to git",)),
+    Line("tool.npm", TOOL,
+         r"npm (?:ERR!|error) (?P<message>(?:code |[0-9]{3} |Missing script|request to |[a-z]+ Could not ).*)",
+         ("npm ERR! code E404", 'npm error Missing script: "nope"')),
+    Line("tool.pip", TOOL,
+         r"ERROR: (?P<message>(?:Could not (?:find|install|open)|No matching distribution|Invalid requirement"
+         r"|Cannot install|Failed building|Failed to build|ResolutionImpossible"
+         r"|Directory .+ is not installable|Package .+ requires|Exception|.+ is not a valid|HTTP error).*)",
+         ("ERROR: No matching distribution found for nope", "ERROR: Invalid requirement: '??'")),
+    Line("tool.apt", TOOL, r"E: (?P<message>.+)", ("E: Unable to locate package nope",)),
+    Line("tool.dpkg", TOOL, r"dpkg(?:-[a-z]+)?: error(?: |: )(?P<message>.+)",
+         ("dpkg: error: cannot access archive 'x'",)),
+    Line("tool.curl", TOOL, r"curl: (?P<message>\([0-9]+\) .+)", ("curl: (6) Could not resolve host: nope.invalid",)),
+    Line("tool.wget", TOOL, r"wget: (?P<message>(?:unable|bad|can't|server).+)", ("wget: unable to resolve host 'x'",)),
+    Line("tool.docker", TOOL,
+         r"(?:docker: |ERROR: |error: )?(?P<message>(?:Error response from daemon|Cannot connect to the Docker daemon"
+         r"|failed to connect to the docker API|permission denied while trying to connect to the [Dd]ocker).*)",
+         ("docker: Error response from daemon: No such image: nope.",
+          "Cannot connect to the Docker daemon at unix:///x.")),
+    Line("tool.jq", TOOL, r"(?P<message>jq: error.*|(?:jq: )?parse error: .+ at line [0-9]+, column [0-9]+)",
+         ("parse error: Unfinished JSON term at EOF at line 2, column 0",
+          "jq: error (at <stdin>:1): Cannot index number")),
     # --- databases
-    Line(
-        "sql.error",
-        rf"(?:Error|Parse error|Runtime error)(?::)? (?:near line|in line) (?P<line>{_NUMBER}): (?P<message>.+)",
-        LOCATED,
-        ("Parse error near line 1: no such table: t", "Error: near line 3: UNIQUE constraint failed: t.a"),
-    ),
-    Line(
-        "sql.error",
-        r"Error: (?:in prepare, |stepping, )?(?P<message>(?:no such (?:table|column)|near \".*\": syntax error"
-        r"|UNIQUE constraint|database is locked).*)",
-        TOOL,
-        ("Error: in prepare, no such table: t",),
-    ),
-    Line(
-        "sql.error",
-        rf"psql:(?P<file>[^:]+):(?P<line>{_NUMBER}): (?:ERROR|FATAL): +(?P<message>.+)",
-        LOCATED,
-        ('psql:x.sql:3: ERROR:  relation "t" does not exist',),
-    ),
-    Line("sql.error", r"(?:ERROR|FATAL):  (?P<message>.+)", TOOL, ('ERROR:  relation "t" does not exist',)),
-    Line(
-        "sql.error", r"psql: error: (?P<message>.+)", TOOL, ("psql: error: connection to server failed: No such file",)
-    ),
-    Line(
-        "sql.error",
-        rf"(?P<message>ERROR [0-9]+ \([0-9A-Z]{{5}}\)(?: at line (?P<line>{_NUMBER}))?: .+)",
-        TOOL,
-        ("ERROR 1064 (42000) at line 1: You have an error in your SQL syntax",),
-    ),
+    Line("sql.error", LOCATED,
+         rf"(?:Error|Parse error|Runtime error)(?::)? (?:near line|in line) (?P<line>{_NUMBER}): (?P<message>.+)",
+         ("Parse error near line 1: no such table: t", "Error: near line 3: UNIQUE constraint failed: t.a")),
+    Line("sql.error", TOOL,
+         r"Error: (?:in prepare, |stepping, )?(?P<message>(?:no such (?:table|column)|near \".*\": syntax error"
+         r"|UNIQUE constraint|database is locked).*)", ("Error: in prepare, no such table: t",)),
+    Line("sql.error", LOCATED, rf"psql:(?P<file>[^:]+):(?P<line>{_NUMBER}): (?:ERROR|FATAL): +(?P<message>.+)",
+         ('psql:x.sql:3: ERROR:  relation "t" does not exist',)),
+    Line("sql.error", TOOL, r"(?:ERROR|FATAL):  (?P<message>.+)", ('ERROR:  relation "t" does not exist',)),
+    Line("sql.error", TOOL, r"psql: error: (?P<message>.+)",
+         ("psql: error: connection to server failed: No such file",)),
+    Line("sql.error", TOOL, rf"(?P<message>ERROR [0-9]+ \([0-9A-Z]{{5}}\)(?: at line (?P<line>{_NUMBER}))?: .+)",
+         ("ERROR 1064 (42000) at line 1: You have an error in your SQL syntax",)),
     # --- perl
-    Line(
-        "perl.error",
-        rf"(?P<message>.+) at (?P<file>\S+) line (?P<line>{_NUMBER})(?:\.|, (?:near|at) .*|, <.*)",
-        LOCATED,
-        ("Illegal division by zero at x.pl line 3.", 'syntax error at x.pl line 1, near "my $"'),
-    ),
-    # --- what the system says through any program
-    Line(
-        "file.missing",
-        r"[^:]+: (?P<message>(?P<file>[^:]+): Cannot [a-z]+: No such file or directory)",
-        GENERAL,
-        ("tar: nope.tar: Cannot open: No such file or directory",),
-    ),
-    Line(
-        "file.missing",
-        rf"{_NAMED}No such file or directory)",
-        GENERAL,
-        ("cat: /nope: No such file or directory", "ls: cannot access '/nope': No such file or directory"),
-    ),
-    Line(
-        "file.denied",
-        rf"{_NAMED}(?:Permission denied|Operation not permitted|Read-only file system))",
-        GENERAL,
-        ("cat: /etc/shadow: Permission denied", "touch: cannot touch '/usr/x': Read-only file system"),
-    ),
-    Line(
-        "network.unreachable",
-        r"(?P<message>.*(?:Connection refused|Network is unreachable|Temporary failure in name resolution"
-        r"|Name or service not known|Could not resolve host).*)",
-        GENERAL,
-        ("ssh: connect to host x port 22: Connection refused",),
-    ),
-)
+    Line("perl.error", LOCATED,
+         rf"(?P<message>.+) at (?P<file>\S+) line (?P<line>{_NUMBER})(?:\.|, (?:near|at) .*|, <.*)",
+         ("Illegal division by zero at x.pl line 3.", 'syntax error at x.pl line 1, near "my $"')),
+    # --- errors of the system, reported by any program
+    Line("file.missing", GENERAL, r"[^:]+: (?P<message>(?P<file>[^:]+): Cannot [a-z]+: No such file or directory)",
+         ("tar: nope.tar: Cannot open: No such file or directory",)),
+    Line("file.missing", GENERAL, rf"{_NAMED}No such file or directory)",
+         ("cat: /nope: No such file or directory", "ls: cannot access '/nope': No such file or directory")),
+    Line("file.denied", GENERAL, rf"{_NAMED}(?:Permission denied|Operation not permitted|Read-only file system))",
+         ("cat: /etc/shadow: Permission denied", "touch: cannot touch '/usr/x': Read-only file system")),
+    Line("network.unreachable", GENERAL,
+         r"(?P<message>.*(?:Connection refused|Network is unreachable|Temporary failure in name resolution"
+         r"|Name or service not known|Could not resolve host).*)",
+         ("ssh: connect to host x port 22: Connection refused",)),
+)  # fmt: skip
 
 
 @functools.cache
 def automata() -> tuple[Any, tuple[Any, ...]]:
-    """Return one automaton that says which patterns match a line, and each pattern by itself."""
+    """Return one automaton that tells which patterns match a line, and each pattern by itself."""
     import re2
 
     which = re2.Set.FullMatchSet()

@@ -1,7 +1,7 @@
-"""JSON as a run printed it, read strictly, and checked against a JSON Schema.
+"""Parses JSON strictly as a run printed it, and checks it against a JSON Schema.
 
-What two parsers could understand differently is refused: names that stand twice in one object, NaN and Infinity,
-numbers too large to be represented, text that is no Unicode, nesting without end. Each is a `Mismatch` with its path.
+Anything that two parsers could interpret differently is refused: duplicate names in an object, NaN and Infinity,
+numbers too large to be represented, invalid Unicode, unbounded nesting. Each is a `Mismatch` with its path.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ..models import KiB, MiB
 
 MAX_BYTES = 16 * MiB
 MAX_DEPTH = 100
-"""Lists and objects inside each other."""
+"""Depth of nested lists and objects."""
 MAX_DIGITS = 1000
-"""Of an integer: reading one takes time with the square of its digits."""
+"""Of an integer: parsing takes time quadratic in its digits."""
 
 MAX_SCHEMA = 256 * KiB
 MAX_VALUES = 50_000
-"""In the data: for more, expect a msgspec type, which is a thousand times as fast."""
+"""In the data. For more, expect a msgspec type, which is a thousand times as fast."""
 MAX_STEPS = 250_000
-"""Keywords that one check may look at."""
+"""Keywords that one check may evaluate."""
 MAX_PATTERN = 2000
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -40,7 +40,7 @@ _LABEL = re.compile(r"(\[redacted:[a-z0-9-]+\])")
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 
 Redact = Callable[[bytes], bytes]
-"""Takes secrets out of UTF-8 text."""
+"""Removes secrets from UTF-8 text."""
 
 
 class Mismatch(Exception):
@@ -48,14 +48,14 @@ class Mismatch(Exception):
 
 
 class _Invalid:
-    """Stands in the data for what strict JSON doesn't allow, until its path is known."""
+    """Marks a value that strict JSON doesn't allow, until its path is known."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
 
 def parse(text: str) -> tuple[Any, int]:
-    """Parse JSON strictly. Return the data and how many values it has; raise `Mismatch`."""
+    """Parse JSON strictly. Returns the data and the number of its values. Raises `Mismatch`."""
     if not text.strip():
         raise Mismatch("$: expected JSON, got nothing: the output is empty")
     try:
@@ -71,7 +71,8 @@ def parse(text: str) -> tuple[Any, int]:
 
 def without_secrets(data: Any, text: str, redact: Redact) -> tuple[Any, str]:
     """Redact parsed data and its text once more: an escape such as `\\u0041` may have hidden a secret. Raises
-    `Mismatch`."""
+    `Mismatch`.
+    """
     if "\\" not in text:
         return data, text
     try:
@@ -86,7 +87,7 @@ def without_secrets(data: Any, text: str, redact: Redact) -> tuple[Any, str]:
 
 
 def with_quoted_labels(text: str) -> str:
-    """Put quotes around redaction labels where they stand for a number, so that the text is JSON again."""
+    """Put quotes around redaction labels that replace a number, so that the text is JSON again."""
     pieces, inside = _LABEL.split(text), False
     for index, piece in enumerate(pieces):
         if index % 2 == 0:
@@ -98,7 +99,7 @@ def with_quoted_labels(text: str) -> str:
 
 
 def path_of(keys: Sequence[str | int]) -> str:
-    """Write a path as people do: `$.items[3].price`."""
+    """Return a path in the usual notation: `$.items[3].price`."""
     return "$" + "".join(map(_step, keys))
 
 
@@ -138,7 +139,7 @@ _DECODER = json.JSONDecoder(
 
 
 def _checked(data: Any) -> int:
-    """Check every value, without recursion. Return how many there are; raise `Mismatch`."""
+    """Check every value, without recursion. Returns their number. Raises `Mismatch`."""
     stack: list[Iterator[tuple[str | int, Any]]] = [iter([("", data)])]
     path: list[str | int] = [""]
     count = 0
@@ -162,9 +163,9 @@ def _checked(data: Any) -> int:
 
 # --- JSON Schema ---
 
-_MAX_ERRORS = 20  # that are compared for the one to report
+_MAX_ERRORS = 20  # errors that are compared to pick the one to report
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_NO_SCHEMAS = frozenset({"enum", "const", "default", "examples"})  # what is in these is data
+_NO_SCHEMAS = frozenset({"enum", "const", "default", "examples"})  # their contents are data
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
 _GOT = {bool: "bool", int: "int", float: "float", str: "str", list: "array", dict: "object", type(None): "null"}
 
@@ -178,11 +179,12 @@ class _TooManySteps(Exception):
 def compile_schema(given: dict[str, Any]) -> tuple[Check, bytes]:
     """Return a function that checks data against a JSON Schema, and the schema as canonical JSON.
 
-    The function takes the data and how many values it has, and raises `Mismatch`. Raises `InvalidRequest` for a schema
-    that can't be used, and where the library `jsonschema` (the extra `schema`) is missing. The library lacks bounds,
-    which are added: nothing is ever fetched, a schema may refer to its own parts alone; patterns are RE2's, so none
-    takes longer than the text it reads; and the steps of a check are counted, since references that fan out can make
-    them any number.
+    The function takes the data and the number of its values, and raises `Mismatch`. Raises `InvalidRequest` for an
+    unusable schema, or if the library `jsonschema` (the extra `schema`) is missing.
+
+    Bounds are added to the library: nothing is ever fetched, a schema may refer only to its own parts; patterns are
+    RE2's, so matching is linear in the text; and the steps of a check are counted, since references that fan out can
+    make any number of them.
     """
     text, schema = _copied(given)
     try:
@@ -198,7 +200,8 @@ def compile_schema(given: dict[str, Any]) -> tuple[Check, bytes]:
         known: Any = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         if "$schema" in schema and known is jsonschema.Draft202012Validator and "2020-12" not in schema["$schema"]:
             raise _invalid(f"its $schema is unknown: {str(schema['$schema'])[:80]!r}")
-        # No check of formats: the only one that matters, `regex`, would ask Python's `re`, whose syntax is another.
+        # Without format checks: the only relevant one, `regex`, would use Python's `re`, whose syntax differs from
+        # RE2's.
         known.check_schema(schema, format_checker=jsonschema.FormatChecker(formats=()))
     except jsonschema.SchemaError as error:
         raise _invalid(f"{path_of(list(error.absolute_path))}: {_described(error)}") from None
@@ -214,7 +217,7 @@ def compile_schema(given: dict[str, Any]) -> tuple[Check, bytes]:
 
 
 def _copied(given: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    """Return the schema as canonical JSON, and a copy that its owner can't change any more."""
+    """Return the schema as canonical JSON, and a copy that the caller can't change any more."""
     try:
         text = msgspec.json.encode(given, order="sorted")
         schema = json.loads(text)
@@ -226,7 +229,7 @@ def _copied(given: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
 
 
 def _compiled_patterns(schema: dict[str, Any]) -> dict[str, Any]:
-    """Compile every pattern in the schema. Raise `InvalidRequest` for a reference to something outside it."""
+    """Compile every pattern in the schema. Raises `InvalidRequest` for a reference to something outside it."""
     patterns: dict[str, Any] = {}
     keywords: set[str] = set()
     refers: set[str] = set()
@@ -249,7 +252,7 @@ def _compiled_patterns(schema: dict[str, Any]) -> dict[str, Any]:
             elif name not in _NO_SCHEMAS:
                 todo.append(value)
     if {"patternProperties", "unevaluatedProperties"} <= keywords:
-        # The library matches these with Python's `re`, deep inside, where a pattern can take for ever.
+        # For these the library uses Python's `re` internally, where a pattern can take forever.
         raise _invalid("patternProperties and unevaluatedProperties together are not offered; use additionalProperties")
     _require_inside(schema, refers)
     return patterns
@@ -282,7 +285,7 @@ def _pattern(pattern: str) -> Any:
 
 
 def _check_by(known: Any, schema: dict[str, Any], patterns: dict[str, Any]) -> Check:
-    """Return the bounded check by a validator class of the library."""
+    """Return a bounded check that uses a validator class of the library."""
     import jsonschema
     import referencing
 
@@ -321,7 +324,7 @@ def _counted(function: Any, steps: list[int]) -> Any:
 
 
 def _bounded(search: Callable[[str, str], bool]) -> dict[str, Any]:
-    """Return our own implementation of the keywords whose time the library doesn't bound."""
+    """Return our own implementations of the keywords whose time the library doesn't bound."""
     from jsonschema import ValidationError
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -357,7 +360,7 @@ def _bounded(search: Callable[[str, str], bool]) -> dict[str, Any]:
 
 
 def _identity(value: Any) -> Any:
-    """Return a value that is equal for what JSON Schema takes for equal: 1 and 1.0 are, 1 and true are not."""
+    """Return a value that is equal for what JSON Schema considers equal: 1 and 1.0 are, 1 and true are not."""
     match value:
         case bool():
             return ("bool", value)
@@ -370,7 +373,7 @@ def _identity(value: Any) -> Any:
 
 
 def _described(error: Any) -> str:
-    """Describe a violation in our words, since the library's messages quote the data at full length."""
+    """Describe a violation in our own words, since the library's messages quote the data in full."""
     wanted, got = error.validator_value, error.instance
     match error.validator:
         case "type":

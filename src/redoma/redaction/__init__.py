@@ -1,9 +1,9 @@
-"""Secrets and personal data: finding them in text, and taking them out.
+"""Finds secrets and personal data in text, and removes them.
 
-`scan` finds them by their looks; a `Redactor` also takes out values that it was given, in every usual encoding. Both
-are a courtesy to readers and logs, not a boundary: code that wants to can always encode what it prints.
+`scan` finds them by their form. A `Redactor` also removes values that it was given, in every usual encoding. Both are a
+help for readers and logs, not a boundary: code can always encode what it prints.
 
-    patterns, services (what secrets look like) ─▶ scanner (finds them) ─▶ checks (rejects false alarms) ─▶ redactor
+    patterns, services (the forms of secrets) ─▶ scanner (finds them) ─▶ checks (rejects false alarms) ─▶ redactor
 """
 
 from __future__ import annotations

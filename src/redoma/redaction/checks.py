@@ -1,88 +1,72 @@
-"""Check what a pattern found: is it really a card number, a password, an e-mail address?
+"""Checks what a pattern found: is it really a card number, a password, an e-mail address?
 
-A pattern only has to be cheap and to miss nothing. A check gets the text and where the candidate is, reads the few
-bytes around it, and returns the span to take out, or None for a false alarm. Every check reads a bounded number of
-bytes, so that text made of nothing but near-misses still takes time linear in its length.
+A pattern only has to be cheap and to miss nothing. A check gets the text and the position of the candidate, reads a few
+bytes around it, and returns the span to remove, or None for a false alarm. Every check reads a bounded number of bytes,
+so that text made of near-misses still takes time linear in its length.
 """
 
 from __future__ import annotations
 
-import base64
 import binascii
 import functools
 import itertools
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
+
+from ..lib.patterns import pattern as compiled_later
 
 Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
 
 
-class _LazyPattern:
-    """A pattern that is compiled when it is first used: few texts need all, and each takes up to a millisecond."""
-
-    def __init__(self, pattern: bytes) -> None:
-        self._pattern = pattern
-
-    def __getattr__(self, name: str) -> Any:
-        compiled = re.compile(self._pattern)
-        self.__dict__.update(
-            {method: getattr(compiled, method) for method in ("match", "search", "fullmatch", "finditer")}
-        )
-        return getattr(compiled, name)
-
-
-def _lazy(pattern: bytes) -> re.Pattern[bytes]:
-    return cast("re.Pattern[bytes]", _LazyPattern(pattern))
-
-
 _MAX_VALUE = 200
 _MAX_JWT_HEADER = 1024
 _MAX_KEY = 16 * 1024
+_MAX_JWK = 2048
 
 
-# --- passwords, tokens and other values that only their name gives away --------------------------------------
+# --- passwords, tokens and other values that are recognised only by their name --------------------------------
 
-# Quoted (also as quotes are written inside a JSON string, HTML or a URL), or bare. A bare value ends where a query
-# string, a connection string, a list or a call would end it. A quote that is never closed still opens a value.
-_VALUE = _lazy(
+# Quoted (also with quotes as written inside a JSON string, HTML or a URL), or bare. A bare value ends where a query
+# string, a connection string, a list or a call would end it. An unclosed quote still opens a value.
+_VALUE = compiled_later(
     rb"""(?:[bBrRuU]{1,2}(?=["']))?(?:\\{1,7}["'](?P<escaped>[^"'\\\n]+)|\\{1,3}u002[27](?P<unicode>[^"'\\\n]+)"""
     rb"""|"(?P<double>[^"\\\n]*(?:\\.[^"\\\n]*)*)|'(?P<single>[^'\\\n]*(?:\\.[^'\\\n]*)*)"""
     rb"""|(?i:&(?:quot|apos|\#0{0,2}3[49]|\#x0{0,2}2[27]);)(?P<html>[^&<>\n]+(?:&(?:amp|lt|gt|\#\d{2});[^&<>\n]*)*)"""
     rb"""|%2[27](?P<encoded>[^%\s&"'<>]+(?:%(?!2[27])[0-9A-Fa-f]{2}[^%\s&"'<>]*)*)|(?P<bare>[^\s"'`,;&<>(){}\[\]|\\]+))"""
 )
-_ENCODED_END = _lazy(rb"(?i)%(?:2[267]|7d|20|0[ad])")
-_REST_OF_WORD = _lazy(rb"[^\s\"'`]*")
-# `NAME=` of an .env file, at the beginning of its line.
-_ENV_LINE = _lazy(rb"(?:^|\n)[ \t]*(?:export )?[A-Z0-9_]*$")
+_ENCODED_END = compiled_later(rb"(?i)%(?:2[267]|7d|20|0[ad])")
+_REST_OF_WORD = compiled_later(rb"[^\s\"'`]*")
+# `NAME=` at the beginning of a line in an .env file.
+_ENV_LINE = compiled_later(rb"(?:^|\n)[ \t]*(?:export )?[A-Z0-9_]*$")
 
-# What stands in the place of a secret without being one: a variable, a template, a mask, our own replacement.
-_STAND_IN = _lazy(
+# Values in place of a secret that are not one: a variable, a template, a mask, our own replacement.
+_STAND_IN = compiled_later(
     rb"""(?i)\$\w|\$[({]|%[(sv{]|\[redacted:|<[^<>]*>$|[^{]{0,99}(?:\$\{|\{\{|\{[a-z_][\w.]*\})"""
     rb"""|(?:[*x.\-_#?]|\xe2\x80\xa2|\xe2\x80\xa6)+$|your[-_ ]|(?:os|process|env|self|settings|config|secrets)\."""
 )
 
-# Words that documentation, schemas, types and messages put there.
+# Words that documentation, schemas, types and messages use as values.
 _WORDS = frozenset(
     b"string str bytes text null none nil true false undefined optional required empty hidden redacted masked unset"
     b" invalid expired missing incorrect wrong valid disabled enabled default password passwd pass secret token bearer"
     b" basic input prompt stdin file number integer boolean object field type name value example".split()
 )
-_DOTTED = _lazy(rb"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+$")
-_IDENTIFIER = _lazy(rb"[A-Za-z_]\w*$")
-_MOMENT = _lazy(rb"[0-9TZ:.+-]+$")
+_DOTTED = compiled_later(rb"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+$")
+_IDENTIFIER = compiled_later(rb"[A-Za-z_]\w*$")
+_MOMENT = compiled_later(rb"[0-9TZ:.+-]+$")
 _DIGITS, _LETTERS = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def _count(value: bytes, of: bytes) -> int:
-    """Return how many of the bytes are among `of`."""
+    """Return how many of the bytes are in `of`."""
     return len(value) - len(value.translate(None, of))
 
 
 def _is_strong(value: bytes) -> bool:
-    """Whether it looks generated: long enough, of mixed classes, and of many different characters."""
+    """Return whether it looks generated: long enough, with several classes and many different characters."""
     digits, different = _count(value, _DIGITS), len(set(value))
     if len(value) < 8 or different < 6 or not _count(value, _LETTERS) or _MOMENT.match(value):
         return False
@@ -90,7 +74,7 @@ def _is_strong(value: bytes) -> bool:
 
 
 class _Value(NamedTuple):
-    """The value that a name is given; of a long one, the beginning."""
+    """The value that follows a name; for a long one, its beginning."""
 
     text: bytes
     quoted: bool
@@ -113,7 +97,7 @@ def _value_at(text: bytes, at: int) -> _Value | None:
     if not quoted and len(value) < _MAX_VALUE:
         value = value.rstrip(b".:")  # the end of a sentence
         if text[found.end() : found.end() + 1] == b"&" and text[at - 1 : at] == b"=":
-            # Of a query string the rest would be other fields; of a line in an .env file it belongs to the value.
+            # In a query string the rest would be other fields; in a line of an .env file it belongs to the value.
             name = text[max(0, at - 65) : at - 1]
             if _ENV_LINE.search(name) and (rest := _REST_OF_WORD.match(text, found.end(), at + _MAX_VALUE)):
                 value += rest[0]
@@ -125,7 +109,7 @@ def _is_code_after(text: bytes, end: int) -> bool:
 
 
 def _is_token(value: bytes) -> bool:
-    """`s.WJNIZfh1Za3L1RxhVSDqw6Cn`, unlike `settings.API_KEY_V2`, is a token with a dot in it."""
+    """Return whether a value with dots is a token (`s.WJNIZfh1Za3L1RxhVSDqw6Cn`), not code (`settings.API_KEY_V2`)."""
     last = value.rpartition(b".")[2]
     return len(last) >= 20 and _count(last, _DIGITS) >= 2 and b"_" not in last and _is_strong(last)
 
@@ -138,46 +122,64 @@ def _all_of(value: _Value, text: bytes, at: int) -> Span:
     return value.start, end
 
 
-# Where a whole line is one setting, even an ordinary word is its value.
-_LINE_BEFORE = _lazy(rb"(?:^|[\n\r])(?P<margin>[ \t]*(?:- |export )?)(?P<name>[\w.-]*)$")
-_LINE_AFTER = _lazy(rb"[ \t]*(?:[\r\n]|\Z)")
-_SETTING_BEFORE = _lazy(
+def _given(is_secret: Callable[[_Value, bytes, int, int], bool]) -> Check:
+    """Return a check for the value after a name. It removes the whole value if `is_secret` accepts it."""
+
+    @functools.wraps(is_secret)
+    def check(text: bytes, start: int, end: int) -> Span | None:
+        value = _value_at(text, end)
+        return _all_of(value, text, end) if value and is_secret(value, text, start, end) else None
+
+    return check
+
+
+# If a whole line is one setting, even an ordinary word is its value.
+_LINE_BEFORE = compiled_later(rb"(?:^|[\n\r])(?P<margin>[ \t]*(?:- |export )?)(?P<name>[\w.-]*)$")
+_LINE_AFTER = compiled_later(rb"[ \t]*(?:[\r\n]|\Z)")
+_SETTING_BEFORE = compiled_later(
     rb"(?i)(?:^|\n)[ \t]*(?:\[[^\]\n]+\]|(?:user(?:name)?|login|host|port|server|email|database|dbname|repository|url)"
     rb"[ \t]*[=:][^\n()]*)[ \t]*\r?\n$"
 )
-_DOTTED_NAME = _lazy(rb"[a-z][\w-]*(?:\.[\w-]+)+$")
-_ENV_NAME = _lazy(rb"[A-Z][A-Z0-9_]*$")
-_NAME_OF_SECRET = _lazy(rb"(?i)pass|pwd|secret|token|key|hash|hidden|change|example|dummy|test|user")
-_IN_EXPANSION = _lazy(rb"\$\{\w*$")
+_DOTTED_NAME = compiled_later(rb"[a-z][\w-]*(?:\.[\w-]+)+$")
+_ENV_NAME = compiled_later(rb"[A-Z][A-Z0-9_]*$")
+_NAME_OF_SECRET = compiled_later(rb"(?i)pass|pwd|secret|token|key|hash|hidden|change|example|dummy|test|user")
+_ELEMENT = compiled_later(rb"[^<>\s]{4,200}(?=</)")
+_IN_EXPANSION = compiled_later(rb"\$\{\w*$")
 
 
 def password(text: bytes, start: int, end: int) -> Span | None:
-    """A password can be any word, so a quoted literal is enough; a bare one must not look like a name in code."""
-    found = _value_at(text, end)
-    if not found or _IN_EXPANSION.search(text, max(0, start - 40), start):  # `${DB_PASSWORD:?missing}`
-        return None
+    """Accept the text between tags (`<password>…</password>`), or the value after a name that means a password."""
+    if text[end - 1 : end] == b">" and (element := _ELEMENT.match(text, end)):
+        value = element[0]
+        return None if _STAND_IN.match(value) or value.lower() in _WORDS else element.span()
+    return _named_password(text, start, end)
+
+
+@_given
+def _named_password(found: _Value, text: bytes, start: int, end: int) -> bool:
+    """Accept any quoted literal, since a password can be any word; a bare value must not look like a name in code."""
+    if _IN_EXPANSION.search(text, max(0, start - 40), start):  # `${DB_PASSWORD:?missing}`
+        return False
     value, sign = found.text, text[start:end].rstrip()
-    in_query = sign.endswith((b"=", b"%3D", b"%3d")) and _in_query(text, start)
-    if found.quoted or in_query:
-        likely = len(value) >= 4 and (b" " not in value or _is_strong(value))
-    elif sign.endswith(b">"):  # `<password>…</password>`; in code a comparison
-        likely = len(value) >= 4 and text.startswith(b"</", found.start + len(value))
-    elif text[end - 1 : end].isspace() and sign.endswith(b"=") and _IDENTIFIER.match(value):
-        # `password = pw1` is a name; `password=hunter2` is what files and logs print
-        likely = _is_strong(value) or (len(value) >= 6 and _is_setting(text, start, found))
+    if found.quoted or (sign.endswith((b"=", b"%3D", b"%3d")) and _in_query(text, start)):
+        return len(value) >= 4 and (b" " not in value or _is_strong(value))
+    if sign.endswith(b">"):  # in code, a comparison
+        return False
+    if text[end - 1 : end].isspace() and sign.endswith(b"=") and _IDENTIFIER.match(value):
+        # `password = pw1` is a name; `password=hunter2` is what files and logs contain
+        likely = _is_strong(value)
     else:
-        likely = len(value) >= 6 and (len(value) > _count(value, _LETTERS + b"_-") or _is_scrambled(value))
-        likely = likely or (len(value) >= 6 and _is_setting(text, start, found))
-    return _all_of(found, text, end) if likely else None
+        likely = len(value) > _count(value, _LETTERS + b"_-") or _is_scrambled(value)
+    return len(value) >= 6 and (likely or _is_setting(text, start, found))
 
 
 def _in_query(text: bytes, start: int) -> bool:
-    """Whether a name is a field of a query string: `?user=ana&password=`."""
+    """Return whether a name is a field of a query string: `?user=ana&password=`."""
     return re.search(rb"[?&][\w.-]*$", text[max(0, start - 24) : start]) is not None
 
 
 def _is_setting(text: bytes, start: int, value: _Value) -> bool:
-    """Whether the line is a setting of a file and nothing else: `POSTGRES_PASSWORD: sunflower`."""
+    """Return whether the line is a setting of a file and nothing else: `POSTGRES_PASSWORD: sunflower`."""
     after = value.start + len(value.text)
     before = _LINE_BEFORE.search(text, max(0, start - 80), start)
     if not before or not _LINE_AFTER.match(text, after, after + 8) or _NAME_OF_SECRET.search(value.text):
@@ -185,93 +187,86 @@ def _is_setting(text: bytes, start: int, value: _Value) -> bool:
     name = re.match(rb"[\w.-]*", text[before.start("name") : value.start])
     if name and (_ENV_NAME.match(name[0]) or _DOTTED_NAME.match(name[0])):
         return True
-    # In Python the line before would not look like this, with nothing in quotes.
+    # In Python the previous line would not look like this, with nothing in quotes.
     at = before.start("margin")
     return bool(_SETTING_BEFORE.search(text, max(0, at - 120), at)) and not before["margin"]
 
 
 def _is_scrambled(value: bytes) -> bool:
-    """Letters of either case in no order that a name would have: `CvDplDlDJtkL`."""
+    """Return whether upper and lower case alternate as in no name: `CvDplDlDJtkL`."""
     turns = sum(1 for at in range(1, len(value)) if value[at - 1 : at].islower() and value[at : at + 1].isupper())
     return len(value) >= 8 and turns >= 3 and len(value) < 4 * turns + 2
 
 
-def netrc(text: bytes, start: int, end: int) -> Span | None:
-    """The password of a `~/.netrc`."""
-    found = _value_at(text, end)
-    if not found or len(found.text) < 4:
-        return None
+@_given
+def netrc(value: _Value, text: bytes, start: int, end: int) -> bool:
+    """Accept the password in a `~/.netrc`."""
     machine = re.search(rb"\b(?:machine[ \t]+\S+|default)\s+$", text[max(0, start - 160) : start])
-    likely = machine or len(found.text) > _count(found.text, _LETTERS)
-    return _all_of(found, text, end) if likely else None
+    return len(value.text) >= 4 and (bool(machine) or len(value.text) > _count(value.text, _LETTERS))
 
 
 def quoted_password(text: bytes, _start: int, end: int) -> Span | None:
-    """A quoted literal that can only be a password: `IDENTIFIED BY 'hunter2'`. The match ends with its quote."""
+    """Accept a quoted literal that can only be a password: `IDENTIFIED BY 'hunter2'`. The match ends with its quote."""
     found = _value_at(text, end - 1)
     return _all_of(found, text, end - 1) if found and found.quoted and len(found.text) >= 4 else None
 
 
-def setting_password(text: bytes, _start: int, end: int) -> Span | None:
-    """The value of a setting that is alone on its line: `requirepass hunter2`."""
-    found = _value_at(text, end)
-    if not found or len(found.text) < 4:
-        return None
-    after = found.start + len(found.text) + found.quoted
-    return _all_of(found, text, end) if _LINE_AFTER.match(text, after, after + 8) else None
+@_given
+def setting_password(value: _Value, text: bytes, _start: int, _end: int) -> bool:
+    """Accept the value of a setting that is alone on its line: `requirepass hunter2`."""
+    after = value.start + len(value.text) + value.quoted
+    return len(value.text) >= 4 and _LINE_AFTER.match(text, after, after + 8) is not None
 
 
-_OPTION_VALUE = _lazy(rb"""\s-(?P<option>[a-z-]+?)(?P<space>[ =]{0,2})(?P<quote>['"]?)(?P<value>[^\s'"]{1,200})""")
-_QUOTED_REST = _lazy(rb"""[^'"\n]{0,200}""")
-_GLUED = _lazy(rb"\b(?:mysql\w*|mariadb(?:-\w+)?)\s[^\n|;&]*$")
-_APART = _lazy(rb"\b(?:sshpass|(?:docker|podman|oc|az|helm registry|skopeo) login)\b[^\n|;&]*$")
+_QUOTED_REST = compiled_later(rb"""[^'"\n]{0,200}""")
+_PASS_WORD = compiled_later(rb"""[ =]?['"]?([^\s'"]+)""")
+_GLUED = compiled_later(rb"\b(?:mysql\w*|mariadb(?:-\w+)?)\s[^\n|;&]*$")
+_APART = {
+    b"w": compiled_later(rb"\bldap\w+\b[^\n|;&]*$"),
+    b"P": compiled_later(rb"\b(?:zip|unzip|zipcloak|sqlcmd|bcp|mosquitto_[ps]ub)\b[^\n|;&]*$"),
+    b"U": compiled_later(rb"\b(?:smbclient|rpcclient|smbmap|net)\b[^\n|;&]*$"),
+    b"a": compiled_later(rb"\bredis-cli\b[^\n|;&]*$"),
+    b"p": compiled_later(rb"\b(?:sshpass|mongo\w*|(?:docker|podman|oc|az|helm registry|skopeo) login)\b[^\n|;&]*$"),
+}
+_WEB = compiled_later(rb"\b(?:curl|wget|http|https|xh|etcdctl)\b")
 
 
 def short_option(text: bytes, start: int, end: int) -> Span | None:
-    """The password after an option of one letter, which only the command's name gives away."""
+    """Accept the password after a one-letter option, if the command's name shows that it is one."""
+    if text.startswith(b"pass", start + 2):
+        at = text.find(b"pass:", end - 1, end + 4) + len(b"pass:")
+        value = _PASS_WORD.match(text, at, at + _MAX_VALUE) if at >= len(b"pass:") else None
+        return value.span(1) if value and not _STAND_IN.match(value[1]) else None
     line = text[max(0, start - 200) : start]
     line = line[line.rfind(b"\n") + 1 :]
-    option = text[start + 2 : start + 3]
-    # `-p`, `-a` and `-u` first: most of them belong to other commands.
-    if text.startswith(b"pass", start + 2):
-        at = text.find(b"pass:", end - 1, end + 4)
-        value = _OPTION_VALUE.match(b" -x " + text[at + 5 : at + 205]) if at >= 0 else None
-        return (at + 5, at + 5 + len(value["value"])) if value and not _STAND_IN.match(value["value"]) else None
+    option, apart = text[start + 2 : start + 3], text[start + 3 : start + 4].isspace()
+    # Most options with these letters belong to other commands.
     if option == b"p" and _GLUED.search(line):
-        if text[start + 3 : start + 4].isspace():
-            return None
-    elif not (
-        (option == b"p" and _APART.search(line) and text[start + 3 : start + 4].isspace())
-        or (option == b"a" and b"redis-cli" in line)
-        or (option in (b"u", b"-") and re.search(rb"\b(?:curl|wget|http|https|xh)\b", line))
-    ):
-        return None
+        known = not apart
+    elif commands := _APART.get(option):
+        known = bool(commands.search(line)) and (apart or b"sshpass" in line)
+    else:
+        known = bool(_WEB.search(line))  # -u, --user
     at = end - 1  # the first letter of the value
     quoted = text[at - 1 : at] in (b"'", b'"')
-    value = (_QUOTED_REST if quoted else _REST_OF_WORD).match(text, at, at + _MAX_VALUE)
+    value = (_QUOTED_REST if quoted else _REST_OF_WORD).match(text, at, at + _MAX_VALUE) if known else None
     if value is None:
         return None
     first, last = value.span()
-    if option in (b"u", b"-"):
-        colon = text.find(b":", first, last)
-        if colon < 0:
-            return None
-        first = colon + 1
-    if last - first < 4 or _STAND_IN.match(text[first:last]):
-        return None
-    return first, last
+    if option in (b"u", b"U", b"-"):  # `user:password`
+        colon = text.find(b"%" if option == b"U" else b":", first, last)
+        first = colon + 1 if colon >= 0 else last
+    return (first, last) if last - first >= 4 and not _STAND_IN.match(text[first:last]) else None
 
 
-def credential(text: bytes, start: int, end: int) -> Span | None:
-    """Tokens and keys are generated: a value that doesn't look it (`token: next`) is a name or a word."""
-    found = _value_at(text, end)
-    if not found or b" " in found.text or not _is_strong(found.text):
-        return None
-    return _all_of(found, text, end)
+@_given
+def credential(value: _Value, _text: bytes, _start: int, _end: int) -> bool:
+    """Accept tokens and keys, which are generated: a value that doesn't look so (`token: next`) is a name or a word."""
+    return b" " not in value.text and _is_strong(value.text)
 
 
 def quoted_credential(text: bytes, start: int, end: int) -> Span | None:
-    """In a sentence: `password is: …`, `password '…'`."""
+    """Accept a value in a sentence: `password is: …`, `password '…'`."""
     quoted = text[end - 1 : end] in (b"'", b'"')
     return credential(text, start, end - quoted)
 
@@ -282,39 +277,40 @@ _HARMLESS_KEYS = frozenset(
     b" issue record parent child candidate natural composite surrogate image blob asset bundle chunk module lock state"
     b" registry value entity host known ssh gpg verify verification storage data list dict json field column".split()
 )
-_UUID = _lazy(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
+_UUID = compiled_later(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
 
 
-def named_key(text: bytes, start: int, end: int) -> Span | None:
-    """`ANYTHING_KEY=…`, unless it is a key of a kind that is no secret, or the value a path or an identifier."""
-    before = re.search(rb"[A-Za-z0-9]+$", text[max(0, start - 24) : start + 1])
-    found = _value_at(text, end)
-    if not found or not before or before[0].lower() in _HARMLESS_KEYS or len(found.text) < 16:
-        return None
-    value = found.text
+@_given
+def named_key(found: _Value, text: bytes, start: int, _end: int) -> bool:
+    """Accept `ANYTHING_KEY=…`, unless the kind of key is not secret, or the value is a path or an identifier."""
+    before, value = re.search(rb"[A-Za-z0-9]+$", text[max(0, start - 24) : start + 1]), found.text
+    if not before or len(value) < 16:
+        return False
+    if re.fullmatch(rb"[A-Za-z0-9+/]{40,}={1,2}", value) and _count(value, _DIGITS) >= 2:  # paths don't end like this
+        return True
+    if before[0].lower() in _HARMLESS_KEYS:
+        return False
     if not re.fullmatch(rb"[\w+/=:~.-]+", value) or (b"/" in value and b"." in value) or value.count(b"/") > 2:
-        return None  # an expression, or a path
-    if _UUID.match(value) or _count(value, _DIGITS) < 2 or not _is_strong(value):
-        return None
-    return _all_of(found, text, end)
+        return False  # an expression or a path
+    return not _UUID.match(value) and _count(value, _DIGITS) >= 2 and _is_strong(value)
 
 
-def key_value(text: bytes, start: int, end: int) -> Span | None:
-    """`key=…` alone says little, so the value has to be long."""
-    found = _value_at(text, end)
-    if not found or len(found.text) < 20 or not re.fullmatch(rb"[A-Za-z0-9_.%-]+", found.text):
-        return None
-    return _all_of(found, text, end) if _is_strong(found.text) and not _UUID.match(found.text) else None
+@_given
+def key_value(found: _Value, _text: bytes, _start: int, _end: int) -> bool:
+    """Accept `key=…` only with a long value, since the name alone says little."""
+    value = found.text
+    is_word = len(value) >= 20 and re.fullmatch(rb"[A-Za-z0-9_.%-]+={0,2}", value)
+    return bool(is_word) and _is_strong(value) and not _UUID.match(value)
 
 
-def aws_secret(text: bytes, start: int, end: int) -> Span | None:
-    """A secret key of AWS has exactly 40 characters."""
-    found = _value_at(text, end)
-    return _all_of(found, text, end) if found and re.fullmatch(rb"[A-Za-z0-9/+]{40}", found.text) else None
+@_given
+def aws_secret(value: _Value, _text: bytes, _start: int, _end: int) -> bool:
+    """Accept an AWS secret key: exactly 40 characters."""
+    return re.fullmatch(rb"[A-Za-z0-9/+]{40}", value.text) is not None
 
 
 def url_password(text: bytes, start: int, end: int) -> Span | None:
-    """`scheme://user:password@host`: only the password goes, so that a reader still sees which host it was."""
+    """Accept `scheme://user:password@host`. Only the password is removed, so that the host stays readable."""
     colon = text.index(b":", start + len(b"://"))
     value = text[colon + 1 : end - 1]
     if re.fullmatch(rb"\[redacted:[a-z-]+\]", text[start + len(b"://") : end - 1]):  # our own replacement of both
@@ -323,19 +319,21 @@ def url_password(text: bytes, start: int, end: int) -> Span | None:
 
 
 def url_token(text: bytes, start: int, end: int) -> Span | None:
-    """`https://token@host`."""
+    """Accept `https://token@host`."""
     first, last = start + 3, end - 2
     return (first, last) if _is_strong(text[first:last]) else None
 
 
 def signature(text: bytes, start: int, end: int) -> Span | None:
-    """The value of a signature of a URL or a request."""
-    found = re.match(rb"""[^=%]*(?:=|%3[dD])"?""", text[start:end])
+    """Accept the value after the first `=` or `:`."""
+    found = re.match(rb"""[^=%:]*(?:=|%3[dD]|:)\s?["']?""", text[start:end])
     return None if not found else (start + found.end(), end - text[start:end].endswith(b'"'))
 
 
 def authorization(text: bytes, start: int, end: int) -> Span | None:
-    """`Bearer …` and `Basic …`: after the header's name anything counts, elsewhere ("basic knowledge") only a token."""
+    """Accept `Bearer …` and `Basic …`: any value after the header's name, elsewhere ("basic knowledge") only a
+    token.
+    """
     scheme, _, value = text[start:end].partition(b" ")
     value = value.lstrip()
     named = re.search(rb"(?i)authorization\W{1,6}$", text[max(0, start - 24) : start])
@@ -345,23 +343,24 @@ def authorization(text: bytes, start: int, end: int) -> Span | None:
 
 
 def authorization_header(text: bytes, start: int, end: int) -> Span | None:
-    """`Authorization: SCHEME value`, whichever the scheme; and a value without one, if it looks like a token."""
+    """Accept `Authorization: SCHEME value` with any scheme, and a value without a scheme if it looks like a token."""
     head = text[start : min(end, start + 120)]
-    at = start + max(len(b"authorization="), *(head.rfind(sign) + 1 for sign in (b" ", b'"', b"'", b">", b":")))
+    at = start + max(len(b"authorization="), *(head.rfind(sign) + 1 for sign in (b" ", b'"', b"'", b">")))
+    at += len(text[at:end]) - len(text[at:end].lstrip(b":="))
     named = re.search(rb"(?i)\b(?:bearer|basic) {1,4}$", text[max(start, at - 12) : at])
-    if text.startswith(b"token=", at):
-        at += len(b"token=")
+    if text.startswith((b"token=", b"key="), at):
+        at = text.index(b"=", at) + 1
     return (at, end) if end - at >= 8 and (named or _is_strong(text[at : min(end, at + _MAX_VALUE)])) else None
 
 
-_COOKIES = _lazy(rb"[^\n\r\"']{1,1024}")
-_COOKIE = _lazy(rb"=([^;\s]{8,})")
+_COOKIES = compiled_later(rb"[^\n\r\"']{1,1024}")
+_COOKIE = compiled_later(rb"=([^;\s]{8,})")
 _ATTRIBUTES = (b"path", b"expires", b"domain", b"max-age", b"samesite", b"priority", b"version")
 _MAX_COOKIES = 20
 
 
 def cookie(text: bytes, start: int, end: int) -> Span | None:
-    """From the first to the last cookie of a header that looks like a token: what is between goes too."""
+    """Accept the cookies of a header from the first to the last that looks like a token, including those between."""
     at = end + (text[end : end + 1] in (b'"', b"'"))
     header = _COOKIES.match(text, at)
     if not header or b"=" not in header[0]:
@@ -380,6 +379,8 @@ def cookie(text: bytes, start: int, end: int) -> Span | None:
 
 
 def _is_basic(value: bytes) -> bool:
+    import base64
+
     try:
         return b":" in base64.b64decode(value, validate=True)
     except binascii.Error:
@@ -387,34 +388,34 @@ def _is_basic(value: bytes) -> bool:
 
 
 def random_token(text: bytes, start: int, end: int) -> Span | None:
-    """A prefix short enough to occur in ordinary names (`sk-fading-circle`) needs a random rest."""
+    """Require a random rest after a prefix that is short enough to occur in ordinary names (`sk-fading-circle`)."""
     return (start, end) if _is_strong(text[start : min(end, start + _MAX_VALUE)]) else None
 
 
-# --- things with a shape of their own ------------------------------------------------------------------------
+# --- values with a distinctive form --------------------------------------------------------------------------
 
-_JWT = _lazy(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _MAX_JWT_HEADER)
-# Headers (`DEK-Info: AES-128-CBC,0A1B`) and a literal \\n, as in JSON, belong to the body. Without a last line there
-# is only the shape of the lines to say where the key ends and other output begins.
-KEY_BODY = re.compile(rb"[\w+/=\s\\:,.()-]*")
-_KEY_LINES = _lazy(
+_JWT = compiled_later(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _MAX_JWT_HEADER)
+# Headers (`DEK-Info: AES-128-CBC,0A1B`) and a literal \\n, as in JSON, belong to the body. Without a last line, only
+# the shape of the lines shows where the key ends and other output begins.
+KEY_BODY = compiled_later(rb"[\w+/=\s\\:,.()-]*")
+_KEY_LINES = compiled_later(
     rb"(?:\s|\\n)*(?:[A-Z][A-Za-z-]+: [^\n]*\n\s*)*(?:[A-Za-z0-9+/=]+(?:\s*\n\s*|\\n|\Z))*(?:[A-Za-z0-9+/=]{16,})?"
 )
-_KEY_END = _lazy(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = compiled_later(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 BASE64 = _LETTERS + _DIGITS + b"+/=-_"
 BASE64_LINES = _LETTERS + _DIGITS + b"+/=\r\n"
 
 
 def jwt(text: bytes, start: int, end: int) -> Span | None:
-    """A JSON Web Token: at least header and payload."""
-    # Not part of the one pattern: a run of `eyJ` without a dot would be read again from each of them.
+    """Accept a JSON Web Token: at least header and payload."""
+    # Not part of the combined pattern: a run of `eyJ` without a dot would be read again from each of them.
     found = _JWT.match(text, start)
     return found.span() if found else None
 
 
 def key(text: bytes, start: int, end: int) -> Span | None:
-    """A private key up to its last line, or, where that is missing, as far as its body goes."""
-    # Not part of the one pattern either: each of many beginnings would look for the end all over again.
+    """Accept a private key up to its last line, or, if that is missing, as far as its body goes."""
+    # Not part of the combined pattern: each of many beginnings would search for the end again.
     dashes = text.find(b"-----", end)
     if dashes >= 0 and (last := _KEY_END.match(text, dashes)) and KEY_BODY.fullmatch(text, end, dashes):
         return start, last.end()
@@ -423,26 +424,36 @@ def key(text: bytes, start: int, end: int) -> Span | None:
 
 
 def encoded_key(text: bytes, start: int, end: int) -> Span | None:
-    """A PEM file in base64 that says in its first line that it is a private key."""
+    """Accept a base64-encoded PEM file whose first line says that it is a private key."""
+    import base64
+
     return (start, end) if b"PRIVATE KEY" in base64.b64decode(text[start : start + 64] + b"==") else None
 
 
+def json_web_key(text: bytes, start: int, end: int) -> Span | None:
+    """Accept the private part of a JSON Web Key, which has its type nearby."""
+    near = text[max(0, start - _MAX_JWK) : end + _MAX_JWK]
+    return (start + 5, end) if b'"kty"' in near or b"'kty'" in near else None
+
+
 def putty_key(text: bytes, start: int, end: int) -> Span | None:
-    """The private lines of a key of PuTTY."""
+    """Accept the private lines of a PuTTY key."""
     lines = int(text[start:end].split(b":")[1])
     body = re.compile(rb"(?:[A-Za-z0-9+/=]{1,80}\r?\n?){1,%d}" % max(lines, 1)).match(text, end, end + _MAX_KEY)
     return (end, end + len(body[0].rstrip())) if body and len(body[0]) >= 16 else None
 
 
 def key_end(text: bytes, start: int, end: int) -> Span | None:
-    """The end of a private key whose beginning was cut off: everything before it that can be its body goes too."""
+    """Accept the end of a private key whose beginning was cut off, including everything before it that can be its
+    body.
+    """
     window = text[max(0, start - _MAX_KEY) : start]
     body = window[len(window.rstrip(BASE64_LINES)) :]
     return start - len(body.lstrip()), end
 
 
-# `react@18.2.0.tgz`, `logo@2x.png`, `user@1000.service`: a version, and endings of files that are no top-level domain.
-_NO_DOMAIN = re.compile(
+# `react@18.2.0.tgz`, `logo@2x.png`, `user@1000.service`: a version, and file extensions that are not top-level domains.
+_NO_DOMAIN = compiled_later(
     rb"@(?:[0-9]+\.){2}|\.(?:deb|gif|gz|html?|jar|jpe?g|js|json|mount|png|rpm|scope|service|slice|socket|svg|tar|tgz"
     rb"|timer|tsx?|txt|webp|whl|xz|ya?ml)\Z",
     re.IGNORECASE,
@@ -450,9 +461,9 @@ _NO_DOMAIN = re.compile(
 
 
 def email(text: bytes, start: int, end: int) -> Span | None:
-    """An address; not a package version, a file name, a git remote or the user of a URL."""
-    # The pattern starts at the last character before the @; reading on backwards here keeps it from trying
-    # every word of the text as the beginning of an address.
+    """Accept an address; not a package version, a file name, a git remote or the user of a URL."""
+    # The pattern starts at the last character before the @, and the address is read backwards here. Otherwise the
+    # pattern would try every word of the text as the beginning of an address.
     begin = start
     while begin > max(0, start - 63) and (text[begin - 1 : begin].isalnum() or text[begin - 1] in b"._%+-"):
         begin -= 1
@@ -463,7 +474,7 @@ def email(text: bytes, start: int, end: int) -> Span | None:
         return None
     if _NO_DOMAIN.search(text, start + 1, end):
         return None
-    if local == b"git" or text[end : end + 1] == b"(":  # a git remote, and `a@b.dot(c)` in Python
+    if local == b"git" or text[end : end + 1] == b"(":  # a git remote, or `a@b.dot(c)` in Python
         return None
     return begin, end
 
@@ -473,14 +484,14 @@ def email(text: bytes, start: int, end: int) -> Span | None:
 
 @functools.cache
 def _stdnum(name: str) -> ModuleType:
-    # 60 ms to import, so not before there is a candidate.
+    # Imported only for a candidate, because it takes 60 ms.
     from importlib import import_module
 
     return import_module(f"stdnum.{name}")
 
 
 def _stands_alone(text: bytes, start: int, end: int) -> bool:
-    """Whether it is no part of a longer number, a decimal fraction, a version or an identifier."""
+    """Return whether it is not part of a longer number, a decimal fraction, a version or an identifier."""
     before, after = text[max(0, start - 2) : start], text[end : end + 2]
     if before[-1:].isalnum() or before[-1:] in (b"_", b".") or after[:1].isalnum() or after[:1] == b"_":
         return False
@@ -490,7 +501,9 @@ def _stands_alone(text: bytes, start: int, end: int) -> bool:
 
 
 def _numbered(name: str) -> Check:
-    """Return a check by the stdnum validator of that name; a word before the number (`CPF: 123…`) is not part of it."""
+    """Return a check that uses the stdnum validator of that name. A word before the number (`CPF: 123…`) is not part of
+    it.
+    """
 
     def check(text: bytes, start: int, end: int) -> Span | None:
         hint = re.match(rb"(?i)(?:cpf|cnpj)[^0-9a-z]*", text[start:end])
@@ -506,7 +519,7 @@ cnpj = _numbered("br.cnpj")
 
 
 def card(text: bytes, start: int, end: int) -> Span | None:
-    """A card number, by its Luhn digit."""
+    """Accept a card number with a valid Luhn digit."""
     digits = text[start:end].translate(None, b" -").decode()
     return (start, end) if _stands_alone(text, start, end) and _stdnum("luhn").is_valid(digits) else None
 
@@ -515,11 +528,11 @@ _IN_DIGITS = {ord(letter): str(int(letter, 36)) for letter in _LETTERS.decode().
 
 
 def iban(text: bytes, start: int, end: int) -> Span | None:
-    """Groups of four run on into the next word in capitals, so the longest valid beginning is what counts."""
+    """Accept the longest valid prefix, since groups of four run on into a following word in capitals."""
     while end - start >= 15:
         number = text[start:end].replace(b" ", b"").decode()
         turned = (number[4:] + number[:4]).translate(_IN_DIGITS)
-        # The remainder alone is cheap, and turns nearly everything away.
+        # The remainder is cheap to compute, and rejects nearly everything.
         if int(turned) % 97 == 1 and _stdnum("iban").is_valid(number):
             return start, end
         end = text.rfind(b" ", start, end)
@@ -527,17 +540,17 @@ def iban(text: bytes, start: int, end: int) -> Span | None:
 
 
 def ssn(text: bytes, start: int, end: int) -> Span | None:
-    """A US social security number in a range that is issued."""
+    """Accept a US social security number in a range that is issued."""
     area, group, serial = text[start:end].split(b"-")
     issued = area not in (b"000", b"666") and area < b"900" and group != b"00" and serial != b"0000"
     return (start, end) if issued and _stands_alone(text, start, end) else None
 
 
-_PHONE_START = _lazy(rb"[+(]*[0-9]")
+_PHONE_START = compiled_later(rb"[+(]*[0-9]")
 
 
 def phone(text: bytes, start: int, end: int) -> Span | None:
-    """A telephone number of 10 to 15 digits."""
+    """Accept a telephone number of 10 to 15 digits."""
     if number := _PHONE_START.search(text, start, end):  # after a name
         start = number.start()
     digits = _count(text[start:end], _DIGITS)
@@ -545,10 +558,11 @@ def phone(text: bytes, start: int, end: int) -> Span | None:
     return (start, end) if alone and 10 <= digits <= 15 else None
 
 
-# Names of numbers that are proof enough beside a number of that shape; others need a check digit as well.
+# Names that are sufficient evidence before a number of that form; other names need a check digit as well.
 _BY_SHAPE = {
     b"ssn": rb"[0-9]{9}",
     b"social": rb"[0-9]{9}",
+    b"ni": rb"[A-Z]{2} ?[0-9]{2} ?[0-9]{2} ?[0-9]{2} ?[A-D]",
     b"nino": rb"[A-Z]{2} ?[0-9]{2} ?[0-9]{2} ?[0-9]{2} ?[A-D]",
     b"national": rb"[A-Z]{2} ?[0-9]{2} ?[0-9]{2} ?[0-9]{2} ?[A-D]",
     b"pis": rb"[0-9]{3}\.[0-9]{5}\.[0-9]{2}-[0-9]",
@@ -568,12 +582,12 @@ _BY_NUMBER = {
     b"bsn": ("nl.bsn",),
     b"pesel": ("pl.pesel",),
 }
-_HINT = _lazy(rb"([A-Za-z]+)(?i:[ -](?:security|insurance|fiscale|id|no\.?|number|nr\.?))*")
-_ID = _lazy(rb"(?:[0-9]|[A-Z]{1,6} ?[0-9])[0-9A-Z .-]*")
+_HINT = compiled_later(rb"([A-Za-z]+)(?i:[ -](?:security|insurance|fiscale|id|no\.?|number|nr\.?))*")
+_ID = compiled_later(rb"(?:[0-9]|[A-Z]{1,6} ?[0-9])[0-9A-Z .-]*")
 
 
 def national_id(text: bytes, start: int, end: int) -> Span | None:
-    """A person's number after its name: `SSN: …`, `NIF …`."""
+    """Accept a personal number after its name: `SSN: …`, `NIF …`."""
     hint = _HINT.match(text, start, end)
     found = _ID.search(text, hint.end(), end) if hint else None
     if not hint or not found or text[end : end + 1].isalnum():
@@ -589,6 +603,6 @@ def national_id(text: bytes, start: int, end: int) -> Span | None:
 
 
 def last_word(text: bytes, start: int, end: int) -> Span | None:
-    """The number at the end of what the pattern matched."""
+    """Accept the number at the end of the match."""
     found = re.search(rb"[0-9][0-9./-]*$", text[start:end])
     return (start + found.start(), end) if found else None

@@ -1,9 +1,9 @@
-"""What sensitive data looks like, as data: a kind, an RE2 pattern, a check where the shape alone is not proof, and
-examples that match and don't, which a test verifies.
+"""The forms of sensitive data, as data: a kind, an RE2 pattern, a check if the form alone is no proof, and examples
+that match and don't, which a test verifies.
 
-The patterns are joined into one alternation, so three rules keep one hostile text from costing quadratic time:
-a pattern that can run on without end must match once it has begun (`{20,}`, never `+\\.`), or must not be able to
-begin again inside its own run; whatever needs reading further goes to a check, which is bounded.
+The patterns are joined into one alternation. Three rules prevent quadratic time on hostile text: a pattern that can
+continue without bound must match once it has begun (`{20,}`, never `+\\.`), or must not be able to begin again inside
+its own match; and whatever must read further is left to a check, which is bounded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from . import checks, services
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """One shape of one kind of sensitive data."""
+    """One form of one kind of sensitive data."""
 
     kind: str
     regex: bytes
@@ -22,19 +22,20 @@ class Pattern(msgspec.Struct, frozen=True):
     match: tuple[str, ...] = ()
     not_match: tuple[str, ...] = ()
     personal: bool = False
-    """About a person (an address, a card) rather than a key to something."""
+    """Whether it concerns a person (an address, a card) rather than being a credential."""
 
 
-# A quote as it is, in a JSON string (also one inside another), in HTML, in a URL, and as \u0022.
+# A quote: literal, in a JSON string (also nested), in HTML, in a URL, and as \u0022.
 _QUOTE = rb"""(?:\\{0,7}["']|&(?i:quot|apos|\#0{0,2}3[49]|\#x0{0,2}2[27]);|%2[27]|\\{1,3}u002[27])"""
-# What a name is given by: `name = `, `"name": `, `name := `, `name => `, `name: str = `, `<name>`, the same
+# What connects a name and its value: `name = `, `"name": `, `name := `, `name => `, `name: str = `, `<name>`, the same
 # escaped; and `name="name" value=`, `"name": "name", "value": `, as in forms and in lists of variables.
 _IS = (
     rb"""\d?"""
     + _QUOTE
-    + rb"""?\]?(?:[ \t]{0,16}\n?[ \t]?(?::\s?(?:str|bytes|[Ss]tring|SecretStr|Final)\s{0,2}=|:=|=>|={1,3}|:"""
-    rb"""|%3[AaDd]|&\#(?:61|58|x3[AaDd]);|\\{1,3}u003[AaDd]|>)\s{0,3}(?:%20)?"""
-    rb"""|(?:["'],?|\n)\s{1,8}["']?value["']?\s?[:=]\s?)"""
+    + rb"""?\]?(?:[ \t]{0,16}\n?[ \t]?(?::\s?(?:str|bytes|[Ss]tring|SecretStr|Final|&(?:'static )?str)\s{0,2}=|:="""
+    rb"""|=>|={1,3}|:|%3[AaDd]|&\#(?:61|58|x3[AaDd]);|\\{1,3}u003[AaDd]|</key>\s{0,8}<string>|>)\s{0,3}(?:%20)?|&gt;|(?:"""
+    + _QUOTE
+    + rb""",?|\n)\s{1,8}["']?value["']?\s?[:=]\s?)"""
 )
 _WORD = rb"[A-Za-z0-9_-]"
 
@@ -58,12 +59,6 @@ PATTERNS: tuple[Pattern, ...] = (
         not_match=("-----END CERTIFICATE-----",),
     ),
     Pattern(
-        "aws-access-key",
-        rb"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b",
-        match=("AKIAIOSFODNN7EXAMPLE", "key=ASIAQWERTYUIOPASDFGH;"),
-        not_match=("AKIAIOSFODNN7EXAMPLEX", "AKIA"),
-    ),
-    Pattern(
         "aws-secret-key",
         rb"(?i:aws_?secret_?(?:access_?)?key|secret_?access_?key)" + _IS,
         checks.aws_secret,
@@ -73,47 +68,9 @@ PATTERNS: tuple[Pattern, ...] = (
         ),
         not_match=("AWS_SECRET_ACCESS_KEY=$KEY", "aws_secret_access_key = os.environ['AWS_SECRET_ACCESS_KEY']"),
     ),
-    Pattern(
-        "github-token",
-        rb"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{40,})",
-        match=("ghp_" + "aB3dE6" * 6, "gho_" + "Zz09yY" * 6, "ghs_" + "Zz09yY" * 6, "github_pat_" + "11ABCDE_0" * 6),
-        not_match=("ghp_short", "github_pat_"),
-    ),
-    Pattern(
-        "gitlab-token",
-        rb"\bgl(?:pat|ptt|dt|rt|cbt|agent|oas|ft|imt|soat)-[A-Za-z0-9_.-]{20,}",
-        match=("glpat-x9Yk2LmN4pQr7StUvWxZ", "glrt-x9Yk2LmN4pQr7StUvWxZ"),
-        not_match=("glpat-short",),
-    ),
-    Pattern(
-        "slack-token",
-        rb"\bxox[abeoprs](?:\.xox[bp])?-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{20,}"
-        rb"|hooks\.slack\.com/services/T[A-Z0-9]{6,}/B[A-Z0-9]{6,}/[A-Za-z0-9]{16,}",
-        match=(
-            "xoxb-263594206564-FGqddMF8t08v8N7Oq4i57vs1",
-            "https://hooks.slack.com/services/T0AB12CD/B0AB12CD/x9Yk2LmN4pQr7StU",
-        ),
-        not_match=("xoxb-", "https://hooks.slack.com/services/"),
-    ),
-    Pattern(
-        "stripe-key",
-        rb"\b(?:[sr]k_(?:live|test)_|whsec_)[A-Za-z0-9]{16,}",
-        match=(
-            "sk_live_4eC39HqLyjWDarjtT1zdp7dc", "rk_test_4eC39HqLyjWDarjtT1zdp7dc", "whsec_4eC39HqLyjWDarjtT1zdp7dc",
-        ),
-        not_match=("pk_live_4eC39HqLyjWDarjtT1zdp7dc", "sk_live_"),
-    ),
-    Pattern(
-        "google-key",
-        rb"\bAIza" + _WORD + rb"{35,}|\bGOCSPX-" + _WORD + rb"{28,}|\bya29\." + _WORD + rb"{20,}",
-        match=("AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY", "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"),
-        not_match=("AIzaShort",),
-    ),
-    Pattern(
-        "anthropic-key",
-        rb"\bsk-ant-" + _WORD + rb"{20,}",
-        match=("sk-ant-api03-x9Yk2LmN4pQr7StUvWxZ-AA",),
-        not_match=("sk-ant-short",),
+    *(
+        Pattern(kind, shape, match=tuple(examples.split()), not_match=tuple(near.split()))
+        for kind, shape, examples, near in services.TOKENS
     ),
     Pattern(
         "openai-key",
@@ -121,30 +78,6 @@ PATTERNS: tuple[Pattern, ...] = (
         checks.random_token,
         match=("sk-proj-x9Yk2LmN4pQr7StUvWxZ", "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"),
         not_match=("sk-fading-circle-container-dot", "task-x9Yk2LmN4pQr7StUvWxZ"),
-    ),
-    Pattern(
-        "npm-token", rb"\bnpm_[A-Za-z0-9]{36,}", match=("npm_" + "aB3dE6" * 6,), not_match=("npm_config_registry",)
-    ),
-    Pattern(
-        "pypi-token",
-        rb"\bpypi-AgE" + _WORD + rb"{16,}",
-        match=("pypi-AgEIcHlwaS5vcmcCJDU3NDY2",),
-        not_match=("pypi-AgE",),
-    ),
-    Pattern(
-        "sendgrid-key",
-        rb"\bSG\." + _WORD + rb"{22}\." + _WORD + rb"{43,}",
-        match=("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",),
-        not_match=("SG.short.value",),
-    ),
-    Pattern(
-        "twilio-key", rb"\bSK[0-9a-f]{32}\b", match=("SK" + "0a1b2c3d" * 4,), not_match=("SK0a1b2c3d", "0a1b2c3d" * 4)
-    ),
-    Pattern(
-        "telegram-token",
-        rb"[0-9]{8,10}:AA" + _WORD + rb"{33,}",
-        match=("110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsawx",),
-        not_match=("1700000000:ERROR-something-long-happened-here-now",),
     ),
     Pattern(
         "service-token",
@@ -190,7 +123,7 @@ PATTERNS: tuple[Pattern, ...] = (
         not_match=("echo $1$2", "$6 a day", "pbkdf2_sha256", "argon2id"),
     ),
     Pattern(
-        "private-key",  # a PEM file in base64, as Kubernetes keeps it
+        "private-key",  # a PEM file in base64, as in Kubernetes
         rb"LS0tLS1CRUdJTi[A-Za-z0-9+/]{30,}={0,2}",
         checks.encoded_key,
         match=("client-key-data: LS0tLS1CRUdJTiBSU0EgUFJJVkFURSBLRVktLS0tLQo" + "x9Yk2LmN" * 6,),
@@ -202,6 +135,20 @@ PATTERNS: tuple[Pattern, ...] = (
         checks.putty_key,
         match=("Private-Lines: 2\n" + "x9Yk2LmN" * 8 + "\n" + "x9Yk2LmN" * 4,),
         not_match=("Public-Lines: 2\n" + "x9Yk2LmN" * 8, "Private-Lines: many"),
+    ),
+    Pattern(
+        "private-key",  # a JSON Web Key
+        rb"""["'](?:d|k)["']\s?:\s?["'][A-Za-z0-9_-]{40,}""",
+        checks.json_web_key,
+        match=('{"kty": "EC", "d": "' + "x9Yk2LmN" * 5 + '"}', '{"k":"' + "x9Yk2LmN" * 5 + '","kty":"oct"}'),
+        not_match=('{"d": "' + "x9Yk2LmN" * 5 + '"}', '{"kty": "RSA", "n": "' + "x9Yk2LmN" * 5 + '", "e": "AQAB"}'),
+    ),
+    Pattern(
+        "private-key",  # of a cryptocurrency wallet
+        rb"""(?i:mnemonic|(?:seed|recovery)[ _]phrase)["']?\s?[:=]\s?["']?(?:[a-z]{3,8} ){11,23}[a-z]{3,8}\b""",
+        checks.signature,
+        match=("mnemonic: " + "legal winner thank year " * 3,),
+        not_match=("mnemonic: a memory aid", "Recovery phrase: twelve words that you keep"),
     ),
     Pattern(
         "jwt",
@@ -231,7 +178,7 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "signature",
-        rb"(?:(?i:\bx-(?:amz|goog)-signature|[, ]signature)|[?&;]sig)(?:=|%3[dD])[0-9A-Za-z%+/_-]{24,}={0,2}"
+        rb"(?:(?i:\bx-(?:amz|goog)-signature|[?&, ]signature)|[?&;]sig)(?:=|%3[dD])[0-9A-Za-z%+/_~-]{24,}={0,2}"
         rb'|\bresponse="[0-9a-f]{32,64}"',
         checks.signature,
         match=(
@@ -239,6 +186,7 @@ PATTERNS: tuple[Pattern, ...] = (
             "https://x.blob.core.windows.net/c?sv=1&sig=" + "x9Yk2LmN" * 5 + "%3D",
             'Authorization: Digest username="a", response="' + "0a1b2c3d" * 4 + '"',
             "SignedHeaders=host, Signature=" + "0a1b2c3d" * 8,
+            "https://h/f?Expires=1&Signature=" + "x9Yk2LmN" * 4 + "%3D",
         ),
         not_match=(
             "signature = inspect.signature(f)", "sig=SIGTERM", 'response="ok"',
@@ -249,11 +197,12 @@ PATTERNS: tuple[Pattern, ...] = (
         "authorization",
         rb"(?i:\bauthorization)"
         + _IS
-        + rb"""["']?(?:[A-Za-z][A-Za-z0-9-]{1,24} {1,4})?(?:token=)?["']?[A-Za-z0-9+/=._~-]{8,}""",
+        + rb"""["']?(?:[A-Za-z][A-Za-z0-9-]{1,24} {1,4})?(?:token=|key=)?["']?[A-Za-z0-9+/=._~%:-]{8,}""",
         checks.authorization_header,
         match=(
             "Authorization: token 0a1b2c3d4e5f0a1b2c3d4e5f0a1b2c3d4e5f0a1b", "Authorization: ApiKey x9Yk2LmN4pQr7StU",
             'Authorization: Token token="x9Yk2LmN4pQr7StU"', "authorization: x9Yk2LmN4pQr7StU",
+            "Authorization: key=AAAAx9Yk2Lm:APA91bx9Yk2LmN4pQr7StU",
         ),
         not_match=(
             "Authorization: required", "Authorization: token $TOKEN", "Authorization: see section 4",
@@ -277,7 +226,7 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "password",
-        rb"""(?:(?i:basic_?auth)|[^A-Za-z]auth=)\(\s?["'][^"'\n]{1,64}["'],\s?""",
+        rb"""(?:(?i:basic_?auth)|\bauth ?= ?)\(\s?["'][^"'\n]{1,64}["'],\s?""",
         checks.password,
         match=(
             'requests.get(u, auth=("ana", "hunter2"))', 'r.SetBasicAuth("ana", "hunter2x")',
@@ -287,16 +236,19 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "password",
-        rb"\s-(?:passin|passout|-user|-proxy-user|u|p|a)[ =]{0,2}['\"]?[^\s'\"$-]",
+        rb"\s-(?:passin|passout|-user|-proxy-user|[uUpPaw])[ =]{0,2}['\"]?[^\s'\"$-]",
         checks.short_option,
         match=(
             "curl -u ana:hunter2 https://h", "curl --user 'ana:pa55 word' https://h", "mysql -u root -phunter2 shop",
             "sshpass -p 'hunter2' ssh h", "docker login -u bot -p hunter2x h", "redis-cli -a hunter2x ping",
-            "openssl rsa -passin pass:hunter2 -in k.pem",
+            "openssl rsa -passin pass:hunter2 -in k.pem", "openssl rsa -passin pass:'hunter2'",
+            "ldapsearch -x -D cn=a -w hunter2 -b dc=x",
+            "zip -P hunter2 a.zip b", "sshpass -p'hunter2' ssh h", "smbclient //h/s -U ana%hunter2",
         ),
         not_match=(
             "curl -u ana https://h", 'curl -u "$USER:$PASS" https://h', "mysql -u root -p shop", "mkdir -p build2024",
             "ssh -p 2222 host", "docker run -p 8080:80 nginx", "ps -a -u root:root", "cp -a src1 dst1",
+            "grep -w main2 f", "unzip -p a.zip f1.txt", "ping -w 10 host1", "cp -P link1 dir1",
         ),
     ),
     Pattern(
@@ -308,16 +260,21 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "password",  # SQL
-        rb"(?i:\bidentified[ \t]{1,4}(?:with[ \t]{1,4}\w{1,40}[ \t]{1,4})?by[ \t]{1,4}(?:password[ \t]{1,4})?)['\"]",
+        rb"(?i:\bidentified[ \t]{1,4}(?:with[ \t]{1,4}\w{1,40}[ \t]{1,4})?by[ \t]{1,4}(?:password[ \t]{1,4})?)['\"]"
+        rb"|: PSK ['\"]|(?i:\bconvertto-securestring[ \t]{1,4}(?:-string[ \t]{1,4})?)['\"]",
         checks.quoted_password,
-        match=("CREATE USER ana IDENTIFIED BY 'hunter2'", "alter user ana identified with sha256 by 'correct horse'"),
+        match=(
+            "ConvertTo-SecureString 'hunter2' -AsPlainText", '@a @b : PSK "hunter2"',
+            "CREATE USER ana IDENTIFIED BY 'hunter2'",
+            "alter user ana identified with sha256 by 'correct horse'",
+        ),
         not_match=("identified by 'the'", "IDENTIFIED BY '$PW'", "it is identified by its name", "IDENTIFIED BY '{}'"),
     ),
     Pattern(
         "password",  # redis.conf
-        rb"(?m:^[ \t]{0,8}(?:requirepass|masterauth)[ \t]{1,4})",
+        rb"(?m:^[ \t]{0,8}(?:requirepass|masterauth|bindpw)[ \t]{1,4})",
         checks.setting_password,
-        match=("requirepass hunter2", "port 6379\nmasterauth correcthorse\n"),
+        match=("requirepass hunter2", "port 6379\nmasterauth correcthorse\n", "bindpw hunter2"),
         not_match=("requirepass $PW", "the option requirepass sets it", "requirepass", "# requirepass <password>"),
     ),
     Pattern(
@@ -329,16 +286,20 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "credential",
-        rb"-(?i:passw(?:or)?d|pass|passphrase|token|secret|(?:api|access|secret|auth)-?key|credentials?)[ \t]{1,2}",
+        rb"-(?i:passw(?:or)?d|(?:store|key)?pass|passphrase|token|secret|(?:api|access|secret|auth)-?key|credentials?)"
+        rb"[ \t]{1,2}",
         checks.credential,
-        match=("docker login --username bot --password x9Yk2LmN h", "cli --api-key x9Yk2LmN4pQr"),
+        match=(
+            "docker login --username bot --password x9Yk2LmN h", "cli --api-key x9Yk2LmN4pQr",
+            "keytool -storepass x9Yk2LmN",
+        ),
         not_match=(
             "--password TEXT  The password", "--token TOKEN", '--password "$PW"', "--password-stdin", "-pass the ball",
         ),
     ),
     Pattern(
         "authorization",
-        rb"\b(?i:bearer|basic) {1,4}[A-Za-z0-9+/=._~-]{8,}",
+        rb"\b(?i:bearer|basic) {1,4}[A-Za-z0-9+/=._~%-]{8,}",
         checks.authorization,
         match=(
             "Authorization: Bearer abcdefghijklm", "bearer x9Yk2LmN4pQr7StUvWxZ",
@@ -350,7 +311,12 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "password",
-        rb"(?i:passw(?:or)?d|passphrase|passcode|pwd|[_.-]pass|\bpsk|senha|contrase\xc3\xb1a)" + _IS,
+        rb"(?i:passw(?:or)?d|passphrase|passcode|pwd|[_.&?-]pass|\bpsk|senha|contrase\xc3\xb1a|passwort|authtok"
+        rb"|mot de passe)"
+        + _IS
+        + rb"|(?:^|\n)pass ?= ?|(?i:type=['\"]?password['\"]?[^<>\n]{0,80}\svalue=)"
+        rb"|(?i:\bdefine\(\s?['\"](?:[a-z_]{0,40}passw(?:or)?d|(?:secure_)?(?:auth|logged_in|nonce)_(?:key|salt))['\"],\s?)"
+        rb"|(?i:\bvariable \"[\w-]{0,40}passw(?:or)?d\" \{[^{}]{0,200}\bdefault\s{0,9}=\s{0,9})",
         checks.password,
         match=(
             'password = "hunter2"', "DB_PASSWORD=abc123!x", "senha: s3nh4forte", "Server=x;Pwd=Str0ng!;",
@@ -359,19 +325,25 @@ PATTERNS: tuple[Pattern, ...] = (
             "?user=ana&password=sunflower&x=1", "<password>hunter2</password>", "password=&#39;hunter2&#39;",
             "%22password%22%3A%22hunter2%22", "password\\u003dhunter2\\u0026",
             '<input name="password" value="hunter2">', "- name: DB_PASSWORD\n  value: hunter2",
+            "Passwort: hunter2", "<password>{a+1,b}</password>", '<input type="password" id="p" value="hunter2">',
+            "define( 'DB_PASSWORD', 'hunter2' );", "define('AUTH_KEY', 'x9#Yk 2LmN 4pQr');", "user=ana&pass=hunter2",
+            'variable "db_password" {\n  type = string\n  default = "hunter2"\n}', "[drive]\npass = x9Yk2LmN4pQr",
         ),
         not_match=(
             "password = None", "password: str", "password=os.environ['P']", "PASSWORD=$PASS", "password=***",
             "password policy: strict", "password=get_password()", 'password="${DB_PASS}"', "PWD=/home/me",
             "password: required", "    password = secretword\n", "password: some words", "connect(password=dbpassword)",
             "${DB_PASSWORD:?missing}", "<label>Password</label>", '<input name="password" type="text">',
-            "if password > minimum:",
+            "if password > minimum:", "PASS: test_login1", "pass = compute(x1)", '<input type="password" value="">',
+            "define('AUTH_KEY', 'put your unique phrase here');", "define('DB_PASSWORD', getenv('PW1234567'));",
+            "<password>${env.PW}</password>", "Passwort: erforderlich", "<td>password</td><td>text</td>",
+            '<a href="#psk">Pre-shared keys</a>',
         ),
     ),
     Pattern(
         "credential",
-        rb"(?i:secret|token|credentials?|sessionid|sessid|connect\.sid|secret_key_base|connection_?string|[_\"]auth"
-        rb"|(?:api|access|account|secret|private|signing|encryption|auth|shared|master|app|application|admin"
+        rb"(?i:secret|token|credentials?|sessionid|sessid|connect\.sid|secret_key_base|connection_?string|[_\"]auth|client-key-data|x-jfrog-art-api|honeycomb-team|sonar\.login"
+        rb"|(?:api|access|account|secret|priv|private|signing|encryption|auth|shared|master|app|application|admin"
         rb"|license|session|cookie|service"
         rb"|role|subscription|server|webhook|deploy|hmac|jwt|fernet|crypt|consumer|client|ingest|write|rest)"
         rb"[ _.-]?(?:access)?key)" + _IS,
@@ -383,18 +355,26 @@ PATTERNS: tuple[Pattern, ...] = (
             "access_token%3Dx9Yk2LmN4pQr7S%26x%3D1", '<add key="ApiKey" value="x9Yk2LmN4pQr7S" />',
             "//nexus.host/repository/:_auth=YW5hOmh1bnRlcjI=", '{"auths": {"h": {"auth": "YW5hOmh1bnRlcjI="}}}',
             "SECRET_KEY=django-insecure-x9yk#2lmn&4pqr\n", "APP_KEY=base64:x9Yk2LmN4pQr7StU=",
+            "X-JFrog-Art-Api: x9Yk2LmN4pQr7StU", "X-Honeycomb-Team: x9Yk2LmN4pQr7StU",
+            'API_KEY: &str = "x9Yk2LmN4pQr7S"',
+            "<key>ApiToken</key>\n<string>x9Yk2LmN4pQr7S</string>",
+            "&lt;input name=&quot;api_key&quot; value=&quot;x9Yk2LmN4pQr7S&quot;&gt;",
+            "&lt;apiToken&gt;x9Yk2LmN4pQr7S&lt;/apiToken&gt;",
         ),
         not_match=(
             "token = get_token()", "token = tokens[0]", "eos_token: 151643", "max_tokens=4096", "secret: my-secret",
             "token: Optional[str] = None", "api_key=settings.API_KEY_V2", "secret=/run/secrets/db1234",
-            'token: "next page"',
+            'token: "next page"', "certtool --generate-privkey &gt; x509-ca-key.pem",
         ),
     ),
     Pattern(
         "credential",
         rb"[A-Za-z0-9][_-](?i:key|pat)" + _IS,
         checks.named_key,
-        match=("OPENAI_KEY=x9Yk2LmN4pQr7StU", "Ocp-Apim-Subscription-Key: 0a1b2c3d4e5f0a1b2c3d4e5f0a1b2c3d"),
+        match=(
+            "OPENAI_KEY=x9Yk2LmN4pQr7StU", "Ocp-Apim-Subscription-Key: 0a1b2c3d4e5f0a1b2c3d4e5f0a1b2c3d",
+            "AZURE_STORAGE_KEY=x9Yk/2LmN/4pQr/7StU/x9Yk2LmN4pQr7StUx9Yk2LmN==",
+        ),
         not_match=(
             '"cache_key": "0a1b2c3d4e5f0a1b2c3d4e5f0a1b2c3d"', "idempotency-key: 0a1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d",
             '"public_key": "x9Yk2LmN4pQr7StUx9Yk2LmN"', "s3_key=uploads/0a1b2c3d4e5f0a1b2c3d.png",
@@ -403,7 +383,7 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "credential",
-        rb"[?&](?i:key|code)=|(?:^|\n)[ \t]{0,8}(?i:key)[ \t]{0,8}[=:][ \t]{0,4}",
+        rb"[?&](?i:key|code|appid)=|(?:^|\n)[ \t]{0,8}(?i:key)[ \t]{0,8}[=:][ \t]{0,4}",
         checks.key_value,
         match=(
             "https://h/js?key=x9Yk2LmN4pQr7StUvWxZ&v=3", "?code=x9Yk2LmN4pQr7StUvWxZ",
@@ -415,16 +395,26 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "credential",
-        rb"(?i:\b(?:passw(?:or)?d|passphrase|senha|api key|token|secret(?: key)?))"
-        rb"""(?:(?i: is| was| provided| set to| changed to| reset to):? {1,2}| ["'])""",
+        rb"(?i:\b(?:passw(?:or)?[dt]|passphrase|senha|api key|token|secret(?: key)?))"
+        rb"""(?:(?i: is| was| lautet| provided| set to| changed to| reset to| for \S{1,64}):? {1,2}| ["'])"""
+        rb"|(?i:\bunseal key [0-9]{1,2}: )"
+        rb"|(?i:\b(?:username|connect) \S{1,64} (?:privilege [0-9]{1,2} )?(?:password|secret)(?: [0-9])? )"
+        rb"|\b(?:(?:wandb|cargo) login|add-authtoken|mc alias set(?: \S{1,99}){3}|secret set \w{1,60} (?:-b|--body)"
+        rb"|configure set \w{0,40}secret\w{0,40}|define \w{0,60}(?:PASSWORD|SECRET|TOKEN|KEY)"
+        rb"|config set --secret \S{1,60}) {1,4}"
+        rb"""|\(\s?["'][\w.-]{0,60}(?i:passw(?:or)?d|token|secret|api[_.-]?key)["'],\s?["']""",
         checks.quoted_credential,
         match=(
             "Your new password is: x9Yk2LmN", "denied for password 'x9Yk2LmN'",
-            "Incorrect API key provided: x9Yk2LmN4pQr.",
+            "Incorrect API key provided: x9Yk2LmN4pQr.", "[sudo] password for ana: x9Yk2LmN",
+            "wandb login x9Yk2LmN4pQr", 'os.Setenv("DB_PASSWORD", "x9Yk2LmN")', "Das Passwort lautet x9Yk2LmN",
+            "ngrok config add-authtoken x9Yk2LmN4pQr", "Unseal Key 1: x9Yk2LmN4pQr", '#define WIFI_PASSWORD "x9Yk2LmN"',
+            "aws configure set aws_secret_access_key x9Yk2LmN4pQr", "username ana password 7 0A1B2C3D4E5F6071",
         ),
         not_match=(
             "password is required", "the token is invalid", "password 'incorrect'", "token was revoked 2024-11-16",
-            "a token 'abc'",
+            "a token 'abc'", 'getattr(user, "password", "none1234")', 'Column("token", "varchar")',
+            "wandb login --relogin", "password for ana: denied", "cargo login --registry corp",
         ),
     ),
     Pattern(
@@ -512,18 +502,20 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "national-id",
-        rb"(?i:\b(?:ssn|social security(?: no\.?| number)?|nino|national insurance(?: no\.?| number)?"
+        rb"(?i:\b(?:ssn|social security(?: no\.?| number)?|nino|ni number|national insurance(?: no\.?| number)?"
         rb"|nhs(?: no\.?| number)?|aadhaar|aadhar"
         rb"|pis|nif|nie|dni|nir|codice fiscale|steuer-?id|bsn|pesel|passport(?: no\.?| number| nr\.?)?|passaporte)\b)"
         rb"""["']?[^0-9A-Za-z\n]{1,5}[0-9A-Z][0-9A-Z]?[ .-]?[0-9A-Z][0-9A-Z .-]{4,17}[0-9A-Z]\b""",
         checks.national_id,
         match=(
-            "ssn=219099999", "NINO AB 12 34 56 C", "Aadhaar: 2341 2341 2346", "NIF: 123456789", "DNI 12345678Z",
+            "ssn=219099999", "NINO AB 12 34 56 C", "NI number AB123456C",
+            "Aadhaar: 2341 2341 2346", "NIF: 123456789", "DNI 12345678Z",
             "codice fiscale RSSMRA85T10A562S", "Passport No: X1234567", "NHS number 943 476 5919",
             "PIS: 120.12345.67-2",
         ),
         not_match=(
             "SSN 000000000", "NIF: 123456780", "passport: EXPIRED", "PIS: 11.111", "dni TABLES ONLY", "pis 12345678901",
+            "NI number plates",
         ),
         personal=True,
     ),

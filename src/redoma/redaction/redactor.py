@@ -1,8 +1,8 @@
-"""Take sensitive data out of text and data: what looks sensitive, and values that were given as secrets."""
+"""Removes sensitive data from text and data: what looks sensitive, and values that were given as secrets."""
 
 from __future__ import annotations
 
-import base64
+import binascii
 import functools
 import json
 import re
@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from ..lib.patterns import pattern as compiled_later
 from ..lib.sanitise import is_clean, without_invisible, without_sequences
 from ..models import MIN_SECRET, KiB
 from .scanner import KNOWN, PLACEHOLDER, Found, find, merge, options
@@ -21,44 +22,47 @@ from .scanner import KNOWN, PLACEHOLDER, Found, find, merge, options
 _MIN_LINE = 16
 _MIN_BASE64 = 5
 _PATTERN_ROOM = 4 * 1024
-"""Bytes of values that go into one automaton, the shortest first. RE2 gives up on a pattern of some hundred thousand
-parts; what has no room is searched for letter by letter, in the usual encodings but not in mixtures of them."""
+"""Bytes of values that go into one automaton, the shortest first. RE2 fails on a pattern of some hundred thousand
+parts. Values beyond that are searched for literally, in the usual encodings but not in mixtures of them.
+"""
 _ROUNDS, _NEAR = 3, 1024
 
 MAX_DEPTH, MAX_ITEMS = 64, 100_000
-"""Bounds on nested data: what lies deeper, or comes after so many items, is replaced by a note."""
+"""Bounds on nested data: deeper levels and further items are replaced by a note."""
 _MAX_SECRET = 16 * KiB
-"""Bytes of a secret that is found by its looks."""
+"""Bytes of a secret that is recognised by its form."""
 
 # Never changed by URL-encoding or by JSON.
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 _HTML = {'"': "quot", "'": "apos", "&": "amp", "<": "lt", ">": "gt"}
 _ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 
-# Control characters, and what a terminal takes for a sequence: short ones, whole or cut short, and strings to it.
+# Control characters and terminal sequences: short ones, complete or unfinished, and strings to the terminal.
 # Non-greedy: a greedy match could take the last letter of a secret for a part of the sequence.
 _NOISE = (
     rb"(?:[\x00-\x08\x0b-\x1f\x7f]|\x1b[\[\]PX^_]??[0-?]*?[ -/]*?[0-~]??"
     rb"|\x1b[\]PX^_][^\x00-\x1f\x7f]*?(?:\x07|\x1b\\))*?"
 )
-# What would take the next character along; and the parameters of a sequence, up to its last letter.
-_CUT_SHORT = re.compile(rb"\x1b(?:\[[0-?]*)?[ -/]*")
-_PARAMETERS = re.compile(rb"\x1b\[[0-?]*[0-9;](?=[@-~])")
+# An unfinished sequence, which would swallow the next character; and the parameters of a sequence, up to its last
+# letter.
+_CUT_SHORT = compiled_later(rb"\x1b(?:\[[0-?]*)?[ -/]*")
+_PARAMETERS = compiled_later(rb"\x1b\[[0-?]*[0-9;](?=[@-~])")
 
 
 class Redactor:
     """Replaces sensitive data by `[redacted:KIND]`.
 
-    `values` are secrets by value. Each is found as it is, URL-encoded, JSON-escaped, HTML-escaped, in hexadecimal and
+    `values` are secrets by value. Each is found literally, URL-encoded, JSON-escaped, HTML-escaped, in hexadecimal and
     in base64 (either alphabet, also inside a longer base64 text). Values with fewer than `MIN_SECRET` visible
-    characters are ignored: taking out every `1` would destroy the output and give the value away as well.
+    characters are ignored: replacing every `1` would destroy the output and reveal the value as well.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         known = {form for value in values for form in _with_lines(value) if len(_visible(form)) >= MIN_SECRET}
         self.margin = max([_MAX_SECRET, *(8 * len(form.encode("utf-8", "surrogatepass")) for form in known)])
-        """Bytes that a secret can take, in its longest encoding: whoever cuts text must look that far beyond the
-        cut."""
+        """The maximum bytes of a secret in its longest encoding: code that cuts text must look that far beyond the
+        cut.
+        """
         self.flexible: list[str] = []
         self.literals: set[bytes] = set()
         room = _PATTERN_ROOM
@@ -71,7 +75,7 @@ class Redactor:
         self._values = _compile(self.flexible) if self.flexible else None
 
     def find(self, data: bytes) -> list[Found]:
-        """Return what to take out of UTF-8 text, sorted and without overlaps."""
+        """Return what to remove from UTF-8 text, sorted and without overlaps."""
         fresh = found = merge([*self._known(data), *find(data)])
         for _ in range(_ROUNDS):
             if not fresh:
@@ -93,15 +97,16 @@ class Redactor:
     def rejoin_secrets(self, data: bytes) -> bytes:
         """Return the text with each secret in one piece. Use it before removing control sequences.
 
-        A sequence ends with a letter, so one that was cut short takes the first letter of what follows: of `ESC [ 3 1`
-        and `Tr0ub4dor` there would remain `r0ub4dor`, which is not the secret any more and would be shown.
+        A sequence ends with a letter, so an unfinished one swallows the first letter of what follows: of `ESC [ 3 1`
+        and `Tr0ub4dor` there would remain `r0ub4dor`, which is no longer the secret and would be shown.
         """
         if self.flexible:
             where, which = self._broken
             whole = [_visible(value).encode("utf-8", "surrogatepass") for value in self.flexible]
             matches = ((*match.span(), whole[max(which.Match(match[0]), default=-1)]) for match in where.finditer(data))
             data = _set_apart(data, matches)
-        # A colour cut short before a token (`ESC [ 3 1 ghp_…`) must not look like the beginning of a longer word.
+        # An unfinished colour sequence before a token (`ESC [ 3 1 ghp_…`) must not look like the beginning of a longer
+        # word.
         spaced = bytearray(data)
         for match in _PARAMETERS.finditer(data):
             spaced[match.end() - 1] = 0x20
@@ -110,24 +115,25 @@ class Redactor:
 
     @functools.cached_property
     def _broken(self) -> tuple[Any, Any]:
-        """Return an automaton that finds values with any sequences between their characters, and one that says
-        which."""
+        """Return an automaton that finds values with any sequences between their characters, and one that tells which
+        value it is.
+        """
         import re2
 
-        # A backspace after it goes too, for it would erase an underscore at the end.
+        # Also match a following backspace, which would erase an underscore at the end.
         forms = [_NOISE.join(map(_as_it_is, value)) + rb"\x08*" for value in self.flexible]
         which = re2.Set.FullMatchSet(options())
         for form in forms:
             which.Add(form)
         which.Compile()
-        # The longest first: a value that begins another must not leave the other's rest behind.
+        # The longest first: if one value is a prefix of another, the rest of the longer one must not remain.
         return re2.compile(b"|".join(reversed(forms)), options()), which
 
     def sanitise(self, raw: bytes | bytearray) -> bytes:
         """Return output as plain lines of UTF-8 text, with its secrets still in it and in one piece.
 
-        What a line becomes depends on that line alone. Invalid bytes become U+FFFD: one character that no program
-        prints by accident, where \\xNN could be its own text.
+        The result for a line depends on that line alone. Invalid bytes become U+FFFD, which no program prints by
+        accident; \\xNN could be the program's own text.
         """
         text = raw.decode("utf-8", "replace")
         data = text.encode()
@@ -136,25 +142,25 @@ class Redactor:
         return without_sequences(self.rejoin_secrets(without_invisible(text).encode()).decode()).encode()
 
     def redact(self, text: str) -> tuple[str, dict[str, int]]:
-        """Return the text without what is sensitive, and how many of each kind were taken out."""
+        """Return the text without sensitive data, and how many items of each kind were removed."""
         data, counts = self.redact_bytes(text.encode("utf-8", "surrogatepass"))
         return data.decode("utf-8", "surrogatepass"), counts
 
     def redact_bytes(self, data: bytes) -> tuple[bytes, dict[str, int]]:
-        """Do the same for UTF-8 text as bytes."""
+        """Do the same as `redact` for UTF-8 bytes."""
         found = self.find(data)
         return replace(data, found)[0], dict(Counter(item.kind for item in found))
 
     def redact_data(self, value: Any) -> tuple[Any, dict[str, int]]:
-        """Do the same for nested plain data: keys and values, numbers that spell a secret, bytes."""
+        """Do the same as `redact` for nested plain data: keys and values, numbers that spell a secret, bytes."""
         walk = _Walk(self)
         return walk.clean(value, MAX_DEPTH), dict(walk.counts)
 
 
 def clean(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
-    """Sanitise and redact a message. Return it with how many secrets of each kind were taken out.
+    """Sanitise and redact a message. Returns it, and how many secrets of each kind were removed.
 
-    The order matters: to sanitise without the redactor could leave half a secret, which redaction doesn't find.
+    The order matters: sanitising without the redactor could leave half a secret, which redaction doesn't find.
     """
     data = redactor.sanitise(text.encode("utf-8", "replace"))
     redacted, counts = redactor.redact_bytes(data)
@@ -162,7 +168,7 @@ def clean(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
 
 
 def replace(data: bytes, found: list[Found]) -> tuple[bytes, list[Found]]:
-    """Return the data with a label in the place of each thing found, and where in it the labels are."""
+    """Return the data with everything found replaced by labels, and the positions of the labels."""
     pieces: list[bytes] = []
     labels: list[Found] = []
     end = size = 0
@@ -177,7 +183,7 @@ def replace(data: bytes, found: list[Found]) -> tuple[bytes, list[Found]]:
 
 
 def _set_apart(data: bytes, pieces: Iterable[tuple[int, int, bytes]]) -> bytes:
-    """Return the data with each piece put in its place. A sequence that would run on into it becomes a NUL."""
+    """Return the data with each piece put in its place. An unfinished sequence before it becomes a NUL."""
     parts: list[bytes] = []
     end = 0
     for start, stop, piece in pieces:
@@ -189,7 +195,7 @@ def _set_apart(data: bytes, pieces: Iterable[tuple[int, int, bytes]]) -> bytes:
 
 
 def _uncovered(data: bytes, found: list[Found], fresh: list[Found]) -> Iterator[Found]:
-    """Yield what is found only once its neighbour is taken out (`AKIA…password=…`)."""
+    """Yield what is found only after its neighbour is removed (`AKIA…password=…`)."""
     masked = bytearray(data)
     for item in found:
         masked[item.start : item.end] = b"*" * (item.end - item.start)
@@ -203,13 +209,13 @@ def _uncovered(data: bytes, found: list[Found], fresh: list[Found]) -> Iterator[
 
 
 class _Walk:
-    """One pass over nested data, counting what was taken out and how many items were seen."""
+    """One pass over nested data, counting removed items and visited items."""
 
     def __init__(self, redactor: Redactor) -> None:
         self.redactor, self.counts, self.left = redactor, Counter[str](), MAX_ITEMS
 
     def clean(self, value: Any, depth: int, name: str = "") -> Any:
-        """Return a redacted copy of a value, at most `depth` levels deep; `name` is the key that it has."""
+        """Return a redacted copy of a value, at most `depth` levels deep; `name` is its key."""
         self.left -= 1
         if depth < 0 or self.left < 0:
             return "[left out: nested too deep]" if depth < 0 else "[left out: too many items]"
@@ -251,13 +257,15 @@ class _Walk:
     def _number(self, value: float) -> Any:
         try:
             text = repr(value)
-        except ValueError:  # Python doesn't spell integers of more than 4300 digits, since that takes too long
+        except ValueError:  # Python refuses to print integers of more than 4300 digits, because that is slow
             return "[left out: too long a number]"
         cleaned = self._text(text)
         return value if cleaned == text else cleaned
 
     def _named(self, name: str, text: str) -> str:
-        """Redact a text that its name may show to be a secret (`"password": "x"`). If it does, all of the text goes."""
+        """Redact a text whose name may mark it as a secret (`"password": "x"`). If it does, all of the text is
+        removed.
+        """
         before = f"{json.dumps(name, ensure_ascii=False)}: ".encode("utf-8", "surrogatepass")
         spelt, at = json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"), len(before)
         pair = [Found(f.start - at, f.end - at, f.kind) for f in self.redactor.find(before + spelt) if f.end > at]
@@ -281,7 +289,7 @@ class _Walk:
         times = Counter[Any]()
         for key, value in values.items():
             label = name = self.clean(key, depth - 1)
-            while name in cleaned:  # two secret keys become the same word; neither entry may vanish
+            while name in cleaned:  # two secret keys get the same label; neither entry may vanish
                 times[label] += 1
                 name = f"{label} ({times[label] + 1})"
             cleaned[name] = self.clean(value, depth - 1, key if isinstance(key, str) else "")
@@ -291,14 +299,14 @@ class _Walk:
 
 
 def _with_lines(value: str) -> list[str]:
-    """Return a value as printed, without surrounding white space, and each long line of it, since logs show lines."""
+    """Return a value without surrounding white space and, since logs show single lines, each long line of it."""
     value = value.replace("\r\n", "\n").strip()
     lines = [line.strip() for line in value.split("\n")]
     return [value] if len(lines) == 1 else [value, *(x for x in lines if len(x) >= _MIN_LINE and "-----" not in x)]
 
 
 def _is_invisible(char: str) -> bool:
-    """Whether sanitising may remove the character before redaction."""
+    """Return whether sanitising may remove the character before redaction."""
     return unicodedata.category(char) in ("Cc", "Cf")
 
 
@@ -313,10 +321,10 @@ def _compile(values: list[str]) -> Any:
     for value in values:
         data = value.encode("utf-8", "surrogatepass")
         forms += [b"".join(map(_spelt, value)), b"(?i:%s)" % data.hex().encode()]
-        for core in base64_cores(data):  # either alphabet, with the line breaks that `base64` puts in
+        for core in base64_cores(data):  # either alphabet, with the line breaks that `base64` inserts
             chars = [{0x2B: rb"[+-]", 0x2F: rb"[/_]"}.get(byte, bytes([byte])) for byte in core]
             forms.append(rb"\n?".join(chars) + b"={0,2}")
-    # Leftmost-longest: a value that begins another must not leave the other's rest behind.
+    # Leftmost-longest: if one value is a prefix of another, the rest of the longer one must not remain.
     return re2.compile(b"|".join(forms), options(longest_match=True))
 
 
@@ -325,7 +333,7 @@ def _encodings(value: str) -> Iterator[bytes]:
     data = value.encode("utf-8", "surrogatepass")
     yield from (data, data.hex().encode(), data.hex().upper().encode())
     yield from (quote(data).encode(), quote(data, safe="").encode(), quote_plus(data).encode())
-    import html  # a list of two thousand names, which few need
+    import html  # loads a list of two thousand names, which is seldom needed
 
     yield from (html.escape(value).encode("utf-8", "surrogatepass"), quote(quote(data, safe="")).encode())
     yield from (
@@ -340,12 +348,12 @@ def _encodings(value: str) -> Iterator[bytes]:
 def _spelt(char: str) -> bytes:
     """Return a pattern for a character in all its spellings: encoders differ in what they leave unescaped."""
     plain, *others = map(re.escape, spellings(char))
-    # Only the hexadecimal digits may be of either case.
+    # Only hexadecimal digits may be of either case.
     return b"(?:%s|(?i:%s))" % (plain, b"|".join(others)) if others else plain
 
 
 def spellings(char: str) -> list[bytes]:
-    """Return a character as it is, then as encoders write it (%XX, JSON, Python, HTML); those are case-insensitive."""
+    """Return a character literally, then as encoders write it (%XX, JSON, Python, HTML); those are case-insensitive."""
     data, units = char.encode("utf-8", "surrogatepass"), char.encode("utf-16-be", "surrogatepass").hex()
     if char in _PLAIN:
         return [data]
@@ -353,14 +361,14 @@ def spellings(char: str) -> list[bytes]:
         "".join(f"%{byte:02x}" for byte in data),
         "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)),
         f"\\x{ord(char):02x}",
-        "".join(f"%25{byte:02x}" for byte in data),  # of a URL inside another
+        "".join(f"%25{byte:02x}" for byte in data),  # a URL inside another
         *(f"&#{number};" for number in (ord(char), f"{ord(char):03}", f"x{ord(char):02x}")),
     ]
     if char in _HTML:
         choices.append(f"&{_HTML[char]};")
     if char in _ESCAPES:
         choices.append("\\" + _ESCAPES[char])
-        choices.append(json.dumps("\\" + _ESCAPES[char])[1:-1])  # of a JSON text inside another
+        choices.append(json.dumps("\\" + _ESCAPES[char])[1:-1])  # a JSON text inside another
     if char == " ":
         choices.append("+")
     if _is_invisible(char):
@@ -374,8 +382,12 @@ def _as_it_is(char: str) -> bytes:
 
 
 def base64_cores(value: bytes) -> Iterator[bytes]:
-    """Yield the base64 characters that depend on the value alone, for each of its three places in a group of bytes."""
+    """Yield the base64 characters that depend on the value alone, for each of its three alignments in a group of
+    bytes.
+    """
     for shift in range(3):
-        core = base64.b64encode(bytes(shift) + value)[(8 * shift + 5) // 6 : 8 * (shift + len(value)) // 6]
+        core = binascii.b2a_base64(bytes(shift) + value, newline=False)[
+            (8 * shift + 5) // 6 : 8 * (shift + len(value)) // 6
+        ]
         if len(core) >= _MIN_BASE64:
             yield core

@@ -1,14 +1,16 @@
-"""Find sensitive data by its looks.
+"""Finds sensitive data by its form.
 
-One RE2 automaton holds every pattern and passes over the text once, on bytes and without capture groups: that is
-what makes it run at hundreds of MB/s instead of the 2 MB/s of `re`. Only where it stops is a candidate named
-(by a second automaton, on the few bytes found) and looked at again by its check.
+One RE2 automaton contains every pattern and passes over the text once, on bytes and without capture groups. That is why
+it runs at hundreds of MB/s instead of the 2 MB/s of `re`. Only a candidate is identified by a second automaton, on the
+few bytes found, and examined by its check.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,11 +18,11 @@ import msgspec
 from .patterns import PATTERNS
 
 UNCHECKED = "unchecked"
-"""The kind of what follows too many near-misses: text made to exhaust us, so it is taken out unread."""
+"""The kind of text after too many near-misses: it is made to exhaust us, so it is removed unread."""
 SECRET_KINDS = frozenset({UNCHECKED, *(pattern.kind for pattern in PATTERNS if not pattern.personal)})
 """Kinds of credentials, which must not be embedded in a script."""
 PERSONAL_KINDS = frozenset(pattern.kind for pattern in PATTERNS if pattern.personal)
-"""Kinds of personal data: taken out of what is shown, but no reason to refuse a script."""
+"""Kinds of personal data: removed from what is shown, but no reason to refuse a script."""
 KNOWN = "known-secret"
 """The kind of a value that was given as a secret."""
 
@@ -28,10 +30,10 @@ PLACEHOLDER = (
     rb"\[redacted:(?:" + b"|".join(sorted(k.encode() for k in SECRET_KINDS | PERSONAL_KINDS | {KNOWN})) + rb")\]"
 )
 
-# A rejected candidate may hide a real one that begins inside it (two card numbers in one row of digits), but going
-# back is only for short ones: else a long run of near-misses would be read again from each of its positions.
+# A rejected candidate may hide a real one that begins inside it (two card numbers in one row of digits). But only short
+# ones are searched again: otherwise a long run of near-misses would be read again from each of its positions.
 _RETRY_WITHIN = 64
-_MAX_REJECTED = 20_000  # near-misses cost a hundred times what other text does: this many, about 0.4 s
+_MAX_REJECTED = 20_000  # a near-miss costs a hundred times as much as other text: this many take about 0.4 s
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -43,7 +45,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """One piece of sensitive data in UTF-8 text; the positions count bytes."""
+    """One piece of sensitive data in UTF-8 text; positions are in bytes."""
 
     start: int
     end: int
@@ -51,7 +53,7 @@ class Found(NamedTuple):
 
 
 def found_after(found: Iterable[Found], position: int) -> list[Found]:
-    """Return what ends after a position, counted from there. What begins before it begins at 0."""
+    """Return the items that end after a position, relative to it. Items that begin before it begin at 0."""
     return [
         Found(max(0, item.start - position), item.end - position, item.kind) for item in found if item.end > position
     ]
@@ -76,36 +78,64 @@ def options(**changes: Any) -> Any:
     return chosen
 
 
+_compiling = threading.Lock()
+
+
+def _where() -> Any:
+    """Return the automaton that finds candidates."""
+    with _compiling:  # if two threads are first, one waits for the other
+        return _automaton()
+
+
 @functools.cache
-def _automata() -> tuple[Any, Any]:
-    """Return one automaton that finds candidates, and one that says which patterns a candidate matches."""
+def _automaton() -> Any:
     import re2
 
-    where = re2.compile(b"|".join([PLACEHOLDER, *(b"(?:" + p.regex + b")" for p in PATTERNS)]), options())
+    return re2.compile(b"|".join([PLACEHOLDER, *(b"(?:" + p.regex + b")" for p in PATTERNS)]), options())
+
+
+def prepare() -> None:
+    """Start building the automaton in a thread: it takes longer than everything else in a short run, and RE2 releases
+    the GIL. If that fails, the first use raises the error.
+    """
+    if _automaton.cache_info().currsize:
+        return
+    with suppress(RuntimeError):  # no thread can be started
+        threading.Thread(target=_where, name="redoma-patterns", daemon=True).start()
+
+
+@functools.cache
+def _which() -> Any:
+    """Return the automaton that tells which patterns a candidate matches. Built only when needed: most texts have no
+    candidate.
+    """
+    import re2
+
     which = re2.Set.FullMatchSet(options())
     for pattern in PATTERNS:
         which.Add(pattern.regex)
     which.Compile()
-    return where, which
+    return which
 
 
 def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool = False) -> Iterator[Found]:
-    """Yield sensitive data in UTF-8 text, found by its looks, in the order of its candidates; it may overlap.
+    """Yield sensitive data in UTF-8 text, found by its form, in the order of its candidates; items may overlap.
 
-    `named`: include the name that shows a value to be a secret."""
-    where, which = _automata()
+    With `named`, include the name that marks a value as a secret.
+    """
+    where = _where()
     rejected = 0
     while candidate := where.search(text, position, stop):
         start, end = candidate.span()
         position = end
         if text.startswith(b"[redacted:", start):  # our own replacement: redacting twice changes nothing
             continue
-        pattern = PATTERNS[min(which.Match(text[start:end]))]
+        pattern = PATTERNS[min(_which().Match(text[start:end]))]
         span = pattern.check(text, start, end) if pattern.check else (start, end)
         if span:
             position = max(end, span[1])
-            if span[0] >= end and (names := which.Match(text[span[0] : span[1]])):
-                pattern = PATTERNS[min(names)]  # `token: glpat-…`: found by its name, better known by its looks
+            if span[0] >= end and (names := _which().Match(text[span[0] : span[1]])):
+                pattern = PATTERNS[min(names)]  # `token: glpat-…`: found by its name, but its form is more specific
             yield Found(min(start, span[0]) if named else span[0], span[1], pattern.kind)
             continue
         rejected += 1
@@ -117,9 +147,9 @@ def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool
 
 
 def merge(found: Iterator[Found] | list[Found]) -> list[Found]:
-    """Return what was found sorted and without overlaps: overlapping items become one, of the first one's kind.
-
-    Where both begin in one place, a given value counts for more than a pattern."""
+    """Return the items sorted and without overlaps: overlapping items become one, of the first one's kind. If both
+    begin at one position, a given value takes precedence over a pattern.
+    """
     merged: list[Found] = []
     for item in sorted(found, key=lambda item: (item.start, item.kind != KNOWN)):
         if merged and item.start < merged[-1].end:

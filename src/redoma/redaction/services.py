@@ -1,8 +1,8 @@
-"""Tokens with a prefix or shape of their own, as data: the service, the pattern, an example.
+"""Tokens with a distinctive prefix or form, as tables. A test checks the examples.
 
-`DISTINCT` ones occur nowhere else by chance, so 40 letters of a longer one are enough: each that is counted makes the
-automaton larger, and slower to build. `PLAUSIBLE` ones begin like ordinary names (`re_`, `pat`), so what follows
-has to look random as well.
+`TOKENS` have their own kinds; the others are of the kind `service-token`. `DISTINCT` ones don't occur elsewhere by
+chance, so 40 characters of a longer one are enough: each counted character makes the automaton larger, and slower to
+build. `PLAUSIBLE` ones begin like ordinary names (`re_`, `pat`), so the rest must look random as well.
 """
 
 # ruff: noqa: E501 - one thing a line
@@ -15,7 +15,26 @@ _UUID = rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 # For examples.
 _MIXED, _DIGITS, _UUID_EXAMPLE = "x9Yk2LmN4pQr7StU" * 13, "0a1b2c3d" * 20, "0a1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d"
 
+Token = tuple[str, bytes, str, str]
+"""A kind, its pattern, texts that it matches and texts that it doesn't, separated by spaces."""
 Service = tuple[str, bytes, str]
+"""A service, the pattern of its tokens, and an example that it matches."""
+
+TOKENS: tuple[Token, ...] = (
+    ("aws-access-key", rb"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}\b", "AKIAIOSFODNN7EXAMPLE key=ASIAQWERTYUIOPASDFGH;", "AKIAIOSFODNN7EXAMPLEX AKIA"),
+    ("github-token", rb"\b(?:gh[pousr]_" + _AN + rb"{36,}|github_pat_[A-Za-z0-9_]{40,})", f"ghp_{_MIXED[:36]} gho_{_MIXED[:36]} ghs_{_MIXED[:36]} github_pat_{'11ABCDE_0' * 6}", "ghp_short github_pat_"),
+    ("gitlab-token", rb"\bgl(?:pat|ptt|dt|rt|cbt|agent|oas|ft|imt|soat)-[A-Za-z0-9_.-]{20,}", f"glpat-{_MIXED[:20]} glrt-{_MIXED[:20]}", "glpat-short"),
+    ("slack-token", rb"\bxox[abeoprs](?:\.xox[bp])?-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{20,}", "xoxb-263594206564-FGqddMF8t08v8N7Oq4i57vs1", "xoxb-"),
+    ("slack-token", rb"hooks\.slack\.com/services/T[A-Z0-9]{6,}/B[A-Z0-9]{6,}/" + _AN + rb"{16,}", f"https://hooks.slack.com/services/T0AB12CD/B0AB12CD/{_MIXED[:16]}", "https://hooks.slack.com/services/"),
+    ("stripe-key", rb"\b(?:[sr]k_(?:live|test)_|whsec_)" + _AN + rb"{16,}", f"sk_live_{_MIXED[:24]} rk_test_{_MIXED[:24]} whsec_{_MIXED[:24]}", f"pk_live_{_MIXED[:24]} sk_live_"),
+    ("google-key", rb"\bAIza" + _URL + rb"{35,}|\bGOCSPX-" + _URL + rb"{28,}|\bya29\." + _URL + rb"{20,}", f"AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY GOCSPX-{_MIXED[:28]}", "AIzaShort"),
+    ("anthropic-key", rb"\bsk-ant-" + _URL + rb"{20,}", f"sk-ant-api03-{_MIXED[:20]}-AA", "sk-ant-short"),
+    ("npm-token", rb"\bnpm_" + _AN + rb"{36,}", "npm_" + _MIXED[:36], "npm_config_registry"),
+    ("pypi-token", rb"\bpypi-AgE" + _URL + rb"{16,}", "pypi-AgEIcHlwaS5vcmcCJDU3NDY2", "pypi-AgE"),
+    ("sendgrid-key", rb"\bSG\." + _URL + rb"{22}\." + _URL + rb"{43,}", "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", "SG.short.value"),
+    ("twilio-key", rb"\bSK" + _HEX + rb"{32}\b", "SK" + _DIGITS[:32], "SK0a1b2c3d " + _DIGITS[:32]),
+    ("telegram-token", rb"[0-9]{8,10}:AA" + _URL + rb"{33,}", "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsawx", "1700000000:ERROR-something-long-happened-here-now"),
+)  # fmt: skip
 
 DISTINCT: tuple[Service, ...] = (
     ("1Password", rb"\bops_eyJ" + _AN + rb"{40,}", "ops_eyJ" + _MIXED),
@@ -79,7 +98,7 @@ DISTINCT: tuple[Service, ...] = (
     ("PlanetScale", rb"\bpscale_(?:tkn|pw|oauth)_[A-Za-z0-9_=.-]{32,}", "pscale_pw_" + _MIXED[:43]),
     ("PostHog", rb"\bph[xs]_" + _AN + rb"{40,}", "phx_" + _MIXED[:43]),
     ("Postman", rb"\bPMAK-" + _HEX + rb"{24}-" + _HEX + rb"{34}", f"PMAK-{_DIGITS[:24]}-{_DIGITS[:34]}"),
-    ("Prefect", rb"\bpn[ub]_[a-z0-9]{36}\b", "pnu_" + _DIGITS[:36]),
+    ("Prefect", rb"\bpn[ub]_" + _AN + rb"{36}\b", "pnu_" + _DIGITS[:36]),
     ("Pulumi", rb"\bpul-" + _HEX + rb"{40}\b", "pul-" + _DIGITS[:40]),
     ("ReadMe", rb"\brdme_[a-z0-9]{40,}", "rdme_" + _DIGITS[:70]),
     ("RubyGems", rb"\brubygems_" + _HEX + rb"{40,}", "rubygems_" + _DIGITS[:48]),
@@ -96,10 +115,11 @@ DISTINCT: tuple[Service, ...] = (
     ("Tencent", rb"\bAKID" + _AN + rb"{32}\b", "AKID" + _MIXED[:32]),
     ("Trello", rb"\bATTA" + _HEX + rb"{40,}", "ATTA" + _DIGITS[:72]),
     ("Twitter", rb"\bA{20,22}[A-Za-z0-9%]{40,}", "A" * 21 + _MIXED[:64]),
+    ("Sidekiq", rb"\bBUNDLE_[A-Z_]{1,40}__COM=" + _HEX + rb"{8}:" + _HEX + rb"{8}\b", "BUNDLE_GEMS__CONTRIBSYS__COM=0a1b2c3d:4e5f6a7b"),
     ("Typeform", rb"\btfp_" + _URL + rb"{40,}", f"tfp_{_MIXED[:44]}_{_MIXED[:14]}"),
     ("Vercel", rb"\bvercel_blob_rw_" + _AN + rb"{16,}_" + _AN + rb"{24,}", f"vercel_blob_rw_{_MIXED[:16]}_{_MIXED[:30]}"),
     ("xAI", rb"\bxai-" + _AN + rb"{40,}", "xai-" + _MIXED[:80]),
-    ("Yandex", rb"\bAQVN" + _URL + rb"{35,}|\bt1\.[A-Z0-9a-z_-]{2,}\." + _URL + rb"{40,}", "AQVN" + _MIXED[:35]),
+    ("Yandex", rb"\bAQVN" + _URL + rb"{35,}|\bt1\.[A-Z0-9a-z_-]{2,}\." + _URL + rb"{40,}|\by0_" + _URL + rb"{50,}", "AQVN" + _MIXED[:35]),
     ("Zoho", rb"\b1000\." + _HEX + rb"{32}\." + _HEX + rb"{32}\b", f"1000.{_DIGITS[:32]}.{_DIGITS[:32]}"),
 )  # fmt: skip
 

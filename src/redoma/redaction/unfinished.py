@@ -1,7 +1,8 @@
-"""Find where the end of a text may be the beginning of a secret: for whoever shows text before all of it has come.
+"""Finds where the end of a text may be the beginning of a secret, for code that shows text before all of it has
+arrived.
 
 For values that were given as secrets the answer is exact, in every encoding that the redactor knows. Secrets that are
-only known by their looks end with their line, private keys aside; inside a line there are signs to go by.
+recognised only by their form end with their line, except private keys; inside a line, heuristics are used.
 """
 
 from __future__ import annotations
@@ -11,23 +12,24 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ..lib.patterns import pattern
 from . import checks
 from .redactor import Redactor, base64_cores, spellings
 from .scanner import options
 
-_KEY_BEGIN = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_BEGIN = pattern(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_LINE = 32
 """Characters of the shortest line that may be part of a key; ordinary words are shorter."""
 _MAX_KEY = 16 * 1024
 _MIN_WRAPPED = 16
-"""Characters of the shortest line that base64 is broken into."""
+"""Characters of the shortest line of wrapped base64."""
 
 _NEAR_END, _ROUNDS = 4096, 5
 _PROBE = b"x9Yk2LmN4pQr7StUvWxZ"
-"""If this, put at the end, becomes part of something that begins before it, then so may what really comes."""
+"""If this, appended to the text, becomes part of something that begins before it, then so may the real continuation."""
 _SIGNS = (
     rb"[A-Za-z0-9_+/=~-]{12,}",  # a token
-    rb"\+?\(?[0-9](?:[ ().+-]{0,2}[0-9]){3,}[ ().+-]?",  # a card, a telephone number
+    rb"\+?\(?[0-9](?:[ ().+-]{0,2}[0-9]){3,}[ ().+-]?",  # a card or a telephone number
     rb"[A-Za-z0-9_.%+-]+@[A-Za-z0-9.-]*",  # an address
     rb"://[^\s/@]*",  # a password in a URL
     rb"(?i:\b(?:cpf|cnpj)\b)[^0-9A-Za-z\n]{0,5}[0-9A-Z]*",
@@ -45,7 +47,7 @@ def _signs() -> Any:
 
 
 class Unfinished:
-    """Finds unfinished secrets: the values of a redactor, and what looks like the beginning of a secret."""
+    """Finds unfinished secrets: values of a redactor, and what looks like the beginning of a secret."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -53,15 +55,17 @@ class Unfinished:
         self._forms += [_Form([(bytes([byte]),) for byte in literal]) for literal in redactor.literals]
 
     def after_lines(self, data: bytes, start: int = 0) -> int:
-        """Return from where, at `start` or later, whole lines may be part of a secret that goes on in the next lines;
-        the length of the text if none are."""
+        """Return the position, at `start` or later, from which whole lines may be part of a secret that continues in
+        the next lines; the length of the text if there is none.
+        """
         return max(start, min(self._value(data, start, patient=True), _key(data), _key_body(data)))
 
     def inside_line(self, data: bytes, start: int = 0) -> int:
         """Return the same for text that ends anywhere, after a pause. A program that writes base64 doesn't pause at a
-        line end unless the line is full, so a short line is no part of a wrapped secret."""
+        line end unless the line is full, so a short line is not part of a wrapped secret.
+        """
         stop = len(data)
-        for _ in range(_ROUNDS):  # what stands before something held back may be a secret once that is taken out
+        for _ in range(_ROUNDS):  # text before something held back may be a secret once that is removed
             text = data[:stop]
             held = min(self._value(text, start, patient=False), _key(text), _key_body(text), self._begun(text))
             if held == stop:
@@ -70,7 +74,7 @@ class Unfinished:
         return max(start, stop)
 
     def _begun(self, data: bytes) -> int:
-        """Return from where the end of the text looks like the beginning of a secret."""
+        """Return the position from which the end of the text looks like the beginning of a secret."""
         start = max(0, len(data) - _NEAR_END)
         near = data[start:]
         found = [*self._redactor.find(near + _PROBE), *self._redactor.find(near)]
@@ -86,30 +90,32 @@ class Unfinished:
 
 
 def _last_run(data: bytes) -> int:
-    """Return how many characters of base64 stand before the last line end."""
+    """Return how many base64 characters are before the last line end."""
     line = data[-_MIN_WRAPPED - 1 : -1]
     return len(line) - len(line.rstrip(checks.BASE64))
 
 
 class _Form:
-    """One way to write a value: piece after piece, each in one of several spellings. The first spelling of a piece is
-    case-sensitive."""
+    """One way to write a value: a sequence of pieces, each in one of several spellings. The first spelling of a piece
+    is case-sensitive.
+    """
 
     def __init__(self, pieces: list[tuple[bytes, ...]], *, wraps: bool = False) -> None:
         self._pieces, self.wraps = pieces, wraps
-        self._longest = sum(max(map(len, piece)) for piece in pieces)
+        self._max_size = sum(max(map(len, piece)) for piece in pieces)
         firsts: set[bytes] = set()
         for piece in pieces:
             firsts.update(spelling[:1] for spelling in piece)
-            if b"" not in piece:  # else it may be left out, and the next be the first
+            if b"" not in piece:  # otherwise it may be left out, and the next be the first
                 break
         firsts.discard(b"")
         self._first = re.compile(b"(?i:%s)" % b"|".join(map(re.escape, sorted(firsts))))
 
     def begun(self, data: bytes, start: int) -> int:
-        """Return where a beginning of the value starts that reaches the end of the text; if none does, the text's
-        length."""
-        for first in self._first.finditer(data, max(start, len(data) - self._longest)):
+        """Return where a beginning of the value starts that reaches the end of the text; the text's length if none
+        does.
+        """
+        for first in self._first.finditer(data, max(start, len(data) - self._max_size)):
             if self._reaches_end(data, first.start()):
                 return first.start()
         return len(data)
@@ -151,7 +157,7 @@ def _forms(value: str) -> Iterator[_Form]:
 
 
 def _key(data: bytes) -> int:
-    """Return where an unfinished private key begins: all after its first line can be part of it."""
+    """Return where an unfinished private key begins: everything after its first line can be part of it."""
     last = max(_KEY_BEGIN.finditer(data), key=re.Match.start, default=None)
     if last is None or b"-----" in data[last.end() :] or not checks.KEY_BODY.fullmatch(data, last.end()):
         return len(data)
@@ -159,7 +165,7 @@ def _key(data: bytes) -> int:
 
 
 def _key_body(data: bytes) -> int:
-    """Return where lines begin that may be of a private key whose first line was not seen."""
+    """Return where lines begin that may belong to a private key whose first line was not seen."""
     near = data[-_MAX_KEY:]
     body = near[len(near.rstrip(checks.BASE64_LINES)) :]
     if all(len(line) < _KEY_LINE for line in body.split(b"\n")):

@@ -1,13 +1,13 @@
-"""Logs, spans and metrics of what happens, for whoever listens.
+"""Logs, spans and metrics of what happens, for applications that collect them.
 
-    a stage (`stages`) ──▶ spans       where an OpenTelemetry SDK is set up
-                       ├─▶ metrics     counted always, in plain numbers; drawn up when somebody asks
+    a stage (`stages`) ──▶ spans       if an OpenTelemetry SDK is set up
+                       ├─▶ metrics     always counted, as plain numbers; formatted on request
                        └─▶ events ──▶ the loggers below "redoma"
 
-By default nobody listens; then nothing is loaded for it, nothing is written, and a run takes no longer.
+By default nothing collects them; then nothing is imported for it, nothing is written, and a run takes no longer.
 
 Nothing that a request or its code has chosen gets here: no code, argument, variable, output, reason or message. These
-are in the audit log, with secrets taken out, under the id of the run. That id is what an event names.
+are in the audit log, redacted, under the id of the run. Events name that id.
 """
 
 from __future__ import annotations

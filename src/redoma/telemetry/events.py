@@ -1,8 +1,8 @@
 """One event: a record for the loggers below "redoma", and a count.
 
-A record's message is the whole event as `name key=value …`, so that any handler shows something useful; the same as
-data is in its attribute `redoma`, for formatters (`logs`) and for yours. Either way it is one line of printable text,
-whatever its values hold: nobody can forge a second event, or reach a terminal, through the first.
+A record's message is the whole event as `name key=value …`, so that any handler shows something useful. The same as
+data is in its attribute `redoma`, for formatters (`logs`, and yours). In both forms it is one line of printable text,
+whatever its values contain: an event can't be used to forge a second one, or to control a terminal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = "redoma"
 _MAX_VALUE = 300
 """Characters of a value."""
 
-# A library says nothing unless it is asked to. Without this, warnings would go to standard error.
+# A library logs nothing by default. Without this handler, warnings would go to standard error.
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
@@ -41,20 +41,20 @@ def tell(severity: int, event: str, /, **fields: Value) -> None:
     try:
         known = {**fields, **spans.current()}
         said = Fields({key: plain(value) for key, value in known.items() if value is not None and value != ""})
-        # Of whoever has called us, as usual: the file and the line.
+        # The file and line of our caller, as usual.
         told = {"event": event, **said}
         _logger(event).log(severity, "%s %s", event, said, extra={"redoma": told}, stacklevel=2)
-    except Exception:  # handlers and filters are the application's: that one fails is no reason to lose a result
+    except Exception:  # handlers and filters are the application's: their failure must not lose a result
         metrics.EVENTS.add("log.failed")
 
 
 def heard(severity: int, event: str) -> bool:
-    """Whether any logger would take such an event: finding its fields can take longer than asking this."""
+    """Return whether any logger would accept such an event: computing its fields can be more expensive than this."""
     return _logger(event).isEnabledFor(severity)
 
 
 def plain(value: Value) -> Value:
-    """A value as a log may hold it: bounded, and without line ends, terminal controls and invisible characters."""
+    """Return a value for a log: bounded, and without line ends, terminal controls and invisible characters."""
     if not isinstance(value, str):
         return value
     text = value if len(value) <= _MAX_VALUE else value[:_MAX_VALUE] + "…"
@@ -64,7 +64,7 @@ def plain(value: Value) -> Value:
 def _shown(value: Value) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
-    # Quoted wherever it could be taken for more than one value.
+    # Quoted wherever it could be read as more than one value.
     return json.dumps(value, ensure_ascii=False) if not value or set(value) & set(" \"'=\\") else value
 
 

@@ -1,9 +1,9 @@
-"""Writing events down: formatters for any handler, and the log of the command line.
+"""Writes events: formatters for any handler, and the log of the command line.
 
     handler.setFormatter(logs.JsonLines())      # {"time": …, "severity": "INFO", "event": "run.ended", "run": …}
     handler.setFormatter(logs.KeyValues())      # 2026-11-16T14:38:35.123Z INFO run.ended run=… status=ok
 
-Whatever a record holds, it becomes one line, of ASCII or of printable characters, and of an exception only its type.
+Every record becomes one line of ASCII or printable characters. Of an exception only the type is written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _said(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields of a record. What else is logged below "redoma", such as by an extension, becomes an event, too."""
+    """Return the fields of a record. Other records below "redoma", such as those of an extension, become an event,
+    too.
+    """
     if isinstance(said := getattr(record, "redoma", None), dict):
         return dict(said)
     other: dict[str, Any] = {"event": "log", "message": plain(record.getMessage())}
@@ -53,7 +55,7 @@ def _said(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class Lines(logging.Handler):
-    """A file, or standard error. Each line is one write at its end, so any number of processes may share a file."""
+    """A file, or standard error. Each line is one appending write, so any number of processes may share a file."""
 
     def __init__(self, file: Path | None = None) -> None:
         super().__init__()
@@ -68,11 +70,11 @@ class Lines(logging.Handler):
             else:
                 sys.stderr.write(line)
                 sys.stderr.flush()
-        except Exception as error:  # also of a record that can't be shown: an extension's arguments don't fit its text
+        except Exception as error:  # also for a record whose arguments don't match its format
             self._complain(error)
 
     def _complain(self, error: Exception) -> None:
-        """Complain on standard error, once: a log that can't be written is no reason to end the run."""
+        """Report the error on standard error, once: a log that can't be written must not end the run."""
         if self._descriptor is not None and not self._complained:
             self._complained = True
             why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
@@ -86,10 +88,11 @@ class Lines(logging.Handler):
 
 
 def write(level: str, form: str = "text", file: Path | None = None) -> Lines | None:
-    """Write events of this level and above to `file` or standard error, from now on and nowhere else.
+    """Write events of this level and above to `file` or standard error, and to no earlier destination.
 
     Levels are `off`, `debug`, `info`, `warning` and `error`. This is for programs such as the command line: a library
-    leaves it to the application that it is part of."""
+    leaves it to its application.
+    """
     logger = logging.getLogger(ROOT)
     handler = None if level == "off" else Lines(file)
     for old in [old for old in logger.handlers if isinstance(old, Lines)]:
@@ -105,8 +108,9 @@ def write(level: str, form: str = "text", file: Path | None = None) -> Lines | N
 
 
 def _opened(file: Path) -> int:
-    """Open a log, private if it is new. Raises `ConfigError` for anything but a regular file: a pipe that nobody reads
-    would keep us waiting."""
+    """Open a log, private if it is new. Raises `ConfigError` for anything but a regular file: a pipe without a reader
+    would block us.
+    """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     try:
         descriptor = os.open(file, flags, 0o600)

@@ -1,16 +1,15 @@
-"""Numbers of this process, for Prometheus.
+"""Metrics of this process, for Prometheus.
 
     from redoma import metrics                         # pip install 'redoma[metrics]'
-
     metrics.text()                                     # as Prometheus reads it
     with metrics.serve("127.0.0.1:9464"): …            # for it to fetch
     prometheus_client.REGISTRY.register(metrics.COLLECTOR)   # among an application's own
 
-Counted always and by ourselves: importing `prometheus_client` takes longer than many runs do, and counting a run takes
-a few microseconds. The library draws them up, in a registry of our own, when somebody asks.
+They are always counted, without a library: importing `prometheus_client` takes longer than many runs, and counting a
+run takes a few microseconds. The library only formats them, in our own registry, on request.
 
-A label only ever has values that are ours, such as a status, or the configuration's, such as the name of a check, and
-there is a bound on how many a metric may have: no requester, no rule, no name that a request has chosen.
+A label only has values that are ours, such as a status, or the configuration's, such as the name of a check, and the
+number of series of a metric is bounded: no requester, no rule, no name that a request has chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ..lib.errors import InvalidRequest, RedomaError
 from ..lib.extras import pip_install
@@ -30,37 +29,42 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
+T = TypeVar("T")
 OTHER = "other"
-"""The value of every label once a metric has as many series as it may have."""
+"""The value of every label once a metric has its maximum number of series."""
 DEFAULT_ADDRESS = "127.0.0.1:9464"
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
-# Re-entrant: a run that was dropped with its loop ends when the garbage collector gets to it, in the middle of
-# anything.
+# Re-entrant: a run that was dropped with its loop ends when the garbage collector runs, which can be at any point.
 _lock = threading.RLock()
 
 
 def _in_forked_child() -> None:
     global _lock
-    _lock = threading.RLock()  # the old one may be held by a thread that is not here
+    _lock = threading.RLock()  # the old one may be held by a thread that doesn't exist in the child
 
 
 os.register_at_fork(after_in_child=_in_forked_child)
 
 
-class Counter:
-    """A number that only goes up, for each combination of labels."""
+class _Metric(Generic[T]):
+    """A value for each combination of labels, at most `max_series`; later ones are counted as `OTHER`."""
 
     def __init__(self, name: str, about: str, *labels: str, max_series: int = 100) -> None:
         self.name, self.about, self.labels, self._max_series = name, about, labels, max_series
-        self._values: dict[tuple[str, ...], int] = {}
+        self._values: dict[tuple[str, ...], T] = {}
+
+    def _key(self, values: tuple[str, ...]) -> tuple[str, ...]:
+        known = values in self._values or len(self._values) < self._max_series
+        return values if known else (OTHER,) * len(values)
+
+
+class Counter(_Metric[int]):
+    """A number that only goes up."""
 
     def add(self, *values: str, by: int = 1) -> None:
         with _lock:
-            if values in self._values:  # as nearly always: every run pays for this
-                self._values[values] += by
-                return
-            key = values if len(self._values) < self._max_series else (OTHER,) * len(values)
+            key = self._key(values)
             self._values[key] = self._values.get(key, 0) + by
 
     def value(self, *values: str) -> int:
@@ -77,16 +81,12 @@ class Counter:
         return family
 
 
-class Histogram:
-    """How long something took, for each combination of labels."""
-
-    def __init__(self, name: str, about: str, *labels: str, max_series: int = 20) -> None:
-        self.name, self.about, self.labels, self._max_series = name, about, labels, max_series
-        self._values: dict[tuple[str, ...], tuple[list[int], float]] = {}
+class Histogram(_Metric[tuple[list[int], float]]):
+    """Durations: how many in each of `_BUCKETS`, and the sum."""
 
     def observe(self, seconds: float, *values: str) -> None:
         with _lock:
-            key = values if values in self._values or len(self._values) < self._max_series else (OTHER,) * len(values)
+            key = self._key(values)
             counts, total = self._values.get(key) or ([0] * (len(_BUCKETS) + 1), 0.0)
             counts[bisect.bisect_left(_BUCKETS, seconds)] += 1
             self._values[key] = counts, total + seconds
@@ -101,20 +101,13 @@ class Histogram:
         with _lock:
             known = [(labels, list(counts), total) for labels, (counts, total) in self._values.items()]
         for labels, counts, total in known:
-            below, buckets = 0, []
-            for bound, count in zip((*map(str, _BUCKETS), "+Inf"), counts, strict=True):
-                below += count
-                buckets.append((bound, float(below)))
-            family.add_metric(labels, buckets, total)
+            bounds = (*map(str, _BUCKETS), "+Inf")
+            family.add_metric(labels, list(zip(bounds, map(float, itertools.accumulate(counts)), strict=True)), total)
         return family
 
 
-class Gauge:
-    """A number as it is now, for each combination of labels."""
-
-    def __init__(self, name: str, about: str, *labels: str, max_series: int = 100) -> None:
-        self.name, self.about, self.labels, self._max_series = name, about, labels, max_series
-        self._values: dict[tuple[str, ...], float] = {}
+class Gauge(_Metric[float]):
+    """A current value."""
 
     def set(self, values: Mapping[tuple[str, ...], float]) -> None:
         """Replace all values."""
@@ -131,7 +124,9 @@ class Gauge:
 
 
 RUNS = Counter("redoma_runs", "Requests that have ended.", "backend", "status", "language", max_series=500)
-RUN_SECONDS = Histogram("redoma_run_seconds", "On a backend, the wait for a cell or a container included.", "backend")
+RUN_SECONDS = Histogram(
+    "redoma_run_seconds", "On a backend, the wait for a cell or a container included.", "backend", max_series=20
+)
 POLICY_SECONDS = Histogram("redoma_policy_seconds", "Until policy had a verdict.")
 DECISIONS = Counter("redoma_decisions", "What policy said of requests.", "decision")
 APPROVALS = Counter("redoma_approvals", "What came of asking a person.", "outcome")
@@ -148,7 +143,7 @@ _ALL = (
 
 
 class Pool(Protocol):
-    """What a pool has: how many of its items are in each state."""
+    """A pool that reports how many of its items are in each state."""
 
     def counts(self) -> dict[str, int]: ...
 
@@ -158,23 +153,23 @@ _pools: weakref.WeakKeyDictionary[Pool, str] = weakref.WeakKeyDictionary()
 
 
 def running(change: int) -> None:
-    """Count requests on their way: +1 when one begins, -1 when it ends."""
+    """Count requests in progress: +1 when one begins, -1 when it ends."""
     global _running
     with _lock:
         _running += change
 
 
 def watch(backend: str, pool: Pool) -> None:
-    """Include a pool in the numbers for as long as it lives."""
+    """Include a pool in the metrics for as long as it exists."""
     with _lock:
         _pools[pool] = backend
 
 
 class Collector:
-    """The numbers as `prometheus_client` takes them, for any registry."""
+    """The metrics as `prometheus_client` takes them, for any registry."""
 
     def describe(self) -> list[Metric]:
-        return []  # else a registry would collect everything once when this is registered
+        return []  # otherwise a registry would collect everything once when this is registered
 
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily
@@ -186,7 +181,7 @@ class Collector:
         yield GaugeMetricFamily("redoma_running", "Requests on their way, waiting ones included.", value=_running)
         about = "Cells and containers: ready (armed), being made (arming) and in use; and runs that wait for one."
         pools = GaugeMetricFamily("redoma_pool", about, labels=("backend", "state"))
-        for (backend, state), count in sorted(_pool_counts().items()):
+        for (backend, state), count in sorted(pool_counts().items()):
             pools.add_metric((backend, state), count)
         yield pools
         yield InfoMetricFamily("redoma", "This Redoma.", {"version": __version__})
@@ -195,7 +190,8 @@ class Collector:
 COLLECTOR = Collector()
 
 
-def _pool_counts() -> dict[tuple[str, str], int]:
+def pool_counts() -> dict[tuple[str, str], int]:
+    """How many cells and containers are in each state, by backend and state."""
     with _lock:
         pools = list(_pools.items())
     totals: dict[tuple[str, str], int] = {}
@@ -206,7 +202,7 @@ def _pool_counts() -> dict[tuple[str, str], int]:
 
 
 def registry() -> CollectorRegistry:
-    """A registry with our numbers and nothing else. Raises `RedomaError` without `prometheus_client`."""
+    """Return a registry with only our metrics. Raises `RedomaError` without `prometheus_client`."""
     try:
         from prometheus_client import CollectorRegistry
     except ImportError as error:
@@ -221,8 +217,9 @@ def registry() -> CollectorRegistry:
 
 
 def text() -> str:
-    """All numbers in the text format of Prometheus, also for a file of node_exporter. Raises `RedomaError` without
-    `prometheus_client`."""
+    """Return all metrics in the text format of Prometheus, also for a file of node_exporter. Raises `RedomaError`
+    without `prometheus_client`.
+    """
     ours = registry()
     from prometheus_client import generate_latest
 
@@ -230,7 +227,7 @@ def text() -> str:
 
 
 class Server:
-    """Serves the numbers over HTTP until it is closed. `address` is where it listens; port 0 chooses a free one."""
+    """Serves the metrics over HTTP until it is closed. `address` is where it listens; port 0 chooses a free one."""
 
     def __init__(self, host: str, port: int) -> None:
         ours = registry()
@@ -255,8 +252,9 @@ class Server:
 
 
 def serve(address: str = DEFAULT_ADDRESS) -> Server:
-    """Answer Prometheus at `HOST:PORT` until the server is closed. There is no authentication: protect an address that
-    others can reach. Raises `InvalidRequest` for a malformed address, `RedomaError` if it can't be served."""
+    """Serve the metrics at `HOST:PORT` until the returned server is closed. There is no authentication: protect an
+    address that others can reach. Raises `InvalidRequest` for a malformed address, `RedomaError` if it can't be served.
+    """
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:

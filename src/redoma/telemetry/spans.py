@@ -1,8 +1,7 @@
-"""Spans of OpenTelemetry, where an application has set up an SDK, and nothing at all where none has.
+"""OpenTelemetry spans, if an application has set up an SDK; otherwise nothing.
 
-An SDK can't be in force unless the API has been imported by whoever set it up. So we never import it: if it is not
-among the loaded modules there is nobody to tell, and looking there takes less than a microsecond, where the import
-takes tens of milliseconds.
+An SDK can't be in use unless the application has imported the API. So we never import it: if it is not among the loaded
+modules, there is no SDK. Checking that takes less than a microsecond; the import takes tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 _FINE = ("ok", "pending")
-"""Endings that are no error: it ran well, or a person has yet to decide."""
+"""Endings that are not errors: it succeeded, or a person has yet to decide."""
 
 _log = logging.getLogger("redoma.spans")
 _known: tuple[object, Tracer] | None = None
@@ -27,8 +26,8 @@ _known: tuple[object, Tracer] | None = None
 class Span:
     """A span while its block runs: `with Span("redoma.run", id=…) as span`. Attributes are named `redoma.…`.
 
-    An exception is told by its type alone: its text may quote what the code has chosen. The SDK is the application's,
-    with samplers and processors of its own; if one of these fails, we do without.
+    Of an exception only the type is recorded: its text may quote what the code has chosen. The SDK, with its samplers
+    and processors, is the application's; if it fails, the span is dropped.
     """
 
     __slots__ = ("_attributes", "_inner", "_name", "_token")
@@ -52,7 +51,7 @@ class Span:
 
     @property
     def live(self) -> bool:
-        """Whether there is a span, so that attributes reach somebody."""
+        """Whether there is a span that takes attributes."""
         return self._inner is not None
 
     def set(self, **attributes: Any) -> None:
@@ -77,7 +76,8 @@ class Span:
         if (inner := self._inner) is None:
             return
         try:
-            sys.modules["opentelemetry.context"].detach(self._token)  # first: whatever fails below, it is over
+            # first, so that it is done even if something below fails
+            sys.modules["opentelemetry.context"].detach(self._token)
             if kind is not None:
                 inner.add_event("exception", {"exception.type": kind.__qualname__})
                 inner.set_status(sys.modules["opentelemetry.trace"].StatusCode.ERROR, kind.__qualname__)
@@ -87,7 +87,7 @@ class Span:
 
 
 def current() -> dict[str, str]:
-    """The ids of the trace and the span that we are in, as hexadecimal; none where there is no span."""
+    """Return the hexadecimal ids of the current trace and span; empty if there is no span."""
     if _tracer() is None:
         return {}
     context = sys.modules["opentelemetry.trace"].get_current_span().get_span_context()
@@ -97,13 +97,13 @@ def current() -> dict[str, str]:
 def _tracer() -> Tracer | None:
     global _known
     api = sys.modules.get("opentelemetry.trace")
-    # Another thread may be in the middle of importing it: then nothing has been set up yet.
+    # Another thread may be importing it right now: then nothing has been set up yet.
     if api is None or (get := getattr(api, "get_tracer_provider", None)) is None:
         return None
     try:
         provider = get()
         if isinstance(provider, api.ProxyTracerProvider):
-            return None  # the API's own, which stands for "no SDK so far"
+            return None  # the API's placeholder for "no SDK so far"
         if _known is None or _known[0] is not provider:
             from .. import __version__
 

@@ -1,103 +1,61 @@
-"""Watch the stages of a request: one decorator for each stage, on the function that does it.
+"""Watches the stages of a request: one decorator for each stage, on the function that implements it.
 
     run ─┬─ policy              effect("redoma.apply") ── approval
          ├─ decided, approval
          └─ backend ── looked_at
 
-They look at what goes in and what comes out, change neither, and don't depend on the order.
+They look at arguments and results, change neither, and don't depend on the order.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from ..lib.patterns import pattern
 from . import metrics
 from .events import ERROR, INFO, WARNING, heard, tell
 from .spans import Span
 
 if TYPE_CHECKING:
-    from ..models import Evaluation, Level, Request, Result, Status
+    from ..approval import Verdict
+    from ..backends.base import Backend, Outcome
+    from ..models import Evaluation, Judged, Level, Request, Result, Submission
+    from ..workspace.kept import Kept
 
-P = ParamSpec("P")
-T = TypeVar("T")
-S = TypeVar("S")
+F = TypeVar("F", bound=Callable[..., Any])
+"""A stage, which keeps its type when it is decorated."""
 
 _NOWHERE = "none"
 """The backend of a request that never reached one."""
 _REFUSED = ("forbidden", "denied", "expired")
 _ALARMING = ("alarm", "recovered")
-"""Kinds of records that somebody should look at."""
+"""Kinds of records that deserve attention."""
 
-_ID = re.compile(r"[0-9a-f]{32}")
+_ID = pattern(r"[0-9a-f]{32}")
 
 _places: dict[str, str] = {}
-"""The backend of each run by its id, for a run that is cancelled: it has no result to name it."""
+"""The backend of each run by its id, for a cancelled run, which has no result that names it."""
 
 
-class _Submission(Protocol):
-    @property
-    def request(self) -> Request: ...
-
-
-class _Judged(Protocol):
-    @property
-    def request(self) -> Request: ...
-    @property
-    def evaluation(self) -> Evaluation: ...
-    @property
-    def level(self) -> Level: ...
-
-
-class _Named(Protocol):
-    name: str
-
-
-class _Verdict(Protocol):
-    @property
-    def status(self) -> Status | None: ...
-    @property
-    def id(self) -> str: ...
-
-
-class _Outcome(Protocol):
-    @property
-    def status(self) -> Status: ...
-
-
-class _Kept(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-A = TypeVar("A", bound=_Submission)
-J = TypeVar("J", bound=_Judged)
-B = TypeVar("B", bound=_Named)
-V = TypeVar("V", bound=_Verdict)
-R = TypeVar("R", bound=_Outcome)
-K = TypeVar("K", bound=_Kept)
-
-
-def run(
-    submit: Callable[Concatenate[S, A, P], Awaitable[Result]],
-) -> Callable[Concatenate[S, A, P], Coroutine[Any, Any, Result]]:
+def run(submit: F) -> F:
     """Watch the whole path of a request, to its result."""
 
     @functools.wraps(submit)
-    async def told(self: S, submission: A, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        request, began, result = submission.request, time.monotonic(), None
-        # What a cancelled run ends as; the record says the same.
+    async def told(self: object, submission: Submission, /, *args: Any, **kwargs: Any) -> Result:
+        request, began = submission.request, time.monotonic()
+        result: Result | None = None
+        # A cancelled run ends like this; the record says the same.
         status = "killed"
         metrics.running(+1)
         with Span("redoma.run", run=request.id, language=request.language, workspace=request.workspace) as span:
             try:
                 result = await submit(self, submission, *args, **kwargs)
                 return result
-            except Exception:  # nothing that could be returned: a rule that can't be used, or a bug of ours
+            except Exception:  # there is no result: an unusable rule, or a bug of ours
                 status = "failed"
                 raise
             finally:
@@ -107,7 +65,7 @@ def run(
                     status, place = result.status.value, result.backend or place
                 _ended(request, place, status, result, time.monotonic() - began, span)
 
-    return told
+    return cast("F", told)
 
 
 def _ended(request: Request, place: str, status: str, result: Result | None, seconds: float, span: Span) -> None:
@@ -131,7 +89,7 @@ def _ended(request: Request, place: str, status: str, result: Result | None, sec
 
 
 def _rounded(seconds: float | None) -> float | None:
-    """Seconds rounded to microseconds; None for 0, which means not measured."""
+    """Return seconds rounded to microseconds; None for 0, which means not measured."""
     return round(seconds, 6) if seconds else None
 
 
@@ -141,44 +99,44 @@ def _verdict(evaluation: Evaluation, level: Level | None) -> dict[str, Any]:
     return {**said, "level": level.value if level else None}
 
 
-def policy(judge: Callable[[S, A], J]) -> Callable[[S, A], J]:
-    """Watch policy judge a request."""
+def policy(judge: F) -> F:
+    """Watch policy evaluating a request."""
 
     @functools.wraps(judge)
-    def told(self: S, submission: A) -> J:
+    def told(self: object, submission: Submission) -> Judged:
         began = time.monotonic()
         with Span("redoma.policy", run=submission.request.id) as span:
-            judged = judge(self, submission)
+            judged: Judged = judge(self, submission)
             if span.live:
                 span.set(findings=len(judged.evaluation.findings), **_verdict(judged.evaluation, None))
         metrics.POLICY_SECONDS.observe(time.monotonic() - began)
         return judged
 
-    return told
+    return cast("F", told)
 
 
-def decided(
-    decide: Callable[[S, J], Awaitable[T]],
-) -> Callable[[S, J], Coroutine[Any, Any, T]]:
-    """Watch a request with its verdict go on to be run, asked about or refused."""
+def decided(decide: F) -> F:
+    """Watch what follows a verdict: running, asking or refusing."""
 
     @functools.wraps(decide)
-    async def told(self: S, judged: J) -> T:
+    async def told(self: object, judged: Judged) -> Any:
         metrics.DECISIONS.add(judged.evaluation.decision.value)
         request = judged.request
         verdict = _verdict(judged.evaluation, judged.level) if heard(INFO, "run.decided") else {}
         tell(INFO, "run.decided", run=request.id, language=request.language, **verdict)
         return await decide(self, judged)
 
-    return told
+    return cast("F", told)
 
 
 @contextmanager
-def approval(run: str) -> Iterator[Callable[[V], V]]:
-    """Watch a person being asked, or an earlier answer being used. The block passes its verdict to what is yielded."""
+def approval(run: str) -> Iterator[Callable[[Verdict], Verdict]]:
+    """Watch a person being asked, or an earlier answer being used. The block passes its verdict to the yielded
+    function.
+    """
     began, outcome, asked_as = time.monotonic(), "failed", ""
 
-    def told(verdict: V) -> V:
+    def told(verdict: Verdict) -> Verdict:
         nonlocal outcome, asked_as
         outcome, asked_as = "approved" if verdict.status is None else verdict.status.value, verdict.id
         return verdict
@@ -193,13 +151,13 @@ def approval(run: str) -> Iterator[Callable[[V], V]]:
             tell(INFO, "approval.ended", run=run, approval=asked_as, outcome=outcome, seconds=seconds)
 
 
-def backend(
-    work: Callable[Concatenate[S, B, Request, P], Awaitable[tuple[R, T]]],
-) -> Callable[Concatenate[S, B, Request, P], Coroutine[Any, Any, tuple[R, T]]]:
-    """Watch a request on a backend, its workspace included."""
+def backend(work: F) -> F:
+    """Watch a request on a backend, including its workspace."""
 
     @functools.wraps(work)
-    async def told(self: S, backend: B, request: Request, /, *args: P.args, **kwargs: P.kwargs) -> tuple[R, T]:
+    async def told(
+        self: object, backend: Backend, request: Request, /, *args: Any, **kwargs: Any
+    ) -> tuple[Outcome, Any]:
         _places[request.id] = backend.name
         about = {"run": request.id, "backend": backend.name, "workspace": request.workspace}
         tell(INFO, "run.started", **about, language=request.language)
@@ -210,42 +168,42 @@ def backend(
         metrics.RUN_SECONDS.observe(time.monotonic() - began, backend.name)
         return outcome, more
 
-    return told
+    return cast("F", told)
 
 
-def looked_at(look: Callable[P, T]) -> Callable[P, T]:
-    """Watch the changes of a run in an overlay being found."""
+def looked_at(look: F) -> F:
+    """Watch the search for changes in an overlay."""
 
     @functools.wraps(look)
-    def told(*args: P.args, **kwargs: P.kwargs) -> T:
+    def told(*args: Any, **kwargs: Any) -> Any:
         with Span("redoma.effect"):
             return look(*args, **kwargs)
 
-    return told
+    return cast("F", told)
 
 
-def effect(name: str) -> Callable[[Callable[P, Awaitable[K]]], Callable[P, Coroutine[Any, Any, K]]]:
-    """Watch what is done with changes later, such as applying them, as a span of this name."""
+def effect(name: str) -> Callable[[F], F]:
+    """Watch later operations on changes, such as applying them, as a span of this name."""
 
-    def decorate(work: Callable[P, Awaitable[K]]) -> Callable[P, Coroutine[Any, Any, K]]:
+    def decorate(work: F) -> F:
         @functools.wraps(work)
-        async def told(*args: P.args, **kwargs: P.kwargs) -> K:
+        async def told(*args: Any, **kwargs: Any) -> Kept:
             with Span(name) as span:
-                kept = await work(*args, **kwargs)
+                kept: Kept = await work(*args, **kwargs)
                 span.set(run=kept.id)
                 return kept
 
-        return told
+        return cast("F", told)
 
     return decorate
 
 
 def recorded(kind: str, run: str, data: Mapping[str, Any]) -> None:
-    """Count a record of the audit log, and log it unless it is a run's own intent or outcome, which were logged."""
+    """Count a record of the audit log, and log it unless it is a run's intent or outcome, which are logged already."""
     metrics.RECORDS.add(kind)
     if kind not in ("intent", "outcome"):
         severity = WARNING if kind in _ALARMING or kind.endswith(".refused") else INFO
-        # Under an id that nobody was asked by, somebody may have typed anything.
+        # An unknown id may be anything that a user typed.
         approval = data.get("approval")
         ours = isinstance(approval, str) and _ID.fullmatch(approval) is not None
         tell(severity, f"audit.{kind}", run=run, approval=approval if ours else None)

@@ -1,16 +1,18 @@
-"""Projects that runs work in: what a run would change, and making that happen, or not.
+"""Projects that runs work in: what a run would change, and applying, undoing or rolling back those changes.
 
-    effects       what a run left in an overlay → Effect, with diffs and protected (under other names: names) changes
+    effects       what a run left in an overlay → Effect, with diffs and protected changes (also under other names:
+    names)
     kept          effects that wait to be applied, and those that were
     plan          which changes are chosen, and the steps that apply or undo them
-    checkpoint    what a project was before a run that works in it directly (snapshot), and going back to it
-    journal       steps, written down before they are taken; carried out in two ways:
+    checkpoint    the state of a project before a run that works in it directly (snapshot), and rolling back to it
+    journal       steps, written down before they are executed, in one of two ways:
     transaction     apply and undo: all or nothing
-    restore         back to a checkpoint: path by path, as much as can be
+    restore         roll back to a checkpoint: path by path, as much as possible
     tree, copying descriptors instead of paths; copies of files with their holes and attributes
     atomic        `redoma.atomic_write`
 
-The one rule of this room: it runs unconfined and looks at directories that hostile code has shaped, or may shape while
-it looks. So nothing here ever follows a path by itself. Everything goes through a descriptor of the project and
-`tree.Tree`, where the kernel refuses links and ways out; regular files alone are opened, and never to wait.
+The one rule of this room: it runs unconfined and looks at directories that hostile code has shaped, or may change at
+any moment. So it never resolves a path itself. Every access goes through a descriptor of the project and `tree.Tree`,
+where the kernel refuses links and paths that leave the project. Only regular files are opened, and opening one never
+blocks.
 """

@@ -1,9 +1,9 @@
-"""One file replaced as a whole: temporary file, validation, rename.
+"""Replaces one file as a whole: temporary file, validation, rename.
 
-Whoever opens the path, and whatever kills us, finds the old content or the new one. The temporary file is in the same
-directory, since a rename works on one file system only. It is a named one: a nameless one (`O_TMPFILE`) can't take the
-place of a file that is there, and would need a name for that anyway. Its writer holds a lock on it, so that one left by
-a crash can be told from one that is being written: nobody holds its lock.
+A reader of the path finds either the old or the new content, even if the writer is killed. The temporary file is in the
+same directory, since a rename works only within one file system. It has a name: an unnamed file (`O_TMPFILE`) can't
+replace an existing one, and would need a name for that anyway. Its writer holds a lock on it, so
+an unlocked one was left by a crash.
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ def atomic_write(
     validate: Callable[[Path], object] | None = None,
     mode: int | None = None,
 ) -> None:
-    """Replace the content of a file, or make one: all of it or, raising `NotWritten`, nothing.
+    """Replace the content of a file, or create it: completely, or not at all, raising `NotWritten`.
 
-    `validate` is given the path of the complete temporary file, which has the suffix of `path`. The file takes its
-    place only if that returns something true; if it raises or returns anything else, nothing has changed.
-    Mode, owner, access lists and the user's attributes of a file that was there are kept; `mode` sets another mode.
-    A symbolic link is refused rather than followed or replaced. Text is written as UTF-8.
+    `validate` is called with the path of the complete temporary file, which has the suffix of `path`. The file is
+    replaced only if `validate` returns a true value; if it raises or returns anything else, nothing changes.
 
-    It waits for the disk: in asynchronous code use `await asyncio.to_thread(atomic_write, path, data)`. Any number of
-    threads and processes may write one path at a time; each content is whole, and the last one stays.
+    Mode, owner, access lists and `user.` attributes of an existing file are kept; `mode` sets another mode. A symbolic
+    link is refused, neither followed nor replaced. Text is written as UTF-8.
+
+    The call waits for the disk: in asynchronous code use `await asyncio.to_thread(atomic_write, path, data)`. Any
+    number of threads and processes may write to one path at a time; each content is complete, and the last one stays.
     """
     content = data.encode() if isinstance(data, str) else data
     place = Path(os.path.abspath(path))
     parent = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    # The directory itself: nothing that is renamed or linked later changes where we write.
+    # An open directory: later renames and links don't change where we write.
     with _reporting(place), files.closing(os.open(place.parent, parent)) as directory:
         _sweep(directory, place.name)
         old = _replaceable(place, directory)
@@ -92,7 +93,9 @@ def _reporting(place: Path) -> Iterator[None]:
 
 
 def _replaceable(place: Path, directory: int) -> os.stat_result | None:
-    """What is there now, if that is nothing or a file."""
+    """Return the stat of the existing file; None if there is none. Raises `NotWritten` for anything but a regular
+    file.
+    """
     if not place.name:
         _refuse(place, "it is a directory", "name a file")
     try:
@@ -101,7 +104,7 @@ def _replaceable(place: Path, directory: int) -> os.stat_result | None:
         return None
     if stat.S_ISLNK(old.st_mode):
         target = os.readlink(place.name, dir_fd=directory)
-        # Following it would write wherever whoever made the link wants; replacing it is seldom what is meant.
+        # Following it would write wherever the link's creator wants; replacing it is seldom what is meant.
         _refuse(place, f"it is a symbolic link to {target!r}", "write to what it leads to, if you trust the link")
     if stat.S_ISDIR(old.st_mode):
         _refuse(place, "it is a directory", "name a file")
@@ -115,7 +118,9 @@ def _refuse(place: Path, why: str, advice: str) -> NoReturn:
 
 
 def _affixes(name: str) -> tuple[str, str]:
-    """Of the temporary names for a file. They have its suffix: some programs that check a file go by that."""
+    """Return prefix and suffix of a file's temporary names. The suffix is the file's own: some checkers depend on
+    it.
+    """
     suffix = os.path.splitext(name)[1]
     random_part = 16
     room = _MAX_NAME - len(os.fsencode(f".{_MARK}{suffix}")) - random_part
@@ -125,33 +130,34 @@ def _affixes(name: str) -> tuple[str, str]:
 
 
 def _create(directory: int, name: str, mode: int) -> tuple[str, int]:
-    """A new temporary file that we hold the lock of."""
+    """Create a temporary file and lock it. Returns its name and descriptor."""
     prefix, suffix = _affixes(name)
     while True:
         temporary = f"{prefix}{secrets.token_hex(8)}{suffix}"
         number = os.open(temporary, files.NEW_FILE, mode, dir_fd=directory)
         if files.lock(number) and os.fstat(number).st_nlink:
             return temporary, number
-        os.close(number)  # somebody swept it between the two calls: they remove it
+        os.close(number)  # another writer's sweep took the lock between the two calls, and removes the file
 
 
 def _sweep(directory: int, name: str) -> None:
-    """Remove what writers of this file have left that were killed."""
+    """Remove temporary files that killed writers of this file have left."""
     prefix, suffix = _affixes(name)
     for found in os.listdir(directory):
         if not (found.startswith(prefix) and found.endswith(suffix)):
             continue
-        with suppress(FileNotFoundError, PermissionError):  # gone by now, or somebody else's
+        with suppress(FileNotFoundError, PermissionError):  # gone by now, or another user's
             about = os.stat(found, dir_fd=directory, follow_symlinks=False)
             if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
-                # One that was done before we had the lock has no such name any more: the file is the new content.
+                # If its writer finished before we got the lock, this name no longer exists: the file was renamed to its
+                # target.
                 with files.claimed(found, dir_fd=directory) as abandoned:
                     if abandoned:
                         os.unlink(found, dir_fd=directory)
 
 
 def _keep(number: int, name: str, directory: int, old: os.stat_result) -> None:
-    """Give the new file what the old one has besides its content. The owner first: that clears bits of the mode."""
+    """Give the new file everything but the content of the old one. The owner first: setting it clears mode bits."""
     about = os.fstat(number)
     if (about.st_uid, about.st_gid) != (old.st_uid, old.st_gid):
         try:
@@ -162,7 +168,8 @@ def _keep(number: int, name: str, directory: int, old: os.stat_result) -> None:
                 why=f"it belongs to user {old.st_uid} and group {old.st_gid}, and we can't give a file to them",
                 next="write it as that user, or remove it first",
             ) from None
-    # Without its access list, the group bits of the mode would mean the group instead of the list's mask: more rights.
+    # Without the access list, the group bits of the mode would apply to the group instead of being the list's mask:
+    # that would grant more rights.
     with files.closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)) as pinned:
         for attribute, value in attributes(f"/proc/self/fd/{pinned}").items():
             os.setxattr(number, attribute, value)

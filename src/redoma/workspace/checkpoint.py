@@ -1,16 +1,17 @@
-"""Checkpoints: what a project was before a run that works in it directly, to go back to if the run fails.
+"""Checkpoints: the state of a project before a run that works in it directly, to roll back to if the run fails.
 
-    <directory>/locks/KEY        held while a checkpoint is in use; KEY stands for the project's path
-    <directory>/KEY/contents     what was in the files
-    <directory>/KEY/manifest     what was there (see `snapshot`). Written last and removed first: without it, the rest
-                                 is the rubbish of a checkpoint that was never finished, or is no longer needed
-    <directory>/KEY/spare        room on the disk for the journal: what is to be rolled back may be a run that filled it
+    <directory>/locks/KEY        held while a checkpoint is in use; KEY is a hash of the project's path
+    <directory>/KEY/contents     the contents of the files
+    <directory>/KEY/manifest     the list of paths (see `snapshot`). Written last and removed first: without it, the
+                                 rest is garbage of a checkpoint that was never finished or is no longer needed
+    <directory>/KEY/spare        reserved disk space for the journal: the run that is rolled back may have filled the
+    disk
     <directory>/KEY/journal      what a restore is about to do (see `restore`), while it does
 
-Everything that differs from the checkpoint counts as done by the run: nobody can tell who wrote a file. So there is one
-run at a time in a project, in what is above it and in what is below it; and nothing is ever rolled back later without
-being asked to. If Redoma is killed during a run, the checkpoint waits for a person's decision: by then they may have
-gone on working. If it is killed during a restore, `recover` finishes just that.
+Every difference from the checkpoint counts as done by the run: there is no way to tell who wrote a file. So only one
+run at a time may work in a project, in any directory above it and in any below it. Nothing is rolled back later without
+being requested. If Redoma is killed during a run, the checkpoint waits for a person's decision: they may have gone on
+working by then. If it is killed during a restore, `recover` finishes that restore.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ..backends.base import uncancellable
 from ..lib import files
 from ..lib.errors import BackendError, InvalidRequest
 from ..lib.files import remove_tree
-from ..models import Change, Effect
+from ..models import Effect
 from ..telemetry import WARNING, tell
 from . import journal
 from .restore import Plan, Restored, Restorer, WritableTree, make_plan
@@ -43,17 +44,17 @@ from .tree import Tree
 S = TypeVar("S", bound=msgspec.Struct)
 
 _SPARE = 1024 * 1024
-"""Bytes that are reserved for the journal of a restore, besides as many as the manifest has."""
+"""Bytes reserved for the journal of a restore, in addition to the size of the manifest."""
 
 
 class Checkpoint:
-    """A checkpoint that is in use: nobody else has one of this project, of one above it or of one below it.
+    """A checkpoint in use. It excludes other checkpoints of this project, and of any directory above or below it.
 
-    End it with `clear`, or with `close`, which keeps it.
+    End it with `clear`, or with `close`, which keeps it on disk.
     """
 
     def __init__(self, directory: Path, project: str) -> None:
-        """Use `take` or `load`."""
+        """Use `take` or `load` instead."""
         self.project = project
         self._place = directory / _key(project)
         self._root = -1
@@ -77,9 +78,9 @@ class Checkpoint:
     ) -> Checkpoint:
         """Take a checkpoint of a whole project, or of the `paths` in it that a run may write.
 
-        `directory` is a private one in the state directory. What is in it or in `exclude` is left out, should it be in
-        the project: Redoma's own records go on while something runs. Raises `Busy`, `TooLarge`, and `BackendError` if
-        there is an earlier checkpoint with changes, or if it can't be written.
+        `directory` is a private one in the state directory. It and the directories in `exclude` are left out if they
+        are in the project: Redoma's own records change during a run. Raises `Busy`, `TooLarge`, and `BackendError` if
+        there is an earlier checkpoint with changes, or if the checkpoint can't be written.
         """
         scope, skipped = _scope(paths), _skipped(tree.path, [directory, *exclude])
         with _reporting(f"there is no checkpoint of {tree.path}"):
@@ -96,7 +97,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, directory: Path, project: str) -> Checkpoint | None:
-        """The checkpoint that was kept of a project; None if there is none. Raises `Busy` and `BackendError`."""
+        """Return the checkpoint that was kept of a project; None if there is none. Raises `Busy` and `BackendError`."""
         with _reporting(f"the checkpoint of {project} can't be used"):
             if not (directory / _key(project) / "manifest").exists():
                 return None
@@ -110,37 +111,35 @@ class Checkpoint:
 
     @property
     def left(self) -> dict[str, str]:
-        """Path → why it could not be put back if the run changed it; of a directory, what is in it."""
-        return {item.path: item.unkept for item in self._snapshot.items if item.unkept}
+        """Path → why it can't be restored if the run changes it; for a directory, this includes its content."""
+        return {item.path: item.unkept for item in self.snapshot.items if item.unkept}
 
     @property
     def taken(self) -> float:
         """When it was taken, in seconds since the epoch."""
-        return self._snapshot.taken / 1e9
-
-    def changes(self) -> tuple[Change, ...]:
-        """What is different now. Nothing is altered by looking, and nothing outside is looked at."""
-        return self.effect().changes
+        return self.snapshot.taken / 1e9
 
     def effect(self) -> Effect:
-        """What is different now, as an effect: with what can't be looked at as `refused`."""
+        """Return the differences between the project and the checkpoint; what can't be read is `refused`. Only
+        reads.
+        """
         with _reporting(f"{self.project} can't be compared with its checkpoint"):
             descriptor = self._open()
-            if descriptor is None:  # all of it is gone, or something else has its place
+            if descriptor is None:  # the project is gone, or its path is no longer a directory
                 descriptor = os.open(self._place / "empty", files.OPEN_DIRECTORY)
             with ProjectTree(self.project, descriptor) as tree:
-                return Comparison(tree, self._snapshot, self._contents).effect()
+                return Comparison(tree, self.snapshot, self._contents).effect()
 
     def restore(self) -> Restored:
-        """Make everything that is different what it was; a path where that can't be done doesn't keep the others."""
+        """Restore everything that differs. A path where that fails doesn't prevent the others."""
         with _reporting(f"{self.project} can't be put back"):
             paths: set[str] = set()
-            for _ in range(2):  # what could not be removed since something was in it can be when that has moved back
+            for _ in range(2):  # a directory that was not empty can be removed once its content has moved back
                 descriptor = self._open() or self._make_root()
                 if isinstance(descriptor, str):
                     return Restored(failed={".": descriptor})
-                with WritableTree(self.project, descriptor, self._snapshot) as tree:
-                    comparison = Comparison(tree, self._snapshot, self._contents)
+                with WritableTree(self.project, descriptor, self.snapshot) as tree:
+                    comparison = Comparison(tree, self.snapshot, self._contents)
                     plan, so_far = make_plan(comparison)
                     (self._place / "spare").unlink(missing_ok=True)
                     journal.save(self._place / journal.NAME, plan)
@@ -159,7 +158,7 @@ class Checkpoint:
         return restored
 
     def resume(self) -> Restored | None:
-        """Finish a restore that was cut short, as far as nobody has changed anything since. None if there was none."""
+        """Finish an interrupted restore, except for paths that have changed since. Returns None if there was none."""
         with _reporting(f"the restore of {self.project} can't be finished"):
             try:
                 plan = _load(self._place / journal.NAME, Plan)
@@ -170,18 +169,18 @@ class Checkpoint:
                 if descriptor is not None:
                     os.close(descriptor)
                 return Restored(failed={".": "another directory has the place of the project since"})
-            with WritableTree(self.project, descriptor, self._snapshot) as tree:
-                return self._carry_out(Comparison(tree, self._snapshot, self._contents), plan, Restored())
+            with WritableTree(self.project, descriptor, self.snapshot) as tree:
+                return self._carry_out(Comparison(tree, self.snapshot, self._contents), plan, Restored())
 
     def clear(self) -> None:
-        """Remove the checkpoint: it is not needed any more."""
+        """Remove the checkpoint."""
         with _reporting(f"the checkpoint of {self.project} can't be removed"):
             (self._place / "manifest").unlink(missing_ok=True)
             remove_tree(self._place)
         self.close()
 
     def close(self) -> None:
-        """Let go of the project, and keep the checkpoint."""
+        """Release the project, and keep the checkpoint."""
         if hasattr(self, "_contents"):
             os.close(self._contents.fd)
             del self._contents
@@ -212,9 +211,9 @@ class Checkpoint:
         self._root = os.dup(tree.fd)
         try:
             with ProjectTree(tree.path, os.dup(tree.fd)) as project:
-                self._snapshot = record(project, self._contents, bounds, scope, skipped)
+                self.snapshot = record(project, self._contents, bounds, scope, skipped)
             os.fsync(self._contents.fd)
-            manifest = journal.encode(self._snapshot)
+            manifest = journal.encode(self.snapshot)
             _reserve(self._place / "spare", _SPARE + len(manifest))
             files.replace(self._place / "manifest", manifest)
         except BaseException:
@@ -222,13 +221,13 @@ class Checkpoint:
             raise
 
     def _read(self) -> None:
-        self._snapshot = _load(self._place / "manifest", Snapshot)
-        if self._snapshot.project != self.project:
+        self.snapshot = _load(self._place / "manifest", Snapshot)
+        if self.snapshot.project != self.project:
             raise BackendError(f"{self._place} is damaged", why="it is of another project", next="remove it")
         self._contents = Contents(files.open_regular(self._place / "contents"))
 
     def _now(self) -> os.stat_result | None:
-        """What is at the path of the project now; None if nothing is."""
+        """Return the stat of the project's path; None if nothing is there."""
         if not self._name:
             return os.fstat(self._above)
         try:
@@ -237,22 +236,25 @@ class Checkpoint:
             return None
 
     def _open(self) -> int | None:
-        """The directory that is the project now: the one that was, or one that the run has made in its place."""
+        """Open the directory that is the project now: the original one, or one that the run created in its place. None
+        if there is none.
+        """
         now = self._now()
         if now is None or not stat.S_ISDIR(now.st_mode):
             return None
-        if self._root >= 0 and os.path.samestat(os.fstat(self._root), now):  # it may be closed to us by now
+        # by descriptor, because its mode may forbid opening it now
+        if self._root >= 0 and os.path.samestat(os.fstat(self._root), now):
             return os.dup(self._root)
-        if now.st_ino != self._snapshot.items[0].inode and self._is_older():
+        if now.st_ino != self.snapshot.items[0].inode and self._is_older():
             return None
         return os.open(self._name or ".", files.OPEN_DIRECTORY, dir_fd=self._above)
 
     def _is_older(self) -> bool:
         born = linux.born(self._above, self._name)
-        return born is not None and born < self._snapshot.taken
+        return born is not None and born < self.snapshot.taken
 
     def _make_root(self) -> int | str:
-        """Make the project's directory again and open it; or return why that can't be done."""
+        """Create the project's directory again and open it; or return why that can't be done."""
         now = self._now()
         if now is not None:
             if stat.S_ISDIR(now.st_mode) or self._is_older():
@@ -263,21 +265,24 @@ class Checkpoint:
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What `recover` found of one project."""
+    """What `recover` found for one project."""
 
     project: str
-    """Of a checkpoint that can't be read, where that is."""
+    """The project; if its checkpoint can't be read, the path of the checkpoint."""
     state: Literal["restored", "incomplete", "waiting", "unusable"]
-    """A restore was finished; it could not be finished; a run was cut short, and a person has to say whether its
-    changes stay (`Checkpoint.load`, then `clear`) or go (`restore`, `clear`); or nothing can be done with it."""
+    """`restored`: a restore was finished. `incomplete`: it could not be finished. `waiting`: a run was interrupted, and
+    a person must decide whether its changes stay (`Checkpoint.load`, then `clear`) or go (`restore`, `clear`).
+    `unusable`: the checkpoint can't be used.
+    """
     taken: float = 0.0
     restored: Restored = Restored()
     why: str = ""
 
 
 def recover(directory: Path) -> tuple[Recovered, ...]:
-    """Finish restores that a crash has cut short, and return what was found. Checkpoints in use are left alone; those
-    without changes are removed."""
+    """Finish restores that a crash has interrupted, and return what was found. Checkpoints in use are left alone; those
+    without changes are removed.
+    """
     found: list[Recovered] = []
     if not directory.is_dir():
         return ()
@@ -295,7 +300,7 @@ def recover(directory: Path) -> tuple[Recovered, ...]:
                 remove_tree(place)
         except Busy:
             continue
-        except BackendError as error:  # which is no reason to leave the others as they are
+        except BackendError as error:  # continue with the others
             found.append(Recovered(project=project, state="unusable", why=str(error)))
     for one in found:
         tell(WARNING, "checkpoint.found", project=one.project, state=one.state)
@@ -305,33 +310,35 @@ def recover(directory: Path) -> tuple[Recovered, ...]:
 def _recover(checkpoint: Checkpoint) -> list[Recovered]:
     try:
         restored = checkpoint.resume()
-        if restored is None and checkpoint.effect() == Effect(project=checkpoint.project):
+        found = Recovered(project=checkpoint.project, state="waiting", taken=checkpoint.taken)
+        if restored is None:
+            if checkpoint.effect() == Effect(project=checkpoint.project):
+                checkpoint.clear()
+                return []
+            return [found]
+        if not restored.failed:
             checkpoint.clear()
-            return []
-        state: Literal["restored", "incomplete", "waiting"] = "waiting"
-        if restored is not None:
-            state = "incomplete" if restored.failed else "restored"
-        taken = checkpoint.taken
-        if state == "restored":
-            checkpoint.clear()
-        return [
-            Recovered(project=checkpoint.project, state=state, taken=taken, restored=restored or Restored()),
-        ]
+        state = "incomplete" if restored.failed else "restored"
+        return [msgspec.structs.replace(found, state=state, restored=restored)]
     finally:
         checkpoint.close()
 
 
 class Guard:
-    """Between a guarded block and its checkpoint: the block sets `succeeded`; the rest is there when it has ended."""
+    """Connects a guarded block with its checkpoint: the block sets `succeeded`; the other attributes are set when it
+    has ended.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.succeeded = False
-        """For the block to set. However it ends, unless this is set it has failed, and the project is rolled back."""
+        """Set by the block. Unless it is set, the block has failed, however it ended, and the project is rolled
+        back.
+        """
         self.effect: Effect | None = None
-        """What was done to the project, whether it stayed or not."""
+        """What was done to the project, whether it stayed or was rolled back."""
         self.restored: Restored | None = None
-        """What came of rolling back, where that was done."""
+        """The result of rolling back, if that was done."""
 
     def _end(self) -> None:
         try:
@@ -341,7 +348,7 @@ class Guard:
             if self.restored is None or not self.restored.failed:
                 self.checkpoint.clear()
         finally:
-            self.checkpoint.close()  # what could not be put back may be in the checkpoint alone: that is kept
+            self.checkpoint.close()  # keep the checkpoint: it may have the only copy of what could not be restored
 
 
 @asynccontextmanager
@@ -353,8 +360,9 @@ async def guarded(
     paths: Iterable[str] = (),
     exclude: Iterable[str | os.PathLike[str]] = (),
 ) -> AsyncIterator[Guard]:
-    """A checkpoint for as long as a block lasts. Unless that sets `succeeded`, the project is rolled back at its end:
-    after an exception and a cancellation, too, and neither is passed on before that is done."""
+    """Hold a checkpoint for the length of a block. Unless the block sets `succeeded`, the project is rolled back at its
+    end, also after an exception or a cancellation; both are raised only after that.
+    """
     taking = asyncio.create_task(
         asyncio.to_thread(partial(Checkpoint.take, tree, directory, bounds, paths=paths, exclude=exclude))
     )
@@ -380,7 +388,9 @@ def _key(project: str) -> str:
 
 
 def _parent(project: str) -> tuple[int, str]:
-    """The directory above a project, which can't be led elsewhere from now on, and the project's name in it."""
+    """Open the directory above a project, so that its path can't lead elsewhere any more. Returns it and the project's
+    name.
+    """
     above, name = os.path.split(project)
     if os.path.realpath(above) != above:
         raise BackendError(
@@ -391,7 +401,9 @@ def _parent(project: str) -> tuple[int, str]:
 
 @contextmanager
 def _held(directory: Path, key: str, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of a project, named by its key, for the length of the block. Raises `Busy` if somebody has it."""
+    """Hold the lock of a project, named by its key, for the length of the block. Raises `Busy` if another process has
+    it.
+    """
     lock = files.open_regular(directory / "locks" / key, os.O_RDWR | os.O_CREAT)
     with files.closing(lock), files.locked(lock, shared=shared) as held:
         if not held:
@@ -404,8 +416,9 @@ def _held(directory: Path, key: str, *, shared: bool = False) -> Iterator[None]:
 
 
 def _hold_project(directory: Path, project: str) -> ExitStack:
-    """Hold the lock of a project for us alone, and those of all directories above it together with others below them.
-    The caller closes what is returned."""
+    """Hold the exclusive lock of a project, and shared locks of all directories above it. The caller closes the
+    result.
+    """
     with ExitStack() as locks:
         for path in (*map(str, reversed(Path(project).parents)), project):
             locks.enter_context(_held(directory, _key(path), shared=path != project))
@@ -423,14 +436,14 @@ def _scope(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _skipped(project: str, own: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Those of our own directories that are in the project, as paths relative to it."""
+    """Return those of our own directories that are in the project, as paths relative to it."""
     real = (os.path.realpath(path) for path in own)
     within = os.path.join(project, "")
     return tuple(sorted({path.removeprefix(within) for path in real if path.startswith(within)}))
 
 
 def _reserve(file: Path, size: int) -> None:
-    """Make a file whose blocks are allocated, to be given back when the disk is full."""
+    """Create a file with allocated blocks, which is removed to free space when the disk is full."""
     number = os.open(file, files.NEW_FILE, 0o600)
     with open(number, "wb") as stream:
         try:
@@ -438,7 +451,7 @@ def _reserve(file: Path, size: int) -> None:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
-            stream.write(bytes(size))  # a file system that reserves nothing
+            stream.write(bytes(size))  # this file system can't reserve blocks
 
 
 def _load(file: Path, kind: type[S]) -> S:

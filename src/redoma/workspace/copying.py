@@ -1,9 +1,9 @@
-"""Copies of files: contents with their holes, and what else belongs to a file besides its content.
+"""Copies of files: contents with their holes, and a file's metadata.
 
-Decisions: a file that is replaced or moved keeps its owner, group, access list and `user.` attributes, and has the time
-of the application; one that an undo puts back has its old time, too. A new file gets the owner and group of its
-directory if root applies it, else the ones that any new file of ours would get. Capabilities of programs and labels of
-security modules belong to a content, so they are never carried over.
+Decisions: a file that is replaced or moved keeps its owner, group, access list and `user.` attributes, and gets the
+time of the application; one that an undo restores gets its old time, too. A new file gets the owner and group of its
+directory if root applies it; otherwise the defaults of a new file. File capabilities and labels of security modules
+belong to a content, so they are never copied.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ CHUNK = 1 << 20
 
 
 def digest_of(fd: int) -> str:
-    """SHA-256 of an open file, from its beginning."""
+    """Return the SHA-256 of an open file, from its beginning."""
     with open(fd, "rb", closefd=False) as file:
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def copy(source: int, target: int) -> str:
-    """Copy an open file into an empty one that is open to read and write. Returns the SHA-256 of what the copy has."""
+    """Copy an open file into an empty one that is open for reading and writing. Returns the SHA-256 of the copy."""
     size = os.fstat(source).st_size
     copy_range(source, 0, target, 0, size)
-    os.ftruncate(target, size)  # it may end in a hole
+    os.ftruncate(target, size)  # the file may end in a hole
     return digest_of(target)
 
 
 def copy_range(source: int, begin: int, target: int, at: int, size: int) -> None:
-    """Copy a part of a file into another; holes stay holes. Stops where the source ends: somebody has cut it off."""
+    """Copy a part of a file into another; holes stay holes. Stops if the source ends early, because it was
+    truncated.
+    """
     done = 0
     while done < size:
         try:
             data = os.lseek(source, begin + done, os.SEEK_DATA) - begin
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole from here on
+            if error.errno == errno.ENXIO:  # only a hole from here on
                 return
             raise
         end = min(os.lseek(source, begin + data, os.SEEK_HOLE) - begin, size)
@@ -64,8 +66,9 @@ def _copy_some(source: int, begin: int, target: int, at: int, count: int) -> int
 
 
 def attributes(of: int | str) -> dict[str, bytes]:
-    """The extended attributes that belong to a file's owner: `user.` ones, and access lists. None where the file system
-    has no such thing."""
+    """Return the extended attributes that belong to a file's owner: `user.` ones and access lists. Empty if the file
+    system doesn't support them.
+    """
     try:
         names = os.listxattr(of)
     except OSError as error:
@@ -76,7 +79,7 @@ def attributes(of: int | str) -> dict[str, bytes]:
 
 
 def copy_attributes(source: int, target: int) -> None:
-    """Give one open file the attributes of another, where both file systems have such things."""
+    """Copy the attributes of one open file to another, if both file systems support them."""
     try:
         for name, value in attributes(source).items():
             os.setxattr(target, name, value)
@@ -86,6 +89,6 @@ def copy_attributes(source: int, target: int) -> None:
 
 
 def copy_times(source: int, target: int) -> None:
-    """Give one open file the times of another."""
+    """Copy the times of one open file to another."""
     about = os.fstat(source)
     os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))

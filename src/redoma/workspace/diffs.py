@@ -1,7 +1,7 @@
-"""Unified diffs of what hostile code wrote: bounded in time and in size, whatever the lines are.
+"""Unified diffs of what hostile code wrote: bounded in time and in size for any input.
 
-`difflib` alone is quadratic and worse on lines that repeat. So lines that stand once on both sides are matched first,
-in linear time; only the gaps between them are left to it, while they are small.
+`difflib` alone is quadratic, or worse on repeated lines. So lines that occur exactly once on both sides are matched
+first, in linear time; `difflib` only compares the gaps between them, while they are small.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections import Counter
 from collections.abc import Sequence
 
 MAX_BYTES = 256 * 1024
-"""Of one side. Longer ones are not shown line by line."""
+"""Bytes of one side. Larger contents are not shown line by line."""
 MAX_LINES = 5000
 MAX_TOTAL_BYTES = 8 * 1024 * 1024
-"""Of both sides of all diffs of one effect."""
+"""Bytes of both sides of all diffs of one effect."""
 _MAX_GAP = 40_000  # lines of one side times lines of the other
-_MAX_GAPS = 400_000  # of all gaps of one diff together
+_MAX_GAPS = 400_000  # the same, for all gaps of one diff together
 
 _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def text_of(data: bytes) -> str | None:
-    """The content as text; None if it is no UTF-8 or has a NUL."""
+    """Return the content as text; None if it is not UTF-8 or contains NUL."""
     try:
         return None if b"\0" in data else data.decode()
     except UnicodeDecodeError:
@@ -31,7 +31,7 @@ def text_of(data: bytes) -> str | None:
 
 
 def shown(path: str) -> str:
-    """A path to print: as git does, in quotes and with escapes where it has anything unprintable."""
+    """Return a path for printing: like git, quoted and escaped if it has unprintable characters."""
     if path.isprintable() and '"' not in path and "\\" not in path:
         return path
     escaped = []
@@ -46,7 +46,7 @@ def shown(path: str) -> str:
 
 
 def diff_of(path: str, before: str | None, after: str | None) -> str:
-    """A unified diff from one text to the other; None for a side that isn't there. Empty where they are the same."""
+    """Return a unified diff between two texts; None stands for a missing file. Empty if they are the same."""
     if (before or "") == (after or ""):
         return ""
     old, new = _lines(before or ""), _lines(after or "")
@@ -66,7 +66,7 @@ def diff_of(path: str, before: str | None, after: str | None) -> str:
 
 
 def too_long(path: str, size: str, *, is_new: bool, is_gone: bool) -> str:
-    """What stands in the place of a diff that would be too long."""
+    """Return what is shown in place of a diff that would be too long."""
     return _head(path, is_new=is_new, is_gone=is_gone) + f"\\ Too long to show: {size}\n"
 
 
@@ -77,7 +77,7 @@ def _head(path: str, *, is_new: bool, is_gone: bool) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Ended by a newline alone: `splitlines` would break at characters that no other program takes for an end."""
+    """Split into lines at newlines only: `splitlines` also splits at characters that other programs don't."""
     lines = text.split("\n")
     return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
@@ -93,7 +93,7 @@ def _range(start: int, end: int) -> str:
 
 
 class _Matched(difflib.SequenceMatcher[str]):
-    """The matcher of `difflib`, with another way to find what matches."""
+    """`difflib`'s matcher with another algorithm for finding matches."""
 
     def __init__(self, old: Sequence[str], new: Sequence[str]) -> None:
         super().__init__(None, (), ())
@@ -117,7 +117,7 @@ class _Matched(difflib.SequenceMatcher[str]):
         return [difflib.Match(*block) for block in [*joined, (len(self.a), len(self.b), 0)]]
 
     def _gap(self, a: int, a_end: int, b: int, b_end: int) -> list[tuple[int, int, int]]:
-        """What matches between two lines that do. Its ends first: that costs nothing and is mostly all there is."""
+        """Match the lines between two anchors. Compare both ends first: that is cheap, and usually enough."""
         head = 0
         while a + head < a_end and b + head < b_end and self.a[a + head] == self.b[b + head]:
             head += 1
@@ -137,11 +137,11 @@ class _Matched(difflib.SequenceMatcher[str]):
 
 
 def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
-    """Lines that stand exactly once on both sides: the longest run of them that is in order on both."""
+    """Return pairs of lines that occur exactly once on both sides: the longest sequence that is in order on both."""
     olds, news = Counter(old), Counter(new)
     places = {line: j for j, line in enumerate(new) if news[line] == 1 and olds[line] == 1}
     pairs = [(i, places[line]) for i, line in enumerate(old) if line in places]
-    ends: list[int] = []  # of the best run of each length: where it ends in `new` ...
+    ends: list[int] = []  # for the best sequence of each length: where it ends in `new` ...
     last: list[int] = []  # ... and with which pair
     before = [-1] * len(pairs)
     for number, (_, j) in enumerate(pairs):

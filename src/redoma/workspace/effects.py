@@ -1,12 +1,12 @@
-"""From what a run left in the layer above a project to what it would do to that project.
+"""Turns what a run left in the overlay above a project into its effect on that project.
 
-Nothing is touched here but the stage, whose files get the names of their contents. What a project holds that is no
-file, directory or link, or that can't be read, can't be put back by an undo; so it is never changed nor removed, and
-what would need that is refused as a whole.
+Only the stage is changed here: its files are renamed to the hashes of their contents. An undo can't restore things in a
+project that are not a file, directory or link, or that can't be read. So they are never changed or removed, and a
+change that would need that is refused as a whole.
 
-Decisions: hard links that the run made are carried over as separate files with the same content and mode. A file of
-the project with several names is replaced under the one name that the run wrote to; the others keep what they had, as
-they do in an overlay. The bits that make a program run as its owner never come from a run.
+Decisions: hard links that the run made become separate files with the same content and mode. A file of the project with
+several names is replaced only under the name that the run wrote to; the others keep the old content, as in an overlay.
+Set-id bits never come from a run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -32,20 +32,22 @@ from .protected import protected, repositories
 from .tree import Tree, odd_name, with_parents
 
 OWN = ".redoma-"
-"""What the names of our own directories in a project begin with: they are there while changes are applied."""
+"""The prefix of our own directories in a project. They exist while changes are applied."""
 
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
-def effect_of(tree: Tree, entries: Sequence[Entry], stage: Path, began: float) -> Effect:
-    """The effect that these entries, found above the project after a run, would have on it as it is now.
+def effect_of(
+    tree: Tree, entries: Sequence[Entry], stage: Path, began: float, applied: Mapping[str, float] | None = None
+) -> Effect:
+    """Return the effect that these entries, found above the project after a run, would have on it as it is now.
 
-    `began` is the wall-clock time at which the run began. Afterwards the content of each file that is new or changed
-    lies in the stage under its SHA-256.
+    `began` is the wall-clock time at which the run began; `applied` has paths that we have changed ourselves since, and
+    when that was done. Afterwards the content of each new or changed file is in the stage under its SHA-256.
     """
     if whole := next((entry for entry in entries if entry.path == EVERYTHING and entry.kind == "refused"), None):
-        return Effect(project=tree.path, refused={whole.path: whole.why})  # of a part nobody knows what is missing
-    overlay = _Overlay(tree, began)
+        return Effect(project=tree.path, refused={whole.path: whole.why})  # the rest is incomplete, in an unknown way
+    overlay = _Overlay(tree, began, applied or {})
     overlay.take(entries)
     overlay.leave_what_cant_be_touched()
     overlay.strip_set_id()
@@ -53,7 +55,8 @@ def effect_of(tree: Tree, entries: Sequence[Entry], stage: Path, began: float) -
     _name_by_content(stage, entries, changes)
     touched = {path for change in changes for path in (change.path, change.old_path)}
     differ = _Diffs(tree, stage)
-    protection = _Protection(overlay, changes).of if changes else None  # which looks through the whole project
+    # only if needed, because it scans the whole project
+    protection = _Protection(overlay, changes).of if changes else None
     return Effect(
         project=tree.path,
         changes=tuple(
@@ -66,15 +69,15 @@ def effect_of(tree: Tree, entries: Sequence[Entry], stage: Path, began: float) -
 
 
 class _Overlay:
-    """What each path that a run has touched is in the project, and what it would be."""
+    """For each path that a run has touched: what the project has there, and what it would have."""
 
-    def __init__(self, tree: Tree, began: float) -> None:
-        self.tree, self.began = tree, began
+    def __init__(self, tree: Tree, began: float, applied: Mapping[str, float]) -> None:
+        self.tree, self.began, self.applied = tree, began, applied
         self.before: dict[str, Version | None] = {}
         self.after: dict[str, Version | None] = {}
         self.refused: dict[str, str] = {}
         self.conflicts: dict[str, str] = {}
-        self._barred: dict[str, str] = {}  # what the project has and we can't carry to a backup and back
+        self._barred: dict[str, str] = {}  # what the project has and we can't back up and restore
 
     def take(self, entries: Sequence[Entry]) -> None:
         files = {entry.path: entry for entry in entries if entry.kind == "file"}
@@ -102,13 +105,13 @@ class _Overlay:
             self._barred[path] = f"what the project has there can't be read ({error.strerror})"
             version = None
         else:
-            if about and not stat.S_ISDIR(about.st_mode) and about.st_ctime > self.began:
+            if about and not stat.S_ISDIR(about.st_mode) and about.st_ctime > self.applied.get(path, self.began):
                 self.conflicts[path] = "it was changed in the project while the run went on"
         self.before[path] = version
         return version
 
     def _hide_below(self, path: str) -> None:
-        """Everything that the project has below this directory goes, but for what the run has put there itself."""
+        """Mark everything in the project below this directory as removed, except for what the run put there itself."""
         todo = [path]
         while todo:
             directory = todo.pop()
@@ -119,7 +122,7 @@ class _Overlay:
                 continue
             for name in names:
                 below = f"{directory}/{name}"
-                if below in self.refused:  # nothing can come in its place, so it stays
+                if below in self.refused:  # nothing can replace it, so it stays
                     continue
                 before = self.before[below] if below in self.before else self._look(below)
                 self.after.setdefault(below, None)
@@ -127,7 +130,7 @@ class _Overlay:
                     todo.append(below)
 
     def leave_what_cant_be_touched(self) -> None:
-        """Take back, as a whole, what would remove or replace something that we can't restore."""
+        """Drop changes, as a whole, that would remove or replace something that we can't restore."""
         tops = set()
         for path, why in {**self.refused, **self._barred}.items():
             top = next((place for place in with_parents(path) if place in self._barred or self._goes(place)), path)
@@ -149,11 +152,11 @@ class _Overlay:
         return version is None or version.kind != "directory"
 
     def strip_set_id(self) -> None:
-        """A program that runs as its owner would be a way for a run to act as somebody else.
+        """Remove set-id bits from the changes: a set-id program would let a run act as another user.
 
-        On a directory, set-group-id only says whose the files in it are; it is inherited, and kept where it is.
+        On a directory, set-group-id only decides the group of new files; it is inherited, and kept where it is.
         """
-        for path in sorted(self.after):  # directories before what is in them
+        for path in sorted(self.after):  # directories before their content
             before, after = self.before.get(path), self.after[path]
             if after is None or not after.mode & _SET_ID:
                 continue
@@ -175,7 +178,7 @@ class _Overlay:
         return about.st_mode if about else 0
 
     def exists(self, path: str) -> bool:
-        """After the changes."""
+        """Return whether a path exists after the changes."""
         if path in self.after:
             return self.after[path] is not None
         return self.tree.stat(path) is not None
@@ -189,7 +192,7 @@ class _Overlay:
 
 
 def _unfit(entry: Entry, files: dict[str, Entry]) -> str:
-    """Why an entry can't be applied to any project; empty if it can."""
+    """Return why an entry can't be applied to any project; empty if it can."""
     if entry.kind == "refused":
         return entry.why or "it can't be carried over"
     names = entry.path.split("/")
@@ -203,7 +206,7 @@ def _unfit(entry: Entry, files: dict[str, Entry]) -> str:
 
 
 def _content(entry: Entry, files: dict[str, Entry]) -> Entry:
-    """The entry that has the content: this one, or the one that it is a hard link of."""
+    """Return the entry that has the content: this one, or the one that it is a hard link of."""
     return entry if entry.sha256 or not entry.link_of else files.get(entry.link_of, entry)
 
 
@@ -220,7 +223,7 @@ def _version(entry: Entry, files: dict[str, Entry]) -> Version | None:
 
 
 def _with_renames(changes: list[Change]) -> list[Change]:
-    """One change for a file that only moved: gone from one path and new at another, if there is but one of each."""
+    """Merge a removed and an added file into one move if their content is the same and there is only one of each."""
     gone: dict[Version, list[Change]] = {}
     come: dict[Version, list[Change]] = {}
     for change in changes:
@@ -250,7 +253,7 @@ def _name_by_content(stage: Path, entries: Sequence[Entry], changes: list[Change
             try:
                 os.rename(stage / entry.blob, stage / entry.sha256)
             except FileNotFoundError as error:
-                if not (stage / entry.sha256).is_file():  # another name of the same file has it
+                if not (stage / entry.sha256).is_file():  # another name of the same file already has it
                     raise WorkspaceError(
                         f"the content of {shown(entry.path)} is gone",
                         why=f"{entry.blob} is not in {stage}",
@@ -259,14 +262,14 @@ def _name_by_content(stage: Path, entries: Sequence[Entry], changes: list[Change
 
 
 class _Diffs:
-    """Makes the diffs of one effect, within a bound for all of them."""
+    """Makes the diffs of one effect, within one bound for all of them."""
 
     def __init__(self, tree: Tree, stage: Path) -> None:
         self._tree, self._stage = tree, stage
         self._room = diffs.MAX_TOTAL_BYTES
 
     def of(self, change: Change) -> str:
-        """The diff of a change; empty where only the mode or the name changes, and where a side is no text."""
+        """Return the diff of a change; empty if only the mode or the name changes, or a side is not text."""
         if change.old_path or change.kind == "mode":
             return ""
         sizes = [version.size for version in (change.before, change.after) if version and version.kind == "file"]
@@ -280,21 +283,23 @@ class _Diffs:
             return ""
 
     def _too_long(self, change: Change, size: str) -> str:
-        """Said of text alone, as far as its beginning tells: of anything else there is no diff anyhow."""
+        """Return a note that the diff is too long; empty if the beginning of the file is not text, because then there
+        is no diff anyway.
+        """
         for data in self._contents(change, 8192):
-            whole = data[: data.rfind(b"\n") + 1] or data  # no character in halves
+            whole = data[: data.rfind(b"\n") + 1] or data  # don't cut a character in half
             if diffs.text_of(whole) is None:
                 return ""
         return diffs.too_long(change.path, size, is_new=change.before is None, is_gone=change.after is None)
 
     def _contents(self, change: Change, count: int) -> tuple[bytes, bytes]:
-        """The first bytes of the file before, and after; nothing where there is none."""
+        """Return the first bytes of the file before and after; empty if there is none."""
         before = after = b""
         if change.before and change.before.kind == "file":
             try:
                 with open(self._tree.file(change.path), "rb") as file:
                     before = file.read(count)
-            except OSError:  # somebody has replaced it since, which is a conflict when it is applied
+            except OSError:  # it was replaced since, which will be a conflict when it is applied
                 before = b"\0"
         if change.after and change.after.kind == "file":
             with open(open_regular(self._stage / change.after.sha256), "rb") as file:
@@ -303,7 +308,9 @@ class _Diffs:
 
 
 def _text(version: Version | None, data: bytes) -> str | None:
-    """One side of a diff; None where there is no file. Raises `ValueError` for what is no text, or changed since."""
+    """Return one side of a diff; None if there is no file. Raises `ValueError` if it is not text, or has changed
+    since.
+    """
     if version is None or version.kind == "directory":
         return None
     if version.kind == "symlink":
@@ -315,7 +322,7 @@ def _text(version: Version | None, data: bytes) -> str | None:
 
 
 class _Protection:
-    """Which changes touch something protected, under any name that it has in the project."""
+    """Finds changes that touch something protected, under any name that it has in the project."""
 
     def __init__(self, overlay: _Overlay, changes: Sequence[Change]) -> None:
         links = {path: after.target for path, after in overlay.after.items() if after and after.kind == "symlink"}
@@ -325,7 +332,7 @@ class _Protection:
         self._repositories = repositories([name for names in self._known.values() for name in names], overlay.exists)
 
     def of(self, change: Change) -> str:
-        """Why a change is not applied unless it is named; empty if it needs no name."""
+        """Return why a change is not applied unless it is named; empty if it need not be named."""
         kinds = {version.kind for version in (change.before, change.after) if version}
         why = self._of_path(change.path, "directory" if kinds == {"directory"} else "file")
         return why or (self._of_path(change.old_path, "file") if change.old_path else "")
@@ -338,10 +345,10 @@ class _Protection:
 
 
 def unexpected(changes: Sequence[Change], declared: Sequence[str]) -> tuple[Change, ...]:
-    """The changes outside the declared paths, which are patterns as `outputs` takes them: `build/**`, `*.log`.
+    """Return the changes outside the declared paths, which are patterns like those of `outputs`: `build/**`, `*.log`.
 
-    What was moved has to be declared at both ends. `build/**` declares `build` itself, too; and a directory that is new
-    is expected where it leads to something declared. Nothing declared means that nothing is expected.
+    Both ends of a move must be declared. `build/**` also declares `build` itself. A new directory is expected if it
+    leads to something declared. If nothing is declared, nothing is expected.
     """
     wholes = [pattern.removesuffix("/**") for pattern in declared if pattern.endswith("/**")]
     patterns = [*declared, *wholes]

@@ -1,10 +1,10 @@
 """What is about to be done to a project, written down before it is done.
 
-Two kinds of work change a project, and both go by a journal: a list of steps, each with what was seen at its path. If
-they are killed, whoever comes next finds the journal, and goes on or back.
+Two kinds of work change a project. Both use a journal: a list of steps, each with what was seen at its path. If the
+process is killed, the next one finds the journal, and finishes the work or takes it back.
 
 - `transaction` applies changes, or undoes them: all of them or none.
-- `restore` puts back a checkpoint: path by path, as much as can be.
+- `restore` rolls back to a checkpoint: path by path, as much as possible.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ T = TypeVar("T")
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """By which something is recognised later, also under another name. The number of an inode alone is soon used again.
-    Not `ctime`: a rename, or removing another name of the same file, changes it."""
+    """Identifies a file later, also under another name. An inode number alone is not enough, because it is soon reused.
+    `ctime` is not included, because a rename or the removal of another hard link changes it.
+    """
 
     inode: int
     kind: int
     size: int = 0
     time: int = 0
-    """When its content was changed last, in nanoseconds. A directory has neither this nor a size: things move in it."""
+    """`mtime` in nanoseconds. For a directory neither this nor the size is set: both change with its content."""
 
 
 def identity(about: os.stat_result) -> Identity:
-    """The identity of what `about` tells of."""
+    """Return the identity of a stat result."""
     kind = stat.S_IFMT(about.st_mode)
     if kind == stat.S_IFDIR:
         return Identity(about.st_ino, kind)
@@ -50,26 +51,25 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     path: str
     seen: Identity | None = None
-    """What the project had there when it was looked at. If it is anything else when the step is taken, somebody has
-    been there, and the step is not taken."""
+    """What the project had there when it was compared. If it differs by now, the step is not taken."""
     to: str = ""
-    """Where it is moved to: of a restore only."""
+    """The target of a move; only in a restore."""
 
-    # Of a transaction only:
+    # Only in a transaction:
     before: Version | None = None
-    """What the path has to be ..."""
+    """What the path must be now; None for nothing."""
     after: Version | None = None
-    """... and what it will be."""
+    """What it will be; None for nothing."""
     source: str = ""
-    """The file, among what is kept, with the content that comes."""
+    """The file with the new content, among the kept changes."""
     backup: str = ""
-    """Where the content that goes is copied to, so that it can be put back."""
+    """Where the old content is copied to, so that it can be restored."""
     like: str = ""
-    """Another path whose attributes it takes over: where it was before."""
+    """The path that it was moved from, whose attributes it keeps."""
     owner: tuple[int, int] | None = None
-    """User and group, where they are known: of what an undo puts back."""
+    """User and group, if known, of what an undo restores."""
     staged: Identity | None = None
-    """What comes, once it is made."""
+    """The identity of the replacement, once it is in the stage."""
 
     @property
     def kind(self) -> Literal["add", "remove", "replace", "mode"]:
@@ -81,7 +81,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def empties(self) -> bool:
-        """Whether it takes a directory away, which has to be empty by then."""
+        """Whether it removes a directory, which must be empty by then."""
         return is_directory(self.before) and not is_directory(self.after)
 
 
@@ -92,17 +92,18 @@ def is_directory(version: Version | None) -> bool:
 # --- reading and writing ---
 
 
-def _nothing(point: str) -> None:
-    """What happens at a crash point: nothing."""
+def no_crash(point: str) -> None:
+    """Do nothing: the crash point outside of tests."""
 
 
-crash_point: Callable[[str], None] = _nothing
-"""Called wherever a crash would leave something to recover. Tests put a crash there."""
+crash_point: Callable[[str], None] = no_crash
+"""Called wherever a crash would leave something to recover. Tests replace it to crash there."""
 
 
 def save(path: Path, value: Any, *, durable: bool = True) -> int:
-    """Put data into a file, whole or not at all. Returns its size. As ASCII: JSON has no other way to write names that
-    are no UTF-8."""
+    """Write data to a file atomically. Returns its size. The JSON is ASCII, because only escapes can represent names
+    that are not UTF-8.
+    """
     data = encode(value)
     files.replace(path, data, durable=durable)
     return len(data)
@@ -113,7 +114,7 @@ def encode(value: Any) -> bytes:
 
 
 def load(path: Path, kind: type[T]) -> T:
-    """What `save` has put there. Raises `FileNotFoundError`, and `ValueError` for anything else."""
+    """Read what `save` wrote. Raises `FileNotFoundError`, and `ValueError` for anything that `save` didn't write."""
     try:
         number = files.open_regular(path)
     except NotADirectoryError:
@@ -127,8 +128,8 @@ def load(path: Path, kind: type[T]) -> T:
             raise ValueError("it is nested too deeply") from error
 
 
-def remove(directory: Path, *, durable: bool = True) -> None:
-    """Nothing is going on any more."""
+def remove(directory: Path) -> None:
+    """Remove the journal, because the work is done."""
     (directory / NAME).unlink(missing_ok=True)
-    files.sync(directory, durable=durable)
+    files.sync(directory)
     crash_point("journal removed")

@@ -1,11 +1,10 @@
-"""Changes that wait to be applied, and those that were: each in a directory of its own, under the state directory.
+"""Changes that wait to be applied, and those that were, each in its own directory under the state directory.
 
-    changes/<id>/manifest    what it is, and what has become of it
+    changes/<id>/manifest    the record and its state
     changes/<id>/new/        contents that the run left, by their SHA-256
-    changes/<id>/old/        contents that were there before, once it is applied, by the number of the change
+    changes/<id>/old/        contents from before the application, by the number of the change
     changes/<id>/journal     while it is being applied or undone
-
-    changes/.new-<id>.…/     while it is being kept; whoever does that holds its lock (flock)
+    changes/.new-<id>.…/     while it is being written; the writer holds its lock (flock)
 
 Every operation but `keep` first finishes, or takes back, what a crash has left.
 """
@@ -16,7 +15,6 @@ import contextlib
 import errno
 import os
 import random
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +24,8 @@ from typing import Any, Literal
 import msgspec
 
 from ..lib import files
-from ..lib.errors import Conflict, RedomaError, WorkspaceError
+from ..lib.errors import Conflict, RedomaError, UnknownChanges, WorkspaceError
+from ..lib.patterns import pattern as compiled_later
 from ..models import Effect
 from ..telemetry import ERROR, WARNING, tell
 from . import copying, journal
@@ -39,59 +38,60 @@ from .transaction import RUN_AGAIN, Journal, Transaction, failure
 State = Literal["kept", "partly", "applied", "undone", "discarded", "broken"]
 
 _MANIFEST = "manifest"
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+_ID = compiled_later(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _UNFINISHED = ".new-"
 _DAY = 86400.0
 DONE_DAYS, WAITING_DAYS = 7, 90
-"""How long changes stay: those that were discarded or undone, and all others."""
+"""How long changes are kept, in days: discarded or undone ones, and all others."""
 _MAX_CHECKED = 20
-"""How many are checked for their age whenever more are kept."""
+"""How many are checked for their age each time that changes are kept."""
 _LIST = "see `redoma changes list`"
 LOCK_SECONDS = 30.0
 """How long to wait for another process that applies changes."""
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run would change, or has changed, and what has become of it."""
+    """What a run would change, or has changed, and its state."""
 
     id: str
     effect: Effect
     about: dict[str, Any]
-    """Anything that the caller wants to keep with it."""
+    """Anything that the caller wants to store with it."""
     time: float
-    """When it was kept, and ..."""
+    """When it was kept."""
     since: float
-    """... since when it is in this state."""
+    """Since when it is in this state."""
     state: State = "kept"
-    """`partly`: some of it is applied. `broken`: somebody got in the way; `notes` say what is not as it should be."""
+    """`partly`: some changes are applied. `broken`: another program interfered; `notes` lists what is not as it should
+    be.
+    """
     applied: tuple[str, ...] = ()
     """The paths of the changes that are applied."""
     left: dict[str, str] = {}
-    """Path → why it was left when the others were applied."""
+    """Path → why it was not applied with the others."""
     notes: tuple[str, ...] = ()
     owners: dict[str, tuple[int, int]] = {}
     """User and group of what the project had, for an undo."""
     digest: str = ""
-    """The digest of the effect, to find out whether the record is damaged."""
+    """The digest of the effect, to detect a damaged record."""
 
 
 class Changes:
     """The kept changes in one directory. Holds nothing open: any number of threads and processes may share it.
 
-    Every method raises `WorkspaceError` if the directory can't be used, or the changes can't.
+    Every method raises `WorkspaceError` if the directory or the changes can't be used.
     """
 
-    def __init__(self, directory: Path, *, durable: bool = True, now: Callable[[], float] = time.time) -> None:
-        """`durable` waits until everything is on the disk before the next step: only tests can do without."""
+    def __init__(self, directory: Path, *, now: Callable[[], float] = time.time) -> None:
         self.directory = directory
-        self._durable, self._now = durable, now
+        self._now = now
 
     def keep(self, id: str, effect: Effect, stage: Path, about: dict[str, Any]) -> Kept:  # noqa: A002 - the run's own word
         """Keep an effect under the id of its run, with the contents that `effect_of` has left in the stage.
 
-        This doesn't wait for the disk, as every run in an overlay does it. A power cut may damage what was kept lately;
-        its digests show that when it is used, and the project was not touched. Nor does it wait for anybody who applies
-        changes: that may take long, and the run's work would be lost.
+        It doesn't sync to disk, since every run in an overlay does this. A power cut may damage recent changes; their
+        digests reveal that when they are used, and the project was not touched. Nor does it wait for a process that
+        applies changes: that may take long, and the run's work would be lost.
         """
         if not _ID.match(id):
             raise WorkspaceError(
@@ -115,12 +115,12 @@ class Changes:
         return kept
 
     def get(self, id: str) -> Kept:  # noqa: A002
-        """The changes of one run, named by its id or the beginning of it."""
+        """Return the changes of one run, named by its id or a prefix of it."""
         with self._held(wait=False):
             return self._load(self._find(id))
 
     def list(self) -> tuple[Kept, ...]:
-        """All that is kept, oldest first. One whose record is damaged is `broken`."""
+        """Return all kept changes, oldest first. One whose record is damaged is `broken`."""
         with self._held(wait=False):
             found = []
             for name in self._ids():
@@ -132,7 +132,7 @@ class Changes:
             return tuple(sorted(found, key=lambda kept: (kept.time, kept.id)))
 
     def discard(self, id: str) -> Kept:  # noqa: A002
-        """Drop what is not applied. What is applied stays, and can be undone."""
+        """Discard what is not applied. Applied changes stay, and can be undone."""
         with self._held() as stuck:
             kept = self._load(self._find(id), stuck)
             self._require(kept, "discarded", "kept", "partly", "broken")
@@ -151,9 +151,9 @@ class Changes:
     ) -> Kept:
         """Apply changes to their project, all of them or none.
 
-        With `paths`, those at or below them, and the directories that they need; if `exact`, only those at them. What
-        is protected is left out unless a pattern in `named` matches it: see `left` and `state` of what is returned.
-        Raises `Conflict`, with every path that is not as it was, before anything is touched.
+        With `paths`, apply those at or below them and the directories that they need; if `exact`, only those at them.
+        Protected paths are left out unless a pattern in `named` matches: see `left` and `state` of the returned value.
+        Raises `Conflict`, with every path that has changed, before anything is touched.
         """
         with self._held() as stuck:
             kept = self._load(self._find(id), stuck)
@@ -173,9 +173,9 @@ class Changes:
             return self._carry(kept, "apply", [change.path for _, change in chosen], plan, left)
 
     def undo(self, id: str) -> Kept:  # noqa: A002
-        """Put back exactly the paths that were applied. Raises `Conflict` if one of them has changed since.
+        """Restore exactly the paths that were applied. Raises `Conflict` if one of them has changed since.
 
-        Changes that were applied only in part are `kept` again, all of them: the rest still waits.
+        Changes that were applied only in part are all `kept` again: the rest still waits.
         """
         with self._held() as stuck:
             kept = self._load(self._find(id), stuck)
@@ -197,9 +197,10 @@ class Changes:
             return self._recover()
 
     def _forget_some(self) -> None:
-        """Remove what is old: of a few chosen at random, so that it takes no time however many there are, and each has
-        its turn in the end; and only if nobody is at work."""
-        # What was just kept is safe: that something else can't be removed is no failure of the run. It stays.
+        """Remove old changes, checking only a few random ones, so that it is fast however many there are and each is
+        checked eventually. Does nothing if another process holds the lock.
+        """
+        # A failure to remove old changes is not a failure of the run, whose changes are already kept.
         with contextlib.suppress(OSError, WorkspaceError), self._opened() as directory:
             with _locked(directory, wait=False) as held:
                 names = self._ids() if held else ()
@@ -213,28 +214,29 @@ class Changes:
             written = (place / _MANIFEST).stat().st_mtime
         except FileNotFoundError:
             written = place.stat().st_mtime
-        # The time of the file is asked first, as most are young, and a record with many diffs is slow to read.
+        # Check the file's time first: most are recent, and a record with many diffs is slow to read.
         if written > self._now() - DONE_DAYS * _DAY or (place / journal.NAME).exists():
             return False
         try:
             kept = self._load(name)
-        except WorkspaceError:  # damaged, and so of no use; but somebody may want to look at it
+        except WorkspaceError:  # damaged and useless, but kept for a while so that a person can look at it
             return written < self._now() - WAITING_DAYS * _DAY
         days = DONE_DAYS if kept.state in ("discarded", "undone") else WAITING_DAYS
         return kept.since < self._now() - days * _DAY
 
     def _forget(self, name: str) -> None:
-        """Remove changes. By a rename first, so that what a crash leaves is swept."""
+        """Remove changes. Renames them first, so that what a crash leaves is swept."""
         gone = self.directory / f"{_UNFINISHED}{name}.{secrets.token_hex(8)}"
         os.rename(self.directory / name, gone)
         files.remove_tree(gone)
 
-    # --- what they share ---
+    # --- shared ---
 
     @contextlib.contextmanager
     def _held(self, *, wait: bool = True, recover: bool = True) -> Iterator[dict[str, str]]:
-        """Hold the lock, and recover from a crash; the block is given what can't be recovered, as `recover` says it.
-        Whoever only looks doesn't `wait` for somebody who is at work: then there is no crash to recover from."""
+        """Hold the lock, and recover from a crash. Yields what can't be recovered, like `recover`. Read-only callers
+        don't `wait` for another process that holds the lock: it is alive, so there is no crash to recover from.
+        """
         with self._opened() as directory, _locked(directory, wait=wait) as held:
             yield self._recover() if held and recover else {}
 
@@ -266,8 +268,8 @@ class Changes:
         try:
             plan = journal.load(self.directory / name / journal.NAME, Journal)
         except FileNotFoundError:
-            return  # nothing was going on
-        with Transaction(self.directory / name, plan, durable=self._durable) as work:
+            return  # no operation was in progress
+        with Transaction(self.directory / name, plan) as work:
             work.resume()
             self._finish(self._load(name), work)
         tell(WARNING, "effect.recovered", run=name, action=plan.action, phase=work.journal.phase)
@@ -288,7 +290,7 @@ class Changes:
             steps=plan,
             left=left,
         )
-        with Transaction(self.directory / kept.id, new, durable=self._durable) as work:
+        with Transaction(self.directory / kept.id, new) as work:
             try:
                 work.run()
             except BaseException:
@@ -298,13 +300,13 @@ class Changes:
             return self._finish(kept, work)
 
     def _finish(self, kept: Kept, work: Transaction) -> Kept:
-        """Write what has become of the changes to their record, then remove the journal."""
+        """Write the new state of the changes to their record, then remove the journal."""
         plan, notes = work.journal, (*kept.notes, *work.problems)
         if plan.phase != "done":
             if work.problems:
                 kept = self._save(kept, state="broken", notes=notes)
         elif plan.action == "undo":
-            # `kept` if this was written down already, before a crash.
+            # `kept` if this was written before a crash.
             state: State = "kept" if kept.state in ("partly", "kept") else "undone"
             kept = self._save(kept, state=state, notes=notes, applied=(), left={})
         else:
@@ -313,16 +315,16 @@ class Changes:
             owners = {**kept.owners, **plan.owners}
             kept = self._save(kept, state=state, notes=notes, applied=applied, owners=owners, left=plan.left)
         journal.crash_point("manifest written")
-        journal.remove(self.directory / kept.id, durable=self._durable)
+        journal.remove(self.directory / kept.id)
         return kept
 
     def _save(self, kept: Kept, **news: Any) -> Kept:
         kept = msgspec.structs.replace(kept, since=self._now(), **news)
-        journal.save(self.directory / kept.id / _MANIFEST, kept, durable=self._durable)
+        journal.save(self.directory / kept.id / _MANIFEST, kept)
         return kept
 
     def _take(self, source: Path, target: Path) -> None:
-        """Move a content from the stage. One that is not ours alone is copied: its owner could go on writing to it."""
+        """Move a content from the stage. A file that others can still write to is copied instead."""
         try:
             number = files.open_regular(source)
         except FileNotFoundError as error:
@@ -347,7 +349,7 @@ class Changes:
         found = [name for name in names if name == id] or [name for name in names if id and name.startswith(id)]
         if len(found) != 1:
             why = "several begin like that" if found else "nothing is kept under that name"
-            raise WorkspaceError(f"there are no changes {id!r}", why=why, next=_LIST)
+            raise UnknownChanges(f"there are no changes {id!r}", why=why, next=_LIST)
         return found[0]
 
     def _load(self, name: str, stuck: dict[str, str] | None = None) -> Kept:
@@ -382,8 +384,9 @@ class Changes:
 
 @contextlib.contextmanager
 def _locked(directory: int, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock of the kept changes. Raises `WorkspaceError` with who has had it for too long; without `wait`, the
-    block is told whether it is held."""
+    """Hold the lock of the kept changes. With `wait`, raises `WorkspaceError` that names the holder if it takes too
+    long; without, yields whether the lock is held.
+    """
     number = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
     with files.closing(number), files.locked(number, seconds=LOCK_SECONDS if wait else 0.0) as held:
         if held:

@@ -1,107 +1,151 @@
-"""Other names of a project's files: through links in the project, and by what git's configuration says of them.
+"""Other names of a project's files: through links in the project, and through git's configuration or an `.envrc`.
 
-`CLAUDE.md` may be a link to `docs/guide.md`, and git may be told to take its hooks from `scripts/hooks`. Whoever
-writes to such a file has written to what is protected under its other name. Links and configuration are read as they
-are on disk, by us: git itself would run what it finds there.
+`CLAUDE.md` may be a link to `docs/guide.md`, and git may be configured to take its hooks from `scripts/hooks`. Writing
+to such a file changes what is protected under its other name. Links and configuration are read directly from disk,
+because git itself would run what it finds there.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
 
+from ..lib.patterns import pattern
+from .envrc import sourced
+from .protected import protected
 from .tree import with_parents
 
-_MAX_NAMES = 64  # of one path: links that lead to each other make any number
-_MAX_BYTES = 1 << 20  # of a configuration; larger ones are no longer read to their end
-_MAX_FILES = 32  # that include each other
+_MAX_NAMES = 64  # of one path: links that lead to each other can make any number
+_MAX_TELLING = 1024  # of one path, counting also links that are protected themselves
+_MAX_BYTES = 1 << 20  # of a configuration; larger ones are truncated
+_MAX_FILES = 32  # files that include each other
+_ENTERED = "it runs when its directory is entered"
 
 
 class Names:
-    """Other names for the paths of a project. `project` is absolute and without links; `links` are those that a run
-    would make: path → target."""
+    """Finds other names for the paths of a project. `project` is absolute and without links; `links` are those that a
+    run would make: path → target.
+    """
 
     def __init__(self, project: str, links: Mapping[str, str]) -> None:
         self._project = project
         self._links: dict[str, list[str]] = {}
         self._configured: dict[str, str] = {}
-        repositories = list(_repository_above(project))
+        self._telling: dict[str, bool] = {}
+        repositories, entered = list(_above(project, ".git")), list(_above(project, ".envrc"))
         for path, kind in _survey(project):
             whole = os.path.join(project, path)
             if kind == "link":
-                self._add(path, os.path.realpath(whole))
+                self._add(path, whole)
             else:
-                repositories.append(whole)
+                (repositories if kind == "git" else entered).append(whole)
         for path, target in links.items():
-            self._add(path, os.path.realpath(os.path.join(project, os.path.dirname(path), target)))
-        for git in repositories:
-            for place, why in _configured(git):
-                if (inside := self._inside(place)) is not None:
+            self._add(path, os.path.join(project, os.path.dirname(path), target))
+        configured = itertools.chain.from_iterable(map(_configured, repositories))
+        run = ((place, f"{_ENTERED}, by {os.path.basename(file)}") for place, file in sourced(entered, _read))
+        for place, why in itertools.chain(configured, run):
+            for passed in _way(place):
+                if inside := self._inside(passed):
                     self._configured.setdefault(inside, why)
 
     def _add(self, path: str, target: str) -> None:
-        inside = self._inside(target)
-        if inside is not None and inside != path:
-            self._links.setdefault(inside, []).append(path)
+        for passed in _way(target):
+            inside = self._inside(passed)
+            if inside is not None and inside != path:
+                self._links.setdefault(inside, []).append(path)
 
     def _inside(self, target: str) -> str | None:
-        """A path of the host as one of the project; empty for the project itself, None if it is elsewhere."""
+        """Return a path of the host relative to the project; empty for the project itself, None if it is elsewhere."""
         if target == self._project:
             return ""
         return target[len(self._project) + 1 :] if target.startswith(f"{self._project}/") else None
 
     def of(self, path: str) -> list[str]:
-        """The path, then every other name that links give it, directly or by way of a directory."""
+        """Return the path, then every other name that links give it, directly or through a directory."""
         if not self._links:
             return [path]
         found = [path]
         known = {path}
-        for name in found:  # which grows
+        for name in found:  # the list grows
             for place in ("", *with_parents(name)):
                 rest = name[len(place) :].lstrip("/")
                 for link in self._links.get(place, ()):
                     other = f"{link}/{rest}" if rest else link
-                    if other not in known and len(found) < _MAX_NAMES:
+                    # If there are too many, add only links that are protected: otherwise a hundred links could hide
+                    # one.
+                    if other not in known and (len(found) < _MAX_NAMES or self._tells(link, len(found))):
                         known.add(other)
                         found.append(other)
         return found
 
+    def _tells(self, link: str, count: int) -> bool:
+        if link not in self._telling:
+            self._telling[link] = bool(protected(link))
+        return self._telling[link] and count < _MAX_TELLING
+
     def configured(self, path: str) -> str:
-        """Why git runs or obeys what is at this path, by its configuration; empty if it doesn't."""
+        """Return why git or a shell runs or reads what is at this path, according to configuration; empty if they
+        don't.
+        """
         if not self._configured:
             return ""
         return next((self._configured[place] for place in with_parents(path) if place in self._configured), "")
 
 
+def _way(path: str) -> list[str]:
+    """Return every link that an absolute path goes through, and where it ends: changing one of them changes what the
+    path leads to.
+    """
+    passed: list[str] = []
+    at, todo = "/", path.split("/")[::-1]
+    while todo and len(passed) < _MAX_NAMES:
+        name = todo.pop()
+        if name == "..":
+            at = os.path.dirname(at)
+        elif name not in ("", "."):
+            at = os.path.join(at, name)
+            try:
+                target = os.readlink(at)
+            except OSError:
+                continue  # not a link
+            passed.append(at)
+            todo += target.split("/")[::-1]
+            at = "/" if target.startswith("/") else os.path.dirname(at)
+    return [*passed, at]
+
+
 def _survey(project: str) -> Iterator[tuple[str, str]]:
-    """Every link in a project, and every `.git`: its path, and which of the two it is."""
+    """Yield every link, `.git` and `.envrc` in a project: its path, and which of these it is."""
     todo = [""]
     while todo:
         directory = todo.pop()
         try:
             entries = os.scandir(os.path.join(project, directory))
         except OSError:
-            continue  # nobody else can look for links there either
+            continue  # other programs of this user can't find links there either
         with entries:
             for entry in entries:
                 path = f"{directory}/{entry.name}" if directory else entry.name
                 if entry.is_symlink():
                     yield path, "link"
-                if entry.name == ".git":
-                    yield path, "git"
+                if entry.name in (".git", ".envrc"):
+                    yield path, entry.name[1:]
                 if entry.is_dir(follow_symlinks=False) and not path.endswith(".git/objects"):
                     todo.append(path)
 
 
-def _repository_above(project: str) -> Iterator[str]:
-    """The `.git` of the repository that the project lies in, if it is not its own."""
+def _above(project: str, name: str) -> Iterator[str]:
+    """Yield the `.git` of the repository around the project, if the project has none of its own; likewise for
+    `.envrc`.
+    """
     place = os.path.dirname(project)
     while place != os.path.dirname(place):
-        if os.path.lexists(os.path.join(place, ".git")):
-            yield os.path.join(place, ".git")
+        if os.path.lexists(os.path.join(place, name)):
+            yield os.path.join(place, name)
             return
         place = os.path.dirname(place)
 
@@ -113,13 +157,14 @@ _RUN = {
     *("sshcommand", "pager", "editor", "askpass", "gitproxy", "external", "textconv", "clean", "smudge", "process"),
     *("helper", "program", "command", "driver", "cmd", "uploadpack", "receivepack", "defaultkeycommand"),
 }
-"""Keys whose value is a command, in whichever section."""
+"""Keys whose value is a command, in any section."""
 _OBEY = {"hookspath": "hooks are in", "path": "configuration includes", "attributesfile": "attributes are in"}
 
 
 def _configured(git: str) -> Iterator[tuple[str, str]]:
-    """Paths of the host that the configuration of a repository leads to, and why that matters. `git` is its `.git`, a
-    directory or a file that names one."""
+    """Yield paths of the host that the configuration of a repository refers to, and why that matters. `git` is its
+    `.git`, a directory or a file that names one.
+    """
     directories = [git]
     if pointed := _pointer(git, "gitdir: "):
         directories = [pointed]
@@ -130,26 +175,26 @@ def _configured(git: str) -> Iterator[tuple[str, str]]:
     top = os.path.dirname(git)
     for directory in directories:
         todo = [os.path.join(directory, name) for name in ("config", "config.worktree")]
-        for file in todo:  # which grows
+        for file in todo:  # the list grows
             values = list(_values(_read(file)))
             work = next((value for section, key, value in values if (section, key) == ("core", "worktree")), "")
             base = os.path.realpath(os.path.join(directory, work)) if work else top
             for section, key, value in values:
                 if key in _OBEY:
                     start = os.path.dirname(file) if key == "path" else base
-                    place = os.path.realpath(os.path.join(start, value))
+                    place = os.path.join(start, value)
                     yield place, f"git's {_OBEY[key]} it"
                     if key == "path" and len(todo) < _MAX_FILES:
                         todo.append(place)
                 elif key in _RUN or (section == "alias" and value.startswith("!")):
                     for word in _words(value.removeprefix("!")):
-                        place = os.path.realpath(os.path.join(base, word))
+                        place = os.path.join(base, word)
                         if "/" in word or os.path.isfile(place):
                             yield place, f"git's configuration runs it ({section}.{key})"
 
 
 def _pointer(path: str, prefix: str) -> str:
-    """The path in a file of one line such as `gitdir: PATH`; empty if the file has none."""
+    """Return the path in a one-line file such as `gitdir: PATH`; empty if the file has none."""
     if os.path.isdir(path):
         return ""
     text = _read(path).strip()
@@ -169,12 +214,12 @@ def _read(path: str) -> str:
         return file.read(_MAX_BYTES).decode("utf-8", "surrogateescape")
 
 
-_SECTION = re.compile(r"\[\s*([A-Za-z0-9.-]+)[^\]]*\]")
-_ENTRY = re.compile(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)", re.DOTALL)
+_SECTION = pattern(r"\[\s*([A-Za-z0-9.-]+)[^\]]*\]")
+_ENTRY = pattern(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)", re.DOTALL)
 
 
 def _values(text: str) -> Iterator[tuple[str, str, str]]:
-    """Section, key and value of each entry of a configuration of git's. What can't be read is left out."""
+    """Yield section, key and value of each entry of a git configuration. Unparsable entries are left out."""
     section = ""
     for line in text.replace("\\\n", "").splitlines():
         line = line.strip()
@@ -185,7 +230,7 @@ def _values(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _unquoted(value: str) -> str:
-    """Without quotes and comments, escapes as they are meant."""
+    """Return a value without quotes and comments, its escapes decoded."""
     found, quoted, escaped = [], False, False
     for char in value:
         if escaped:

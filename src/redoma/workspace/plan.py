@@ -1,4 +1,4 @@
-"""Which changes are to be applied, and as which steps. Pure: nothing is read or written.
+"""Which changes to apply, and in which steps. Pure: nothing is read or written.
 
 An undo has the same steps with before and after exchanged.
 """
@@ -18,10 +18,10 @@ NOT_CHOSEN = "it was not chosen"
 
 
 def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str, tuple[int, int]]) -> tuple[Step, ...]:
-    """The steps that apply these changes, or with `back` undo them, in an order in which each can be done.
+    """Return the steps that apply these changes, or with `back` undo them, in an order in which each can be done.
 
-    Each change comes with its number, which names the backup of its content. `owners` are path → user and group of
-    what an undo puts back.
+    Each change comes with its number, which names the backup of its content. `owners` maps paths to the user and group
+    of what an undo restores.
     """
     found = []
     for number, change in changes:
@@ -41,8 +41,9 @@ def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str
 
 
 def _order(step: Step) -> tuple[int, int, str]:
-    """First what goes, from the bottom up; then new directories, from the top down; then files; and last modes, from
-    the bottom up, since they may shut a directory."""
+    """Sort key: first removals, bottom up; then new directories, top down; then files; and last modes, bottom up, since
+    they may make a directory inaccessible.
+    """
     depth = step.path.count("/")
     if step.kind == "mode":
         return 3, -depth, step.path
@@ -59,14 +60,14 @@ def choose(
     *,
     exact: bool = False,
 ) -> tuple[list[int], dict[str, str]]:
-    """Choose the changes to apply. Returns their numbers, and path → why it is left of the others.
+    """Choose the changes to apply. Returns their numbers, and for the others path → why it is left out.
 
-    `applied` are paths that were applied before. `paths` are paths of changes, or of directories with all that is
-    below; None for all. What a chosen change needs comes with it: the directories that it lies in, and whatever has to
-    go with a directory that goes. If it is `exact`, a path means that change alone: somebody has been asked about each.
-    New directories that a chosen one lies in still come with it; a directory doesn't go while something in it was
-    declined. What is protected is left unless it matches a pattern in `names`; raises `WorkspaceError` if it is one of
-    the `paths`, and for paths that no change has.
+    `applied` are paths that were applied before. `paths` are paths of changes, or of directories with everything below;
+    None for all. A chosen change brings what it needs: the directories that it is in, and everything that must go with
+    a removed directory. If `exact`, a path means that change alone, because a person was asked about each. New
+    directories that contain a chosen path are still included; a directory is not removed while a change in it was
+    declined. Protected paths are left out unless they match a pattern in `names`. Raises `WorkspaceError` if one of the
+    `paths` is protected and not named, or if no change has it.
     """
     done = set(applied)
     waiting = {change.path: number for number, change in enumerate(changes) if change.path not in done}
@@ -109,13 +110,13 @@ def _picked(changes: Sequence[Change], waiting: dict[str, int], paths: Iterable[
 def _complete(
     changes: Sequence[Change], waiting: dict[str, int], wanted: set[str], left: dict[str, str], exact: bool
 ) -> None:
-    """Add the directories that chosen ones need; leave what can't be done without something that is left."""
+    """Add the directories that chosen changes need; drop changes that depend on something left out."""
     about = {path: changes[number] for path, number in waiting.items()}
     for path in list(wanted):
         for place in [place for place in with_parents(path) if place in about and place not in wanted]:
-            # A protected directory comes along only for what was itself protected, and named.
+            # A protected directory is added only for a path that is itself protected and named.
             needed = left[place] == NOT_CHOSEN or (about[path].protected and about[place].before is None)
-            declined = exact and is_directory(about[place].before)  # it is there: nothing needs its new mode
+            declined = exact and is_directory(about[place].before)  # it exists, so nothing depends on its new mode
             if needed and not declined and is_directory(about[place].after):
                 wanted.add(place)
     while True:

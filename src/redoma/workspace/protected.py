@@ -1,7 +1,7 @@
-"""What a run must not change by the way: files that make other programs run things, or that say who may do what.
+"""Paths that a run must not change unnoticed: files that make other programs run things, or that grant rights.
 
-Such a change is shown like any other, but it is only applied if it is named. Names are compared as the most careless
-program would compare them, at any depth. A path that doesn't exist yet is as protected as one that does.
+Such a change is shown like any other, but applied only if it is named. Names are compared as the most lenient program
+would compare them, at any depth. A path that doesn't exist yet is protected too.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..lib.errors import WorkspaceError
+from ..lib.patterns import pattern as compiled_later
 
-# Each pattern means the path and everything below it. `*` is any part of one name, `**` any number of names.
+# Each pattern matches the path and everything below it. `*` matches any part of one name, `**` any number of names.
 RULES: dict[str, str] = {
     "git runs it, or what it says": """
         .git/hooks .git/config .git/config.worktree .git/rebase-merge .git/rebase-apply .git/sequencer
@@ -33,7 +34,7 @@ RULES: dict[str, str] = {
     "it changes what git shows or runs": ".git/info/attributes .git/info/exclude .git/info/sparse-checkout",
     "a hook manager runs what it says": """
         .pre-commit-config.yaml .pre-commit-config.yml .pre-commit-hooks.yaml lefthook.* .lefthook.* .lefthook
-        lefthook-local.* .overcommit.yml
+        lefthook-local.* .overcommit.yml hk.pkl hk.local.pkl .hk.pkl .config/hk.pkl
     """,
     "a shell runs it at its start": """
         .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .kshrc .zshrc .zshenv .zprofile .zlogin
@@ -41,7 +42,7 @@ RULES: dict[str, str] = {
         .pam_environment
     """,
     "it runs when its directory is entered": """
-        .envrc .direnvrc .config/direnv .autoenv devbox.json .flox .mise*.toml mise*.toml .mise mise/config.toml
+        .envrc .direnvrc .config/direnv .autoenv* devbox.json .flox .mise*.toml mise*.toml .mise mise/config.toml
         .config/mise*
     """,
     "a program runs it at its start": """
@@ -68,7 +69,7 @@ RULES: dict[str, str] = {
         .augment .github/copilot-instructions.md .github/instructions .github/prompts .github/agents .github/chatmodes
         .github/skills .agents .rules WARP.md .warp QWEN.md .qwen CRUSH.md .crush crush.json .crush.json GROK.md
         .kilocode .kilocodemodes .iflow IFLOW.md .openhands .openhands_instructions .factory .rovodev .cline .copilot
-        .devin .tabnine .jules JULES.md .codeium
+        .devin .tabnine .jules JULES.md .codeium .amazonq .augment-guidelines .opencode.json
     """,
     "an editor runs what it says": """
         .vscode .idea .zed .fleet *.code-workspace .devcontainer .devcontainer.json .helix .config/helix .config/zed
@@ -81,7 +82,7 @@ RULES: dict[str, str] = {
     """,
     "a tool runs what it says": """
         .cargo/config .cargo/config.toml .pnpmfile.cjs .pnpmfile.mjs pnpmfile.js .yarn/plugins .yarn/releases
-        bunfig.toml .bundle/config .mvn/extensions.xml
+        bunfig.toml .bundle/config .mvn/extensions.xml .mvn/jvm.config
     """,
     "it is run on a schedule, or at login": """
         crontab .crontab cron.d cron.hourly cron.daily cron.weekly cron.monthly .config/systemd .config/autostart
@@ -94,22 +95,22 @@ _SYSTEM = (
     *("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr"),
     *("/var/lib", "/var/spool"),
 )
-"""Nothing at or below these is a project ..."""
+"""Nothing at or below these is a project, except below `_EXCEPT`."""
 _EXCEPT = ("/dev/shm", "/usr/src", "/usr/local/src")  # noqa: S108 - named, not written to
-"""... except below these."""
+"""Exceptions to `_SYSTEM`."""
 _SHARED = (
     *("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv"),
     *("/tmp", "/var", "/var/cache", "/var/log", "/var/run", "/var/tmp"),  # noqa: S108 - as above
 )
-"""These hold projects, but are none."""
-_CELLS = ("/.project", "/.empty", "/workspace", "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs")
-"""In a cell these are its own, and a project has its own path there."""
-_WORKTREES = re.compile(r"/\.(?:claude|cursor)/worktrees/[^/]+")
-"""Where agents keep working copies: not configuration, in spite of its name."""
+"""These hold projects, but are not projects themselves."""
+_CELLS = ("/.project", "/.empty", "/.parts", "/workspace", "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs")
+"""In a cell these paths belong to the cell, and a project keeps its own path there."""
+_WORKTREES = compiled_later(r"/\.(?:claude|cursor)/worktrees/[^/]+")
+"""Where agents keep working copies: not configuration, despite the name."""
 
 
 def pattern(glob: str) -> str:
-    """A glob as a regular expression."""
+    """Return a glob as a regular expression."""
     text = re.escape(glob)
     for mark, means in (
         (r"\*\*/", "(?:.*/)?"),
@@ -123,7 +124,7 @@ def pattern(glob: str) -> str:
 
 
 def _leading(globs: Iterable[str]) -> set[str]:
-    """The directories on the way to what is protected."""
+    """Return the directories that lead to a protected path."""
     return {
         "/".join(parts[:length])
         for parts in (glob.split("/") for glob in globs)
@@ -142,8 +143,9 @@ _GROUPS = [
 
 @cache
 def _patterns() -> tuple[Any, Any]:
-    """Compiled patterns: what is protected, and what is on the way there. By RE2, which takes time in proportion to the
-    length of a path: with `re`, one that repeats `.git/modules` takes the square of that."""
+    """Return compiled patterns: for protected paths, and for directories that lead to one. Uses RE2, which is linear in
+    the length of a path; `re` is quadratic on one that repeats `.git/modules`.
+    """
     import re2
 
     options = re2.Options()
@@ -155,16 +157,16 @@ def _patterns() -> tuple[Any, Any]:
 
 
 def _normalised(path: str) -> str:
-    """A path as file systems and programs read it that ignore case, invisible characters and dots at the end."""
+    """Return a path as seen by file systems and programs that ignore case, invisible characters and trailing dots."""
     if not path.isascii():
         path = "".join(c for c in unicodedata.normalize("NFKC", path) if unicodedata.category(c) != "Cf")
     return "/".join(name.rstrip(" .") or name for name in path.casefold().split("/"))
 
 
 def protected(path: str, kind: Literal["file", "directory"] = "file") -> str:
-    """Why a change of this path is not applied unless it is named; empty if it isn't protected.
+    """Return why a change of this path is not applied unless it is named; empty if it isn't protected.
 
-    A file or a link is protected also where it would take the place of a directory on the way to something protected.
+    A file or a link is also protected if it would replace a directory that leads to a protected path.
     """
     name = _normalised(path).encode("utf-8", "surrogatepass")
     is_protected, is_on_the_way = _patterns()
@@ -176,7 +178,7 @@ def protected(path: str, kind: Literal["file", "directory"] = "file") -> str:
 
 
 def named(path: str, globs: Iterable[str]) -> bool:
-    """Whether the user has named this path, as itself or by a pattern such as `.github/**`."""
+    """Return whether the user has named this path, literally or by a pattern such as `.github/**`."""
     return any(re.fullmatch(pattern(glob), path, re.DOTALL) for glob in globs)
 
 
@@ -185,12 +187,12 @@ _PARTS = (*_CORE, "commondir", "config", "config.worktree", "hooks")
 
 
 def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[str, str]:
-    """Which of the changed paths make a directory under any other name than `.git` a repository, or configure one.
+    """Return the changed paths that make a directory not named `.git` a repository, or configure one, with reasons.
 
-    git takes any directory for a repository that holds these, with a configuration or without, and runs its hooks and
-    what its configuration says, as soon as somebody (or the prompt of a shell) looks at it from inside. `exists` tells
-    of a path after the changes. In `.git`, configuration and hooks are protected by their names; the rest is what every
-    commit and checkout changes.
+    git treats any directory with these entries as a repository, with or without a configuration. It runs the hooks and
+    the configured commands as soon as a user (or a shell prompt) runs git inside. `exists` tells whether a path exists
+    after the changes. In `.git`, configuration and hooks are protected by name; every commit and checkout changes the
+    rest.
     """
     known: dict[str, bool] = {}
     hooked = {"": False}
@@ -203,7 +205,7 @@ def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[st
         return known[directory]
 
     def is_hooked(directory: str) -> bool:
-        """Whether it is, or lies in, the directory `hooks` of a repository. Each directory is looked at once."""
+        """Return whether it is, or is in, the directory `hooks` of a repository. Each directory is looked at once."""
         todo = []
         while directory not in hooked:
             todo.append(directory)
@@ -225,8 +227,9 @@ def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[st
 
 
 def must_be_a_project(path: str, *, home: Path | None = None, private: Iterable[Path] = ()) -> None:
-    """Refuse a directory that is no project: one of the system, a home, or one that holds what is `private` (our own
-    state). `path` is absolute and without links."""
+    """Raise `WorkspaceError` for a directory that can't be a project: a system directory, a home, or one that contains
+    a `private` directory (our own state). `path` is absolute and without links.
+    """
     why = _why_no_project(path, home, [os.path.realpath(place) for place in private])
     if why:
         raise WorkspaceError(

@@ -1,17 +1,17 @@
-"""Making a project what it was, as far as it is different; and finishing that after a crash.
+"""Restores a project to a snapshot, and finishes that after a crash.
 
-First everything is compared and a journal is written: what is to be removed, what is to be made again, and what was
-seen at each of these paths. Then it is carried out, step by step. Each step looks again: if there is something else by
-now, somebody has been at work there, and it is left alone. So a journal can be carried out again after a crash, even if
-a person has gone on working meanwhile: what the first attempt did is seen to be done, and what is theirs is not
-touched.
+First everything is compared and a journal is written: what to remove, what to create again, and what was seen at each
+of these paths. Then the steps are carried out. Each step looks again: if the path has changed since, another program or
+a person is working there, and it is left alone. So a journal can be carried out again after a crash, even if a person
+has gone on working: steps that the first attempt finished are recognised, and other changes are not touched.
 
-This is no `transaction`, which is all or nothing, and stages everything first. A restore has to do what it can: where
-one path can't be put back, the others are; on a disk that the run has filled, where what is new must go before anything
-old finds room; in a project whose top directory isn't ours to write to; and on file systems that can't exchange files.
+This is not a `transaction`, which is all or nothing and stages everything first. A restore must do as much as it can:
+if one path can't be restored, the others are. It must work on a disk that the run has filled, where new files must be
+removed before old ones have room; in a project whose top directory we can't write to; and on file systems that can't
+exchange files.
 
-What appeared since is removed, with one exception. A file or a directory that is older than the checkpoint was not made
-by the run but brought here from elsewhere, and this may be all there is of it. It stays, and is reported.
+What appeared since is removed, with one exception: a file or directory that is older than the checkpoint was not made
+by the run but moved here from elsewhere, and this may be the only copy. It stays, and is reported.
 """
 
 from __future__ import annotations
@@ -43,44 +43,44 @@ _CHANGED_SINCE = "somebody has changed it since; it is left as it is"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore is about to do: what is written to its journal."""
+    """What a restore is about to do: the content of its journal."""
 
     root: int
     """The inode of the project itself."""
     removals: tuple[Step, ...] = ()
-    """What is new, or in the way. The contents of a directory before the directory."""
+    """Paths that are new, or in the way. The contents of a directory before the directory."""
     repairs: tuple[Step, ...] = ()
-    """What is gone or changed. A directory before its contents."""
+    """Paths that are gone or changed. A directory before its contents."""
     returns: tuple[Step, ...] = ()
-    """What was only moved, and of which there is no copy."""
+    """Files that were only moved, and of which there is no copy."""
     directories: tuple[str, ...] = ()
-    """Those whose modes and times are set in the end."""
+    """Directories whose modes and times are set at the end."""
     different: tuple[str, ...] = ()
-    """All paths that will be what they were, for the report."""
+    """All paths that will be restored, for the report."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a restore. Names that are no UTF-8 have their bytes as lone surrogates."""
+    """The result of a restore. Bytes of names that are not UTF-8 are lone surrogates."""
 
     paths: tuple[str, ...] = ()
-    """What was different and is as it was."""
+    """The paths that were different and are restored."""
     failed: dict[str, str] = {}
-    """Path → why it could not be put back. Once the cause is gone, another restore does it."""
+    """Path → why it could not be restored. Once the cause is gone, another restore does it."""
     left: dict[str, str] = {}
-    """Path → why it is different and stays so: nothing of it was kept, or the run brought it from elsewhere."""
+    """Path → why it stays different: it was not kept, or the run moved it here from elsewhere."""
 
 
 class WritableTree(ProjectTree):
-    """A project whose directories are opened up as they are used: where their owner, we, lacks rights, we take them.
-    They get their own modes again in the end: see `Plan.directories`.
+    """A project whose directories are made accessible as they are used: if we own one but lack rights, we add them.
+    Their modes are set again at the end: see `Plan.directories`.
 
-    Those that were closed when the snapshot was made stay closed: nothing is known of what is in them.
+    Directories that were inaccessible when the snapshot was made stay so: their content is unknown.
     """
 
     def __init__(self, path: str, descriptor: int, snapshot: Snapshot) -> None:
         super().__init__(path, descriptor)
         self.rights = 0o500
-        """What is needed: to look at first, and to write later."""
+        """The rights that are needed: to read while comparing, to write while restoring."""
         self._closed = {item.path for item in snapshot.items if item.unkept and item.kind == "directory"}
 
     def directory(self, path: str) -> int:
@@ -100,12 +100,13 @@ class WritableTree(ProjectTree):
 
 
 def make_plan(comparison: Comparison) -> tuple[Plan, Restored]:
-    """What is to be done, and as `Restored` what can't be."""
+    """Return the plan, and a `Restored` that names what can't be restored."""
     different = comparison.differences()
     failed: dict[str, str] = {}
     left: dict[str, str] = {}
     for path, error in different.closed.items():
-        if error.errno != errno.ENAMETOOLONG or path in comparison.then:  # a tree too deep to be known can be removed
+        # a tree too deep to be recorded can still be removed
+        if error.errno != errno.ENAMETOOLONG or path in comparison.then:
             failed[path] = reason(error)
     planner = _Planner(comparison, left)
     for difference in different.found:
@@ -118,7 +119,7 @@ def _seen(about: os.stat_result | None) -> Identity | None:
 
 
 class _Planner:
-    """Sorts the differences into steps. What stays different goes to `left`, with the reason."""
+    """Turns differences into steps. Paths that stay different go to `left`, with the reason."""
 
     def __init__(self, comparison: Comparison, left: dict[str, str]) -> None:
         self._comparison, self._left = comparison, left
@@ -161,7 +162,7 @@ class _Planner:
         elif older and after.st_ino not in self._inodes and (stat.S_ISDIR(after.st_mode) or after.st_nlink == 1):
             self._spared.add(path)
             self._left[path] = "it is older than the checkpoint: the run has brought it from elsewhere"
-            for way in parents(path):  # what it is in has to stay as well
+            for way in parents(path):  # the directories above it must stay too
                 if way in self._removals and way not in self._comparison.then:
                     del self._removals[way]
                     self._left[way] = f"{path} is in it"
@@ -180,10 +181,11 @@ class _Planner:
         then = self._comparison.then
         for moved in self._returns:
             if moved.seen and moved.seen.kind == stat.S_IFREG and moved.seen.time == then[moved.to].modified:
-                self._left.pop(moved.to, None)  # it is all there, and only has to go back
+                self._left.pop(moved.to, None)  # it is complete, and only has to be moved back
         steps = [*self._removals.values(), *self._repairs.values(), *self._returns]
         touched = self._directories | {path for step in steps for path in (step.path, step.to) if path}
-        # All of the way to them, since it may have to be opened up. In the plan, so that a crash doesn't leave it open.
+        # Include all parent directories, since they may have to be made accessible. They are in the plan so that a
+        # crash doesn't leave them with changed modes.
         touched |= {way for path in touched for way in ("", *parents(path))}
         items = [then[path] for path in touched if path in then]
         finished = [item.path for item in items if item.kind == "directory" and not item.unkept]
@@ -198,7 +200,7 @@ class _Planner:
 
 
 def names_of_files(snapshot: Snapshot) -> dict[int, list[Item]]:
-    """The hard links in a project: inode → its names, in the order of repairs."""
+    """Return the hard links in a project: inode → its names, in the order of repairs."""
     names: dict[int, list[Item]] = defaultdict(list)
     for item in sorted(snapshot.items, key=lambda item: item.path.split("/")):
         if item.kind == "file" and item.links > 1 and not item.unkept:
@@ -207,10 +209,10 @@ def names_of_files(snapshot: Snapshot) -> dict[int, list[Item]]:
 
 
 class Restorer:
-    """Carries out a plan. A step that was done by an earlier attempt is seen to be done."""
+    """Carries out a plan. Recognises steps that an earlier attempt finished."""
 
     def __init__(self, comparison: Comparison, plan: Plan, so_far: Restored) -> None:
-        """`so_far`: what is known to fail, or to stay different, already."""
+        """`so_far` has the paths that are already known to fail, or to stay different."""
         self._comparison, self._plan = comparison, plan
         self._tree, self._then = comparison.tree, comparison.then
         self._names = names_of_files(comparison.snapshot)
@@ -220,14 +222,15 @@ class Restorer:
     def run(self) -> Restored:
         plan = self._plan
         for folder in dict.fromkeys(step.path.rpartition("/")[0] for step in plan.repairs):
-            with suppress(OSError):  # of an attempt that was killed; where there is no such directory, there is none
+            # left by an attempt that was killed; if there is no such directory, nothing was left
+            with suppress(OSError):
                 self._sweep(folder)
         full = [step for step in plan.removals if not self._try(step.path, self._remove, step)]
         for step in plan.repairs:
             self._try(step.path, self._repair, step)
         for step in plan.returns:
             self._try(step.to, self._return, step)
-        for step in full:  # again: what was in a directory may have been moved back by now
+        for step in full:  # again: the content of a directory may have been moved back by now
             if self._try(step.path, self._remove, step) and step.path not in self._then:
                 del self._failed[step.path]
         for path in plan.directories:
@@ -263,10 +266,10 @@ class Restorer:
             except OSError as error:
                 if len(os.fsencode(step.path)) < _PATH_MAX or error.errno != errno.ENOTEMPTY:
                     raise
-                files.remove_tree(Path(f"/proc/self/fd/{directory}/{name}"))  # too deep for what is in it to be named
+                files.remove_tree(Path(f"/proc/self/fd/{directory}/{name}"))  # too deep to name its contents by path
 
     def _is_done(self, path: str, now: os.stat_result) -> bool:
-        """Whether an earlier attempt has put back already what was in the way here."""
+        """Return whether an earlier attempt has already restored this path."""
         item = self._then.get(path)
         if item is None or item.kind != kind_of(now):
             return False
@@ -290,7 +293,7 @@ class Restorer:
             self._replace(item, lambda name, directory: os.symlink(item.target, name, dir_fd=directory))
         elif first != item.path:
             self._link(item, first, now)
-        # More names than it had: one is outside, and whoever has that could go on writing to it.
+        # More links than before: one is outside, and could still be used to write to the file.
         elif same and now is not None and now.st_ino == item.inode and now.st_nlink <= item.links:
             self._repair_metadata(item)
         else:
@@ -306,7 +309,7 @@ class Restorer:
                     _finish_link(item, self._temporary, directory)
                 os.rename(self._temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
             finally:
-                with suppress(FileNotFoundError):  # it is still there if it is the file with this name already
+                with suppress(FileNotFoundError):  # it still exists if it already is the file with this name
                     os.unlink(self._temporary, dir_fd=directory)
 
     def _link(self, item: Item, first: str, now: os.stat_result | None) -> None:
@@ -325,7 +328,7 @@ class Restorer:
     def _write(self, item: Item, name: str, directory: int) -> None:
         with closing(os.open(name, files.NEW_FILE, 0o600, dir_fd=directory)) as number:
             copy_range(self._comparison.contents.fd, item.at, number, 0, item.size)
-            os.ftruncate(number, item.size)  # it may end in a hole
+            os.ftruncate(number, item.size)  # the file may end in a hole
             self._set_metadata(number, item)
             os.fsync(number)
 
@@ -341,7 +344,7 @@ class Restorer:
             os.fsync(number)
 
     def _set_metadata(self, number: int, item: Item) -> None:
-        """Everything but the content. The owner first: that clears bits of the mode."""
+        """Set everything but the content. The owner first: setting it clears mode bits."""
         now = os.fstat(number)
         if (now.st_uid, now.st_gid) != (item.user, item.group):
             try:
@@ -358,7 +361,7 @@ class Restorer:
         if stat.S_IMODE(now.st_mode) != item.mode:
             os.fchmod(number, item.mode)
         if now.st_mtime_ns != item.modified:
-            with suppress(PermissionError):  # of a directory that isn't ours, but in which we may write
+            with suppress(PermissionError):  # a directory that isn't ours, but in which we may write
                 os.utime(number, ns=(now.st_atime_ns, item.modified))
 
     def _return(self, step: Step) -> None:
@@ -373,7 +376,7 @@ class Restorer:
 
 
 def _finish_link(item: Item, name: str, directory: int) -> None:
-    with suppress(PermissionError):  # whose a link is matters to nobody but the quota
+    with suppress(PermissionError):  # the owner of a link only matters for quotas
         os.chown(name, item.user, item.group, dir_fd=directory, follow_symlinks=False)
     os.utime(name, ns=(item.modified, item.modified), dir_fd=directory, follow_symlinks=False)
 

@@ -1,13 +1,14 @@
-"""What a project was: a list of everything in it, and the contents of its files, in two files of the state directory;
-and what is different in the project since.
+"""The state of a project: a list of everything in it and the contents of its files, in two files of the state
+directory; and comparing it with the project later.
 
-The list has what the kernel tells of each path. A file whose size, times, inode and mode are the same later has not
-been written to: nobody can set a file's `ctime`, short of changing the clock. That is relied on only where it is true
-(see `Snapshot.trusts_times`), and else contents are compared.
+The list has the stat data of each path. A file whose size, times, inode and mode are the same later has not been
+written to: a file's `ctime` can't be set without changing the clock. That is used only where it holds (see
+`Snapshot.trusts_times`); otherwise contents are compared.
 
-The contents are one file, since making ten thousand is most of the cost of copying them. Each begins at a multiple of a
-block's size, at the offset that the list gives, holes and all; so a file system that can share blocks between files
-(Btrfs, XFS) copies nothing. They are never hard links to the originals: writing to one would change the other.
+The contents are in one file, since creating ten thousand files is most of the cost of copying them. Each content begins
+at a multiple of the block size, at the offset given in the list, with its holes; so a file system that can share blocks
+between files (Btrfs, XFS) copies nothing. They are never hard links to the originals: writing to one would change the
+other.
 """
 
 from __future__ import annotations
@@ -35,22 +36,23 @@ from .tree import BENEATH, Kind, Tree, kind_of, odd_name, parents
 
 _BLOCK = 4096
 _FICLONERANGE = 0x4020940D
-_RACY = 2 * 10**9  # ns: the coarsest times that file systems keep
-_CLOCK_REALTIME_COARSE = 5  # what the kernel dates files by; it goes on every 1 to 10 ms
+RACY = 2 * 10**9  # ns: the coarsest timestamps of file systems
+_CLOCK_REALTIME_COARSE = 5  # the clock for file timestamps; it advances every 1 to 10 ms
 _MAX_COMPARED = 4 * 1024 * MiB
-"""Bytes of the largest file whose content is compared. One that is larger, mostly of holes, may take hours to read: it
-counts as changed if the kernel says anything else of it."""
+"""Bytes of the largest file whose content is compared. A larger one, mostly holes, may take hours to read: it counts as
+changed if any stat data differs.
+"""
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a checkpoint may keep. What a file system can share instead of copying it is free."""
+    """How much a checkpoint may keep. What a file system can share instead of copying is free."""
 
     max_files: int = 100_000
     """Files, directories and links. A project with more is refused."""
     max_copied: int = 1024 * MiB
     """Bytes of all contents. A project with more is refused."""
     max_file: int = 256 * MiB
-    """Bytes of one file. A larger one is not kept, and the checkpoint says so."""
+    """Bytes of one file. A larger one is not kept, and the checkpoint reports that."""
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True):
@@ -68,21 +70,21 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     inode: int
     links: int
     at: int = -1
-    """Where its content begins."""
+    """The offset of its content."""
     target: str = ""
     attributes: dict[str, bytes] = {}
     unkept: str = ""
-    """Why it can't be put back; of a directory, why nothing is known of what is in it."""
+    """Why it can't be restored; for a directory, why its content is unknown."""
 
     def matches(self, about: os.stat_result) -> bool:
-        """Whether size, times, mode, owner and inode are the same now."""
+        """Return whether size, times, mode, owner and inode are the same now."""
         was = (self.mode, self.user, self.group, self.size, self.modified, self.changed, self.inode)
         rights = (stat.S_IMODE(about.st_mode), about.st_uid, about.st_gid)
         return was == (*rights, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
 
 
 def item_of(path: str, about: os.stat_result) -> Item:
-    """What the kernel tells of a path."""
+    """Return the item for a path's stat data."""
     return Item(
         path=path,
         kind=kind_of(about),
@@ -99,30 +101,31 @@ def item_of(path: str, about: os.stat_result) -> Item:
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The list of everything in a project, and what it was made for."""
+    """The list of everything in a project, and the settings it was made with."""
 
     id: str
     project: str
     begun: int
     taken: int
-    """When, in ns since the epoch, by the clock that files are dated by. What was there before is older than `taken`,
-    and what a run makes is not."""
+    """When it was taken, in ns since the epoch, by the clock for file timestamps. Files that existed before are older
+    than `taken`, and those that a run creates are not.
+    """
     scope: tuple[str, ...]
-    """The paths that it is about; one empty path for everything."""
+    """The paths that it covers; one empty path for everything."""
     skipped: tuple[str, ...]
-    """Paths that it is not about: ours, in the project."""
+    """Paths that it leaves out: our own, in the project."""
     bounds: Bounds
     reliable_times: bool
-    """Whether the times of this file system say that a file was written to."""
+    """Whether this file system's timestamps show that a file was written to."""
     items: tuple[Item, ...]
 
     def trusts_times(self, item: Item) -> bool:
-        """Whether an unchanged `ctime` means an unchanged file.
+        """Return whether an unchanged `ctime` means an unchanged file.
 
-        Not on tmpfs, where writing through a mapping that was read first leaves no trace, and not on file systems that
-        we don't know. And not if it was changed just before we looked: a change within the same tick has the same time.
+        Not on tmpfs, where writing through a mapping that was read first leaves the times unchanged, and not on unknown
+        file systems. And not if it was changed just before we looked: a change within the same tick has the same time.
         """
-        return self.reliable_times and item.changed < self.begun - _RACY
+        return self.reliable_times and item.changed < self.begun - RACY
 
     @property
     def by_path(self) -> dict[str, Item]:
@@ -130,7 +133,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProjectTree(Tree):
-    """A project, and nothing that is mounted in it: whose files those are, no checkpoint can know."""
+    """A project without anything that is mounted in it: a checkpoint can't know to whom those files belong."""
 
     resolve = BENEATH | linux.RESOLVE_NO_XDEV
 
@@ -147,8 +150,9 @@ OnError = Callable[[str, OSError], None]
 
 
 def walk(tree: ProjectTree, scope: tuple[str, ...], skipped: tuple[str, ...], on_error: OnError) -> Iterator[Found]:
-    """Everything below the paths in `scope`, a directory before its contents, without the paths in `skipped`; also the
-    directories on the way to a scope. `on_error` is called with what can't be looked at."""
+    """Yield everything below the paths in `scope`, a directory before its contents, without the paths in `skipped`;
+    also the directories that lead to a scope. `on_error` is called for what can't be read.
+    """
     device = os.fstat(tree.fd).st_dev
     seen: set[str] = set()
     pending: list[str] = []
@@ -195,27 +199,27 @@ class Contents:
         self.fd, self._end, self._shares = descriptor, 0, True
 
     def share(self, source: int, size: int) -> int | None:
-        """Take in an open file by sharing its blocks. Returns where it begins, or None if the file system can't."""
+        """Add an open file by sharing its blocks. Returns its offset, or None if the file system can't."""
         if self._shares and size:
             try:
                 fcntl.ioctl(self.fd, _FICLONERANGE, struct.pack("qQQQ", source, 0, 0, self._end))
-            except OSError:  # another file system, or one that can't: then none of the next can be shared either
+            except OSError:  # another file system, or one that can't: don't try again
                 self._shares = False
         return self._extend(size) if self._shares or not size else None
 
     def copy(self, source: int, size: int) -> int:
-        """Take in an open file by copying it. Returns where it begins."""
+        """Add an open file by copying it. Returns its offset."""
         copy_range(source, 0, self.fd, self._end, size)
         return self._extend(size)
 
     def _extend(self, size: int) -> int:
         begin, end = self._end, -(-(self._end + size) // _BLOCK) * _BLOCK
-        os.ftruncate(self.fd, end)  # what was taken in may end in a hole
+        os.ftruncate(self.fd, end)  # the last content may end in a hole
         self._end = end
         return begin
 
     def digest(self, item: Item) -> str:
-        """SHA-256 of the content that was kept."""
+        """Return the SHA-256 of the content that was kept."""
         digest, done = hashlib.sha256(), 0
         while done < item.size:
             data = os.pread(self.fd, min(CHUNK, item.size - done), item.at + done)
@@ -229,8 +233,9 @@ class Contents:
 def record(
     tree: ProjectTree, contents: Contents, bounds: Bounds, scope: tuple[str, ...], skipped: tuple[str, ...]
 ) -> Snapshot:
-    """Take a snapshot: look at everything, then take in all contents. Raises `TooLarge`, and `BackendError` if there is
-    no room."""
+    """Take a snapshot: list everything, then add all contents. Raises `TooLarge`, and `BackendError` if the disk is
+    full.
+    """
     begun = _tick()
     closed: dict[str, str] = {}
     items = [item_of("", os.fstat(tree.fd))]
@@ -246,8 +251,9 @@ def record(
         msgspec.structs.replace(item, unkept=closed[item.path]) if item.path in closed else taker.complete(item)
         for item in items
     )
-    ended = time.time_ns()  # newer kernels also date by this clock, but never later than it is
-    while begun <= (taken := _tick()) <= ended:  # before it began: somebody has set the clock back
+    ended = time.time_ns()  # newer kernels also use this clock for timestamps, but never a later time
+    # wait for the next tick; earlier than `begun` means that the clock was set back
+    while begun <= (taken := _tick()) <= ended:
         time.sleep(0.001)
     return Snapshot(
         id=secrets.token_hex(8),
@@ -267,7 +273,7 @@ def _tick() -> int:
 
 
 def _weight(about: os.stat_result) -> int:
-    """The bytes that are more than holes."""
+    """Return the bytes that are not holes."""
     return min(about.st_size, about.st_blocks * 512)
 
 
@@ -284,7 +290,7 @@ def _too_large(tree: ProjectTree, amount: str) -> TooLarge:
 
 
 class _Recorder:
-    """Adds to an item what has to be read: content, link target, attributes."""
+    """Adds to an item what must be read: content, link target, attributes."""
 
     def __init__(self, tree: ProjectTree, contents: Contents, bounds: Bounds, to_copy: int) -> None:
         self._tree, self._contents, self._bounds, self._to_copy = tree, contents, bounds, to_copy
@@ -335,7 +341,7 @@ class _Recorder:
         return item
 
 
-# --- what is different now ---
+# --- comparing ---
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -345,18 +351,18 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     before: Item | None = None
     after: os.stat_result | None = None
     shown: bool = True
-    """Whether that is more than its times or its inode."""
+    """Whether more than its times or its inode differ."""
 
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
     found: tuple[Difference, ...]
-    """A directory before what is in it."""
+    """A directory before its contents."""
     closed: dict[str, OSError]
-    """Directories that could be looked into then and can't be now. Nothing is said of what is in them."""
+    """Directories that could be read before and can't be read now. Their contents are not compared."""
 
 
 class Comparison:
-    """Compares a snapshot with the project it was made of. Only reads."""
+    """Compares a snapshot with its project. Only reads."""
 
     def __init__(self, tree: ProjectTree, snapshot: Snapshot, contents: Contents) -> None:
         self.tree, self.snapshot, self.contents = tree, snapshot, contents
@@ -400,7 +406,7 @@ class Comparison:
             return False
 
     def has_content(self, item: Item, about: os.stat_result) -> bool:
-        """Whether what is at its path now has the content, or as a link the target, that it had."""
+        """Return whether the path still has the same content or, for a link, the same target."""
         try:
             if item.kind == "symlink":
                 return stat.S_ISLNK(about.st_mode) and self.tree.target(item.path) == item.target
@@ -413,7 +419,7 @@ class Comparison:
             return digest_of(file) == self.contents.digest(item)
 
     def effect(self) -> Effect:
-        """The differences as an `Effect`: with changes, and with what can't be compared as `refused`."""
+        """Return the differences as an `Effect`: changes, and as `refused` what can't be compared."""
         different = self.differences()
         refused = {path: reason(error) for path, error in different.closed.items()}
         for difference in different.found:
@@ -425,11 +431,9 @@ class Comparison:
     def _changes(self, found: tuple[Difference, ...]) -> Iterator[Change]:
         for difference in found:
             if difference.shown and difference.path:
-                change = Change(
-                    path=difference.path, before=self._before(difference.before), after=self._after(difference)
-                )
-                if change.before or change.after:  # else it is a pipe or the like
-                    yield change
+                before, after = self._before(difference.before), self._after(difference)
+                if before or after:  # otherwise it is a pipe or the like
+                    yield Change(path=difference.path, before=before, after=after)
 
     def _before(self, item: Item | None) -> Version | None:
         if item is None or item.kind == "odd":
@@ -442,19 +446,11 @@ class Comparison:
         return Version(kind="file", mode=item.mode, size=item.size, sha256=self.contents.digest(item) if known else "")
 
     def _after(self, difference: Difference) -> Version | None:
-        about, path = difference.after, difference.path
+        about = difference.after
         if about is None or kind_of(about) == "odd":
             return None
-        mode = stat.S_IMODE(about.st_mode)
+        unread = Version(kind="file", mode=stat.S_IMODE(about.st_mode), size=about.st_size)
         try:
-            if stat.S_ISDIR(about.st_mode):
-                return Version(kind="directory", mode=mode)
-            if stat.S_ISLNK(about.st_mode):
-                return Version(kind="symlink", target=self.tree.target(path))
-            file = self.tree.file(path) if about.st_size <= _MAX_COMPARED else -1
-        except OSError:  # it can't be read, or is gone by now
-            file = -1
-        if file < 0:
-            return Version(kind="file", mode=mode, size=about.st_size)
-        with closing(file):
-            return Version(kind="file", mode=mode, size=about.st_size, sha256=digest_of(file))
+            return unread if about.st_size > _MAX_COMPARED else self.tree.version(difference.path) or unread
+        except OSError:  # it can't be read, or was replaced by something that is not a file
+            return unread

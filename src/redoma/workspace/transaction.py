@@ -1,26 +1,26 @@
-"""Making changes happen to a project, or undoing them: all or nothing, whatever happens meanwhile.
+"""Applies changes to a project, or undoes them: all or nothing, whatever happens meanwhile.
 
 1. Every path is compared with what the plan expects. If one differs, nothing is touched.
 2. New content is written to the stage, a directory `.redoma-…` inside the project. Content that will be removed or
    replaced is copied to the store of kept changes. Both are on disk before the journal says `committed`.
 3. From then on there are only renames between the stage and the project: a new file is moved out of the stage, a
-   removed one into it, and a replaced one changes places with its replacement.
+   removed one into it, and a replaced one is exchanged with its replacement.
 
-So no file is ever half written or missing. What lies in the stage tells which steps were done. Going back means the
+So no file is ever half written or missing. The content of the stage shows which steps were done. Going back means the
 same renames in reverse, which restores the very files that were there.
 
     preparing ──▶ committed ──▶ done
         │             └──▶ returning ──▶ returned
         └──▶ (nothing was moved)
 
-Recovery after a crash: before `committed` nothing of the project has changed, except for modes of our own files that
-had to be made accessible, so recovery goes back. After it, all that is needed lies in the stage, so recovery goes
-forward, or back if somebody else has changed a path. `returning` never becomes `committed` again. `done` and `returned`
-are written before the stage is cleared, since an empty stage no longer tells which steps were done.
+Recovery after a crash: before `committed` nothing in the project has changed, except for modes of our own files that
+had to be made accessible, so recovery goes back. After it, everything needed is in the stage, so recovery goes forward,
+or back if another program has changed a path. `returning` never becomes `committed` again. `done` and `returned` are
+written before the stage is cleared, since an empty stage no longer shows which steps were done.
 
-After each rename, the file that came out of the project is compared with the one that was seen before. If somebody
-changed it at the last moment, their version is put back and the transaction is undone. The kernel resolves each path
-beneath the project and without links; a directory that is exchanged for a link makes the step fail.
+After each rename, the file that came out of the project is compared with the one that was seen before. If another
+program changed it at the last moment, that version is put back and the transaction is undone. The kernel resolves each
+path beneath the project and without links; if a directory is replaced by a link, the step fails.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from .tree import BENEATH, Tree, depth, with_parents
 
 RUN_AGAIN = "look at what is there now, and run it again"
 _NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""What the kernel says where a directory on the way is gone, or is none."""
+"""The kernel's errors if a directory in the path is gone, or is not a directory."""
 _IN_THE_WAY = (*_NO_WAY, errno.EEXIST, errno.EXDEV)
 _DONE = {"apply": "applied", "undo": "undone"}
 
 Modes = dict[str, tuple[int, Identity | None]]
-"""Path → the mode to set, and what it is to be set on (None: whatever is there)."""
+"""Path → the mode to set, and the identity of what to set it on (None: whatever is there)."""
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,43 +61,44 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     action: Literal["apply", "undo"]
     project: str
     stage: str
-    """The name of our own directory in the project ..."""
+    """The name of the stage in the project."""
     stage_inode: int = 0
-    """... and the inode of it, once it is made."""
+    """The inode of the stage, once it is made."""
     paths: tuple[str, ...]
     """The paths that are changed."""
     left: dict[str, str] = {}
     """Path → why it is not among them."""
     steps: tuple[Step, ...]
     opened: dict[str, int] = {}
-    """Paths of ours that were not accessible and were made so for the time: path → original mode."""
+    """Path → original mode, of our files and directories that had to be made accessible."""
     owners: dict[str, tuple[int, int]] = {}
-    """Of what the project had."""
+    """Path → user and group of what the project had."""
     staying: tuple[str, ...] = ()
-    """Names in our directory that could not be put back ..."""
+    """Names in the stage that could not be put back."""
     problems: tuple[str, ...] = ()
-    """... and why."""
+    """The reasons for that."""
 
 
 def failure(what: str, error: OSError) -> WorkspaceError:
-    """An error of the operating system, with what to do about it."""
+    """Return an error of the operating system as a `WorkspaceError` with advice."""
     where = f" ({ascii(error.filename)[1:-1]})" if isinstance(error.filename, str) else ""
     return WorkspaceError(what, why=files.reason(error) + where, next=files.advice(error))
 
 
 class Transaction:
-    """Changes on their way into a project, or out of it again. Use it as a context manager: `run`, or after a crash
-    `resume`. All that `resume` needs is on the disk."""
+    """Applies changes to a project, or undoes them. Use it as a context manager: `run`, or after a crash `resume`.
+    Everything that `resume` needs is on disk.
+    """
 
-    def __init__(self, directory: Path, plan: Journal, *, durable: bool) -> None:
-        """`directory` is where the changes are kept, and the journal."""
+    def __init__(self, directory: Path, plan: Journal) -> None:
+        """`directory` is where the changes and the journal are kept."""
         self.journal = plan
         self.problems = list(plan.problems)
-        """What could not be left as it should be, because somebody else was there."""
-        self._directory, self._durable = directory, durable
+        """What is not as it should be, because another program changed it."""
+        self._directory = directory
         self._by_path = {step.path: step for step in plan.steps}
-        self._there: dict[str, os.stat_result] = {}  # what the project has
-        self._made: dict[str, os.stat_result] = {}  # what it will have
+        self._there: dict[str, os.stat_result] = {}  # stat of what the project has
+        self._made: dict[str, os.stat_result] = {}  # stat of what it will have
         self._stage = -1
         self._tree = _open_project(plan.project)
 
@@ -110,7 +111,7 @@ class Transaction:
         self._tree.close()
 
     def run(self) -> None:
-        """Do it, or leave everything as it was and raise."""
+        """Carry out the steps; or leave everything as it was, and raise."""
         try:
             self._prepare()
             self._carry_out()
@@ -119,7 +120,7 @@ class Transaction:
         self._clean()
 
     def resume(self) -> None:
-        """Go on, or back, from where a crash has left it. Afterwards the phase says which."""
+        """Go on, or back, from where a crash interrupted it. Afterwards the phase says which."""
         if "." in self.journal.opened:
             self._chmod(".", self.journal.opened["."] | 0o700)
         self._find_stage()
@@ -127,7 +128,7 @@ class Transaction:
             try:
                 self._reopen()
                 self._carry_out()
-            except (Conflict, OSError):  # somebody was there first: then it has not happened
+            except (Conflict, OSError):  # another program was faster: take it back
                 self._take_back()
                 return
         if self.journal.phase in ("done", "returned"):
@@ -156,7 +157,7 @@ class Transaction:
 
     def _write_down(self, **news: Any) -> None:
         new = msgspec.structs.replace(self.journal, **news)
-        journal.save(self._directory / journal.NAME, new, durable=self._durable)
+        journal.save(self._directory / journal.NAME, new)
         journal.crash_point(f"journal {new.phase}")
         self.journal = new
 
@@ -174,7 +175,7 @@ class Transaction:
             if step.after is not None and step.kind != "mode":
                 steps[number] = msgspec.structs.replace(step, staged=self._stage_one(str(number), step, step.after))
         for file in (self._stage, self._tree.fd, self._directory / "old"):
-            files.sync(file, durable=self._durable)
+            files.sync(file)
         self._write_down(
             phase="committed",
             steps=tuple(steps),
@@ -183,14 +184,14 @@ class Transaction:
         )
 
     def _open_what_is_shut(self) -> None:
-        """A directory of our own that we may not enter, or a file that we may not read, would keep us from looking.
+        """Add the rights to enter our directories and read our files. Their modes are written to the journal first.
 
-        The run could do the same: it is the owner. Root needs none of it.
+        The run could do the same, since it is the owner. Root needs none of it.
         """
         if os.geteuid() == 0:
             return
         paths = sorted({place for step in self.journal.steps for place in with_parents(step.path)}, key=depth)
-        while shut := self._shut([".", *paths]):  # one that is opened may show others
+        while shut := self._shut([".", *paths]):  # one that becomes accessible may reveal others
             self._write_down(opened={**self.journal.opened, **shut})
             for path, mode in shut.items():
                 self._chmod(path, mode | 0o700)
@@ -208,7 +209,7 @@ class Transaction:
         return shut
 
     def _check(self) -> list[Step]:
-        """The steps with what was seen at each path. Raises `Conflict` with all that is not as it has to be."""
+        """Return the steps with what is at each path now. Raises `Conflict` with every path that is not as expected."""
         conflicts: dict[str, str] = {}
         steps = []
         for step in self.journal.steps:
@@ -228,11 +229,11 @@ class Transaction:
     def _stat(self, path: str) -> os.stat_result | None:
         try:
             return self._tree.stat(path)
-        except OSError:  # what keeps us from it is found, and told, by `_differs`
+        except OSError:  # `_differs` gets the same error, and reports it
             return None
 
     def _differs(self, step: Step, conflicts: dict[str, str]) -> str:
-        """Why a path is not what it was; also adds what is new in a directory that goes."""
+        """Return how a path differs from what is expected. Adds new entries of a removed directory to `conflicts`."""
         try:
             self._check_directory(step.path.rpartition("/")[0])
             version = self._tree.version(step.path)
@@ -253,7 +254,7 @@ class Transaction:
         return _difference(step.before, version)
 
     def _check_directory(self, path: str) -> None:
-        """That it is a directory, without links on the way, and on the same mount: else a rename could not work."""
+        """Raise `OSError` unless it is a directory on the same mount, without links in its path: renames need that."""
         holder = self._by_path.get(path)
         if holder is None or is_directory(holder.before):
             resolve = BENEATH | linux.RESOLVE_NO_XDEV
@@ -275,12 +276,12 @@ class Transaction:
             if needed > disk.f_bavail * disk.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), where)
 
-    # --- what comes, and copies of what goes ---
+    # --- new content, and backups of old content ---
 
     def _make_stage(self) -> None:
         os.mkdir(self.journal.stage, 0o700, dir_fd=self._tree.fd)
         self._find_stage()
-        os.fchmod(self._stage, 0o700)  # without a set-group-id that it has from the project
+        os.fchmod(self._stage, 0o700)  # without a set-group-id bit inherited from the project
         journal.crash_point("stage made")
         os.symlink("1", "1", dir_fd=self._stage)
         os.symlink("2", "2", dir_fd=self._stage)
@@ -303,11 +304,11 @@ class Transaction:
             resolve = BENEATH | linux.RESOLVE_NO_XDEV
             stage = linux.openat2(self._tree.fd, self.journal.stage, os.O_RDONLY | os.O_DIRECTORY, resolve=resolve)
         except OSError as error:
-            # Where we had not even let ourselves in, we have made nothing either.
+            # If the project was still inaccessible, no stage was made.
             outside = error.errno == errno.EACCES and self.journal.phase == "preparing" and not self.journal.opened
             if (error.errno not in _NO_WAY and not outside) or self.journal.phase == "committed":
                 raise
-            return  # it was not made yet, or it is gone already
+            return  # not made yet, or already removed
         about = os.fstat(stage)
         if about.st_uid != os.geteuid() or self.journal.stage_inode not in (0, about.st_ino):
             os.close(stage)
@@ -328,18 +329,18 @@ class Transaction:
                 raise Conflict("nothing was changed", {step.path: "it is being changed"}, next=RUN_AGAIN)
             copying.copy_attributes(source, target)
             copying.copy_times(source, target)
-            files.sync(target, durable=self._durable)
+            files.sync(target)
         journal.crash_point("backed up")
 
     def _stage_one(self, name: str, step: Step, after: Version) -> Identity:
-        """Make what comes."""
+        """Create the replacement of a path in the stage. Returns its identity."""
         if after.kind == "symlink":
             os.symlink(after.target, name, dir_fd=self._stage)
             self._give_owner(name, step)
         elif after.kind == "directory":
             os.mkdir(name, 0o700, dir_fd=self._stage)
             with closing(os.open(name, files.OPEN_DIRECTORY, dir_fd=self._stage)) as made:
-                # Open to us until there is nothing more to put in.
+                # Writable for us until its content is complete.
                 self._finish(made, name, step, after.mode | 0o700)
         else:
             with closing(os.open(name, files.NEW_FILE, 0o600, dir_fd=self._stage)) as made:
@@ -367,8 +368,8 @@ class Transaction:
 
     def _finish(self, made: int, name: str, step: Step, mode: int) -> None:
         self._give_owner(name, step)
-        os.fchmod(made, mode)  # after the owner: a new one takes bits away
-        files.sync(made, durable=self._durable)
+        os.fchmod(made, mode)  # after the owner: changing it clears mode bits
+        files.sync(made)
 
     def _give_owner(self, name: str, step: Step) -> None:
         about = os.stat(name, dir_fd=self._stage, follow_symlinks=False)
@@ -395,7 +396,7 @@ class Transaction:
             ) from error
 
     def _holder(self, path: str) -> os.stat_result:
-        """About the directory that a path is in, or will be."""
+        """Return the stat of the directory that contains, or will contain, a path."""
         place = path.rpartition("/")[0]
         if not place:
             return os.fstat(self._tree.fd)
@@ -439,7 +440,7 @@ class Transaction:
             if error.errno in _IN_THE_WAY:
                 raise self._in_the_way(step.path) from error
             raise
-        if step.before is not None:  # what we have brought in may be another one than a moment ago
+        if step.before is not None:  # it may have changed a moment ago
             about = os.stat(own, dir_fd=self._stage, follow_symlinks=False)
             self._require(step, about)
             if stat.S_ISDIR(about.st_mode) and not _is_empty(own, self._stage):
@@ -453,21 +454,19 @@ class Transaction:
         return Conflict("nothing was changed", {path: "somebody changed it at this moment"}, next=RUN_AGAIN)
 
     def _sync_directories(self) -> None:
-        if not self._durable:
-            return
         os.fsync(self._stage)
         for path in {step.path.rpartition("/")[0] for step in self.journal.steps}:
             try:
                 with closing(self._tree.directory(path)) as directory:
                     os.fsync(directory)
             except OSError as error:
-                if error.errno not in _NO_WAY:  # else it is gone as well
+                if error.errno not in _NO_WAY:  # otherwise it is gone as well
                     raise
 
-    # --- modes: last, since they may shut a directory ---
+    # --- modes: last, since they may make a directory inaccessible ---
 
     def _modes(self) -> Modes:
-        """What is to be set in the end: modes that change, and those of what was opened, or made open, for the time."""
+        """Return the modes to set at the end: those that change, and those of what was made accessible meanwhile."""
         modes = {path: mode for path, mode in self._modes_of_opened().items() if path not in self._by_path}
         for step in self.journal.steps:
             if step.after is None or step.after.kind == "symlink":
@@ -485,8 +484,8 @@ class Transaction:
             journal.crash_point("mode set")
 
     def _chmod(self, path: str, mode: int, expected: Identity | None = None) -> None:
-        """Of what is there, never of what a link leads to."""
-        if path == ".":  # which is open, and may be shut to everything but this
+        """Set the mode of what is at a path, never of a link's target."""
+        if path == ".":  # its descriptor is open, whatever its mode
             os.fchmod(self._tree.fd, mode)
             return
         try:
@@ -496,7 +495,7 @@ class Transaction:
                 raise
             if expected:
                 raise self._in_the_way(path) from error
-            return  # what isn't there any more needs none
+            return  # it is gone
         with closing(pin):
             about = os.fstat(pin)
             if expected and identity(about) != expected:
@@ -505,11 +504,13 @@ class Transaction:
                 os.chmod(f"/proc/self/fd/{pin}", mode)
 
     def _modes_of_opened(self) -> Modes:
-        """But for the project itself: our own directory has yet to be removed from it."""
+        """Return the original modes of what was made accessible, except the project itself: the stage must still be
+        removed from it.
+        """
         return {path: (mode, None) for path, mode in self.journal.opened.items() if path != "."}
 
     def _reopen(self) -> None:
-        """What was open before the crash may be shut again, for those who aren't root."""
+        """Make accessible again what a crash may have left inaccessible. Root needs none of it."""
         if os.geteuid() == 0:
             return
         modes = self._modes() if self.journal.phase != "preparing" else {}
@@ -518,10 +519,10 @@ class Transaction:
             if about and stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
                 self._chmod(path, stat.S_IMODE(about.st_mode) | 0o700)
 
-    # --- the way back ---
+    # --- going back ---
 
     def _take_back(self) -> None:
-        """Put back exactly what was there, but for where somebody else is now."""
+        """Put back exactly what was there, except where another program has put something."""
         moved = self.journal.phase != "preparing"
         if moved:
             self._write_down(phase="returning")
@@ -548,7 +549,7 @@ class Transaction:
             if step.kind == "mode" and step.before and step.after:
                 about = self._tree.stat(step.path)
                 ours = (step.after.mode, step.after.mode | 0o700)
-                # Neither of another file that stands there now, nor what somebody has set since.
+                # Not if another file is there now, nor if another mode was set since.
                 if about and identity(about) == step.seen and stat.S_IMODE(about.st_mode) in ours:
                     modes[step.path] = (step.before.mode, None)
         return modes
@@ -559,7 +560,7 @@ class Transaction:
             with self._tree.parent(step.path) as (directory, name):
                 about = _stat(name, directory)
                 if about is None and step.before is None:
-                    return ""  # somebody has removed what was new: that is where we are going
+                    return ""  # another program already removed the new file
                 if about is not None and identity(about) != step.staged:
                     return self._left(step, own, "something else is there now")
                 if step.before is None:
@@ -581,7 +582,7 @@ class Transaction:
         return f"{shown(step.path)} is not as it was: {why}{place}"
 
     def _clean(self) -> None:
-        """Remove our directory, with what was moved into it. All in it is flat: directories came in empty."""
+        """Remove the stage and its content. It is flat: directories are empty when they are moved there."""
         if self._stage >= 0:
             self._clear_stage()
         if "." in self.journal.opened:
@@ -605,12 +606,12 @@ class Transaction:
             journal.crash_point("cleaned")
         if not staying:
             os.rmdir(self.journal.stage, dir_fd=self._tree.fd)
-            files.sync(self._tree.fd, durable=self._durable)
+            files.sync(self._tree.fd)
             journal.crash_point("stage removed")
 
 
 def _open_project(path: str) -> Tree:
-    """The directory itself under exactly this path: a link that stands in its place now leads elsewhere."""
+    """Open the project at exactly this path. A link in its place is refused, because it leads elsewhere."""
     tree = Tree(path)
     if tree.path != path or os.readlink(f"/proc/self/fd/{tree.fd}") != path:
         tree.close()
@@ -633,7 +634,7 @@ def _is_empty(name: str, directory: int) -> bool:
 
 
 def _difference(before: Version | None, now: Version | None) -> str:
-    """What has become of a path, in words; nothing if it is what it was."""
+    """Describe how a path has changed; empty if it hasn't."""
     if before == now:
         return ""
     if before is None:

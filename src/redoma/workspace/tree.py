@@ -1,7 +1,7 @@
-"""A directory, and paths below it that can't lead anywhere else.
+"""A directory, and paths below it that can't lead out of it.
 
-Paths are relative, with `/` between names. The kernel resolves them (`openat2`) and refuses symbolic links and ways out
-on all of the way; so the last name is only ever used together with a descriptor of the directory that holds it.
+Paths are relative, with `/` between names. The kernel resolves them (`openat2`) and refuses symbolic links and escapes
+in every part. So the last name is only ever used together with a descriptor of the directory that contains it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ODD = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a devi
 
 
 def kind_of(about: os.stat_result) -> Kind:
-    """What something is; `odd` for what is never carried over: devices, pipes, sockets."""
+    """Return the kind of a file; `odd` for what is never copied: devices, pipes, sockets."""
     return _KINDS.get(stat.S_IFMT(about.st_mode), "odd")
 
 
 def odd_name(about: os.stat_result | None) -> str:
-    """What to call something odd in a message; empty if it isn't."""
+    """Return the word for an odd file in a message; empty if it isn't odd."""
     return _ODD.get(stat.S_IFMT(about.st_mode), "") if about else ""
 
 
@@ -42,7 +42,7 @@ class Tree:
     """How the kernel resolves paths."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """`path` itself may lead through links: whoever names a project means what it leads to."""
+        """`path` itself may lead through links: the caller means what it leads to."""
         self.path = os.path.realpath(path)
         try:
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -64,10 +64,10 @@ class Tree:
 
     @contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
-        """A descriptor of the directory that holds `path`, and its last name.
+        """Open the directory that contains `path` for the length of the block. Yields its descriptor and the last name.
 
-        Raises `OSError` if the way there is no way: `ENOENT`, `ENOTDIR`, `ELOOP` for a link on it, `EXDEV` for one that
-        would leave.
+        Raises `OSError` if the path can't be followed: `ENOENT`, `ENOTDIR`, `ELOOP` for a link in it, `EXDEV` for one
+        that would leave the directory.
         """
         above, _, name = path.rpartition("/")
         if name in ("", ".", ".."):
@@ -76,38 +76,40 @@ class Tree:
             yield directory, name
 
     def directory(self, path: str) -> int:
-        """A descriptor of a directory below; empty or `.` for this one. The caller closes it."""
+        """Return a descriptor of a directory below; empty or `.` for this one. The caller closes it."""
         return linux.openat2(self.fd, path or ".", os.O_RDONLY | os.O_DIRECTORY, resolve=self.resolve)
 
     def list(self, path: str) -> list[str]:
-        """The names in a directory below."""
+        """Return the names in a directory below."""
         with closing(self.directory(path)) as directory:
             return os.listdir(directory)
 
     def file(self, path: str) -> int:
-        """A descriptor of a regular file below, to read; the caller closes it. `NotRegular` for anything else."""
+        """Return a descriptor of a regular file below, for reading; the caller closes it. Raises `NotRegular` for
+        anything else.
+        """
         with self.parent(path) as (directory, name):
             return open_regular(name, dir_fd=directory)
 
     def target(self, path: str) -> str:
-        """Where a symbolic link leads."""
+        """Return the target of a symbolic link."""
         with self.parent(path) as (directory, name):
             return os.readlink(name, dir_fd=directory)
 
     def stat(self, path: str) -> os.stat_result | None:
-        """Of the last name itself, links not followed. None where there is no such path."""
+        """Return the stat of a path, without following a link at its end. None if there is no such path."""
         try:
             with self.parent(path) as (directory, name):
                 return os.stat(name, dir_fd=directory, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EXDEV):  # there is a link on the way: so that path is not there
+            if error.errno in (errno.ELOOP, errno.EXDEV):  # a link in the path: so there is no such path here
                 return None
             raise
 
     def version(self, path: str) -> Version | None:
-        """What is there now, its content read as a whole. None where there is nothing; `NotRegular` for what is odd."""
+        """Return what is at a path; reads all of a file. None if nothing is. Raises `NotRegular` for odd files."""
         about = self.stat(path)
         if about is None:
             return None
@@ -125,7 +127,7 @@ class Tree:
 
 
 def parents(path: str) -> Iterator[str]:
-    """The directories that a path goes through, from the top."""
+    """Yield the directories that a path goes through, from the top."""
     end = path.find("/")
     while end >= 0:
         yield path[:end]
@@ -133,11 +135,11 @@ def parents(path: str) -> Iterator[str]:
 
 
 def with_parents(path: str) -> Iterator[str]:
-    """The directories that a path goes through, from the top, and the path itself."""
+    """Yield the directories that a path goes through, from the top, and the path itself."""
     yield from parents(path)
     yield path
 
 
 def depth(path: str) -> int:
-    """How many directories a path goes through; less for the project itself."""
+    """Return how many directories a path goes through; -1 for the project itself."""
     return -1 if path in ("", ".") else path.count("/")
