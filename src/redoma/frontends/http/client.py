@@ -1,0 +1,616 @@
+"""A service as if it were here: the same calls as the library's, carried out by `redoma serve` elsewhere.
+
+    client = redoma.connect("http://127.0.0.1:8800", key="rdm_…")
+    result = client.run("print(6 * 7)")               # the same Result
+    for ask in client.approvals.list(): …
+    client.changes.apply(result.id)
+    with client.session() as session: …               # as redoma.Session
+
+The standard library speaks HTTP here, so nothing else has to be installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import json
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from redoma.lib.errors import InvalidRequest, ServiceError
+from redoma.lib.text import did_you_mean
+from redoma.models import Chunk, Display, Result, Status
+
+if TYPE_CHECKING:
+    from .client_sessions import AsyncRemoteSession, RemoteSession
+
+T = TypeVar("T")
+_OPTIONS = (
+    *("args", "backend", "env", "environment", "expect", "files", "label", "limits", "memory", "network", "outputs"),
+    *("packages", "policy", "project", "reason", "require", "secrets", "stdin", "timeout", "wait", "workspace"),
+)
+PICTURES = ("image/png", "image/jpeg")
+"""Types of a display whose content is bytes."""
+_FIRST_LOOK, _MAX_PAUSE = 0.05, 1.0  # seconds between looks at a run that waits, doubled each time
+_MAX_IDLE = 10.0
+"""Seconds after which a connection is not used again: a server closes it soon after that."""
+
+
+def connect(url: str, key: str, *, timeout: float = 600.0) -> Client:
+    """A client of a service.
+
+    Args:
+        url: Where it is: `http://HOST:PORT`, `https://HOST`, or `unix:/path/to/socket`.
+        key: An API key: see `redoma keys`.
+        timeout: Seconds to wait for an answer.
+
+    Returns:
+        A `Client`; its `asynchronous` is the same for code on an event loop.
+
+    Raises:
+        InvalidRequest: The URL can't be used.
+    """
+    return Client(url, key, timeout=timeout)
+
+
+class Client:
+    """Calls of a service. Any number of threads may share it; each has a connection of its own."""
+
+    def __init__(self, url: str, key: str, *, timeout: float = 600.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https", "unix") or not (parts.hostname or parts.path):
+            raise InvalidRequest(
+                f"{url!r} is no address of a service", why="it needs a scheme and a host", next="use http://HOST:PORT"
+            )
+        if not key.isascii() or not key.isprintable() or not key:
+            raise InvalidRequest("this is no key", why="a key has visible characters only", next="use the key's text")
+        self._parts, self._key, self._timeout = parts, key, timeout
+        self._local, self._lock = threading.local(), threading.Lock()
+        self._open: set[http.client.HTTPConnection] = set()
+        self.approvals = Approvals(self)
+        self.changes = Changes(self)
+
+    @property
+    def asynchronous(self) -> AsyncClient:
+        """The same calls for code on an event loop."""
+        return AsyncClient(self)
+
+    def run(self, code: str, language: str = "python", **options: Any) -> Result:
+        """Run source text there and return its `Result`.
+
+        Options are those of `redoma.run` that make sense from afar: no `cwd`, and `project` is a name that the server
+        offers. With `wait=False`, a run that a person has to approve is returned as `pending`; else it is waited for.
+        Raises `InvalidRequest` for what makes no sense, `ServiceError` for what the service refuses.
+        """
+        return self._run({"code": code, "language": language}, options)
+
+    def command(self, argv: Iterable[str], **options: Any) -> Result:
+        """Run a program with its arguments there, without a shell. Options are those of `run`."""
+        if isinstance(argv, str):
+            raise InvalidRequest("argv is one text", why="it takes a list of words", next="split it")
+        return self._run({"argv": list(argv), "language": "command"}, options)
+
+    def _run(self, what: dict[str, Any], options: dict[str, Any]) -> Result:
+        result = result_of(self.request("POST", "/v1/runs", _body(what, options)))
+        return result if options.get("wait") is False else self._decided(result)
+
+    def _decided(self, result: Result) -> Result:
+        """Wait while a person decides on a run, and for its end."""
+        pause = _FIRST_LOOK
+        while result.status is Status.PENDING:
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE)
+            found = self.show(result.id)
+            if found["state"] in ("cancelled", "interrupted"):
+                raise ServiceError(f"the run was {found['state']}", why=found["note"], next="run it again")
+            if found["state"] == "done":
+                result = result_of(found["result"])
+        return result
+
+    def submit(self, code: str, language: str = "python", *, idempotency_key: str = "", **options: Any) -> str:
+        """Have source text run later, durably. Returns the id of the run, for `show`, `wait` and `cancel`."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        body = _body({"code": code, "language": language}, options)
+        run: str = self.request("POST", "/v1/runs/async", body, headers=headers)["id"]
+        return run
+
+    def wait(self, id: str) -> Result:  # noqa: A002 - the run's own word
+        """Wait until a run has ended, and return its result. Raises `ServiceError` if it has none."""
+        pause = _FIRST_LOOK
+        while True:
+            found = self.show(id)
+            if found["state"] == "done":
+                return result_of(found["result"])
+            if found["state"] in ("cancelled", "interrupted"):
+                raise ServiceError(f"the run was {found['state']}", why=found["note"], next="run it again")
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE)
+
+    def stream(self, code: str, language: str = "python", **options: Any) -> RemoteRun:
+        """Run source text there and follow its output: iterate over it, then look at its `result`."""
+        return RemoteRun(self, _body({"code": code, "language": language}, options), wait=options.get("wait", True))
+
+    def session(self, **options: Any) -> RemoteSession:
+        """Open a Python there that keeps its variables, in a cell of its own.
+
+        Options are those of `redoma.Session`, but `project` is a name that the server offers. It is opened by `with`,
+        or by its first use. Raises `InvalidRequest` for an unknown option.
+        """
+        from .client_sessions import RemoteSession
+
+        return RemoteSession(self, options)
+
+    Session = session
+
+    def sessions(self) -> Any:
+        """The sessions that this key may see, newest first."""
+        return self.request("GET", "/v1/sessions")["sessions"]
+
+    def runs(self, limit: int = 50, before: str = "") -> Any:
+        """The newest runs that this key may see: `{"runs": […], "next": …}`."""
+        return self.request("GET", f"/v1/runs?{urlencode({'limit': limit, 'before': before})}")
+
+    def show(self, id: str) -> Any:  # noqa: A002 - the run's own word
+        """A run with its state, its request and its result."""
+        return self.request("GET", f"/v1/runs/{quote(id, safe='')}")
+
+    def cancel(self, id: str) -> Any:  # noqa: A002 - the run's own word
+        """End a run. Returns it as `show` does."""
+        return self.request("POST", f"/v1/runs/{quote(id, safe='')}/cancel")
+
+    def check(self, code: str, language: str = "python", policy: str | None = None) -> Any:
+        """What policy there says of source text, without running it."""
+        return self.request("POST", "/v1/policy/check", {"code": code, "language": language, "policy": policy})
+
+    def close(self) -> None:
+        """Close the connections of all threads. It can be used again."""
+        with self._lock:
+            held, self._open = self._open, set()
+        for connection in held:
+            connection.close()
+
+    def _drop(self) -> None:
+        """Close the connection of this thread."""
+        if (held := getattr(self._local, "connection", None)) is not None:
+            held.close()
+            self._local.connection = None
+            with self._lock:
+                self._open.discard(held)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- HTTP ---
+
+    def request(self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None) -> Any:
+        """Send a request; returns the answer's JSON. Raises `InvalidRequest` or `ServiceError`."""
+        return _json(self.fetch(method, path, body, headers=headers)[0])
+
+    def fetch(
+        self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None
+    ) -> tuple[bytes, http.client.HTTPMessage]:
+        """Send a request, with bytes as they are and anything else as JSON. Returns the answer's body and headers.
+        Raises `InvalidRequest` or `ServiceError`."""
+        if time.monotonic() - getattr(self._local, "used", 0.0) > _MAX_IDLE:
+            self._drop()
+        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self.connection()
+            with self._lock:
+                self._open.add(connection)
+        try:
+            response = self.send(connection, method, path, body, headers)
+            data = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._drop()
+            raise self.unreachable(error) from error
+        except BaseException:  # Ctrl-C, in the middle of an answer
+            self._drop()
+            raise
+        self._local.used = time.monotonic()
+        if response.status >= 400:
+            raise _refused(response.status, data, response.headers.get("Retry-After", ""))
+        return data, response.headers
+
+    def send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> http.client.HTTPResponse:
+        """Send a request over a connection. Raises OSError or `http.client.HTTPException`."""
+        raw = isinstance(body, bytes)
+        kind = "application/octet-stream" if raw else "application/json"
+        given = {"Authorization": f"Bearer {self._key}", "Content-Type": kind, **(headers or {})}
+        connection.request(method, path, body if raw or body is None else json.dumps(body).encode(), given)
+        return connection.getresponse()
+
+    def connection(self) -> http.client.HTTPConnection:
+        parts = self._parts
+        if parts.scheme == "unix":
+            return _Unix(parts.path, self._timeout)
+        host = parts.hostname or ""
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(host, parts.port, timeout=self._timeout, context=context)
+        return http.client.HTTPConnection(host, parts.port, timeout=self._timeout)
+
+    def unreachable(self, error: Exception) -> ServiceError:
+        where = self._parts.path if self._parts.scheme == "unix" else self._parts.netloc.rpartition("@")[2]
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return ServiceError(f"the service at {where} can't be reached", why=why, next="start it with `redoma serve`")
+
+
+class _Unix(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class EventLines:
+    """The events of a run, as pairs of a name and data, over a connection of its own. The run ends with it, if whoever
+    asked for it goes away. Raises `InvalidRequest` or `ServiceError`."""
+
+    def __init__(self, client: Client, path: str, body: dict[str, Any]) -> None:
+        self._connection, self._name = client.connection(), ""
+        try:
+            self._response = client.send(self._connection, "POST", path, body)
+            if self._response.status >= 400:
+                retry = self._response.headers.get("Retry-After", "")
+                raise _refused(self._response.status, self._response.read(), retry)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise client.unreachable(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> EventLines:
+        return self
+
+    def __next__(self) -> tuple[str, Any]:
+        try:
+            for line in self._response:
+                if line.startswith(b"event: "):
+                    self._name = line[7:].strip().decode()
+                elif line.startswith(b"data: "):
+                    return self._name, _json(line[6:])
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            self.close()
+            raise ServiceError("the run was lost", why=str(error), next="see what became of it: runs()") from error
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Leave it, also while another thread waits for the next event."""
+        if self._connection.sock is not None:
+            with suppress(OSError):
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+class RemoteRun:
+    """The pieces of output of one run of a service, and its `result` when they have come to an end. Left early with
+    `close`, or by the end of its block, the run is cancelled."""
+
+    def __init__(self, client: Client, body: dict[str, Any], *, wait: bool) -> None:
+        self._client, self._body, self._wait = client, body, wait
+        self._result: Result | None = None
+        self._lines: EventLines | None = None
+        self.altered: frozenset[str] = frozenset()
+
+    @property
+    def result(self) -> Result:
+        if self._result is None:
+            raise ServiceError("there is no result", why="the run goes on, or was left early", next="read all of it")
+        return self._result
+
+    def __iter__(self) -> Iterator[Chunk]:
+        self._lines = lines = EventLines(self._client, "/v1/runs/stream", self._body)
+        note = ""
+        try:
+            for name, data in lines:
+                if name == "output":
+                    yield Chunk(data["stream"], data["text"])
+                elif name == "result":
+                    self._result = result_of(data)
+                elif name == "state":
+                    note = data["note"]
+        finally:
+            lines.close()
+        if self._result is None:
+            raise ServiceError("the run has no result", why=note or "it was ended", next="run it again")
+        if self._wait:
+            self._result = self._client._decided(self._result)
+
+    def close(self) -> None:
+        """Leave it: the service ends the run."""
+        if self._lines is not None:
+            self._lines.close()
+
+    def __enter__(self) -> RemoteRun:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Approvals:
+    """What waits for a person there."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def list(self, *, everything: bool = False) -> Any:
+        """What waits, oldest first; with `everything` also what was answered."""
+        return self._client.request("GET", f"/v1/approvals?all={str(everything).lower()}")["approvals"]
+
+    def show(self, id: str) -> Any:  # noqa: A002 - the question's own word
+        """All that is asked: command, reasoning, risks and effect."""
+        return self._client.request("GET", f"/v1/approvals/{quote(id, safe='')}")
+
+    def approve(self, id: str, *, reason: str, digest: str = "") -> Any:  # noqa: A002 - as above
+        """Let exactly this run, once. `digest`: of what was read; nothing else is approved."""
+        return self._answer(id, "approve", reason, digest)
+
+    def deny(self, id: str, *, reason: str) -> Any:  # noqa: A002 - as above
+        """Refuse it."""
+        return self._answer(id, "deny", reason, "")
+
+    def _answer(self, id: str, action: str, reason: str, digest: str) -> Any:  # noqa: A002 - as above
+        path = f"/v1/approvals/{quote(id, safe='')}/{action}"
+        return self._client.request("POST", path, {"reason": reason, "digest": digest})
+
+
+class Changes:
+    """What runs in overlays there would change in projects."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def list(self) -> Any:
+        """What is kept, newest first."""
+        return self._client.request("GET", "/v1/changes")["changes"]
+
+    def show(self, id: str) -> Any:  # noqa: A002 - the run's own word
+        """The changes of a run, with their diffs."""
+        return self._client.request("GET", f"/v1/changes/{quote(id, safe='')}")
+
+    def apply(self, id: str, *, paths: Iterable[str] | None = None, named: Iterable[str] = ()) -> Any:  # noqa: A002
+        """Write exactly these changes to the project, all or nothing."""
+        body = {"paths": None if paths is None else [*paths], "named": [*named]}
+        return self._client.request("POST", f"/v1/changes/{quote(id, safe='')}/apply", body)
+
+    def discard(self, id: str) -> Any:  # noqa: A002 - as above
+        """Drop them; the project was never touched."""
+        return self._client.request("POST", f"/v1/changes/{quote(id, safe='')}/discard")
+
+    def undo(self, id: str) -> Any:  # noqa: A002 - as above
+        """Put exactly the paths that were applied back as they were."""
+        return self._client.request("POST", f"/v1/changes/{quote(id, safe='')}/undo")
+
+
+class AsyncClient:
+    """The calls of a `Client` for code on an event loop: each is made in a thread."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.approvals = AsyncApprovals(client.approvals)
+        self.changes = AsyncChanges(client.changes)
+
+    async def run(self, code: str, language: str = "python", **options: Any) -> Result:
+        """Run source text there and return its `Result`: see `Client.run`."""
+        return await _in_thread(lambda: self._client.run(code, language, **options))
+
+    async def command(self, argv: Iterable[str], **options: Any) -> Result:
+        """Run a program there: see `Client.command`."""
+        return await _in_thread(lambda: self._client.command(argv, **options))
+
+    async def submit(self, code: str, language: str = "python", *, idempotency_key: str = "", **options: Any) -> str:
+        """Have source text run later: see `Client.submit`."""
+        return await _in_thread(lambda: self._client.submit(code, language, idempotency_key=idempotency_key, **options))
+
+    def session(self, **options: Any) -> AsyncRemoteSession:
+        """Open a Python there that keeps its variables: see `Client.session`."""
+        from .client_sessions import AsyncRemoteSession
+
+        return AsyncRemoteSession(self._client, options)
+
+    Session = session
+
+    async def sessions(self) -> Any:
+        """The sessions that this key may see."""
+        return await _in_thread(self._client.sessions)
+
+    async def wait(self, id: str) -> Result:  # noqa: A002 - the run's own word
+        """Wait until a run has ended: see `Client.wait`."""
+        return await _in_thread(lambda: self._client.wait(id))
+
+    async def show(self, id: str) -> Any:  # noqa: A002 - the run's own word
+        """A run with its state, its request and its result."""
+        return await _in_thread(lambda: self._client.show(id))
+
+    async def cancel(self, id: str) -> Any:  # noqa: A002 - the run's own word
+        """End a run."""
+        return await _in_thread(lambda: self._client.cancel(id))
+
+    async def check(self, code: str, language: str = "python", policy: str | None = None) -> Any:
+        """What policy there says, without running it."""
+        return await _in_thread(lambda: self._client.check(code, language, policy))
+
+    async def aclose(self) -> None:
+        """Close the connections. It can be used again."""
+        self._client.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+class AsyncApprovals:
+    """`Approvals` for code on an event loop."""
+
+    def __init__(self, core: Approvals) -> None:
+        self._core = core
+
+    async def list(self, *, everything: bool = False) -> Any:
+        return await _in_thread(lambda: self._core.list(everything=everything))
+
+    async def show(self, id: str) -> Any:  # noqa: A002 - as above
+        return await _in_thread(lambda: self._core.show(id))
+
+    async def approve(self, id: str, *, reason: str, digest: str = "") -> Any:  # noqa: A002 - as above
+        return await _in_thread(lambda: self._core.approve(id, reason=reason, digest=digest))
+
+    async def deny(self, id: str, *, reason: str) -> Any:  # noqa: A002 - as above
+        return await _in_thread(lambda: self._core.deny(id, reason=reason))
+
+
+class AsyncChanges:
+    """`Changes` for code on an event loop."""
+
+    def __init__(self, core: Changes) -> None:
+        self._core = core
+
+    async def list(self) -> Any:
+        return await _in_thread(self._core.list)
+
+    async def show(self, id: str) -> Any:  # noqa: A002 - as above
+        return await _in_thread(lambda: self._core.show(id))
+
+    async def apply(self, id: str, *, paths: Iterable[str] | None = None, named: Iterable[str] = ()) -> Any:  # noqa: A002
+        return await _in_thread(lambda: self._core.apply(id, paths=paths, named=named))
+
+    async def discard(self, id: str) -> Any:  # noqa: A002 - as above
+        return await _in_thread(lambda: self._core.discard(id))
+
+    async def undo(self, id: str) -> Any:  # noqa: A002 - as above
+        return await _in_thread(lambda: self._core.undo(id))
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    return await asyncio.to_thread(call)
+
+
+def _body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run as the service takes them."""
+    must_be_known(options, _OPTIONS)
+    limits = limits_of(options)
+    plain = ("backend", "env", "environment", "expect", "label", "policy", "project", "reason", "secrets", "workspace")
+    body = what | {name: options[name] for name in plain if options.get(name)}
+    body |= {name: list(options[name]) for name in ("network", "outputs", "packages", "require") if options.get(name)}
+    if limits:
+        body["limits"] = limits
+    if options.get("args"):
+        body["argv"] = list(options["args"])
+    if options.get("stdin"):
+        body["stdin"] = content_of(options["stdin"])
+    if options.get("files"):
+        body["files"] = files_of(options["files"])
+    return body
+
+
+def must_be_known(options: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raise `InvalidRequest` for an option that a service does not take."""
+    for name in options:
+        if name not in known:
+            raise InvalidRequest(
+                f"unknown option {name!r}",
+                why=f"a service takes {', '.join(known)}",
+                next=did_you_mean(name, known, "leave it out"),
+            )
+
+
+def limits_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits that options name, with `timeout` and `memory` among them."""
+    limits = dict(options.get("limits") or {})
+    for short, name in (("timeout", "time"), ("memory", "memory")):
+        if options.get(short) is not None:
+            limits[name] = options[short]
+    return limits
+
+
+def files_of(given: Any) -> dict[str, Any]:
+    if isinstance(given, Mapping):
+        return {os.fspath(name): content_of(content) for name, content in given.items()}
+    return {Path(path).name: content_of(Path(path)) for path in given}
+
+
+def content_of(given: bytes | str | os.PathLike[str]) -> Any:
+    if isinstance(given, os.PathLike):
+        try:
+            given = Path(given).read_bytes()
+        except OSError as error:
+            raise InvalidRequest(
+                f"the file {os.fspath(given)!r} can't be read", why=error.strerror or "", next="name one that is there"
+            ) from None
+    return given if isinstance(given, str) else {"base64": base64.b64encode(given).decode()}
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ServiceError("the answer can't be read", why="it is no JSON", next="check the address") from error
+
+
+def result_of(shape: Any) -> Result:
+    """A result, as a service sends it."""
+    try:
+        result = msgspec.convert(shape, Result)
+    except msgspec.ValidationError as error:
+        raise ServiceError("the answer can't be read", why=str(error), next="use a client of its version") from error
+    if not result.displays:
+        return result
+    return msgspec.structs.replace(result, displays=tuple(display_of(display.data) for display in result.displays))
+
+
+def display_of(data: Mapping[str, Any]) -> Display:
+    """What code showed, as a service sends it: pictures are base64."""
+    try:
+        return Display(
+            data={
+                kind: base64.b64decode(content, validate=True) if kind in PICTURES else content
+                for kind, content in data.items()
+            }
+        )
+    except (ValueError, TypeError) as error:
+        raise ServiceError("the answer can't be read", why="a picture is no base64", next="report it") from error
+
+
+def _refused(status: int, data: bytes, retry: str) -> Exception:
+    said: Any = None
+    try:
+        said = json.loads(data)
+        what, why, step = (str(said.get(name, "")) for name in ("error", "why", "next"))
+    except (ValueError, AttributeError):
+        what, why, step = f"the service answered {status}", "", "check the address"
+    if status in (400, 422):
+        return InvalidRequest(what, why=why, next=step)
+    code = str(said.get("code", "")) if isinstance(said, dict) else ""
+    return ServiceError(what, why=why, next=step, status=status, retry=int(retry) if retry.isdigit() else 0, code=code)

@@ -1,0 +1,233 @@
+"""API keys: made and shown once, kept as a hash, found again by what a caller sends.
+
+A key reads `rdm_ID_SECRET`. The ID finds its row; of the secret (256 random bits) only the SHA-256 is kept. No slow
+hash is needed: there is nothing to guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import msgspec
+
+from ...lib.errors import InvalidRequest
+from ...lib.sqlite import Store
+
+if TYPE_CHECKING:
+    import sqlite3
+
+Scope = Literal["run", "approve", "audit", "admin"]
+"""Run code and see one's own runs; answer what others have asked; read the audit log and everybody's runs; all of that,
+and keys."""
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+_FORM = re.compile(r"rdm_([0-9a-f]{12})_([A-Za-z0-9_-]{43})\Z")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}\Z")
+_PREFIX = re.compile(r"[0-9a-f]{6,12}\Z")
+_REMEMBERED = 1.0
+"""Seconds for which a key that was found is not looked up again: a key that was revoked is refused after this."""
+_MAX_REMEMBERED = 10_000
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key, without its secret."""
+
+    id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    created: datetime
+    expires: datetime | None = None
+    revoked: datetime | None = None
+    concurrency: int = 16
+    """Runs of this key at one time."""
+    rate: float = 50.0
+    """Requests a second; twice as many at once."""
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes or "admin" in self.scopes
+
+    @property
+    def requester(self) -> str:
+        """Who it is in requests, approvals and the audit log. No user of the host has such a name."""
+        return f"key:{self.name}"
+
+    def owns(self, requester: str) -> bool:
+        """Whether a request was made with this key, by whatever way in: what follows the name says which client."""
+        return requester == self.requester or requester.startswith(f"{self.requester} ")  # no name has a space
+
+    def is_good(self, now: float) -> bool:
+        return self.revoked is None and (self.expires is None or now < self.expires.timestamp())
+
+
+class Keys:
+    """The keys in a database. Every method raises `StoreError` if that can't be used."""
+
+    def __init__(self, store: Store, *, now: Callable[[], float] = time.time) -> None:
+        self._store, self._now = store, now
+        self._found: dict[str, tuple[float, bytes, Key]] = {}
+
+    def create(
+        self,
+        name: str,
+        scopes: Iterable[str],
+        *,
+        seconds: float | None = None,
+        concurrency: int = 16,
+        rate: float = 50.0,
+    ) -> tuple[Key, str]:
+        """Make a key. Returns it and its text, which can't be had again. Raises `InvalidRequest`."""
+        chosen: Any = tuple(scope for scope in SCOPES if scope in set(scopes))
+        if not _NAME.match(name):
+            raise InvalidRequest(
+                f"a key can't be called {name[:60]!r}",
+                why="a name has up to 40 lower-case letters, digits, dots, dashes and underscores",
+                next="choose another name",
+            )
+        if unknown := set(scopes) - set(SCOPES) or not chosen:
+            named = ", ".join(sorted(unknown)) if isinstance(unknown, set) else "none"
+            raise InvalidRequest(
+                f"scopes: {named}", why=f"the scopes are {', '.join(SCOPES)}", next="name at least one of them"
+            )
+        if concurrency < 1 or not 0 < rate < 1e6 or (seconds is not None and not 0 < seconds < 1e10):
+            raise InvalidRequest(
+                "the limits of a key are positive numbers", why="one of them is not", next="use numbers above 0"
+            )
+        id, secret, now = secrets.token_hex(6), secrets.token_urlsafe(32), self._now()  # noqa: A001 - the column's name
+        key = Key(
+            id=id,
+            name=name,
+            scopes=chosen,
+            created=_time(now),
+            expires=None if seconds is None else _time(now + seconds),
+            concurrency=concurrency,
+            rate=float(rate),
+        )
+        with self._store.writing() as db:
+            if db.execute("SELECT 1 FROM keys WHERE name = ?", (name,)).fetchone():
+                raise InvalidRequest(
+                    f"there is a key called {name}",
+                    why="the audit log knows who did what by the name, also of a key that was revoked",
+                    next="choose another name",
+                )
+            db.execute(
+                "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?)",
+                (
+                    id,
+                    name,
+                    _hash(secret),
+                    " ".join(chosen),
+                    now,
+                    None if seconds is None else now + seconds,
+                    concurrency,
+                    rate,
+                ),
+            )
+        return key, f"rdm_{id}_{secret}"
+
+    def list(self) -> list[Key]:
+        """All keys, also those that are revoked or expired, oldest first."""
+        if not self._store.exists:
+            return []
+        with self._store.reading() as db:
+            return [_key(row) for row in db.execute("SELECT * FROM keys ORDER BY created, id")]
+
+    def any_good(self) -> bool:
+        """Whether somebody could get in."""
+        return any(key.is_good(self._now()) for key in self.list())
+
+    def revoke(self, which: str) -> Key:
+        """Revoke a key, named by its name or by 6 digits or more of its id. Raises `InvalidRequest`."""
+        with self._store.writing() as db:
+            rows = [_key(row) for row in db.execute("SELECT * FROM keys")]
+            found = [key for key in rows if key.name == which] or [
+                key for key in rows if _PREFIX.match(which) and key.id.startswith(which)
+            ]
+            if len(found) != 1:
+                raise InvalidRequest(
+                    f"there is no key {which[:60]!r}" if not found else f"several keys begin with {which}",
+                    why="a key is named by its name or its id",
+                    next="see `redoma keys list`",
+                )
+            db.execute("UPDATE keys SET revoked = coalesce(revoked, ?) WHERE id = ?", (self._now(), found[0].id))
+            db.execute("DELETE FROM logins WHERE key = ?", (found[0].id,))
+            self._found.clear()
+            return _key(db.execute("SELECT * FROM keys WHERE id = ?", (found[0].id,)).fetchone())
+
+    def authenticate(self, text: str) -> Key | None:
+        """The key that somebody has sent; None if there is none such, or it is revoked or expired."""
+        form = _FORM.match(text)
+        if form is None:
+            return None
+        known = self._load(form[1])
+        if known is None or not hmac.compare_digest(known[0], _hash(form[2])):
+            return None
+        return known[1] if known[1].is_good(self._now()) else None
+
+    def get(self, id: str) -> Key | None:  # noqa: A002 - the column's name
+        """A key by its id, if it is good."""
+        known = self._load(id)
+        return known[1] if known and known[1].is_good(self._now()) else None
+
+    def _load(self, id: str) -> tuple[bytes, Key] | None:  # noqa: A002 - the column's name
+        now = time.monotonic()
+        found = self._found.get(id)
+        if found is None or found[0] < now - _REMEMBERED:
+            with self._store.reading() as db:
+                row = db.execute("SELECT * FROM keys WHERE id = ?", (id,)).fetchone()
+            if row is None:
+                self._found.pop(id, None)
+                return None
+            if len(self._found) >= _MAX_REMEMBERED:
+                self._found.clear()
+            found = self._found[id] = now, row["hash"], _key(row)
+        return found[1:]
+
+    # --- logins ---
+
+    def log_in(self, key: Key, seconds: float) -> str:
+        """Make a login of the dashboard; returns its token, of which a hash is kept."""
+        token, now = secrets.token_urlsafe(32), self._now()
+        with self._store.writing() as db:
+            db.execute("DELETE FROM logins WHERE expires < ?", (now,))
+            db.execute("INSERT INTO logins VALUES (?, ?, ?)", (_hash(token), key.id, now + seconds))
+        return token
+
+    def logged_in(self, token: str) -> Key | None:
+        """The key that somebody has logged in with, if it is still good."""
+        with self._store.reading() as db:
+            found = db.execute(
+                "SELECT key FROM logins WHERE hash = ? AND expires > ?", (_hash(token), self._now())
+            ).fetchone()
+        return self.get(found["key"]) if found else None
+
+    def log_out(self, token: str) -> None:
+        with self._store.writing() as db:
+            db.execute("DELETE FROM logins WHERE hash = ?", (_hash(token),))
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _key(row: sqlite3.Row) -> Key:
+    return Key(
+        id=row["id"],
+        name=row["name"],
+        scopes=tuple(row["scopes"].split()),
+        created=_time(row["created"]),
+        expires=None if row["expires"] is None else _time(row["expires"]),
+        revoked=None if row["revoked"] is None else _time(row["revoked"]),
+        concurrency=row["concurrency"],
+        rate=row["rate"],
+    )

@@ -1,0 +1,54 @@
+"""Other interfaces that the service has beside its own routes: ASGI applications, each below an address.
+
+A module that has one is named in `MOUNTS`. It has a function `mount(service) -> Mount`, which is called once, before
+the service is started. Its application answers for itself who may do what: `service.keys.authenticate(text)` finds the
+key that somebody has sent, and `service.take_rate(key)` counts the request.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from litestar.handlers import ASGIRouteHandler
+
+    from .service import Service
+
+MOUNTS: tuple[str, ...] = ("redoma.frontends.mcp.http", "redoma.frontends.e2b.mount", "redoma.frontends.e2b.signed")
+"""Modules, each with a function `mount`. One whose own packages are not installed is left out."""
+
+
+class Mount(NamedTuple):
+    """An application, and where it is."""
+
+    path: str
+    """Such as `/mcp`. The application gets what is below it."""
+    app: Callable[[Any, Any, Any], Any]
+    """Called with scope, receive and send."""
+    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None
+    """Entered once the service has been started, left before it is stopped."""
+
+
+def mounted(service: Service) -> Iterator[Mount]:
+    """The applications of this service."""
+    for name in MOUNTS:
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] == "redoma":
+                raise
+            continue
+        yield module.mount(service)
+
+
+def handler(mount: Mount) -> ASGIRouteHandler:
+    """The same for litestar."""
+    from litestar import asgi
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await mount.app(scope, receive, send)
+
+    return asgi(mount.path, is_mount=True, copy_scope=True)(answer)

@@ -1,0 +1,151 @@
+"""Errors as answers: what happened, why, what to do next.
+
+Only what is about the caller's own request is told in full. What is about this host (a disk, a database, a project's
+directory) is told in general words here and in full in the log: nothing of it is the caller's business.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import traceback
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, InternalServerException, ValidationException
+
+from ...lib.errors import (
+    ApprovalError,
+    AuditError,
+    BackendError,
+    Conflict,
+    InvalidRequest,
+    RedomaError,
+    StoreError,
+    WorkspaceError,
+)
+from ...lib.sanitise import sanitise
+from ...telemetry import ERROR, tell
+from .bodies import Problem
+
+_MAX_TEXT = 1000
+_PATH = re.compile(r"(?<![\w.:/])/(?:[\w.@+-]+/)+[\w.@+-]*")
+
+
+class Answered(RedomaError):
+    """An answer that is no success, said by us."""
+
+    def __init__(
+        self,
+        status: int,
+        what: str,
+        *,
+        why: str = "",
+        next: str = "",  # noqa: A002 - as of every error
+        retry: int = 0,
+        code: str = "",
+    ) -> None:
+        super().__init__(what, why=why, next=next)
+        self.status, self.retry, self.code = status, retry, code
+
+
+def no_key() -> Answered:
+    return Answered(
+        401,
+        "this needs a key",
+        why="none was sent, or it is unknown, revoked or expired",
+        next="send `Authorization: Bearer KEY`; `redoma keys create` makes one",
+    )
+
+
+def not_allowed(scope: str) -> Answered:
+    return Answered(403, "this key may not do that", why=f"it lacks the scope {scope}", next="use a key that has it")
+
+
+def not_found(what: str) -> Answered:
+    return Answered(404, f"there is no such {what}", next="check the id; a key finds only what it may see")
+
+
+def too_many(why: str, retry: int = 1) -> Answered:
+    return Answered(429, "too many requests", why=why, next="try again later", retry=max(1, retry))
+
+
+def problem_of(error: Exception) -> tuple[int, Problem, int]:
+    """The status, the answer, and the seconds after which to try again (0: not said)."""
+    match error:
+        case Answered():
+            said = Problem(error=error.what, why=error.why, next=error.next, code=error.code)
+            return error.status, said, error.retry
+        case InvalidRequest():
+            return 422, _told(error), 0
+        case Conflict():
+            return 409, _told(error), 0
+        case ApprovalError() | WorkspaceError():
+            return 409, _told(error), 0
+        case StoreError() | AuditError() | BackendError():
+            tell(ERROR, "service.failed", error=type(error).__name__)
+            words = Problem(
+                error="the server can't do this now",
+                why="its own storage or its sandbox failed",
+                next="try again later; its log says more",
+            )
+            return 503, words, 5
+        case ValidationException():
+            return 400, Problem(error="the request can't be read", why=_validation(error)), 0
+        case InternalServerException():  # litestar's word for a client that went away while it sent its request
+            return 400, Problem(error="the request ended early"), 0
+        case HTTPException() if error.status_code < 500:
+            return error.status_code, Problem(error=_STATUS.get(error.status_code, "the request can't be answered")), 0
+        case RedomaError():
+            return 409, _told(error), 0
+    tell(ERROR, "service.bug", error=type(error).__name__, where=_where(error))
+    return 500, Problem(error="the server failed", why="this is a bug in Redoma", next="please report it"), 0
+
+
+_STATUS = {
+    400: "the request can't be read",
+    404: "there is nothing at this address",
+    405: "this address does not take that method",
+    413: "the request is too large",
+    415: "this address takes JSON",
+}
+
+
+def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """The answer to an error, for litestar."""
+    status, problem, retry = problem_of(error)
+    headers = {"Retry-After": str(retry)} if retry else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, HTTPException) and status == 405 and error.headers:
+        headers.update({name: value for name, value in error.headers.items() if name.lower() == "allow"})
+    return Response(msgspec.json.encode(problem), media_type="application/json", status_code=status, headers=headers)
+
+
+def _where(error: Exception) -> str:
+    """The place in our code, for the log."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+
+
+def _told(error: RedomaError) -> Problem:
+    return Problem(error=without_paths(error.what), why=without_paths(error.why), next=without_paths(error.next))
+
+
+@functools.lru_cache(maxsize=500)  # most are the same each time: what a cell found in force
+def without_paths(text: str) -> str:
+    """The text without absolute paths of this host, and short."""
+    text = _PATH.sub("[path]", sanitise(text))
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
+
+
+def _validation(error: ValidationException) -> str:
+    extra = error.extra
+    said = [
+        f"{entry['key']}: {entry['message']}" if entry.get("key") else str(entry.get("message", ""))
+        for entry in (extra if isinstance(extra, list) else [])
+        if isinstance(entry, dict)
+    ]
+    return without_paths("; ".join(said) or error.detail)

@@ -1,0 +1,1 @@
+"""What has an address under /v1: one file each. `app.ROUTES` lists them."""

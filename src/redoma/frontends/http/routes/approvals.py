@@ -1,0 +1,164 @@
+"""Approvals: what waits for a person, and their answers. Whoever has asked can't answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Example
+from litestar.params import Body, PathParameter, QueryParameter
+
+from ....approval import STATES, Entry, describe
+from ....lib.errors import ApprovalError
+from ..access import any_key, needs, service_of
+from ..bodies import Answer, Approvals, ApprovalView
+from ..keys import Key
+from ..problems import Answered, not_found
+from ..service import Service, encode
+
+_ID = re.compile(r"[0-9a-f]{6,32}\Z")
+_Id = Annotated[str, PathParameter(description="The approval's id, or the beginning of it.", max_length=64)]
+_Said = Annotated[Answer, Body(examples=[Example(summary="A reason", value={"reason": "reviewed, it only reads"})])]
+
+
+def view(service: Service, key: Key, entry: Entry, *, whole: bool) -> ApprovalView:
+    """A question as it is told; `whole` with all of its text and its effect."""
+    ask, given = entry.ask, entry.approval
+    effect = ask.effect
+    if effect is not None:
+        effect = msgspec.structs.replace(effect, project=service.project_name(effect.project))
+    return ApprovalView(
+        id=ask.id,
+        state=entry.state,
+        requester=ask.requester,
+        own=key.owns(ask.requester),
+        reason=ask.reason,
+        label=ask.label,
+        level=ask.level,
+        created=ask.created,
+        expires=ask.expires,
+        run=ask.request.id,
+        language=ask.request.language,
+        text=ask.request.text,
+        findings=ask.evaluation.findings,
+        effect=effect if whole else None,
+        digest=ask.digest,
+        approver=given.approver if given else "",
+        answer_reason=given.reason if given else "",
+        shown=service.without_roots(describe(ask).text) if whole else "",
+    )
+
+
+async def visible(service: Service, key: Key, *, everything: bool = False) -> list[Entry]:
+    """The questions that a key may see, oldest first: all with the scope approve or audit, else its own."""
+    states = STATES if everything else ("open",)
+    entries = await asyncio.to_thread(service.ledger.entries, *states)
+    all_of_them = key.may("approve") or key.may("audit")
+    return [entry for entry in entries if all_of_them or key.owns(entry.ask.requester)]
+
+
+async def load(service: Service, key: Key, prefix: str) -> Entry:
+    """One question that a key may see. Raises `Answered` (404)."""
+    if not _ID.match(prefix):
+        raise not_found("approval")
+    try:
+        whole = await asyncio.to_thread(service.ledger.whole_id, prefix)
+        entry = await asyncio.to_thread(service.ledger.load, whole)
+    except ApprovalError:
+        raise not_found("approval") from None
+    if not (key.may("approve") or key.may("audit") or key.owns(entry.ask.requester)):
+        raise not_found("approval")
+    return entry
+
+
+async def decide(
+    service: Service, key: Key, prefix: str, decision: Literal["approved", "denied"], said: Answer
+) -> Entry:
+    """Answer a question. Raises `Answered` for what somebody has asked themselves, `ApprovalError` for the rest."""
+    entry = await load(service, key, prefix)
+    ask = entry.ask
+    if key.owns(ask.requester):
+        raise Answered(
+            403,
+            "this key has asked for it itself",
+            why="two have to agree",
+            next="have somebody with another key decide",
+        )
+    if said.digest and said.digest != ask.digest:
+        raise Answered(409, "this is not what you have read", why="it has another digest", next="read it again")
+    now = datetime.now(UTC)
+    until = now + timedelta(seconds=service.config.approval.expires)
+    answer = ask.answer(decision, approver=key.requester, reason=said.reason, at=now, expires=until)
+    await asyncio.to_thread(service.ledger.answer, answer)
+    service.answered()
+    return await asyncio.to_thread(service.ledger.load, ask.id)
+
+
+@get(
+    "/v1/approvals",
+    guards=[any_key],
+    tags=["approvals"],
+    summary="List what waits for an answer: with the scope approve or audit all, else what this key has asked",
+    responses={200: ResponseSpec(Approvals, generate_examples=False, description="Oldest first.")},
+)
+async def approvals(
+    request: Request[Key, Any, Any],
+    everything: Annotated[bool, QueryParameter(name="all", description="Also those that were answered.")] = False,
+) -> Response[bytes]:
+    service, key = service_of(request), request.user
+    entries = await visible(service, key, everything=everything)
+    found = tuple(view(service, key, entry, whole=False) for entry in entries)
+    return _json(Approvals(approvals=found))
+
+
+@get(
+    "/v1/approvals/{approval_id:str}",
+    guards=[any_key],
+    tags=["approvals"],
+    summary="Show all that is asked: command, reasoning, risks and effect",
+    responses={200: ResponseSpec(ApprovalView, generate_examples=False, description="The question.")},
+)
+async def approval_show(request: Request[Key, Any, Any], approval_id: _Id) -> Response[bytes]:
+    service = service_of(request)
+    entry = await load(service, request.user, approval_id)
+    return _json(view(service, request.user, entry, whole=True))
+
+
+@post(
+    "/v1/approvals/{approval_id:str}/approve",
+    guards=[needs("approve")],
+    status_code=200,
+    tags=["approvals"],
+    summary="Let exactly this run, once",
+    responses={200: ResponseSpec(ApprovalView, generate_examples=False, description="The question, answered.")},
+)
+async def approve(request: Request[Key, Any, Any], approval_id: _Id, data: _Said) -> Response[bytes]:
+    service = service_of(request)
+    entry = await decide(service, request.user, approval_id, "approved", data)
+    return _json(view(service, request.user, entry, whole=True))
+
+
+@post(
+    "/v1/approvals/{approval_id:str}/deny",
+    guards=[needs("approve")],
+    status_code=200,
+    tags=["approvals"],
+    summary="Refuse it",
+    responses={200: ResponseSpec(ApprovalView, generate_examples=False, description="The question, answered.")},
+)
+async def deny(request: Request[Key, Any, Any], approval_id: _Id, data: _Said) -> Response[bytes]:
+    service = service_of(request)
+    entry = await decide(service, request.user, approval_id, "denied", data)
+    return _json(view(service, request.user, entry, whole=True))
+
+
+def _json(content: msgspec.Struct) -> Response[bytes]:
+    return Response(encode(content), media_type="application/json")
+
+
+HANDLERS = (approvals, approval_show, approve, deny)

@@ -1,0 +1,101 @@
+"""The audit log: searched, and verified."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, get
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import QueryParameter
+
+from ....history.search import Query, Run, search
+from ..access import needs, service_of
+from ..bodies import AuditRun, AuditRuns, AuditStatus
+from ..keys import Key
+from ..problems import without_paths
+from ..service import Service, encode
+
+_Word = Annotated[str, QueryParameter(max_length=200)]
+_MAX_TEXT = 4000
+
+
+def found(service: Service, query: Query, *, days: float, limit: int) -> tuple[AuditRun, ...]:
+    """The runs on record that fit, newest first."""
+    since = datetime.now(UTC) - timedelta(days=days)
+    records = service.audit.records(since, kinds={"intent", "outcome"})
+    return tuple(_row(run) for run in reversed(deque(search(records, query), maxlen=limit)))
+
+
+def _row(run: Run) -> AuditRun:
+    fields = {name: getattr(run, name) for name in AuditRun.__struct_fields__}
+    return AuditRun(**fields | {"text": run.text[:_MAX_TEXT], "error": run.error[:_MAX_TEXT]})
+
+
+def verified(service: Service, expected: str | None = None) -> AuditStatus:
+    """Whether the chain of records is whole."""
+    found = service.audit.verify(expected)
+    problem = f"{found.problem.kind}: {found.problem.message}" if found.problem else ""
+    return AuditStatus(ok=found.ok, records=found.records, head=found.head, problem=without_paths(problem))
+
+
+@get(
+    "/v1/audit/runs",
+    guards=[needs("audit")],
+    tags=["audit"],
+    summary="Search the record, newest first",
+    responses={200: ResponseSpec(AuditRuns, generate_examples=False, description="Runs on record.")},
+)
+async def audit_runs(
+    request: Request[Key, Any, Any],
+    text: Annotated[
+        str, QueryParameter(max_length=200, description="In the code, label, reason, error or result.")
+    ] = "",
+    regex: Annotated[str, QueryParameter(max_length=200, description="RE2, in the same places.")] = "",
+    status: _Word = "",
+    rule: Annotated[str, QueryParameter(max_length=200, description="A glob, such as `network.*`.")] = "",
+    requester: _Word = "",
+    decision: _Word = "",
+    days: Annotated[float, QueryParameter(ge=0.001, le=3650)] = 30.0,
+    limit: Annotated[int, QueryParameter(ge=1, le=500)] = 100,
+) -> Response[bytes]:
+    def one(word: str) -> tuple[str, ...]:
+        return (word,) if word else ()
+
+    query = Query(
+        text=text,
+        regex=regex,
+        statuses=one(status),
+        rules=one(rule),
+        requesters=one(requester),
+        decisions=one(decision),
+    )
+    look = functools.partial(found, service_of(request), query, days=days, limit=limit)
+    return _json(AuditRuns(runs=await asyncio.to_thread(look)))
+
+
+@get(
+    "/v1/audit/verify",
+    guards=[needs("audit")],
+    tags=["audit"],
+    summary="Verify the chain of records",
+    responses={200: ResponseSpec(AuditStatus, generate_examples=False, description="Whether it is whole.")},
+)
+async def audit_verify(
+    request: Request[Key, Any, Any],
+    head: Annotated[
+        str, QueryParameter(pattern="^([0-9a-f]{64})?$", description="A hash that was kept elsewhere.")
+    ] = "",
+) -> Response[bytes]:
+    return _json(await asyncio.to_thread(verified, service_of(request), head or None))
+
+
+def _json(content: msgspec.Struct) -> Response[bytes]:
+    return Response(encode(content), media_type="application/json")
+
+
+HANDLERS = (audit_runs, audit_verify)

@@ -1,0 +1,59 @@
+"""Policy: what it says of something, without running it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from litestar import Request, Response, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Example
+from litestar.params import Body
+
+from ....models import Submission
+from ..access import needs, service_of
+from ..bodies import CheckBody, Checked, RunBody
+from ..keys import Key
+from ..service import Service, encode
+
+_Asked = Annotated[
+    CheckBody,
+    Body(
+        examples=[
+            Example(summary="Bash", value={"code": "rm -rf build", "language": "bash"}),
+            Example(summary="Another policy", value={"code": "import os", "policy": "strict"}),
+        ]
+    ),
+]
+
+
+def judged(service: Service, key: Key, body: CheckBody) -> Checked:
+    """The verdict on what a key would ask for."""
+    wanted = RunBody(code=body.code, argv=body.argv, language=body.language)
+    submission = service.prepare(key, wanted)
+    found = service.executor.judge(Submission(request=submission.request, policy=body.policy))
+    return Checked(
+        decision=found.evaluation.decision.value,
+        policy=found.evaluation.policy,
+        digest=found.evaluation.digest,
+        findings=found.evaluation.findings,
+        level=found.level,
+        level_why=found.level_why,
+        backend=service.executor.place(submission),
+    )
+
+
+@post(
+    "/v1/policy/check",
+    guards=[needs("run")],
+    status_code=200,
+    tags=["policy"],
+    summary="What policy says of it, without running it",
+    responses={200: ResponseSpec(Checked, generate_examples=False, description="The verdict.")},
+)
+async def policy_check(request: Request[Key, Any, Any], data: _Asked) -> Response[bytes]:
+    verdict = await asyncio.to_thread(judged, service_of(request), request.user, data)
+    return Response(encode(verdict), media_type="application/json")
+
+
+HANDLERS = (policy_check,)

@@ -1,0 +1,292 @@
+"""Runs: asked for, followed, looked up, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Request, Response, get, post
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Example
+from litestar.params import Body, HeaderParameter, PathParameter, QueryParameter
+from litestar.response import Stream
+
+from ....lib.errors import InvalidRequest
+from ....models import Result
+from ..access import any_key, needs, service_of
+from ..bodies import Event, RunBody, Runs, RunSummary, RunView
+from ..keys import Key
+from ..problems import Answered
+from ..service import Job, Row, Service, encode, moment
+
+_BEAT = 15.0
+"""Seconds after which something is sent to whoever follows a run that says nothing, so that nobody in between gives the
+connection up."""
+_TITLE = 80
+
+_EXAMPLES = [
+    Example(summary="Python", value={"code": "print(6 * 7)"}),
+    Example(
+        summary="A script with a file, and a picture to bring back",
+        value={
+            "code": "import csv; print(sum(int(row[0]) for row in csv.reader(open('data.csv'))))",
+            "files": {"data.csv": "1\n2\n3\n"},
+            "outputs": ["*.png"],
+            "limits": {"time": 10, "memory": "256MiB"},
+            "reason": "adds the numbers up",
+        },
+    ),
+    Example(
+        summary="A command in an overlay of a project",
+        value={"argv": ["make", "clean"], "language": "command", "workspace": "overlay", "project": "app"},
+    ),
+]
+_Wanted = Annotated[RunBody, Body(examples=_EXAMPLES)]
+_Idempotency = Annotated[
+    str,
+    HeaderParameter(
+        name="Idempotency-Key",
+        required=False,
+        max_length=200,
+        description="The same key with the same request is run once, however often it is sent.",
+    ),
+]
+_Id = Annotated[str, PathParameter(description="The run's id.", max_length=64)]
+
+
+def summary(service: Service, row: Row, names: dict[str, str]) -> RunSummary:
+    """A run for a list; `names` are those of the keys."""
+    return RunSummary(**_fields(row, names))
+
+
+def view(service: Service, row: Row, names: dict[str, str]) -> bytes:
+    """A run with its request and its result, as JSON."""
+    shape = {
+        **_fields(row, names),
+        "request": row.body,
+        "result": None if row.result is None else msgspec.Raw(row.result),
+    }
+    return encode(shape)
+
+
+def _fields(row: Row, names: dict[str, str]) -> dict[str, Any]:
+    text = row.body.label or row.body.code or " ".join(row.body.argv)
+    return {
+        "id": row.id,
+        "state": row.state,
+        "status": row.status,
+        "mode": row.mode,
+        "key": names.get(row.key, row.key),
+        "language": row.body.language,
+        "title": text.strip()[:_TITLE],
+        "created": moment(row.created),
+        "started": moment(row.started),
+        "ended": moment(row.ended),
+        "approval_id": row.approval,
+        "note": row.note,
+        "session": row.session,
+    }
+
+
+async def key_names(service: Service) -> dict[str, str]:
+    """Id → name of every key."""
+    return {key.id: key.name for key in await asyncio.to_thread(service.keys.list)}
+
+
+def row_of(found: Job | Row) -> Row:
+    return found.row if isinstance(found, Job) else found
+
+
+def _json(content: bytes, status: int = 200) -> Response[bytes]:
+    return Response(content, media_type="application/json", status_code=status)
+
+
+async def finished(request: Request[Any, Any, Any], service: Service, job: Job) -> Row:
+    """Wait for a run. If its caller goes away meanwhile, it is cancelled, unless it is kept for later."""
+    if (running := job.task) is None:
+        return await service.ended(job)
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({gone, running}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done() and not job.durable:
+            job.why = "its caller went away"
+            running.cancel()
+        return await service.ended(job)
+    finally:
+        gone.cancel()
+
+
+async def _gone(request: Request[Any, Any, Any]) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@post(
+    "/v1/runs",
+    guards=[needs("run")],
+    status_code=200,
+    tags=["runs"],
+    summary="Run something and wait for its result",
+    responses={
+        200: ResponseSpec(Result, generate_examples=False, description="How it ended."),
+        202: ResponseSpec(
+            Result,
+            generate_examples=False,
+            description="A person has to approve it: it goes on when they have. Look the run up by its id.",
+        ),
+    },
+)
+async def run(request: Request[Key, Any, Any], data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
+    service = service_of(request)
+    found, _ = await service.accept(request.user, data, "sync", idempotency)
+    row = await finished(request, service, found) if isinstance(found, Job) else found
+    if row.result is None:
+        raise Answered(503 if row.state == "interrupted" else 409, f"the run is {row.state}", why=row.note)
+    return _json(row.result, 202 if row.state == "waiting" else 200)
+
+
+@post(
+    "/v1/runs/async",
+    guards=[needs("run")],
+    status_code=202,
+    tags=["runs"],
+    summary="Accept something to run, durably",
+    responses={202: ResponseSpec(RunView, generate_examples=False, description="It is queued.")},
+)
+async def run_async(request: Request[Key, Any, Any], data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
+    service = service_of(request)
+    found, _ = await service.accept(request.user, data, "async", idempotency)
+    row = row_of(found)
+    answer = _json(view(service, row, {request.user.id: request.user.name}), 202)
+    answer.headers["Location"] = f"/v1/runs/{row.id}"
+    return answer
+
+
+@post(
+    "/v1/runs/stream",
+    guards=[needs("run")],
+    status_code=200,
+    tags=["runs"],
+    summary="Run something and follow it: events `state`, `output` and `result`",
+    responses={
+        200: ResponseSpec(Event, generate_examples=False, media_type="text/event-stream", description="Its events.")
+    },
+)
+async def run_stream(request: Request[Key, Any, Any], data: _Wanted) -> Stream:
+    service = service_of(request)
+    found, _ = await service.accept(request.user, data, "stream")
+    return events(service, found, cancels=True)
+
+
+@get(
+    "/v1/runs/{run_id:str}/events",
+    guards=[needs("run")],
+    tags=["runs"],
+    summary="Follow a run: events `state`, `output` and `result`",
+    responses={
+        200: ResponseSpec(Event, generate_examples=False, media_type="text/event-stream", description="Its events.")
+    },
+)
+async def run_events(request: Request[Key, Any, Any], run_id: _Id) -> Stream:
+    service = service_of(request)
+    return events(service, await service.find(request.user, run_id), cancels=False)
+
+
+@get(
+    "/v1/runs",
+    guards=[any_key],
+    tags=["runs"],
+    summary="List runs, newest first: one's own, or with the scope audit all",
+    responses={200: ResponseSpec(Runs, generate_examples=False, description="Runs.")},
+)
+async def runs(
+    request: Request[Key, Any, Any],
+    limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
+    before: Annotated[str, QueryParameter(description="`next` of the page before.", max_length=64)] = "",
+    run_state: Annotated[
+        Literal["", "queued", "running", "waiting", "done", "cancelled", "interrupted"], QueryParameter(name="state")
+    ] = "",
+) -> Response[bytes]:
+    service = service_of(request)
+    found = await service.newest(request.user, before=_before(before), limit=limit, state=run_state)
+    names = await key_names(service)
+    more = repr(found[-1].created) if len(found) == limit else ""
+    return _json(msgspec.json.encode(Runs(runs=tuple(summary(service, row, names) for row in found), next=more)))
+
+
+def _before(text: str) -> float:
+    if not text:
+        return float("inf")
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidRequest(
+            "`before` can't be read", why="it is no page", next="give `next` of the page before"
+        ) from None
+
+
+@get(
+    "/v1/runs/{run_id:str}",
+    guards=[any_key],
+    tags=["runs"],
+    summary="Show a run",
+    responses={200: ResponseSpec(RunView, generate_examples=False, description="The run.")},
+)
+async def run_show(request: Request[Key, Any, Any], run_id: _Id) -> Response[bytes]:
+    service = service_of(request)
+    row = row_of(await service.find(request.user, run_id))
+    return _json(view(service, row, await key_names(service)))
+
+
+@post(
+    "/v1/runs/{run_id:str}/cancel",
+    guards=[needs("run")],
+    status_code=200,
+    tags=["runs"],
+    summary="Cancel a run; one that has ended stays as it is",
+    responses={200: ResponseSpec(RunView, generate_examples=False, description="The run.")},
+)
+async def run_cancel(request: Request[Key, Any, Any], run_id: _Id) -> Response[bytes]:
+    service = service_of(request)
+    row = await service.cancel(request.user, run_id)
+    return _json(view(service, row, await key_names(service)))
+
+
+def events(service: Service, found: Job | Row, *, cancels: bool) -> Stream:
+    """Events of a run for `EventSource`. `cancels`: the run ends with whoever follows it."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return Stream(_lines(service, found, cancels=cancels), media_type="text/event-stream", headers=headers)
+
+
+async def _lines(service: Service, found: Job | Row, *, cancels: bool) -> AsyncIterator[bytes]:
+    follow = service.follow(found, until_over=not cancels)
+    pending: asyncio.Future[tuple[str, Any]] | None = None
+    try:
+        while True:
+            pending = pending or asyncio.ensure_future(anext(follow))
+            done, _ = await asyncio.wait({pending}, timeout=_BEAT)
+            if not done:
+                yield b": nothing new\n\n"
+                continue
+            try:
+                name, data = pending.result()
+            except StopAsyncIteration:
+                return
+            pending = None
+            # JSON has no line breaks of its own, so it is one `data` line.
+            yield b"event: " + name.encode() + b"\ndata: " + encode(data) + b"\n\n"
+    finally:
+        if pending is not None:
+            pending.cancel()
+            with suppress(asyncio.CancelledError, StopAsyncIteration):
+                await pending
+        await follow.aclose()  # type: ignore[attr-defined] # an asynchronous generator
+        if cancels and isinstance(found, Job) and found.task is not None and not found.durable:
+            found.why = "its caller went away"
+            found.task.cancel()
+
+
+HANDLERS = (run, run_async, run_stream, run_events, runs, run_show, run_cancel)

@@ -1,0 +1,822 @@
+"""Runs of the service: accepted, queued, driven through the executor, followed, cancelled, and accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ...approval import Ledger
+from ...audit import AuditLog
+from ...backends.base import Backend
+from ...config import Config
+from ...lib import files
+from ...lib.errors import ConfigError, InvalidRequest, RedomaError
+from ...lib.sqlite import NAME as APPROVALS
+from ...lib.sqlite import Store
+from ...models import Chunk, Display, Limits, Result, Status, Submission
+from ...pipeline.executor import AsyncExecutor
+from ...pipeline.intake import Options
+from ...telemetry import ERROR, INFO, tell
+from ..shapes import result_json
+from .bodies import Mode, RunBody, RunState, SessionRunBody, SomeLimits, content
+from .keys import Key, Keys
+from .numbers import Numbers
+from .problems import Answered, no_key, not_allowed, not_found, too_many, without_paths
+from .sessions import Held, Sessions
+from .store import open_store
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from ...sessions.session import AsyncSessionRun
+
+_FLUSH = 0.5
+"""Seconds after which runs that nobody was promised are written down, several at once."""
+_LOOK = 0.5
+"""Seconds between looks for answers to what runs wait for."""
+_PRUNE = 60.0
+MAX_KEPT = 1 << 30
+"""Bytes of results that are kept; the oldest go first."""
+_ID = re.compile(r"[0-9a-f]{32}\Z")
+_IDEMPOTENCY = re.compile(r"[\x21-\x7e]{1,200}\Z")
+_FACTOR = 10
+"""How much more than the configured limits a caller may ask for, where nothing is configured."""
+_ENDED: tuple[RunState, ...] = ("done", "cancelled", "interrupted")
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """A run as it is kept."""
+
+    id: str
+    key: str
+    mode: Mode
+    state: RunState = "queued"
+    status: str = ""
+    created: float
+    started: float | None = None
+    ended: float | None = None
+    body: RunBody
+    secrets: tuple[str, ...] = ()
+    """Their names."""
+    result: bytes | None = None
+    approval: str = ""
+    note: str = ""
+    session: str = ""
+    idempotency: str = ""
+    digest: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in _ENDED
+
+
+class Job:
+    """A run that this process has in its hands."""
+
+    def __init__(self, row: Row, *, durable: bool, secrets: dict[str, str]) -> None:
+        self.row, self.durable, self.secrets = row, durable, secrets
+        self.turn: AsyncSessionRun | None = None
+        """What runs, if it is in a session."""
+        self.events: list[Chunk | Display] = []
+        self.task: asyncio.Task[None] | None = None
+        self.error: RedomaError | None = None
+        self.why = ""
+        """Why it was cancelled by us."""
+        self.signal = asyncio.Event()
+        """Set at the next change; there is another one then."""
+
+    def touch(self) -> None:
+        """Wake whoever follows it."""
+        changed, self.signal = self.signal, asyncio.Event()
+        changed.set()
+
+    async def changed(self) -> None:
+        """Wait for the next change. Nothing may be awaited between the last look and this."""
+        await self.signal.wait()
+
+
+class Quota:
+    """What one key has used of what it may use."""
+
+    def __init__(self, key: Key) -> None:
+        self.concurrency = key.concurrency
+        self.slots = asyncio.Semaphore(key.concurrency)
+        self.active = 0
+        self._tokens, self._at = 2 * key.rate, time.monotonic()
+
+    def take(self, rate: float) -> float:
+        """Use one request of the rate. Returns 0, or the seconds until there is one."""
+        now = time.monotonic()
+        self._tokens = min(max(2 * rate, 1.0), self._tokens + (now - self._at) * rate)
+        self._at = now
+        if self._tokens < 1:
+            return (1 - self._tokens) / rate
+        self._tokens -= 1
+        return 0.0
+
+
+class Service:
+    """Everything behind the routes. `start` it on the event loop that it lives on, and `stop` it there."""
+
+    def __init__(self, config: Config, *, backends: Iterable[Backend] | None = None) -> None:
+        self.store = open_store(config.state)
+        self.keys = Keys(self.store)
+        approval = msgspec.structs.replace(config.approval, approver="queue", separate=True)
+        self.config = msgspec.structs.replace(config, approval=approval)
+        self.settings = config.server
+        self.executor = AsyncExecutor(self.config, backends=backends)
+        audit = config.audit
+        self.audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
+        record = self.audit.append if audit.enabled else lambda kind, run, data: None
+        state = self.store.path.parent
+        self.ledger = Ledger(Store(state / APPROVALS), record, separate=True)
+        self.running = self.settings.running or 4 * (os.cpu_count() or 1)
+        self.draining = False
+        self.stopping = asyncio.Event()
+        """Set when it drains: what only waits for news need not wait on."""
+        self.failure = ""
+        """Why it could not start."""
+        self.waiting = 0
+        """Runs that wait for their turn."""
+        self._slots = asyncio.Semaphore(self.running)
+        self._jobs: dict[str, Job] = {}
+        self._quotas: dict[str, Quota] = {}
+        self._unwritten: list[Job] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._answered = asyncio.Event()
+        self._lock: int | None = None
+        self.sessions = Sessions(self)
+        self.numbers = Numbers()
+        self._roots = {str(path): f"[{name}]" for name, path in self.settings.projects.items()}
+        self._roots[str(state)] = "[state]"
+        self._max = _max_limits(config.limits, self.settings.max_limits)
+
+    # --- life ---
+
+    async def start(self) -> None:
+        """Take the database over, account for what a crash has left, and go on with what was queued."""
+        try:
+            self._own()
+            left = await asyncio.to_thread(self._recover)
+        except RedomaError as error:
+            self.failure = f"{error.what}: {error.why}"
+            raise
+        for row in left:
+            job = Job(row, durable=True, secrets={})
+            self._jobs[row.id] = job
+            if row.state == "queued":
+                self._begin(job, None)
+        own = (self._write_down(), self._look_for_answers(), self._prune())
+        for work in (*own, self.sessions.sweep(), self.numbers.collect()):
+            self._tasks.add(asyncio.create_task(work))
+        backend = self.executor.backends.get("jail")
+        warm = getattr(backend, "warm", None)
+        if warm is not None:
+            with suppress(RedomaError):  # the first run says what is wrong
+                warm()
+        tell(INFO, "service.started", queued=len(left))
+
+    def _own(self) -> None:
+        path = self.store.path.with_name("service.lock")
+        with files.closing(files.open_own_directory(path.parent, holds="the service's lock", error=ConfigError)) as at:
+            fd = files.open_regular(path.name, os.O_RDWR | os.O_CREAT, dir_fd=at)
+        if not files.lock(fd):
+            os.close(fd)
+            raise ConfigError(
+                "the service can't be started",
+                why="another one runs with the same state directory",
+                next="stop that one, or set another REDOMA_STATE_DIR",
+            )
+        self._lock = fd
+
+    def _recover(self) -> list[Row]:
+        """Report what ran when the last process ended as interrupted; returns what is to be gone on with."""
+        stopped, lost = "the server ended while it ran", "the server was restarted, and its secrets were not kept"
+        now = time.time()
+        with self.store.writing() as db:
+            db.execute(
+                "UPDATE runs SET state = 'interrupted', ended = ?, note = ? WHERE state = 'running'", (now, stopped)
+            )
+            db.execute(
+                "UPDATE runs SET state = 'interrupted', ended = ?, note = ?"
+                " WHERE state IN ('queued', 'waiting') AND secrets <> ''",
+                (now, lost),
+            )
+            rows = db.execute("SELECT * FROM runs WHERE state IN ('queued', 'waiting') ORDER BY created, id").fetchall()
+        return [_row(row) for row in rows]
+
+    def drain(self) -> None:
+        """Take no more runs. What is queued stays queued, for the next start; event streams end."""
+        self.draining = True
+        self.stopping.set()
+        for job in list(self._jobs.values()):
+            if job.row.state == "queued" and job.durable and job.task is not None:
+                job.task.cancel()
+            job.touch()
+
+    def give_up(self) -> None:
+        """Cancel what runs now, without waiting for it to end by itself."""
+        for job in list(self._jobs.values()):
+            if job.task is not None and not job.task.done():
+                job.why = "the server was stopped while it ran"
+                job.task.cancel()
+
+    async def stop(self) -> None:
+        """Let what runs end, for as long as is configured; then cancel it. Nothing is left when this returns."""
+        self.drain()
+        running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
+        if running:
+            await asyncio.wait(running, timeout=self.settings.drain)
+        self.give_up()
+        if running:
+            await asyncio.wait(running)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.sessions.close()
+        await self._flush()
+        await self.executor.aclose()
+        self.audit.close()
+        if self._lock is not None:
+            files.unlock(self._lock)
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def busy(self) -> int:
+        """Runs under way."""
+        return sum(job.row.state == "running" for job in self._jobs.values())
+
+    # --- accepting ---
+
+    async def accept(self, key: Key, body: RunBody, mode: Mode, idempotency: str = "") -> tuple[Job | Row, bool]:
+        """Accept a run. Returns it, and whether it is new: one with the same idempotency key is not made again.
+
+        Raises `InvalidRequest` for what makes no sense, `Answered` for what is refused.
+        """
+        if idempotency and not _IDEMPOTENCY.match(idempotency):
+            raise InvalidRequest(
+                "the idempotency key can't be used",
+                why="it has up to 200 visible ASCII characters",
+                next="use a random one, such as a UUID",
+            )
+        submission = self.prepare(key, body)
+        digest = _digest(body, mode) if idempotency else ""
+        if idempotency and (known := await asyncio.to_thread(self._known, key, idempotency, digest)) is not None:
+            return await self._as_it_is(known), False
+        self._admit(key, mode)
+        row = Row(
+            id=submission.request.id,
+            key=key.id,
+            mode=mode,
+            created=time.time(),
+            body=msgspec.structs.replace(body, secrets={}),
+            secrets=tuple(sorted(body.secrets)),
+            idempotency=idempotency,
+            digest=digest,
+        )
+        job = Job(row, durable=mode == "async" or bool(idempotency), secrets=dict(body.secrets))
+        self._jobs[row.id] = job  # before it is in the database: whoever finds it there waits for this one
+        if job.durable:
+            try:
+                other = await asyncio.to_thread(self._insert, row)
+            except BaseException:
+                self._jobs.pop(row.id, None)
+                raise
+            if other is not None:  # somebody else sent the same meanwhile
+                self._jobs.pop(row.id, None)
+                return await self._as_it_is(other), False
+        self._begin(job, submission)
+        return job, True
+
+    def accept_in(self, key: Key, held: Held, body: SessionRunBody, mode: Mode) -> Job:
+        """Accept a run in a session; it goes on at once, or when the run before it has ended.
+
+        Raises `InvalidRequest` for what makes no sense, `Answered` for what is refused.
+        """
+        self._admit(key, mode)
+        turn = held.turn(self, key, body)
+        asked = {name: getattr(body, name) for name in ("code", "argv", "language", "limits", "stdin", "env", "expect")}
+        row = Row(
+            id=turn.submission.request.id,
+            key=key.id,
+            mode=mode,
+            created=time.time(),
+            body=RunBody(**asked, reason=body.reason, label=body.label or held.label),
+            session=held.id,
+        )
+        job = Job(row, durable=False, secrets={})
+        job.turn = turn
+        self._jobs[row.id] = job
+        self._begin(job, None)
+        return job
+
+    async def _as_it_is(self, row: Row) -> Job | Row:
+        """A run that was read from the database, as it is now: it may have ended since."""
+        if (job := self._jobs.get(row.id)) is not None:
+            return job
+        now = None if row.is_over else await asyncio.to_thread(self._load, row.id)
+        return now or row
+
+    def prepare(self, key: Key, body: RunBody) -> Submission:
+        """The request of a caller as a submission. Raises `InvalidRequest`, or `Answered` for what they may not ask."""
+        options = self._options(key, body)
+        if body.language == "command":
+            if body.code:
+                raise InvalidRequest("a command has no code", why="argv is the command", next="leave code out")
+            return self.executor.prepare(list(body.argv), None, options)
+        if not body.code:
+            raise InvalidRequest("there is nothing to run", why="code is empty", next='send {"code": "print(6 * 7)"}')
+        return self.executor.prepare_code(body.code, body.language, {**options, "args": body.argv})
+
+    def policy_for(self, key: Key, policy: str | None) -> str | None:
+        """The policy that a caller has named. Raises `Answered` if they may not."""
+        if policy is not None and not key.may("admin"):
+            raise not_allowed("admin, which choosing a policy needs")
+        return policy
+
+    def limits_of(self, given: SomeLimits) -> dict[str, Any]:
+        """The limits that a caller has named. Raises `InvalidRequest` if they are more than may be asked for."""
+        limits = {name: value for name in Limits.__struct_fields__ if (value := getattr(given, name)) is not None}
+        if limits:
+            self.must_be_within(limits)
+        return limits
+
+    def _options(self, key: Key, body: RunBody) -> Options:
+        options: Options = {
+            "backend": body.backend,
+            "policy": self.policy_for(key, body.policy),
+            "limits": self.limits_of(body.limits),
+            "stdin": content(body.stdin),
+            "env": body.env,
+            "secrets": body.secrets,
+            "network": body.network or None,
+            "environment": body.environment or None,
+            "packages": body.packages or None,
+            "files": {name: content(given) for name, given in body.files.items()},
+            "outputs": body.outputs,
+            "require": body.require,
+            "expect": body.expect,
+            "reason": body.reason,
+            "label": body.label,
+            "requester": key.requester,
+            "wait": False,
+        }
+        if project := self.project_for(body.workspace, body.project):
+            options["workspace"], options["project"], options["cwd"] = body.workspace, project, project
+        return options
+
+    def project_for(self, workspace: str, name: str) -> str:
+        """The directory of the project that a workspace is made of; empty for `scratch`. Raises `InvalidRequest`."""
+        if workspace == "scratch":
+            if name:
+                why, step = "scratch has none", 'add "workspace": "read-only"'
+                raise InvalidRequest("a project was named without a workspace", why=why, next=step)
+            return ""
+        if name not in self.settings.projects:
+            raise InvalidRequest(
+                f"there is no project {name!r}",
+                why=f"the server offers {', '.join(self.settings.projects) or 'none'}",
+                next="name one of those; `server.projects` of its redoma.yaml lists them",
+            )
+        return os.path.realpath(self.settings.projects[name])
+
+    def must_be_within(self, limits: dict[str, Any]) -> None:
+        """Raise `InvalidRequest` for limits beyond what callers may ask for."""
+        # As text or number, as the library takes it.
+        wanted = msgspec.structs.replace(self.config.limits, **limits)
+        for name in limits:
+            if getattr(wanted, name) > self._max[name]:
+                raise InvalidRequest(
+                    f"the limit {name} is {limits[name]!r}",
+                    why=f"this server allows {self._max[name]:g} at most",
+                    next="ask for less, or have `server.max_limits` raised",
+                )
+
+    def _admit(self, key: Key, mode: Mode) -> None:
+        """Refuse what is too much, now."""
+        if self.draining:
+            raise Answered(503, "the server is stopping", next="try again later", retry=5)
+        quota = self.quota(key)
+        if mode != "async" and quota.active >= key.concurrency:
+            raise too_many(f"this key may have {key.concurrency} runs at one time")
+        if self.waiting >= self.settings.queue:
+            raise too_many(f"{self.waiting} runs wait already", retry=2)
+
+    @asynccontextmanager
+    async def turn(self, key: Key) -> AsyncIterator[None]:
+        """While something of this key runs that is none of our own runs: it counts as one, and waits for its turn as
+        one. Raises `Answered` if there are too many."""
+        self._admit(key, "sync")
+        quota = self.quota(key)
+        quota.active += 1
+        self.waiting += 1
+        waits = True
+        try:
+            async with quota.slots, self._slots:
+                self.waiting -= 1
+                waits = False
+                yield
+        finally:
+            self.waiting -= waits
+            quota.active -= 1
+
+    def quota(self, key: Key) -> Quota:
+        found = self._quotas.get(key.id)
+        if found is None or found.concurrency != key.concurrency:
+            found = self._quotas[key.id] = Quota(key)
+        return found
+
+    def take_rate(self, key: Key) -> None:
+        """Count a request. Raises `Answered` (429) if there were too many."""
+        if seconds := self.quota(key).take(key.rate):
+            raise too_many(f"this key may send {key.rate:g} requests a second", retry=int(seconds) + 1)
+
+    # --- driving ---
+
+    def _begin(self, job: Job, submission: Submission | None) -> None:
+        self.waiting += 1
+        job.touch()
+        job.task = asyncio.create_task(self._drive(job, submission))
+
+    async def _drive(self, job: Job, submission: Submission | None) -> None:
+        """Take a run from `queued` to its end, or to `waiting`. Never raises but when it is cancelled."""
+        row, queued = job.row, True
+        key = self.keys.get(row.key)
+        quota = self.quota(key) if key else None
+        try:
+            if key is None or quota is None:
+                raise no_key()
+            quota.active += 1
+            # A session has its own place already, and one run at a time.
+            async with quota.slots, nullcontext() if job.turn else self._slots:
+                self.waiting -= 1
+                queued = False
+                if job.durable and not await asyncio.to_thread(self._claim, row):
+                    return
+                row.state, row.started = "running", row.started or time.time()
+                job.touch()
+                self._ended(job, await self._run(job, submission, key))
+        except asyncio.CancelledError:
+            if row.state == "queued" and not job.why:
+                row.note = ""  # it stays queued, for the next start
+            else:
+                row.state = "interrupted" if job.why.startswith("the server") else "cancelled"
+                row.note, row.ended = job.why or "it was cancelled", time.time()
+        except RedomaError as error:
+            job.error = error
+            row.state, row.note, row.ended = "interrupted", without_paths(f"{error.what}: {error.why}"), time.time()
+        except Exception as error:  # a bug of ours must not leave a run without an end
+            tell(ERROR, "service.bug", run=row.id, error=type(error).__name__)
+            row.state, row.note, row.ended = "interrupted", "the server failed", time.time()
+        finally:
+            if queued:
+                self.waiting -= 1
+            if quota is not None and key is not None:
+                quota.active -= 1
+            job.task = None
+            await self._keep(job)
+            job.touch()
+
+    async def _run(self, job: Job, submission: Submission | None, key: Key) -> Result:
+        row = job.row
+        if job.turn is not None:
+            async with job.turn as turn:
+                async for event in turn:
+                    job.events.append(event)
+                    job.touch()
+                return turn.result
+        if row.approval:
+            return await self.executor.resume(row.approval, secrets=job.secrets, expect=row.body.expect)
+        if submission is None:  # from before a restart
+            submission = self.prepare(key, row.body)
+            request = msgspec.structs.replace(submission.request, id=row.id)
+            submission = msgspec.structs.replace(submission, request=request)
+        if row.mode == "sync":
+            return await self.executor.submit(submission)
+        async with self.executor.follow(submission) as live:
+            async for chunk in live:
+                job.events.append(chunk)
+                job.touch()
+            return live.result
+
+    def _ended(self, job: Job, result: Result) -> None:
+        row = job.row
+        row.result, row.status = self.encoded(result, row.id), result.status.value
+        if result.status is Status.PENDING:
+            row.state, row.approval = "waiting", result.approval_id
+        else:
+            row.state, row.ended = "done", time.time()
+
+    async def _keep(self, job: Job) -> None:
+        """Write down what has become of a run."""
+        row = job.row
+        if job.durable:
+            try:
+                await asyncio.to_thread(self._save, [row])
+            except RedomaError as error:  # the next start reports it as interrupted
+                tell(ERROR, "service.unwritten", run=row.id, error=type(error).__name__)
+        elif row.state == "waiting":  # it outlives this process from now on
+            await asyncio.to_thread(self._save, [row])
+            job.durable = True
+        else:
+            self._unwritten.append(job)
+            return
+        if row.is_over:
+            self._jobs.pop(row.id, None)
+
+    async def _write_down(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        jobs, self._unwritten = self._unwritten, []
+        if not jobs:
+            return
+        try:
+            await asyncio.to_thread(self._save, [job.row for job in jobs])
+        except RedomaError as error:
+            tell(ERROR, "service.unwritten", runs=len(jobs), error=type(error).__name__)
+        for job in jobs:
+            self._jobs.pop(job.row.id, None)
+
+    async def _look_for_answers(self) -> None:
+        """Go on with runs that wait for a person, once somebody has answered, here or with `redoma approvals`."""
+        taken: set[str] = set()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self._answered.wait()
+            self._answered.clear()
+            waiting = [job for job in self._jobs.values() if job.row.state == "waiting" and job.task is None]
+            for job in waiting if not self.draining else ():
+                row = job.row
+                try:
+                    if await asyncio.to_thread(self.ledger.is_open, row.approval):
+                        continue
+                    answer = await asyncio.to_thread(self.ledger.load, row.approval)
+                    if row.state != "waiting" or not await asyncio.to_thread(self._requeue, row):
+                        continue
+                    if answer.state == "used" or (answer.state == "approved" and row.approval in taken):
+                        row.approval = ""  # it went to another run of exactly the same: this one asks for its own
+                    taken.add(row.approval)
+                    row.state = "queued"
+                    self._begin(job, None)
+                except RedomaError as error:
+                    tell(ERROR, "service.failed", run=job.row.id, error=type(error).__name__)
+
+    def answered(self) -> None:
+        """Somebody has answered a question: look at once."""
+        self._answered.set()
+
+    async def _prune(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._forget)
+            except RedomaError as error:
+                tell(ERROR, "service.failed", error=type(error).__name__)
+            await asyncio.sleep(_PRUNE)
+
+    # --- looking, cancelling ---
+
+    async def find(self, key: Key, id: str) -> Job | Row:  # noqa: A002 - the row's own word
+        """A run that this key may see. Raises `Answered` (404)."""
+        found: Job | Row | None = None
+        if _ID.match(id):
+            found = self._jobs.get(id) or await asyncio.to_thread(self._load, id)
+        row = found.row if isinstance(found, Job) else found
+        if found is None or row is None or not _may_see(key, row):
+            raise not_found("run")
+        return found
+
+    async def newest(self, key: Key, *, before: float, limit: int, state: str = "") -> list[Row]:
+        """Runs that this key may see, newest first."""
+        owner = None if key.may("audit") else key.id
+        rows = await asyncio.to_thread(self._list, owner, before, limit, state)
+        known = {row.id: row for row in rows}
+        for job in self._jobs.values():
+            row = job.row
+            if row.created < before and (owner is None or row.key == owner):
+                known[row.id] = row
+        chosen = [row for row in known.values() if not state or row.state == state]
+        return sorted(chosen, key=lambda row: (row.created, row.id), reverse=True)[:limit]
+
+    async def cancel(self, key: Key, id: str) -> Row:  # noqa: A002 - the row's own word
+        """End a run, whatever its state; one that is over stays as it is."""
+        found = await self.find(key, id)
+        row = found.row if isinstance(found, Job) else found
+        if row.key != key.id and not key.may("admin"):
+            raise not_allowed("admin, as another key has asked for this run")
+        if isinstance(found, Job) and found.task is not None:
+            found.why = f"it was cancelled by {key.name}"
+            found.task.cancel()
+            while found.task is not None:
+                await found.changed()
+        elif isinstance(found, Job) and row.state == "waiting":
+            row.state, row.ended, row.note = "cancelled", time.time(), f"it was cancelled by {key.name}"
+            others = [job for job in self._jobs.values() if job is not found and job.row.approval == row.approval]
+            if not others:
+                with suppress(RedomaError):
+                    await asyncio.to_thread(self.ledger.expire, row.approval)
+            await self._keep(found)
+            found.touch()
+        return row
+
+    async def ended(self, job: Job) -> Row:
+        """Wait until a run has ended, or waits for a person."""
+        while job.task is not None or (job.row.state == "queued" and not self.draining):
+            await job.changed()
+        if job.error is not None:
+            raise job.error
+        return job.row
+
+    async def follow(self, found: Job | Row, *, until_over: bool = True) -> AsyncIterator[tuple[str, Any]]:
+        """What happens to a run, as pairs of a name and data: `state`, `output`, `display`, `result`."""
+        row = found.row if isinstance(found, Job) else found
+        state, sent = "", 0
+        while True:
+            # Taken before we look: whoever reads this is slow, and what happens meanwhile must not be missed.
+            signal = found.signal if isinstance(found, Job) else None
+            if row.state != state:
+                state = row.state
+                yield "state", {"id": row.id, "state": row.state, "note": row.note, "approval_id": row.approval}
+            if isinstance(found, Job):
+                for event in found.events[sent:]:
+                    sent += 1
+                    if isinstance(event, Display):
+                        yield "display", event
+                    else:
+                        yield "output", {"stream": event.stream, "text": event.text}
+            over = row.is_over or (row.state == "waiting" and not until_over)
+            if (over and row.state == state) or signal is None or self.draining:
+                break
+            await signal.wait()
+        if row.result is not None and row.state in ("done", "waiting"):
+            yield "result", msgspec.Raw(row.result)
+
+    def encoded(self, result: Result, id: str) -> bytes:  # noqa: A002 - the row's own word
+        """A result as JSON, without paths of this host."""
+        shape = result_json(result) | {"id": id}
+        if result.effect is not None:
+            shape["effect"]["project"] = self.project_name(result.effect.project)
+        layers = result.isolation.layers
+        shape["isolation"]["layers"] = {name: without_paths(said) for name, said in layers.items()}
+        shape["passed_over"] = {name: without_paths(why) for name, why in result.passed_over.items()}
+        if result.error:
+            shape["error"] = self.without_roots(result.error)
+        if result.denial is not None:
+            shape["denial"] = {
+                name: self.without_roots(value) if isinstance(value, str) else value
+                for name, value in shape["denial"].items()
+            }
+        return encode(shape)
+
+    def project_name(self, path: str) -> str:
+        """What callers call a project."""
+        for name, directory in self.settings.projects.items():
+            if os.path.realpath(directory) == path:
+                return name
+        return "(another project)"
+
+    def without_roots(self, text: str) -> str:
+        for path, name in self._roots.items():
+            text = text.replace(path, name)
+        return text
+
+    # --- the database ---
+
+    def _known(self, key: Key, idempotency: str, digest: str) -> Row | None:
+        with self.store.reading() as db:
+            found = db.execute("SELECT * FROM runs WHERE key = ? AND idempotency = ?", (key.id, idempotency)).fetchone()
+        return _same(found, digest)
+
+    def _insert(self, row: Row) -> Row | None:
+        with self.store.writing() as db:
+            if row.idempotency:
+                found = db.execute(
+                    "SELECT * FROM runs WHERE key = ? AND idempotency = ?", (row.key, row.idempotency)
+                ).fetchone()
+                if (known := _same(found, row.digest)) is not None:
+                    return known
+            _put(db, row)
+        return None
+
+    def _claim(self, row: Row) -> bool:
+        """From `queued` to `running`, for good. False if it is not queued any more."""
+        with self.store.writing() as db:
+            now = time.time()
+            done = "UPDATE runs SET state = 'running', started = coalesce(started, ?) WHERE id = ? AND state = 'queued'"
+            return db.execute(done, (now, row.id)).rowcount == 1
+
+    def _requeue(self, row: Row) -> bool:
+        with self.store.writing() as db:
+            return (
+                db.execute("UPDATE runs SET state = 'queued' WHERE id = ? AND state = 'waiting'", (row.id,)).rowcount
+                == 1
+            )
+
+    def _save(self, rows: list[Row]) -> None:
+        with self.store.writing() as db:
+            for row in rows:
+                _put(db, row)
+
+    def _load(self, id: str) -> Row | None:  # noqa: A002 - the column's name
+        with self.store.reading() as db:
+            found = db.execute("SELECT * FROM runs WHERE id = ?", (id,)).fetchone()
+        return None if found is None else _row(found)
+
+    def _list(self, owner: str | None, before: float, limit: int, state: str) -> list[Row]:
+        query = (
+            "SELECT id, key, mode, state, status, created, started, ended, body, secrets, NULL AS result, approval,"
+            " note, session, idempotency, digest FROM runs WHERE created < :before AND (:owner IS NULL OR key = :owner)"
+            " AND (:state = '' OR state = :state) ORDER BY created DESC, id DESC LIMIT :limit"
+        )
+        with self.store.reading() as db:
+            found = db.execute(query, {"before": before, "owner": owner, "state": state, "limit": limit}).fetchall()
+        return [_row(row) for row in found]
+
+    def _forget(self) -> None:
+        """Remove runs that ended long ago, and the oldest if they are too large together."""
+        ended = "state IN ('done', 'cancelled', 'interrupted')"
+        with self.store.writing() as db:
+            old = time.time() - 86400 * self.settings.retention_days
+            db.execute(f"DELETE FROM runs WHERE {ended} AND created < ?", (old,))  # noqa: S608 - our own words
+            size = "SELECT total(length(result) + length(body)) AS size FROM runs"
+            for _ in range(100):
+                if db.execute(size).fetchone()["size"] <= MAX_KEPT:
+                    break
+                oldest = f"SELECT id FROM runs WHERE {ended} ORDER BY created LIMIT 500"  # noqa: S608 - the same
+                if not db.execute(f"DELETE FROM runs WHERE id IN ({oldest})").rowcount:  # noqa: S608 - the same
+                    break
+
+
+def _may_see(key: Key, row: Row) -> bool:
+    """Whose run it is, who reads all of them, and who decides on what it would change or wants to do."""
+    decides = key.may("approve") and bool(row.approval or row.body.workspace == "overlay")
+    return row.key == key.id or key.may("audit") or decides
+
+
+def encode(shape: Any) -> bytes:
+    """JSON, also of names that are no UTF-8: their bytes are escaped as lone surrogates."""
+    try:
+        return msgspec.json.encode(shape)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(shape)).encode()
+
+
+def moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _digest(body: RunBody, mode: Mode) -> str:
+    return hashlib.sha256(msgspec.json.encode([body, mode == "async"], order="sorted")).hexdigest()
+
+
+def _max_limits(configured: Limits, given: dict[str, int | float]) -> dict[str, float]:
+    values = msgspec.structs.asdict(configured)
+    return {name: given.get(name, _FACTOR * value) for name, value in values.items()}
+
+
+def _same(found: sqlite3.Row | None, digest: str) -> Row | None:
+    if found is None:
+        return None
+    if found["digest"] != digest:
+        raise Answered(
+            409,
+            "this idempotency key was used for another request",
+            why="a key stands for one request",
+            next="use a new key, or send the same request again",
+        )
+    return _row(found)
+
+
+def _put(db: sqlite3.Connection, row: Row) -> None:
+    db.execute(
+        "INSERT OR REPLACE INTO runs (id, key, mode, state, status, created, started, ended, body, secrets, result,"
+        " approval, note, session, idempotency, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(row.id, row.key, row.mode, row.state, row.status, row.created, row.started, row.ended),
+            *(msgspec.json.encode(row.body), " ".join(row.secrets), row.result),
+            *(row.approval, row.note, row.session, row.idempotency, row.digest),
+        ),
+    )
+
+
+def _row(found: sqlite3.Row) -> Row:
+    return Row(
+        **{name: found[name] for name in ("id", "key", "mode", "state", "status", "created", "started", "ended")},
+        **{name: found[name] for name in ("result", "approval", "note", "session", "idempotency", "digest")},
+        body=msgspec.json.decode(found["body"], type=RunBody),
+        secrets=tuple(found["secrets"].split()),
+    )

@@ -1,0 +1,236 @@
+"""Sessions of the service: whose they are, how many there may be, and when they are forgotten.
+
+They are in memory only: a session is a process, and ends with the server. What ran in one is a run like any other, in
+the list of runs and on record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ...lib.errors import BackendError, InvalidRequest, RedomaError
+from ...sessions.session import AsyncSession, RunOptions, SessionOptions
+from ...telemetry import ERROR, tell
+from .bodies import SessionBody, SessionRunBody, SessionView, content
+from .keys import Key
+from .problems import Answered, not_allowed, not_found, too_many, without_paths
+
+if TYPE_CHECKING:
+    from ...sessions.session import AsyncSessionRun
+    from .service import Service
+
+_SWEEP = 2.0
+"""Seconds between looks for sessions whose key is no longer good, or that can be forgotten."""
+_REMEMBERED = 600.0
+"""Seconds for which a session that has ended by itself is still listed, with the reason, and can be restarted."""
+_MAX_ENDED = 100
+"""Sessions of one key that are remembered so."""
+_FACTOR = 10
+"""How much longer than configured a caller may ask for a session to live."""
+
+
+class Held:
+    """A session that somebody has opened."""
+
+    def __init__(self, session: AsyncSession, key: Key, label: str) -> None:
+        self.session, self.key, self.label = session, key.id, label
+        self.created = self.used = time.time()
+        self.runs = 0
+        self.ended_at: float | None = None
+        """When it was first seen to have ended."""
+
+    @property
+    def id(self) -> str:
+        return self.session.id
+
+    def view(self, names: dict[str, str]) -> SessionView:
+        """It for a list; `names` are those of the keys."""
+        session = self.session
+        return SessionView(
+            id=self.id,
+            state="ended" if not session.alive else "busy" if session.busy else "open",
+            ended=without_paths(session.ended),
+            key=names.get(self.key, self.key),
+            backend=session.name,
+            label=self.label,
+            created=datetime.fromtimestamp(self.created, UTC),
+            used=datetime.fromtimestamp(self.used, UTC),
+            runs=self.runs,
+            isolation={name: without_paths(said) for name, said in session.isolation.layers.items()},
+        )
+
+    def turn(self, service: Service, key: Key, body: SessionRunBody) -> AsyncSessionRun:
+        """A run in it, which begins when it is followed. Raises `InvalidRequest` or `Answered`."""
+        limits = service.limits_of(body.limits)
+        options: RunOptions = {"context": body.context, "limits": limits, "stdin": content(body.stdin)}
+        if body.policy is not None:
+            options["policy"] = service.policy_for(key, body.policy)
+        if body.env:
+            options["env"] = body.env
+        options |= {"expect": body.expect, "reason": body.reason, "requester": key.requester, "label": body.label}
+        with self.using():
+            if body.language == "command":
+                if body.code:
+                    raise InvalidRequest("a command has no code", why="argv is the command", next="leave code out")
+                run = self.session.stream_command(body.argv, **options)
+            elif not body.code:
+                why, step = "code is empty", 'send {"code": "print(6 * 7)"}'
+                raise InvalidRequest("there is nothing to run", why=why, next=step)
+            else:
+                options["args"] = body.argv
+                run = self.session.stream(body.code, body.language, **options)
+        self.runs += 1
+        return run
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Something is done with it. Errors become answers: an ended session (409), a file (404, 409)."""
+        self.used = time.time()
+        try:
+            yield
+        except BackendError as error:
+            if not self.session.ended:
+                raise
+            why = without_paths(self.session.ended)
+            raise Answered(409, "the session has ended", why=why, next="restart it, or open another") from error
+        except OSError as error:
+            number = error.errno or errno.EIO
+            raise Answered(
+                404 if number == errno.ENOENT else 409,
+                "the file can't be used",
+                why=os.strerror(number),  # not what the session says: its code may have written that
+                next="check the path; relative ones begin in the session's first directory",
+                code=errno.errorcode.get(number, "EIO"),
+            ) from error
+
+
+class Sessions:
+    """All sessions of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._held: dict[str, Held] = {}
+        self._opening: dict[str, int] = {}
+
+    async def open(self, key: Key, body: SessionBody) -> Held:
+        """Open a session. Raises `InvalidRequest` for what makes no sense, `Answered` for what is too much."""
+        service = self._service
+        if service.draining:
+            raise Answered(503, "the server is stopping", next="try again later", retry=5)
+        options = self._options(key, body)
+        self._admit(key)
+        self._opening[key.id] = self._opening.get(key.id, 0) + 1
+        session = None
+        try:
+            session = AsyncSession(service.executor, **options)
+            await session.open()
+        except BaseException:
+            if session is not None:
+                await session.aclose()
+            raise
+        finally:
+            self._opening[key.id] -= 1
+        held = self._held[session.id] = Held(session, key, body.label)
+        return held
+
+    def _options(self, key: Key, body: SessionBody) -> SessionOptions:
+        service, configured = self._service, self._service.config.sessions
+        options: SessionOptions = {
+            "backend": body.backend,
+            "policy": service.policy_for(key, body.policy),
+            "limits": service.limits_of(body.limits),
+            "env": body.env,
+            "secrets": body.secrets,
+            "files": {name: content(given) for name, given in body.files.items()},
+            "require": body.require,
+            "reason": body.reason,
+            "requester": key.requester,
+            "label": body.label,
+            "idle": _within("idle", body.idle, configured.idle),
+            "lifetime": _within("lifetime", body.lifetime, configured.lifetime),
+        }
+        if project := service.project_for(body.workspace, body.project):
+            options["workspace"], options["project"] = body.workspace, project
+        return options
+
+    def _admit(self, key: Key) -> None:
+        """Refuse one session more than there may be."""
+        own = sum(held.key == key.id and held.session.alive for held in self._held.values())
+        if own + self._opening.get(key.id, 0) >= self._service.settings.sessions:
+            raise too_many(f"this key may have {self._service.settings.sessions} sessions at one time", retry=5)
+        everything = sum(held.session.alive for held in self._held.values()) + sum(self._opening.values())
+        if everything >= self._service.config.sessions.maximum:
+            raise too_many(f"{everything} sessions are open, which is as many as may be", retry=5)
+
+    def find(self, key: Key, id: str, *, to_use: bool = True) -> Held:  # noqa: A002 - the session's own word
+        """A session that this key may use; or with `to_use=False` that it may see. Raises `Answered` (404)."""
+        held = self._held.get(id)
+        if held is None or not (held.key == key.id or (key.may("audit") and not to_use)):
+            raise not_found("session")
+        return held
+
+    def visible(self, key: Key) -> list[Held]:
+        """Sessions that this key may see, newest first."""
+        found = [held for held in self._held.values() if held.key == key.id or key.may("audit")]
+        return sorted(found, key=lambda held: held.created, reverse=True)
+
+    async def restart(self, key: Key, held: Held) -> None:
+        """Have a new Python in a session; one that has ended begins anew."""
+        if not held.session.alive:
+            self._admit(key)
+        with held.using():
+            await held.session.restart()
+        held.ended_at = None
+
+    async def end(self, key: Key, id: str) -> Held:  # noqa: A002 - the session's own word
+        """End a session and forget it. Raises `Answered`."""
+        held = self.find(key, id, to_use=False)
+        if held.key != key.id and not key.may("admin"):
+            raise not_allowed("admin, as another key has opened this session")
+        await self._drop(held)
+        return held
+
+    async def _drop(self, held: Held) -> None:
+        self._held.pop(held.id, None)
+        await held.session.aclose()
+
+    async def sweep(self) -> None:
+        """End the sessions of keys that are no longer good, and forget those that ended long ago."""
+        while True:
+            await asyncio.sleep(_SWEEP)
+            try:
+                await self._sweep_once()
+            except RedomaError as error:
+                tell(ERROR, "service.failed", error=type(error).__name__)
+
+    async def _sweep_once(self) -> None:
+        now, good, ended = time.time(), dict[str, bool](), dict[str, int]()
+        for held in sorted(self._held.values(), key=lambda held: held.created, reverse=True):
+            if held.key not in good:
+                good[held.key] = await asyncio.to_thread(self._service.keys.get, held.key) is not None
+            if not held.session.alive:
+                held.ended_at = held.ended_at or now
+                ended[held.key] = ended.get(held.key, 0) + 1
+            old = held.ended_at is not None and (now - held.ended_at > _REMEMBERED or ended[held.key] > _MAX_ENDED)
+            if not good[held.key] or old:
+                await self._drop(held)
+
+    async def close(self) -> None:
+        """End all of them."""
+        for held in list(self._held.values()):
+            await self._drop(held)
+
+
+def _within(name: str, asked: float | None, configured: float) -> float:
+    if asked is not None and asked > _FACTOR * configured:
+        why = f"this server allows {_FACTOR * configured:g} s at most"
+        step = f"ask for less, or have `sessions.{name}` raised"
+        raise InvalidRequest(f"{name} is {asked:g}", why=why, next=step)
+    return configured if asked is None else asked
