@@ -1,0 +1,254 @@
+"""Route requests, check who sent them, and answer errors in the form that each plane uses."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from ...lib.errors import RedomaError
+from ...sessions import AsyncSession
+from ..http.keys import Key
+from . import code, control, filesystem, processes, transfer
+from .sandboxes import USERS, Sandbox, Sandboxes
+from .wire import Asked, Gone, Problem, problem_of
+
+if TYPE_CHECKING:
+    from ..http.service import Service
+
+_HOST = re.compile(r"(\d{1,5})-([0-9a-z]{1,40})\.")
+_KEY = re.compile(r"e2b_([0-9a-f]{2,400})\Z")
+_PORTS = ("", "49983", "49999")
+"""Ports of E2B's own programs in a sandbox, which this server plays. Any other port would belong to the code."""
+_CONTROL = re.compile(r"(?:/v2)?/sandboxes(?:/([0-9A-Za-z-]{1,80})(?:/([a-z]{1,20}))?)?\Z")
+_ACTIONS = {
+    ("GET", ""): control.info,
+    ("DELETE", ""): control.kill,
+    ("POST", "connect"): control.connect,
+    ("POST", "resume"): control.connect,
+    ("POST", "timeout"): control.set_timeout,
+    ("POST", "refreshes"): control.set_timeout,
+    ("GET", "metrics"): control.metrics,
+}
+_ABSENT = {
+    "pause": "pausing: the memory of a sandbox can't be kept. Read its files before it ends",
+    "snapshots": "snapshots",
+    "fork": "forks of a sandbox",
+    "network": "a network for sandboxes",
+    "logs": "logs of sandboxes; `redoma audit` has what ran",
+}
+
+
+class Endpoint:
+    """The whole interface, as an ASGI application."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.sandboxes = Sandboxes(service)
+        self.keeps_ready = False
+        """Whether to prepare a cell at start-up, so that the first sandbox is quick."""
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Run with the service: prepare cells, do housekeeping, and end every sandbox at the end."""
+        keeping_house = asyncio.create_task(self.sandboxes.keep_house())
+        try:
+            if self.keeps_ready:
+                with suppress(RedomaError):  # the first sandbox says what is wrong
+                    AsyncSession(self._service.executor).warm()
+            yield
+        finally:
+            keeping_house.cancel()
+            await self.sandboxes.close()
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        path = "/" + scope["path"].removeprefix("/e2b/").strip("/")
+        asked = Asked(scope, receive, send, path)
+        service, _, method = path[1:].partition("/")
+        calls = {"process.Process": processes.CALLS, "filesystem.Filesystem": filesystem.CALLS}.get(service, {})
+        if method in calls:
+            kind, call = calls[method]
+            await self._call(asked, call, stream=kind == "stream")
+        else:
+            await self._route(asked)
+
+    async def _call(self, asked: Asked, call: Any, *, stream: bool) -> None:
+        try:
+            if asked.method != "POST":
+                raise Problem("unimplemented", "calls are POST requests", status=405)
+            sandbox = self._sandbox(asked)
+            _must_be_the_user(_basic_user(asked))
+            await call(asked, sandbox)
+        except Exception as error:  # every error gets an answer
+            await processes.answer_problem(asked, self._of(asked, error), stream=stream)
+
+    async def _route(self, asked: Asked) -> None:
+        try:
+            await self._plain(asked)
+        except Exception as error:  # every error gets an answer
+            problem = problem_of(self._of(asked, error))
+            if asked.begun:
+                raise  # too late for an answer: the connection is closed
+            headers = {"retry-after": str(problem.retry)} if problem.retry else {"should-retry": "false"}
+            await asked.answer(
+                {"code": problem.status, "message": problem.message}, status=problem.status, headers=headers
+            )
+
+    def _of(self, asked: Asked, error: Exception) -> Exception:
+        """Return the error to answer: `Gone` if the sandbox ended while the request was handled."""
+        named = asked.header("e2b-sandbox-id")
+        if named and not isinstance(error, Problem):
+            try:
+                self.sandboxes.running(named)
+            except Gone as gone:
+                return gone
+        return error
+
+    # --- the control half ---
+
+    async def _plain(self, asked: Asked) -> None:
+        _must_be_our_port(_named(asked)[1])
+        found = _CONTROL.match(asked.path)
+        if found is not None:
+            await self._control(asked, found[1] or "", found[2] or "")
+        elif asked.path == "/health":
+            await self._health(asked)
+        elif asked.path == "/files":
+            await self._files(asked)
+        elif asked.path in ("/execute", "/contexts") or asked.path.startswith("/contexts/"):
+            await self._code(asked)
+        else:
+            self._key(asked)
+            what = asked.path.strip("/").partition("/")[0][:40]
+            raise Problem("unimplemented" if asked.header("x-api-key") else "not_found", f"there is no {what!r} here")
+
+    async def _control(self, asked: Asked, sandbox: str, action: str) -> None:
+        key = self._key(asked)
+        if not sandbox and asked.method == "POST":
+            await control.create(asked, self.sandboxes, key)
+        elif not sandbox and asked.method == "GET":
+            await control.list_all(asked, self.sandboxes, key)
+        else:
+            handler = _ACTIONS.get((asked.method, action))
+            if handler is None:
+                raise Problem("unimplemented", f"this server does not have {_ABSENT.get(action, 'that')}")
+            await handler(asked, self.sandboxes, key, self.sandboxes.owned(key, sandbox))
+
+    def _key(self, asked: Asked) -> Key:
+        """Return the API key that was sent. Raises `Problem` if it is not valid, `Answered` if it is used too often."""
+        text = asked.header("x-api-key")
+        if (packed := _KEY.match(text)) is not None and len(packed[1]) % 2 == 0:
+            text = bytes.fromhex(packed[1]).decode("latin-1")
+        key = self._service.keys.authenticate(text)
+        if key is None:
+            raise Problem(
+                "unauthenticated", "the API key is unknown, revoked or expired; `redoma keys create` makes one"
+            )
+        if not key.may("run"):
+            raise Problem("permission_denied", "this key lacks the scope run")
+        self._service.take_rate(key)
+        return key
+
+    # --- the half of the sandbox ---
+
+    async def _health(self, asked: Asked) -> None:
+        sandbox, _ = _named(asked)
+        if sandbox:
+            self.sandboxes.running(sandbox)
+        await asked.answer(status=204)
+
+    async def _files(self, asked: Asked) -> None:
+        operation: Any = {"GET": "read", "POST": "write"}.get(asked.method)
+        if operation is None:
+            raise Problem("unimplemented", "files are read by GET and written by POST", status=405)
+        query = asked.query
+        user = query.get("username", "")
+        if query.get("signature"):
+            until = query.get("signature_expiration", "")
+            if until and (not until.isdigit() or int(until[:15]) < time.time()):
+                raise Problem("unauthenticated", "signature is already expired")
+            sandbox = self.sandboxes.signed(query["signature"], query.get("path", ""), operation, user, until)
+            self._service.take_rate(sandbox.key)
+        else:
+            sandbox = self._sandbox(asked)
+        _must_be_the_user(user)
+        if operation == "read":
+            await transfer.download(asked, sandbox)
+        else:
+            await transfer.upload(asked, sandbox, self._service.settings.max_body)
+
+    async def _code(self, asked: Asked) -> None:
+        sandbox = self._sandbox(asked, by_traffic_token=True)
+        _, _, rest = asked.path.strip("/").partition("/")
+        context, _, action = rest.partition("/")
+        match asked.method, asked.path, action:
+            case "POST", "/execute", _:
+                await code.execute(asked, sandbox)
+            case "GET", "/contexts", _:
+                await code.contexts(asked, sandbox)
+            case "POST", "/contexts", _:
+                await code.create_context(asked, sandbox)
+            case "DELETE", _, "" if context:
+                await code.remove_context(asked, sandbox, context)
+            case "POST", _, "restart":
+                await code.restart_context(asked, sandbox, context)
+            case _:
+                raise Problem("unimplemented", "there is no such call", status=405)
+
+    def _sandbox(self, asked: Asked, *, by_traffic_token: bool = False) -> Sandbox:
+        """Return the sandbox of a data-plane request. Raises `Gone`, or `Problem` if the token is wrong."""
+        name, port = _named(asked)
+        if not name:
+            raise Problem("invalid_argument", "the request names no sandbox")
+        sandbox = self.sandboxes.running(name)
+        _must_be_our_port(port)
+        good = _is(asked.header("x-access-token"), sandbox.token)
+        if by_traffic_token:
+            good = _is(asked.header("e2b-traffic-access-token"), sandbox.traffic_token) or good
+        if not good:
+            raise Problem("unauthenticated", "the access token is not that of the sandbox")
+        self._service.take_rate(sandbox.key)
+        return sandbox
+
+
+def _must_be_our_port(port: str) -> None:
+    if port not in _PORTS:
+        why = f"the sandbox's port is not open: {port[:8]} can't be reached from outside"
+        raise Problem("unavailable", why, status=502)
+
+
+def _is(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def _named(asked: Asked) -> tuple[str, str]:
+    """Return the sandbox id and port that a request names, in its headers or its host name."""
+    host = _HOST.match(asked.header("host"))
+    name = asked.header("e2b-sandbox-id") or (host[2] if host else "")
+    return name, asked.header("e2b-sandbox-port") or (host[1] if host else "")
+
+
+def _basic_user(asked: Asked) -> str:
+    """Return the user that a call should run as, or an empty string."""
+    kind, _, text = asked.header("authorization").partition(" ")
+    if kind.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(text, validate=True).decode("utf-8", "replace").partition(":")[0]
+    except binascii.Error:
+        raise Problem("unauthenticated", "the authorization can't be read") from None
+
+
+def _must_be_the_user(name: str) -> None:
+    if name not in USERS:
+        raise Problem(
+            "unauthenticated", f"there is no user {name[:40]!r}: everything runs as 'user', without privileges"
+        )

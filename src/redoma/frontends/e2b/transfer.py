@@ -1,0 +1,109 @@
+"""File contents: GET and POST /files, with the access token of the sandbox or a signed URL."""
+
+from __future__ import annotations
+
+import posixpath
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
+
+from .code import inside, outside
+from .sandboxes import Sandbox
+from .wire import Asked, Problem
+
+_MAX_FILES = 200
+
+
+async def download(asked: Asked, sandbox: Sandbox) -> None:
+    path = _path(asked)
+    pieces = sandbox.session.files.chunks(inside(path))
+    first = await anext(pieces, b"")  # errors must come before the answer begins
+    name = quote(posixpath.basename(outside(path)))
+    headers = {
+        "content-type": "application/octet-stream",
+        "content-disposition": f"attachment; filename*=UTF-8''{name}",
+    }
+    await asked.begin(200, headers)
+    await asked.piece(first)
+    async for piece in pieces:
+        await asked.piece(piece)
+    await asked.end()
+
+
+async def upload(asked: Asked, sandbox: Sandbox, max_body: int) -> None:
+    if asked.has_headers("x-metadata-"):
+        raise Problem("invalid_argument", "files can't have metadata here: their file system has no place for it")
+    kind, options = parse_options_header(asked.header("content-type"))
+    if kind == "multipart/form-data":
+        files = await _parts(asked, options.get("boundary", ""), max_body)
+        if not files:
+            raise Problem("invalid_argument", "there is no file in the request")
+        written = [await _write(sandbox, path, content) for path, content in files]
+    else:
+        written = [await _write(sandbox, _path(asked), _content(asked))]
+    await asked.answer(written)
+
+
+async def _write(sandbox: Sandbox, path: str, content: bytes | AsyncIterator[bytes]) -> dict[str, Any]:
+    await sandbox.session.files.write(inside(path), content)
+    whole = outside(path)
+    return {"name": posixpath.basename(whole), "type": "file", "path": whole}
+
+
+def _path(asked: Asked) -> str:
+    path = asked.query.get("path", "")
+    if not path:
+        raise Problem("invalid_argument", "there is no path")
+    return path
+
+
+async def _content(asked: Asked) -> AsyncIterator[bytes]:
+    """Yield the body, decompressed in bounded pieces: a zip bomb only fills the disk of its own sandbox."""
+    encoding = asked.header("content-encoding")
+    if encoding not in ("", "identity", "gzip"):
+        raise Problem("invalid_argument", f"the encoding {encoding[:40]!r} can't be read")
+    unpacker = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
+    try:
+        async for chunk in asked.chunks():
+            if unpacker is None:
+                yield chunk
+                continue
+            while chunk:
+                yield unpacker.decompress(chunk, 1 << 18)
+                chunk = unpacker.unconsumed_tail
+        if unpacker is not None and not unpacker.eof:
+            raise Problem("invalid_argument", "the content ends early")
+    except zlib.error:
+        raise Problem("invalid_argument", "the content is not packed as gzip") from None
+
+
+async def _parts(asked: Asked, boundary: str, max_body: int) -> list[tuple[str, bytes]]:
+    """Return path and content of each file of a form. The path is the file name, unless the query has one."""
+    files: list[tuple[str, bytearray]] = []
+    given = asked.query.get("path", "")
+    total, takes = 0, False
+    try:
+        parser = PushMultipartParser(boundary, max_segment_count=_MAX_FILES + 10)
+        async for chunk in asked.chunks():
+            total += len(chunk)
+            if total > max_body:
+                why = f"a form has at most {max_body:,} bytes; use_octet_stream=True sends files of any size"
+                raise Problem("resource_exhausted", why, status=413)
+            for event in parser.parse(chunk):
+                if isinstance(event, MultipartSegment):
+                    takes = event.name == "file"
+                    if takes:
+                        files.append((event.filename or "", bytearray()))
+                elif event and takes:
+                    files[-1][1].extend(event)
+        parser.close()
+    except MultipartError as error:
+        raise Problem("invalid_argument", f"the form can't be read: {str(error)[:200]}") from None
+    if len(files) > 1 and given:
+        raise Problem("invalid_argument", "a path was given for several files")
+    if any(not (given or name) for name, _ in files):
+        raise Problem("invalid_argument", "a file has no path")
+    return [(given or name, bytes(content)) for name, content in files]
