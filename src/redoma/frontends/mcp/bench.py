@@ -1,0 +1,358 @@
+"""Where tool calls run: an executor, the sessions that clients have opened, and who calls."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import anyio
+import msgspec
+from mcp.server.mcpserver import Context
+
+from ...approval import Ask, Ledger, describe
+from ...approval.ledger import utc_now
+from ...audit import AuditLog
+from ...config import Config
+from ...lib.errors import InvalidRequest, RedomaError
+from ...lib.sanitise import sanitise
+from ...lib.sqlite import NAME, Store
+from ...models import Language, Result, Stream, Submission, WorkspaceKind
+from ...pipeline.executor import AsyncExecutor
+from ...pipeline.intake import Options, user
+from ...sessions import AsyncSession
+from ...workspace.kept import Kept
+
+_MAX_QUESTION = 20_000
+"""Characters of a question that a client's form can be expected to show."""
+_PAUSE = 0.25
+"""Seconds between notices of progress."""
+_NOT_IN_A_NAME = re.compile(r"[^a-z0-9._-]+")
+_MAX_NAME = 40
+
+T = TypeVar("T")
+
+
+class Caller(NamedTuple):
+    """Who calls a tool."""
+
+    requester: str
+    """Who it is in requests, approvals and the audit log."""
+    owner: str = ""
+    """Whose sessions it can use."""
+    key: Any = None
+    """The key of the service, over HTTP."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool call wants run."""
+
+    language: Language
+    code: str = ""
+    argv: tuple[str, ...] = ()
+    stdin: str = ""
+    files: dict[str, str] = {}
+    outputs: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
+    timeout: float | None = None
+    reason: str = ""
+    workspace: WorkspaceKind = "scratch"
+    project: str = ""
+
+    @property
+    def limits(self) -> dict[str, float]:
+        return {} if self.timeout is None else {"time": self.timeout}
+
+
+def client_name(ctx: Context[Any, Any]) -> str:
+    """What the client calls itself, as a plain short word. Nothing proves it."""
+    params = ctx.session.client_params
+    name = params.client_info.name if params else ""
+    return _NOT_IN_A_NAME.sub("-", name.lower()).strip("-.")[:_MAX_NAME] or "unknown"
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await work in a task of its own. If we are cancelled, so is the task, once, and it is waited for: the SDK cancels
+    every `await` again, also those by which a run is ended and its record written."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task])
+        raise
+
+
+class Progress:
+    """Tells a client how far a run is: what it printed last, and how many characters in all."""
+
+    def __init__(self, ctx: Context[Any, Any]) -> None:
+        self._ctx, self._count, self._told = ctx, 0, 0.0
+        meta = ctx.request_context.meta
+        self.wanted = meta is not None and "progress_token" in meta
+
+    async def __call__(self, stream: Stream, text: str) -> None:
+        self._count += len(text)
+        if (now := time.monotonic()) - self._told < _PAUSE:
+            return
+        self._told = now
+        last = sanitise(text).strip().rpartition("\n")[2][-200:]
+        await self._ctx.report_progress(self._count, message=last)
+
+    async def stdout(self, text: str) -> None:
+        await self("stdout", text)
+
+    async def stderr(self, text: str) -> None:
+        await self("stderr", text)
+
+
+class Bench(ABC):
+    """Where tool calls run. Subclasses say who calls, and what they may ask for."""
+
+    executor: AsyncExecutor
+    ledger: Ledger | None
+    """None if there is no state directory: then nobody can be asked."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, tuple[str, AsyncSession]] = {}
+
+    @abstractmethod
+    def caller(self, ctx: Context[Any, Any]) -> Caller:
+        """Who makes this call."""
+
+    @abstractmethod
+    def prepare(self, caller: Caller, wanted: Wanted) -> Submission:
+        """A submission that does not wait for a person. Raises `RedomaError` for what may not be asked for."""
+
+    @abstractmethod
+    def may_answer(self, caller: Caller) -> bool:
+        """Whether the person at the client may approve what the client asks for."""
+
+    @abstractmethod
+    def project_name(self, path: str) -> str:
+        """What the caller calls a project."""
+
+    def max_sessions(self, caller: Caller) -> int:
+        """How many a caller may have; the executor bounds those of all of them together."""
+        return self.executor.config.sessions.maximum
+
+    @abstractmethod
+    def must_be_within(self, limits: dict[str, Any]) -> None:
+        """Raise `InvalidRequest` for limits that this caller may not ask for."""
+
+    @abstractmethod
+    async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:  # noqa: A002
+        """Apply kept changes, without waiting for a person. Raises as `AsyncExecutor.apply` does."""
+
+    @abstractmethod
+    async def discard(self, caller: Caller, id: str) -> Kept:  # noqa: A002
+        """Drop kept changes."""
+
+    @abstractmethod
+    async def undo(self, caller: Caller, id: str) -> Kept:  # noqa: A002
+        """Take back what was applied."""
+
+    def words(self, text: str) -> str:
+        """A message as the caller may see it."""
+        return text
+
+    def result(self, result: Result) -> Result:
+        """A result as the caller may see it."""
+        return result
+
+    @asynccontextmanager
+    async def turn(self, caller: Caller) -> AsyncIterator[None]:
+        """While something of this caller runs."""
+        yield
+
+    # --- runs ---
+
+    async def run(self, ctx: Context[Any, Any], wanted: Wanted) -> Result:
+        """Run it in a cell of its own. If a person has to approve it, the result is `pending`."""
+        caller = self.caller(ctx)
+        submission, progress = self.prepare(caller, wanted), Progress(ctx)
+
+        async def work() -> Result:
+            async with self.turn(caller):
+                if not progress.wanted:
+                    return await self.executor.submit(submission)
+                async with self.executor.follow(submission) as live:
+                    return await live.deliver(progress)
+
+        return self.result(await to_its_end(work()))
+
+    async def run_in(self, ctx: Context[Any, Any], session_id: str, wanted: Wanted) -> Result:
+        """Run it in a session. If a person has to approve it, the result is `pending`."""
+        caller = self.caller(ctx)
+        session, progress = self.session(caller, session_id), Progress(ctx)
+        for name in ("files", "outputs", "network"):
+            if getattr(wanted, name):
+                raise InvalidRequest(
+                    f"{name} was given with a session",
+                    why="a session has its own",
+                    next="leave it, or session_id, out" if name == "network" else "use write_file and read_file",
+                )
+        self.must_be_within(wanted.limits)
+        options: dict[str, Any] = {
+            "timeout": wanted.timeout,
+            "stdin": wanted.stdin,
+            "reason": wanted.reason,
+            "requester": caller.requester,
+            "wait": False,
+        }
+        if progress.wanted:
+            options |= {"on_stdout": progress.stdout, "on_stderr": progress.stderr}
+
+        async def work() -> Result:
+            async with self.turn(caller):
+                if wanted.language == "command":
+                    return await session.command(list(wanted.argv), **options)
+                return await session.run(wanted.code, wanted.language, args=wanted.argv, **options)
+
+        return self.result(await to_its_end(work()))
+
+    # --- sessions ---
+
+    async def open_session(self, ctx: Context[Any, Any], seconds: float | None) -> AsyncSession:
+        """Open a session whose runs may take so many seconds each, or as many as is configured."""
+        caller = self.caller(ctx)
+        self.must_be_within({} if seconds is None else {"time": seconds})
+        self._forget_ended()
+        if len([each for each in self.sessions(caller) if each.alive]) >= self.max_sessions(caller):
+            raise InvalidRequest(
+                "no more sessions can be opened", why="you have as many as you may", next="close some: session_close"
+            )
+        session = self.executor.session(requester=caller.requester, timeout=seconds)
+        await to_its_end(session.open())
+        self._sessions[session.id] = caller.owner, session
+        return session
+
+    def _forget_ended(self) -> None:
+        ended = [name for name, (_, session) in self._sessions.items() if not session.alive]
+        for name in ended[:-20]:  # the last ones still say why they have ended
+            del self._sessions[name]
+
+    def sessions(self, caller: Caller) -> list[AsyncSession]:
+        return [session for owner, session in self._sessions.values() if owner == caller.owner]
+
+    def session(self, caller: Caller, session_id: str) -> AsyncSession:
+        """A session of this caller. Raises `InvalidRequest` if there is none."""
+        owner, session = self._sessions.get(session_id, ("", None))
+        if session is None or owner != caller.owner:
+            raise InvalidRequest(
+                f"there is no session {session_id[:64]!r}", why="none was opened under this id", next="use session_open"
+            )
+        return session
+
+    async def close_session(self, caller: Caller, session_id: str) -> None:
+        session = self.session(caller, session_id)
+        self._sessions.pop(session_id, None)
+        await to_its_end(session.aclose())
+
+    async def aclose(self) -> None:
+        """End all sessions."""
+        for _, session in list(self._sessions.values()):
+            await session.aclose()
+        self._sessions.clear()
+
+    # --- a person ---
+
+    async def question(self, caller: Caller, approval: str) -> Ask | None:
+        """What a person at the client is to be asked; None if they can't be shown all of it, or may not answer."""
+        if self.ledger is None or not self.may_answer(caller):
+            return None
+        entry = await asyncio.to_thread(self.ledger.load, approval)
+        shown = describe(entry.ask)
+        return entry.ask if entry.state == "open" and shown.whole and len(shown.text) <= _MAX_QUESTION else None
+
+    async def decide(self, caller: Caller, approval: str, decision: Literal["approved", "denied"], reason: str) -> None:
+        """Write down what the person has answered. Raises `ApprovalError` if it can't count any more."""
+        if self.ledger is None or not self.may_answer(caller):
+            raise InvalidRequest("this can't be answered here", why="the caller may not", next="use `redoma approvals`")
+        entry = await asyncio.to_thread(self.ledger.load, approval)
+        reason = f"{reason.strip()[:1000] or decision} (in the client, {caller.requester})"
+        given = entry.ask.answer(decision, approver=user(), reason=reason, at=utc_now())
+        await asyncio.to_thread(self.ledger.answer, given)
+
+
+class LocalBench(Bench):
+    """This machine, for the user who has started the server: what `redoma mcp` uses."""
+
+    def __init__(self, config: Config, project: Path) -> None:
+        super().__init__()
+        approval = config.approval
+        self._asks_here = approval.approver in ("auto", "console")
+        """With `queue` people decide by `redoma approvals` alone, with `deny` nobody does."""
+        queued = msgspec.structs.replace(approval, approver="queue" if self._asks_here else approval.approver)
+        self._config = msgspec.structs.replace(config, approval=queued)
+        self._project = str(project)
+        self.executor = AsyncExecutor(self._config)
+        self._audit = AuditLog(
+            config.audit.directory, retention_days=config.audit.retention_days, fsync=config.audit.fsync
+        )
+        record = self._audit.append if config.audit.enabled else lambda kind, run, data: None
+        state = config.state
+        self.ledger = Ledger(Store(state / NAME), record, separate=approval.separate) if state else None
+
+    def caller(self, ctx: Context[Any, Any]) -> Caller:
+        return Caller(f"mcp:{client_name(ctx)}")
+
+    def may_answer(self, caller: Caller) -> bool:
+        return self._asks_here
+
+    def project_name(self, path: str) -> str:
+        return path
+
+    def must_be_within(self, limits: dict[str, Any]) -> None:
+        """This user's own machine: policy asks about what takes long."""
+
+    def prepare(self, caller: Caller, wanted: Wanted) -> Submission:
+        options: Options = {
+            "limits": wanted.limits,
+            "stdin": wanted.stdin,
+            "files": dict(wanted.files),
+            "outputs": wanted.outputs,
+            "network": wanted.network or None,
+            "reason": wanted.reason,
+            "requester": caller.requester,
+            "wait": False,
+        }
+        if wanted.workspace != "scratch":
+            if wanted.project:
+                raise InvalidRequest(
+                    "a project was named", why=f"this server works in {self._project}", next="leave it out"
+                )
+            options |= {"workspace": wanted.workspace, "project": self._project, "cwd": self._project}
+        if wanted.language == "command":
+            return self.executor.prepare(list(wanted.argv), None, options)
+        return self.executor.prepare_code(wanted.code, wanted.language, {**options, "args": wanted.argv})
+
+    async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:  # noqa: A002
+        return await self.executor.apply(id, paths=paths, named=named, wait=False)
+
+    async def discard(self, caller: Caller, id: str) -> Kept:  # noqa: A002
+        return await self.executor.discard(id)
+
+    async def undo(self, caller: Caller, id: str) -> Kept:  # noqa: A002
+        return await self.executor.undo(id)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self.executor.aclose()
+        self._audit.close()
+
+    async def __aenter__(self) -> LocalBench:
+        with suppress(RedomaError):  # the first run says what is wrong
+            warm = getattr(self.executor.backends.get("jail"), "warm", None)
+            if warm is not None:
+                warm()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
