@@ -1,1 +1,1 @@
-"""Where people and programs come in: parse, hand to the executor, render."""
+"""Entry points for people and programs: parse, pass to the executor, render."""

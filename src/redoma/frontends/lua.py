@@ -1,7 +1,7 @@
-"""Run Lua scripts, and do what they ask for: get configured executors, and start and drive processes on them.
+"""Runs Lua scripts, and does what they request: get configured executors, and start and drive processes on them.
 
-A script names executors and processes by numbers that are its own, so it can reach no process of anybody else. Every
-command takes the usual path, through the entry's whitelist, the policy and the audit log.
+A script names executors and processes by its own numbers, so it can't reach any other processes. Every command takes
+the usual path, through the entry's whitelist, the policy and the audit log.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BACKENDS = ("auto", "jail", "native")
-_MAX_EXECUTORS, _MAX_PROCESSES = 16, 64  # open at one time
-_MAX_COMMANDS = 10_000  # commands of one script: each of them is written to the audit log
-_MAX_COMMAND_BYTES, _MAX_ALL_BYTES = 128 << 10, 16 << 20  # bytes of them, for the same reason
-_PIECE = 64 << 10  # characters of output that are passed on at one time
+_MAX_EXECUTORS, _MAX_PROCESSES = 16, 64  # open at a time
+_MAX_COMMANDS = 10_000  # commands of one script: each is written to the audit log
+_MAX_COMMAND_BYTES, _MAX_ALL_BYTES = 128 << 10, 16 << 20  # bytes of one command, and of all, for the same reason
+_PIECE = 64 << 10  # characters of output that are passed on at a time
 
 
 class Scripts:
@@ -41,13 +41,15 @@ class Scripts:
         self._cells: JailBackend | None = None
 
     def ask(self, source: str, argv: tuple[str, ...], options: Options) -> Submission:
-        """Make a request of a script. `argv` is its name and its arguments. Raises `InvalidRequest` for a backend that
-        has no Lua."""
+        """Return a submission for a script. `argv` is its name and its arguments. Raises `InvalidRequest` for a backend
+        without Lua.
+        """
         executor, backend = self._executor, options.get("backend", "auto")
         if backend not in _BACKENDS:
             raise InvalidRequest(
                 f"Lua can't run on {backend}", why=f"it runs on {', '.join(_BACKENDS)}", next="leave the backend out"
             )
+        options = {**options, "network": options.get("network") or ()}  # only its commands reach hosts, if any
         request = intake.build(executor.config, executor.backends, options, code=source, argv=argv, language="lua")
         broker = Broker(executor, options.get("policy"))
         if backend == "native":
@@ -63,7 +65,7 @@ class Scripts:
 
 
 class Broker:
-    """Answers the questions of one script. Its commands are judged by the policy that was asked for the script."""
+    """Answers the questions of one script. Its commands are judged by the policy that was chosen for the script."""
 
     def __init__(self, executor: AsyncExecutor, policy: str | None = None) -> None:
         self._executor, self._policy = executor, policy
@@ -73,7 +75,7 @@ class Broker:
         self._started = self._asked = 0
 
     async def answer(self, question: lua.Question) -> lua.Answer:
-        """Do what a script asks for. Raises `RedomaError`, which the script gets as an error."""
+        """Do what a script requests. Returns the answer. Raises `RedomaError`, which the script gets as an error."""
         match question:
             case lua.Get():
                 return self._get(as_text(question.entry))
@@ -113,8 +115,9 @@ class Broker:
         return number
 
     def _count(self, question: lua.Exec) -> None:
-        """Count a command before anything else, since it is written to the log whatever becomes of it. Raises
-        `InvalidRequest` for one too many or too long."""
+        """Count a command before anything else, since it is always written to the log. Raises `InvalidRequest` for one
+        too many or too long.
+        """
         words = [question.command] if isinstance(question.command, str) else question.command
         size = sum(map(len, (*words, *question.env, *question.env.values(), question.work_dir or "")))
         if size > _MAX_COMMAND_BYTES:
@@ -169,7 +172,7 @@ class Broker:
         """End what the script has started."""
         while self._executors:
             _, executor = self._executors.popitem()
-            await executor.release()  # it waits only for those that somebody still refers to
+            await executor.release()  # it waits only for processes that are still referenced
         self._processes.clear()
 
 

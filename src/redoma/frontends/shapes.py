@@ -11,13 +11,13 @@ from ..policy import Leveled
 
 
 def evaluation_json(evaluation: Evaluation) -> dict[str, Any]:
-    """An evaluation with its decision."""
+    """Return an evaluation with its decision."""
     shape: dict[str, Any] = msgspec.to_builtins(evaluation)
     return {"decision": evaluation.decision.value, **shape}
 
 
 def verdict_json(evaluation: Evaluation, level: Leveled, backend: str) -> dict[str, Any]:
-    """A verdict with the level, its reasons, and the backend that would run it (empty: none)."""
+    """Return a verdict with the level, its reasons, and the backend that would run it (empty: none)."""
     return {
         **evaluation_json(evaluation),
         "level": level.level.value,
@@ -27,7 +27,7 @@ def verdict_json(evaluation: Evaluation, level: Leveled, backend: str) -> dict[s
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """A result as JSON. Contents of all files are base64: no reader has to guess which are text."""
+    """Return a result as JSON. Contents of all files are base64: readers need not guess which are text."""
     shape: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(result, value=None, data=None))
     return shape | {
         "ending": result.status.ending,
@@ -38,7 +38,9 @@ def result_json(result: Result) -> dict[str, Any]:
 
 
 def json_value(value: Any) -> Any:
-    """The value if JSON can carry it unchanged; else its `repr`, as for bytes, a tuple as a key, or 80-bit integers."""
+    """Return the value if JSON can represent it; else its `repr`, as for bytes, a tuple as a key, or 80-bit
+    integers.
+    """
     try:
         same: bool = msgspec.json.decode(msgspec.json.encode(value)) == value
     except (TypeError, ValueError, OverflowError, RecursionError):

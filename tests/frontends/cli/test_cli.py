@@ -242,14 +242,19 @@ def test_config_show_says_where_each_value_came_from(redoma_command: Command, tm
 def test_doctor_says_what_this_host_offers(redoma_command: Command) -> None:
     report = answer(redoma_command("doctor", "--json"))
     assert report["auto"] == "jail"
-    assert {backend["name"] for backend in report["backends"]} == {"jail", "docker", "monty", "native"}
+    assert {backend["name"] for backend in report["backends"]} == {"jail", "docker", "monty", "lean", "native"}
 
 
 def test_the_help_that_is_kept_ready_is_what_click_would_say(redoma_command: Command) -> None:
-    from redoma.frontends.cli.help import HELP, render
+    import click
 
-    assert render() == HELP
-    assert redoma_command("--help").stdout == redoma_command("-h").stdout == redoma_command().stdout == HELP
+    from redoma.frontends.cli import app
+
+    cli = app.cli
+    context = click.Context(cli, info_name="redoma", terminal_width=80, **cli.context_settings)
+    kept = Path(app.__file__).with_name("help.txt").read_text()
+    assert f"{cli.get_help(context)}\n" == kept, "write what click says to help.txt"
+    assert redoma_command("--help").stdout == redoma_command("-h").stdout == redoma_command().stdout == kept
 
 
 @pytest.mark.parametrize("command", ["run", "eval", "exec", "lua", "check", "audit", "config"])
@@ -331,17 +336,53 @@ def test_a_signal_ends_the_run_and_is_on_record(number: int, tmp_path: Path) -> 
     arguments = [program, "run", "--time", "50", "-f", str(tmp_path / "a"), "while True: pass"]
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
-    while not (workers := _workers_of(process.pid)) and time.monotonic() < deadline:
+    while '"kind":"intent"' not in _recorded() and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.3)
+    workers = _workers_of(process.pid)
     process.send_signal(number)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == (130 if number == signal.SIGINT else 128 + number)
     assert "Traceback" not in errors
     assert workers
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
-    (log,) = Path(os.environ["HOME"]).rglob("audit-*.jsonl")
-    assert json.loads(log.read_text().splitlines()[-1])["data"]["status"] == "killed"
+    assert json.loads(_recorded().splitlines()[-1])["data"]["status"] == "killed"
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("words", [["run", "while True: pass"], ["run", "--time", "50", "while True: pass"]])
+def test_a_signal_at_any_moment_of_the_start_ends_it_and_leaves_nothing(number: int, words: list[str]) -> None:
+    program = str(Path(sys.executable).with_name("redoma"))
+    for seconds in (0.0, 0.05, 0.2, 0.5):
+        process = subprocess.Popen([program, *words], stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 20
+        while not _workers_of(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        time.sleep(seconds)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == (130 if number == signal.SIGINT else 128 + number), errors
+        assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_an_import_waits_for_its_end(number: int, tmp_path: Path) -> None:
+    """It would leave the lock on imports held if it raised in the middle."""
+    (tmp_path / "slow.py").write_text(
+        f"import os, time\nos.kill(os.getpid(), {number})\ntime.sleep(0.2)\nprint('whole', flush=True)\n"
+    )
+    code = (
+        "from redoma.frontends.cli import begin\nbegin()\nimport slow, time\n"
+        "try: time.sleep(60)\nexcept BaseException as error: print(type(error).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    expected = "KeyboardInterrupt" if number == signal.SIGINT else "SystemExit"
+    assert done.stdout.split() == ["whole", expected], done.stderr
+
+
+def _recorded() -> str:
+    return "".join(log.read_text() for log in Path(os.environ["HOME"]).rglob("audit-*.jsonl"))
 
 
 def _workers_of(pid: int) -> list[str]:
@@ -410,7 +451,7 @@ def test_lua_is_not_read_as_python(redoma_command: Command, tmp_path: Path, comm
     file.write_text("print(1)\n")
     told = redoma_command(command, str(file))
     assert (told.returncode, told.stdout) == (2 if command == "run" else 3, "")
-    assert told.stderr == (f"redoma: {file} is a Lua script: this takes Python and Bash\n  next: redoma lua '{file}'\n")
+    assert told.stderr == (f"redoma: {file} is a Lua script: this takes other languages\n  next: redoma lua '{file}'\n")
     assert redoma_command(command, "--lang", "python", str(file)).returncode == 0
 
 

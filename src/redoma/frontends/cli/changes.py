@@ -1,4 +1,4 @@
-"""changes: what runs in overlays have left to decide on; and how an effect looks."""
+"""changes: the changes of runs in overlays that need a decision; and how an effect is printed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .emit import (
     shown,
     wants_json,
 )
-from .options import CommandGroup, State
+from .state import State
 
 if TYPE_CHECKING:
     from redoma.workspace.kept import Changes, Kept
@@ -39,7 +39,7 @@ _LOOKS = {
 
 
 def name(path: str) -> str:
-    """A path as a terminal may show it, whatever bytes it has."""
+    """Return a path for a terminal, whatever bytes it has."""
     from redoma.lib.sanitise import visible
     from redoma.workspace.diffs import shown
 
@@ -47,7 +47,7 @@ def name(path: str) -> str:
 
 
 def tree(effect: Effect) -> Iterator[str]:
-    """Yield the changes as a tree: one to a line, below their directories."""
+    """Yield the changes as a tree: one per line, below their directories."""
     above: list[str] = []
     for change in sorted(effect.changes, key=lambda change: change.path.split("/")):
         *directories, last = change.path.split("/")
@@ -85,6 +85,14 @@ def _about(change: Change) -> str:
     return " to ".join(f"{size:,} bytes" for size in sizes)
 
 
+def request_lines(effect: Effect) -> Iterator[str]:
+    """Yield the requests that the run made to hosts, one per line; they have already happened."""
+    for one in effect.network:
+        colour = "green" if one.decision == "allowed" else "red"
+        size = f"  ({one.sent:,} bytes sent, {one.received:,} received)" if one.decision == "allowed" else ""
+        yield f"{click.style('network', fg=colour)}  {name(one.words)}{size}"
+
+
 def summary(effect: Effect) -> str:
     counts = Counter(change.kind for change in effect.changes)
     told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
@@ -113,7 +121,7 @@ def show_diffs(effect: Effect) -> None:
         click.echo("".join(lines))
 
 
-@click.group("changes", cls=CommandGroup)
+@click.group("changes")
 def changes() -> None:
     """Apply, discard or undo what runs in overlays did to a project."""
 
@@ -143,6 +151,8 @@ def _show(kept: Kept) -> None:
         click.echo(f"$ {shown(command, 1000)}")
     for line in tree(kept.effect):
         click.echo(line)
+    for line in request_lines(kept.effect):
+        click.echo(line)
     for path, why in kept.effect.refused.items():
         click.echo(f"{click.style('refused', fg='yellow')}  {name(path)}: {why}")
     click.echo()
@@ -157,23 +167,21 @@ def _show(kept: Kept) -> None:
 @click.pass_obj
 def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[str, ...]) -> int:  # noqa: A002
     """Write exactly these changes to the project, all or nothing. PATHS: only those."""
-    from redoma.pipeline.sync import Executor
-
     by_hand = is_interactive() and not wants_json()
-    if by_hand:  # whoever says yes has seen what to
+    if by_hand:  # a person must see what they approve
         _show(_kept(state).get(id))
         drop_typed_input()
         if not click.confirm("Apply these changes?", err=True):
             click.echo("Nothing was applied.", err=True)
             return 1
-    with Executor(state.attended) as executor:
+    with state.executor() as executor:
         applied = executor.apply(id, paths=list(paths) or None, named=named, by_hand=by_hand)
     emit(applied, report_applied)
     return 0
 
 
 def report_applied(applied: Kept, *, err: bool = False) -> None:
-    """Say how many changes were applied, which were not, and how to undo it."""
+    """Print how many changes were applied, which were not, and how to undo it."""
     for path, why in applied.left.items():
         click.echo(f"{click.style('not applied', fg='yellow')}  {name(path)}: {why}", err=True)
     undo = f" To take it back: redoma changes undo {applied.id[:12]}" if applied.applied else ""
@@ -183,27 +191,21 @@ def report_applied(applied: Kept, *, err: bool = False) -> None:
 @changes.command("discard")
 @click.argument("id", shell_complete=kept_changes)
 @click.pass_obj
-def discard_changes(state: State, id: str) -> int:  # noqa: A002 - what a person types
+def discard_changes(state: State, id: str) -> None:  # noqa: A002 - what a person types
     """Drop changes. The project was never touched."""
-    from redoma.pipeline.sync import Executor
-
-    with Executor(state.config) as executor:
+    with state.executor() as executor:
         executor.discard(id)
     click.echo("Discarded.")
-    return 0
 
 
 @changes.command("undo")
 @click.argument("id", shell_complete=kept_changes)
 @click.pass_obj
-def undo_changes(state: State, id: str) -> int:  # noqa: A002 - what a person types
+def undo_changes(state: State, id: str) -> None:  # noqa: A002 - what a person types
     """Put exactly the paths that were applied back as they were; refused if they have changed since."""
-    from redoma.pipeline.sync import Executor
-
-    with Executor(state.config) as executor:
+    with state.executor() as executor:
         executor.undo(id)
     click.echo("Undone. The project is as it was before.")
-    return 0
 
 
 def _kept(state: State) -> Changes:

@@ -1,4 +1,4 @@
-"""check: what policy says of code or a command, in a cell and on the host, without running it."""
+"""check: the policy's verdict on code or a command, in a cell and on the host, without running it."""
 
 from __future__ import annotations
 
@@ -12,53 +12,49 @@ from redoma.models import Decision, Evaluation, Finding, Language, Request
 
 from .completion import backends, files
 from .emit import counted, emit, json_option
-from .options import State, TakesCommand, given_command, policy_option
+from .options import Lang, TakesCommand, given_command, policy_option, with_options
 from .source import BASH_MEANT, is_bash, read_source, undefined_name
+from .state import State
 
 if TYPE_CHECKING:
     from redoma.config import Config
     from redoma.policy import Leveled
+    from redoma.policy.facts import Fact, Trait
 
 COLOURS = {Decision.ALLOW: "green", Decision.PROMPT: "yellow", Decision.FORBID: "red"}
 EXIT = {Decision.ALLOW: 0, Decision.PROMPT: 1, Decision.FORBID: 2}
 _PLACES = {"cell": "auto", "host": "native"}
 NOWHERE = "none that can run it: see `redoma doctor`"
 
-seconds_option = click.option("--time", "seconds", type=float, help="Assume that it asks for so many seconds.")
-place_option = click.option(
-    "--backend",
-    shell_complete=backends,
-    help="Assume auto, jail, docker, monty or native.  [default: in a cell and on the host]",
+of_a_verdict = with_options(
+    click.option("--time", "seconds", type=float, help="Assume that it asks for so many seconds."),
+    click.option(
+        "--backend",
+        shell_complete=backends,
+        help="Assume auto, jail, docker, monty or native.  [default: in a cell and on the host]",
+    ),
+    policy_option,
+    json_option,
+    click.argument("source", required=False, metavar="", shell_complete=files),
 )
+"""The arguments of `check` and `policy explain`, besides the language: see `verdicts`."""
 
 
 @click.command("check", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
 @click.option(
     "--lang",
-    type=click.Choice(["python", "bash"]),
+    type=Lang(),
     help="Read it as this.  [default: by the file's name, else python]",
 )
-@seconds_option
-@place_option
-@policy_option
-@json_option
-@click.argument("source", required=False, metavar="", shell_complete=files)
+@of_a_verdict
 @click.pass_obj
-def check(
-    state: State,
-    /,
-    source: str | None,
-    lang: Language | None,
-    seconds: float | None,
-    backend: str | None,
-    policy: str | None,
-) -> int:
+def check(state: State, /, source: str | None, lang: Language | None, **assumed: Any) -> int:
     """Print the verdict, level and backend, without running anything.
 
-    Without --backend you see what is said of it in a cell and on the host itself, side by side.
+    Without --backend it shows the verdicts for a cell and for the host itself, side by side.
 
-    Exit status: 0 allow, 1 prompt, 2 forbid, as on the host unless --backend says where; 3 if it can't be told, as of
-    what is not valid Python, or could only fail as such.
+    Exit status: 0 allow, 1 prompt, 2 forbid, for the host unless --backend says where; 3 if there is no verdict, such
+    as for invalid Python or Bash.
 
     \b
     Examples:
@@ -66,20 +62,11 @@ def check(
       redoma check --lang bash 'curl example.com/x | sh'
       redoma check -- rm -rf /
     """
-    command = given_command()
-    if (source is None) == (not command):
-        raise InvalidRequest(
-            "there is nothing to check, or too much",
-            why="it takes a SOURCE, or a command after `--`",
-            next="write it like: redoma check script.sh, or redoma check -- rm -rf build",
-        )
     inline = guessed = False
-    if command:
-        what: dict[str, Any] = {"argv": command, "language": "command"}
-    else:
-        code, language, inline, guessed = read_source(source or "", lang)
+    if (what := command_instead_of(source, "redoma check script.sh, or redoma check -- rm -rf build")) is None:
+        code, language, inline, guessed = read_source(source or "", lang, state)
         what = {"code": code, "language": language}
-    places = verdicts(state.config, what, backend, seconds, policy)
+    places = verdicts(state.config, what, **assumed)
     if any(place.decision is Decision.ALLOW for place in places):
         must_parse(places[-1].request)
         if guessed:
@@ -88,8 +75,22 @@ def check(
     return EXIT[places[-1].decision]
 
 
+def command_instead_of(source: str | None, example: str) -> dict[str, Any] | None:
+    """Return the command after `--`, as `verdicts` takes it; None if a SOURCE was given. Raises `InvalidRequest` for
+    both or neither.
+    """
+    command = given_command()
+    if (source is None) == (not command):
+        raise InvalidRequest(
+            "there is nothing to judge, or too much",
+            why="it takes a SOURCE, or a command after `--`",
+            next=f"write it like: {example}",
+        )
+    return {"argv": command, "language": "command"} if command else None
+
+
 def _shape(places: list[PlaceVerdict]) -> dict[str, Any]:
-    """As JSON: the verdict that counts, and with several places each of them under its name."""
+    """Return the verdicts as JSON: the one that counts and, with several places, each of them under its name."""
     from redoma.frontends.shapes import verdict_json
 
     shapes = {place.where: verdict_json(place.evaluation, place.level, place.backend) for place in places}
@@ -97,7 +98,7 @@ def _shape(places: list[PlaceVerdict]) -> dict[str, Any]:
 
 
 def _lines(places: list[PlaceVerdict], *, guessed: bool) -> Iterator[str]:
-    """For people: each finding, the decision, the level with its reasons, and the backend."""
+    """Yield lines for people: each finding, the decision, the level with its reasons, and the backend."""
     from redoma.lib.sanitise import sanitise
 
     if heads(places):
@@ -124,21 +125,29 @@ def _lines(places: list[PlaceVerdict], *, guessed: bool) -> Iterator[str]:
 
 
 def must_parse(request: Request) -> None:
-    """Raise `InvalidRequest` for Python that does not parse: `check` must not say that it may run."""
-    if request.language != "python":
-        return
-    from redoma.policy import python
+    """Raise `InvalidRequest` for Python or Bash that does not parse: `check` must not say that it may run."""
+    if request.language == "python":
+        from redoma.policy import python
+
+        if wrong := _trait(python.facts(request.code, compiled=True), "python.syntax-error"):
+            meant = BASH_MEANT if is_bash(request.code) else "correct the syntax"
+            raise InvalidRequest("not valid Python", why=f"{_line(wrong)}{wrong.text}", next=meant)
+    elif request.language == "bash":
+        from redoma.policy import shell
+
+        if wrong := _trait(shell.facts_of_script(request.code), "shell.parse-error"):
+            why = f"{_line(wrong)}a part of it can't be parsed, so what it does can't be known"
+            raise InvalidRequest("not valid Bash", why=why, next="correct the syntax; `bash -n FILE` shows where")
+
+
+def _trait(facts: Sequence[Fact], name: str) -> Trait | None:
     from redoma.policy.facts import Trait
 
-    facts = python.facts(request.code, compiled=True)
-    wrong = [fact for fact in facts if isinstance(fact, Trait) and fact.name == "python.syntax-error"]
-    if wrong:
-        where = f"line {wrong[0].line}: " if wrong[0].line else ""
-        raise InvalidRequest(
-            "not valid Python",
-            why=f"{where}{wrong[0].text}",
-            next=BASH_MEANT if is_bash(request.code) else "correct the syntax",
-        )
+    return next((fact for fact in facts if isinstance(fact, Trait) and fact.name == name), None)
+
+
+def _line(trait: Trait) -> str:
+    return f"line {trait.line}: " if trait.line else ""
 
 
 def _must_be_meant_as_python(code: str) -> None:
@@ -152,15 +161,15 @@ def _must_be_meant_as_python(code: str) -> None:
 
 
 class PlaceVerdict(NamedTuple):
-    """What policy says of a request in one place."""
+    """The policy's verdict on a request in one place."""
 
     where: str
-    """`cell`, `host`, or the backend that was named."""
+    """`cell`, `host`, or the named backend."""
     request: Request
     evaluation: Evaluation
     level: Leveled
     backend: str
-    """The one that would run it; empty if none can."""
+    """The backend that would run it; empty if none can."""
 
     @property
     def decision(self) -> Decision:
@@ -168,14 +177,14 @@ class PlaceVerdict(NamedTuple):
 
     @property
     def backend_words(self) -> str:
-        """The backend for people, and whether it was chosen by itself."""
+        """The backend for people, and whether it was chosen automatically."""
         return (self.backend or NOWHERE) + (" (auto)" if self.request.backend == "auto" else "")
 
 
 def verdicts(
     config: Config, what: dict[str, Any], backend: str | None, seconds: float | None, pack: str | None
 ) -> list[PlaceVerdict]:
-    """Judge `what` on the backend that was named, else in a cell and on the host. The last verdict is what counts."""
+    """Evaluate `what` on the named backend, else in a cell and on the host. The last verdict is the one that counts."""
     from redoma.models import Submission
     from redoma.pipeline.executor import AsyncExecutor
     from redoma.pipeline.intake import build
@@ -195,7 +204,7 @@ def verdicts(
 def side_by_side(places: Sequence[PlaceVerdict]) -> Iterator[tuple[Finding, list[Decision], dict[str, str]]]:
     """Yield each finding with its decision in each place, and for places where it is out of reach, why.
 
-    Places may differ in what is found: on the host a command works in a directory.
+    The findings may differ between places: on the host a command works in a directory.
     """
     found: dict[tuple[object, ...], dict[str, Finding]] = {}
     for place in places:
@@ -208,12 +217,12 @@ def side_by_side(places: Sequence[PlaceVerdict]) -> Iterator[tuple[Finding, list
 
 
 def heads(places: Sequence[PlaceVerdict]) -> str:
-    """The titles of the columns; empty if there is only one place."""
+    """Return the titles of the columns; empty if there is only one place."""
     return "  ".join(f"{place.where:6}" for place in places) if len(places) > 1 else ""
 
 
 def columns(decisions: Sequence[Decision]) -> str:
-    """One decision for each place; alone, it needs no padding."""
+    """Return one decision for each place; a single one is not padded."""
     if len(decisions) == 1:
         return click.style(decisions[0].value, fg=COLOURS[decisions[0]])
     return "  ".join(click.style(f"{decision.value:6}", fg=COLOURS[decision]) for decision in decisions)

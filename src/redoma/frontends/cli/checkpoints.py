@@ -1,4 +1,4 @@
-"""checkpoints: projects that a run on the host was cut short in, and what to do with them."""
+"""checkpoints: projects in which a run on the host was interrupted, and what to do with them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from redoma.lib.errors import WorkspaceError
+from redoma.lib.errors import InvalidRequest
 
 from .changes import name
 from .emit import emit_list, json_option, local_time
-from .options import CommandGroup, State
+from .state import State
 
 if TYPE_CHECKING:
     from redoma.workspace.checkpoint import Checkpoint
 
 
-@click.group("checkpoints", cls=CommandGroup)
+@click.group("checkpoints")
 def checkpoints() -> None:
     """Settle projects in which a run on the host was cut short.
 
@@ -30,7 +30,7 @@ def checkpoints() -> None:
 @json_option
 @click.pass_obj
 def list_checkpoints(state: State) -> int:
-    """List what waits. A rollback that was cut short is finished first."""
+    """List the checkpoints that wait. An interrupted rollback is finished first."""
     from redoma.workspace.checkpoint import recover
 
     emit_list(
@@ -63,7 +63,7 @@ def restore(state: State, project: str) -> int:
 @click.argument("project", default=".")
 @click.pass_obj
 def drop(state: State, project: str) -> int:
-    """Leave PROJECT as it is now, and forget what it was."""
+    """Leave PROJECT as it is now, and remove the checkpoint."""
     kept = _load(state, project)
     try:
         kept.clear()
@@ -86,5 +86,5 @@ def _load(state: State, project: str) -> Checkpoint:
     kept = Checkpoint.load(_place(state), top)
     if kept is None:
         why = "no run was cut short there, or it was settled"
-        raise WorkspaceError(f"there is no checkpoint of {top}", why=why, next="see `redoma checkpoints list`")
+        raise InvalidRequest(f"there is no checkpoint of {top}", why=why, next="see `redoma checkpoints list`")
     return kept

@@ -1,4 +1,4 @@
-"""completion: what a shell offers after TAB: files, and names that only Redoma knows. If that fails, nothing."""
+"""completion: what a shell offers after TAB: files, and names that only Redoma knows. Nothing if that fails."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from click import Context, Parameter
 from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
-    from .options import State
+    from .state import State
 
 Completes = Callable[[Context, Parameter, str], list[CompletionItem]]
 _MAX_RECORDS = 500
-"""Records that are looked at for the ids of runs."""
+"""Records that are searched for the ids of runs."""
 
 
 def files(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
@@ -30,7 +30,7 @@ def _names(find: Callable[[State], Iterable[str | tuple[str, str]]]) -> Complete
     def complete(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
         try:
             found = [name if isinstance(name, tuple) else (name, "") for name in find(_state(ctx))]
-        except Exception:  # a configuration that can't be read, a log that is not ours: no place to say so
+        except Exception:  # an unreadable configuration, or another user's log: there is no place to report it
             return []
         return [CompletionItem(name, help=text or None) for name, text in found if name.startswith(incomplete)]
 
@@ -38,8 +38,8 @@ def _names(find: Callable[[State], Iterable[str | tuple[str, str]]]) -> Complete
 
 
 def _state(ctx: Context) -> State:
-    """Make the state that the group would have made: while completing, its function does not run."""
-    from .options import State
+    """Make the state that the group would make: during completion its function is not called."""
+    from .state import State
 
     top = ctx.find_root()
     return State(top.params.get("config"), {})
@@ -47,7 +47,7 @@ def _state(ctx: Context) -> State:
 
 @_names
 def backends(state: State) -> Iterable[str]:
-    return ("auto", "jail", "docker", "monty", "native")
+    return ("auto", "jail", "docker", "monty", "lean", "native")
 
 
 @_names
@@ -63,8 +63,15 @@ def entries(state: State) -> Iterable[str]:
 
 
 @_names
+def environments(state: State) -> Iterable[str]:
+    from redoma.pipeline.packages import store_of
+
+    return [each.name for each in store_of(state.config).all()]
+
+
+@_names
 def runs(state: State) -> Iterable[tuple[str, str]]:
-    """The newest runs on record, with their code."""
+    """Return the newest recorded runs, with their code."""
     from .emit import shown
     from .options import audit_log
 
@@ -92,7 +99,7 @@ def outputs(state: State) -> Iterable[str]:
 
 
 def entries_or_files(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
-    """Executors before the command; files in it, which click takes for the executor that was left out."""
+    """Complete executors before the command and files in it, which click takes for the omitted executor."""
     return files(ctx, param, incomplete) if ctx.meta.get("redoma.command") else entries(ctx, param, incomplete)
 
 

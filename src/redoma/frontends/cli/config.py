@@ -1,4 +1,4 @@
-"""config: what is in force, whether a file is right, and which project files are trusted."""
+"""config: the values in force, whether a file is valid, and which project files are trusted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from redoma.lib.errors import ConfigError
 
 from .emit import drop_typed_input, emit, json_option, table, wants_json
-from .options import CommandGroup, State
+from .state import State
 
 if TYPE_CHECKING:
     from redoma.config import Problem
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _INVALID = 1
 
-_file = click.argument("file", required=False, type=click.Path(path_type=Path))
+_file = click.argument("file", required=False, type=click.Path(exists=True, path_type=Path))
 
 
-@click.group("config", cls=CommandGroup)
+@click.group("config")
 def config() -> None:
     """Show and check the configuration, and trust project files.
 
@@ -96,13 +96,15 @@ def trust(file: Path | None, yes: bool) -> None:
     why = not_ours(path)
     none = f"only tighten; it has no effect yet, because {why}" if why else "only tighten: it has effect already"
     ask_for_trust(source, changes, none, yes)
-    # The question may have waited for long, and whoever writes to the project knows when: only what was shown counts.
+    # A long time may pass before the answer, and a writer in the project could use it: only what was shown counts.
     record(source.path, digest=source.digest)
     emit_trusted(source, {"loosens": changes})
 
 
 def ask_for_trust(source: Source, changes: list[str], none: str, yes: bool) -> None:
-    """Say what a file would do (`none` if it has no `changes`), and ask unless `yes`. Raises `click.Abort` for a no."""
+    """Print what a file would do (`none` if it has no `changes`), and ask unless `yes`. Raises `click.Abort` for a
+    no.
+    """
     from redoma.config import printable
 
     click.echo(f"{printable(source.path)} (sha256 {source.digest}) would:", err=wants_json())
@@ -114,7 +116,7 @@ def ask_for_trust(source: Source, changes: list[str], none: str, yes: bool) -> N
 
 
 def emit_trusted(source: Source, more: dict[str, list[str]]) -> None:
-    """Print that a file is trusted now; `more` is what JSON says beside its path and digest."""
+    """Print that a file is trusted now; `more` is added to its path and digest in JSON."""
     from redoma.config import printable
 
     emit(
@@ -124,7 +126,7 @@ def emit_trusted(source: Source, more: dict[str, list[str]]) -> None:
 
 
 @config.command("untrust")
-@_file
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @json_option
 def untrust(file: Path | None) -> int:
     """Stop trusting a project file. Exit 1 if it was not trusted."""

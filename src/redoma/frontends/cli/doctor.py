@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import redoma
 
 from .emit import emit, json_option, table
-from .options import State
+from .state import State
+
+if TYPE_CHECKING:
+    from redoma.backends.base import Backend
 
 _NOTHING_ISOLATES = 1
 _MARKS = {"ok": ("✓", "green"), "degraded": ("!", "yellow"), "missing": ("✗", "red")}
@@ -25,19 +28,28 @@ def doctor(state: State) -> int:
     Exit status 1 if no backend here isolates.
     """
     from redoma.backends.monty.backend import MontyBackend
-    from redoma.pipeline.executor import AUTO, AsyncExecutor
+    from redoma.pipeline.executor import AUTO, auto
+    from redoma.pipeline.installed import Installed
 
-    executor = AsyncExecutor(state.config)
-    facts = {name: _facts(backend) for name, backend in executor.backends.items()}
+    installed: dict[str, Backend] = dict(Installed(state.config))
+    facts = {name: _facts(backend) for name, backend in installed.items()}
     if any(fact["state"] == "missing" for fact in facts["jail"]):
-        executor.backends["monty"] = MontyBackend(cells=False)  # its workers have no cells to run in here
+        installed["monty"] = MontyBackend(cells=False)  # its workers have no cells here
     backends = [
-        {**_examine(backend, facts[name]), "isolates": name in AUTO}  # never one without a boundary
-        for name, backend in executor.backends.items()
+        {**_examine(backend, facts[name]), "isolates": name in (*AUTO, "lean")}  # never one without a boundary
+        for name, backend in installed.items()
     ]
     chosen = next(
-        (entry["name"] for name in AUTO for entry in backends if entry["name"] == name and entry["works"]), None
+        (
+            entry["name"]
+            for name in auto(state.config)
+            for entry in backends
+            if entry["name"] == name and entry["works"]
+        ),
+        None,
     )
+    works = {entry["name"] for entry in backends if entry["works"]}
+    lean_cells = "" if {"jail"} & works or chosen in ("docker", "lean") or "lean" not in works else _advice()
     report = {
         "redoma": redoma.__version__,
         "python": platform.python_version(),
@@ -46,9 +58,16 @@ def doctor(state: State) -> int:
         "backends": backends,
         "host": [fact for found in facts.values() for fact in found],
         "audit": _audit(state),
+        "lean_cells": lean_cells,
     }
     emit(report, _print)
     return 0 if chosen else _NOTHING_ISOLATES
+
+
+def _advice() -> str:
+    from redoma.backends.jail.lean import advice
+
+    return advice()
 
 
 def _examine(backend: Any, facts: list[dict[str, str]]) -> dict[str, Any]:
@@ -71,7 +90,9 @@ def _examine(backend: Any, facts: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def _facts(backend: Any) -> list[dict[str, str]]:
-    """What a backend says of the host; empty for one that does not look. The jail needs much of the kernel."""
+    """Return what a backend reports about the host; empty for one that reports nothing. The jail needs many kernel
+    features.
+    """
     import msgspec
 
     return [msgspec.to_builtins(fact) for fact in backend.facts()] if hasattr(backend, "facts") else []
@@ -86,7 +107,7 @@ def _audit(state: State) -> dict[str, Any]:
         return {"directory": str(settings.directory), "state": "switched off"}
     try:
         problem = AuditLog(settings.directory).verify().problem
-    except AuditError as error:  # a finding, and no reason to keep the others back
+    except AuditError as error:  # a finding: still report the others
         return {"directory": str(settings.directory), "state": str(error)}
     return {"directory": str(settings.directory), "state": problem.message if problem else "intact"}
 
@@ -109,6 +130,8 @@ def _print(report: dict[str, Any]) -> None:
     _print_host(report["host"])
     click.echo(f"\nauto    {report['auto'] or 'nothing here isolates'}")
     click.echo(f"audit   {report['audit']['state']}  ({report['audit']['directory']})")
+    if report["lean_cells"]:
+        click.echo(f"\n{report['lean_cells']}")
 
 
 def _print_host(facts: list[dict[str, str]]) -> None:

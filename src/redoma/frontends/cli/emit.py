@@ -1,15 +1,17 @@
-"""Print what a command found: as JSON with --json, else for people. `emit` is the one place that decides."""
+"""Prints what a command found: as JSON with --json, else for people. `emit` is the one place that decides.
+
+Click is loaded only if it is needed: see `plain`.
+"""
 
 from __future__ import annotations
 
-import shutil
 import sys
-import termios
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
+if TYPE_CHECKING:
+    import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -22,26 +24,55 @@ def json_option(command: F) -> F:
     def remember(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         context.meta[_JSON] = value
 
+    import click
+
     option = click.option("--json", "as_json", is_flag=True, expose_value=False, callback=remember, help="Print JSON.")
     return option(command)
 
 
-def wants_json() -> bool:
-    """Whether the command that runs was given --json."""
-    context = click.get_current_context(silent=True)
+def wants_json(context: click.Context | None = None) -> bool:
+    """Return whether the running command, or the one of a context, was given --json."""
+    if "click" not in sys.modules:
+        return False
+    import click
+
+    context = context or click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(_JSON))
 
 
-def emit(data: T, render: Callable[[T], Iterable[str] | None], *, shape: Callable[[T], Any] | None = None) -> None:
-    """Print `data`: with --json as JSON, after `shape` if that is given; else what `render` makes of it.
+def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
+    """Print text, without its colours if they are not wanted."""
+    if "\x1b" in text or "click" in sys.modules:
+        import click
 
-    `render` prints by itself, or returns lines to print.
+        click.echo(text, nl=nl, err=err)
+        return
+    stream = sys.stderr if err else sys.stdout
+    stream.write(text + "\n" if nl else text)
+    stream.flush()
+
+
+def show_progress(text: str) -> None:
+    """Show the last line of something that takes long in place of the one before it, on standard error, a terminal.
+    An empty text takes it away."""
+    import shutil
+
+    from redoma.lib.sanitise import sanitise
+
+    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    sys.stderr.write(f"\r\x1b[K{sanitise(last)[: shutil.get_terminal_size().columns - 1]}")
+    sys.stderr.flush()
+
+
+def emit(data: T, render: Callable[[T], Iterable[str] | None], *, shape: Callable[[T], Any] | None = None) -> None:
+    """Print `data`: with --json as JSON, after applying `shape` if given; else by `render`, which prints by itself, or
+    returns lines to print.
     """
     if wants_json():
         print_json(shape(data) if shape else data)
         return
     for line in render(data) or ():
-        click.echo(line)
+        echo(line)
 
 
 def emit_list(
@@ -51,13 +82,13 @@ def emit_list(
     empty: str,
     shape: Callable[[T], Any] | None = None,
 ) -> None:
-    """Print `items`: as a JSON array, or as a table with one `row` for each. `empty` is said where there are none."""
+    """Print `items`: as a JSON array, or as a table with one `row` for each. `empty` is printed if there are none."""
 
     def render(items: Sequence[T]) -> None:
         if items:
             table(map(row, items))
         else:
-            click.echo(empty, err=True)
+            echo(empty, err=True)
 
     emit(items, render, shape=lambda items: [shape(item) if shape else item for item in items])
 
@@ -68,8 +99,8 @@ def print_json(data: Any) -> None:
 
     import msgspec
 
-    # The standard library's writer: a path that is no UTF-8 comes out as the escape that stands for it in JSON.
-    click.echo(json.dumps(msgspec.to_builtins(data, enc_hook=str), indent=2, ensure_ascii=False))
+    # Not msgspec's encoder: a path that is not UTF-8 becomes JSON escapes.
+    echo(json.dumps(msgspec.to_builtins(data, enc_hook=str), indent=2, ensure_ascii=False))
 
 
 def table(rows: Iterable[Sequence[str]]) -> None:
@@ -77,33 +108,45 @@ def table(rows: Iterable[Sequence[str]]) -> None:
 
     On a terminal that is too narrow for them, cells are wrapped in their columns.
     """
+    import shutil
+
+    for line in table_lines(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None):
+        echo(line)
+
+
+def table_lines(rows: Iterable[Sequence[str]], max_width: int | None) -> Iterator[str]:
+    """Yield the lines of such a table; cells are wrapped if it is wider than `max_width`."""
+    import click
+
     cells = [list(row) for row in rows]
     widths = [max(len(click.unstyle(cell)) for cell in column) for column in zip(*cells, strict=True)]
-    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > shutil.get_terminal_size().columns:
-        _wrapped_table(cells)
+    if max_width is not None and sum(widths) + 2 * len(widths) - 2 > max_width:
+        yield from _wrapped(cells, widths, max_width)
         return
     for row in cells:
         padded = [cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  ".join([*padded[:-1], row[-1]]).rstrip())
+        yield "  ".join([*padded[:-1], row[-1]]).rstrip()
 
 
-def _wrapped_table(cells: list[list[str]]) -> None:
+def _wrapped(cells: list[list[str]], widths: list[int], max_width: int) -> list[str]:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     drawn = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in range(len(cells[0])):
-        # Names and times stay whole; what is long is wrapped.
-        drawn.add_column(overflow="fold", no_wrap=max(len(click.unstyle(row[column])) for row in cells) <= 20)
+    for width in widths:
+        drawn.add_column(overflow="fold", no_wrap=width <= 20)  # names and times stay whole; long cells are wrapped
     for row in cells:
         drawn.add_row(*map(Text.from_ansi, row))
-    Console(highlight=False).print(drawn)
+    console = Console(width=max_width, force_terminal=True, highlight=False)
+    with console.capture() as captured:
+        console.print(drawn)
+    return captured.get().splitlines()
 
 
 @contextmanager
 def progress(label: str, total: int, *, hidden: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error, if that is a terminal. Yields the function that moves it on by so many."""
+    """Show a bar on standard error, if that is a terminal. Yields a function that advances it by a count."""
     if hidden or not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -117,7 +160,7 @@ def progress(label: str, total: int, *, hidden: bool = False) -> Iterator[Callab
 
 
 def shown(text: str, max_length: int = 80) -> str:
-    """Text on one line, bounded, and harmless for a terminal, whatever it holds."""
+    """Return text on one line, bounded, and harmless for a terminal, whatever it contains."""
     from redoma.lib.sanitise import visible
 
     line = visible(text[: 4 * max_length]).replace("\n", "\\n").replace("\t", "\\t")
@@ -125,35 +168,39 @@ def shown(text: str, max_length: int = 80) -> str:
 
 
 def one_line(text: str) -> str:
-    """The whole text on one line, harmless for a terminal."""
+    """Return the whole text on one line, harmless for a terminal."""
     from redoma.lib.sanitise import visible
 
     return " ".join(visible(text).split())
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 change`, `2 changes`."""
+    """Return `1 change`, `2 changes`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def local_time(seconds: float) -> str:
-    """A Unix time as a person here writes it."""
+    """Return a Unix time in local notation."""
     from datetime import datetime
 
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def is_interactive() -> bool:
-    """Whether a person sits there who sees what we say and can answer."""
+    """Return whether a person is there who sees our messages and can answer."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def drop_typed_input() -> None:
-    """Drop what was typed or pasted before a question was shown: it answers nothing."""
+    """Discard what was typed or pasted before a question was shown: it is not an answer."""
     if sys.stdin is not None and sys.stdin.isatty():
+        import termios
+
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def note(text: str, label: str = "note", colour: str = "yellow") -> None:
-    """Tell the person something beside the output: `redoma: note: …` on standard error."""
+    """Tell the person something besides the output: `redoma: note: …` on standard error."""
+    import click
+
     click.echo(f"{click.style(f'redoma: {label}:', fg=colour)} {text}", err=True)

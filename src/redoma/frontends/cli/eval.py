@@ -1,11 +1,12 @@
-"""eval: Python on Monty, and its answer as a dictionary."""
+"""eval: Python on Monty, with its answer as a dictionary."""
 
 from __future__ import annotations
 
 import click
 
-from .emit import emit, json_option
-from .options import State
+from .emit import json_option
+from .plain import evaluate_code
+from .state import State
 
 
 @click.command("eval")
@@ -19,15 +20,4 @@ def evaluate(state: State, code: str) -> int:
     Example:
       redoma eval "2 + 2"      {'status': 'success', 'output': 4}
     """
-    from redoma.facades.safe import answer
-    from redoma.frontends.shapes import json_value
-    from redoma.pipeline.sync import Executor
-
-    with Executor(state.config) as executor:
-        result = executor.run(code, backend="monty")
-    emit(
-        answer(result),
-        lambda said: [repr(said)],
-        shape=lambda said: {key: json_value(value) for key, value in said.items()},
-    )
-    return 0 if result.ok else 1
+    return evaluate_code(state, code)

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,10 +17,11 @@ import click
 from redoma.lib.errors import InvalidRequest, RedomaError
 
 from .completion import entries_or_files
-from .emit import emit_list, wants_json
-from .options import EndsInCommand, State, given_command, limits_and_context, output_options, run_options
-from .programs import explain_not_found, with_project_path
+from .emit import emit_list
+from .options import EndsInCommand, given_command, limits_and_context, output_options, run_options
+from .plain import run_command
 from .result import follow, show
+from .state import State
 
 if TYPE_CHECKING:
     from redoma.config import Config, Entry
@@ -51,9 +51,6 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
       redoma exec --workspace read-only grep -r TODO .
       redoma exec --backend native -- ls -l
     """
-    from redoma.exec import talk
-    from redoma.pipeline.sync import Executor
-
     if listing:
         _list(state.config)
         return 0
@@ -62,17 +59,15 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
         raise InvalidRequest(
             "there is no command", why="it stands at the end", next="write it like: redoma exec app:shell -- git status"
         )
-    with Executor(state.attended) as executor:
-        options = cast("Options", {**run_options(given), "cwd": cwd})
-        if entry is None:
-            project = None if given["workspace"] == "scratch" else Path(given["project"] or ".")
-            words = command if given["backend"] == "native" else with_project_path(command, project)
-            result = follow(executor.stream_command(words, **options))
-            status = show(result, **output_options(given))
-            if not wants_json():
-                explain_not_found(result, command, project)
-            return status
-        live, control = talk(executor, entry, command, options, live_input=not given["pass_stdin"])
+    options = run_options(given)
+    if entry is None:
+        return run_command(state, command, options, cwd, output_dir=given["output_dir"], force=given["force"])
+    with state.executor() as executor:
+        from redoma.exec import talk
+
+        live, control = talk(
+            executor, entry, command, cast("Options", {**options, "cwd": cwd}), live_input=not given["pass_stdin"]
+        )
         with _passed_on(executor, control) if control is not None else nullcontext():
             result = follow(live)
         return show(result, **output_options(given), with_value=control is None)
@@ -81,7 +76,7 @@ def execute(state: State, /, entry: str | None, cwd: str | None, listing: bool, 
 @contextmanager
 def _passed_on(executor: Executor, control: ProcessControl) -> Iterator[None]:
     """Pass our standard input and our signals on to the program while it runs."""
-    # A handler may come while this very thread holds a lock of the executor's, so another one passes them on.
+    # A handler may run while this very thread holds a lock of the executor, so another thread passes them on.
     caught: queue.SimpleQueue[int] = queue.SimpleQueue()
     threading.Thread(target=_pass_signals, args=(executor, control, caught), daemon=True).start()
     if control.takes_input:
@@ -92,7 +87,7 @@ def _passed_on(executor: Executor, control: ProcessControl) -> Iterator[None]:
         if control.is_started:
             caught.put(number)
         elif callable(before[number]):
-            before[number](number, frame)  # there is no program yet, and may never be: it is for us
+            before[number](number, frame)  # there is no program yet, and may never be: the signal is for us
 
     for each in _FORWARDED:
         signal.signal(each, handle)
@@ -112,9 +107,9 @@ def _pass_signals(executor: Executor, control: ProcessControl, caught: queue.Sim
 
 def _pass_input(executor: Executor, control: ProcessControl) -> None:
     with suppress(RedomaError):  # the run has ended meanwhile
-        # Not before there is a program: until then what is typed may be the answer to whether there will be one.
+        # Not before there is a program: until then, typed text may be the answer to an approval question.
         executor.wait(control.settled.wait())
-        # Read as it comes: `sys.stdin` would wait for more than there is.
+        # Read as it arrives: `sys.stdin` would block for more.
         while data := _read(sys.stdin.fileno()):
             executor.wait(control.write(data))
         executor.wait(_called(control.end_input))
@@ -123,7 +118,7 @@ def _pass_input(executor: Executor, control: ProcessControl) -> None:
 def _read(number: int) -> bytes:
     try:
         return os.read(number, 1 << 16)
-    except OSError:  # a terminal that has gone away, or was never ours to read
+    except OSError:  # the terminal is gone, or not ours to read
         return b""
 
 

@@ -11,9 +11,10 @@ from redoma.lib.errors import InvalidRequest
 
 from .completion import files
 from .emit import json_option
-from .options import Size, State
+from .options import Size
 from .result import follow, show
 from .source import read_source
+from .state import State
 
 
 @click.command("lua", context_settings={"allow_interspersed_args": False})
@@ -47,7 +48,7 @@ def lua(state: State, /, script: str, arguments: tuple[str, ...], **given: Any) 
 
     if script != "-" and not Path(script).exists():
         raise InvalidRequest(f"there is no file {script}", why="a script is a file, or `-`", next="check the path")
-    code = read_source(script, "lua").code
+    code = read_source(script, "lua", state).code
     limits = {name: given[name] for name in ("time", "cpu", "memory") if given[name] is not None}
     options = {name: given[name] for name in ("backend", "policy", "require", "reason")}
     with Executor(state.attended) as executor:

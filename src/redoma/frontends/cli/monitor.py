@@ -1,4 +1,4 @@
-"""monitor: check this machine by rules that run in a sandbox, once or again and again."""
+"""monitor: check this machine with rules that run in a sandbox, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -20,20 +20,22 @@ import msgspec
 from redoma.lib.errors import RedomaError
 
 from .config import ask_for_trust, emit_trusted
-from .emit import emit, json_option, note, one_line, print_json, table, wants_json
-from .options import CommandGroup, State
+from .emit import emit, json_option, note, one_line, print_json, table, table_lines, wants_json
+from .options import Moment
+from .state import State
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rich.console import RenderableType
 
     from redoma.monitor.history import History
     from redoma.monitor.model import Plan, Round, Verdict
 
 COLOURS = {"ok": "green", "warning": "yellow", "critical": "red", "unknown": "magenta"}
-_MIN_MESSAGE_WIDTH = 30
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 40
-_RECENT = 3600.0  # seconds that a live view looks back
+_RECENT = 3600.0  # seconds that the live view covers
 _MAX_PLOTS = 8
 file_option = click.option(
     "--file", type=click.Path(path_type=Path), metavar="FILE", help="Use this monitor.yaml; it is trusted."
@@ -51,21 +53,7 @@ report_option = click.option(
 )
 
 
-class Ago(click.ParamType[float]):
-    """A length of time, such as 90s, 5m, 1h or 7d."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from redoma.lib.units import parse_duration
-
-        seconds = value if isinstance(value, float) else parse_duration(value)
-        if seconds is None:
-            self.fail(f"{value!r} is not a time; write it like 90s, 5m, 1h or 7d", param, ctx)
-        return seconds
-
-
-@click.group("monitor", cls=CommandGroup)
+@click.group("monitor")
 def monitor() -> None:
     """Check this machine by rules that run in a sandbox.
 
@@ -120,7 +108,7 @@ def check(
         with reader_may_leave():
             emit(found, round_lines, shape=lambda found: found.told)
 
-    if not wants_json():  # people see it even if a report can't be written; as JSON that would be two documents
+    if not wants_json():  # people see it even if a report can't be written; in JSON that would be two documents
         tell()
     write_reports(reports, found, remembered, plan)
     if wants_json():
@@ -177,7 +165,7 @@ def trust(state: State, file: Path | None, yes: bool) -> None:
     emit_trusted(source, {"reaches": changes})
 
 
-# --- again and again ---
+# --- watching ---
 
 
 @monitor.command("watch")
@@ -236,7 +224,7 @@ def watch(
                 try:
                     write_reports(reports, found, history, plan)
                 except RedomaError as error:
-                    if before is None:  # a mistake in what was typed; later it is the disk, which is no reason to end
+                    if before is None:  # an error in what was typed; later ones, such as a full disk, must not end it
                         raise
                     found = msgspec.structs.replace(found, problems={**found.problems, "report": str(error)})
                 if live:
@@ -245,7 +233,7 @@ def watch(
                     for line in _changes(before, found):
                         click.echo(line)
                     sys.stdout.flush()
-    except (KeyboardInterrupt, SystemExit):  # how it is meant to be ended: by Ctrl-C, or by whoever supervises it
+    except (KeyboardInterrupt, SystemExit):  # the normal way to end it: by Ctrl-C, or by a supervisor
         ended = True
     if live and found:
         emit(found, round_lines)
@@ -254,7 +242,7 @@ def watch(
 
 @contextmanager
 def _served(address: str | None) -> Iterator[None]:
-    """Answer Prometheus at `address` while the block runs; None: don't."""
+    """Serve metrics for Prometheus at `address` while the block runs; not if it is None."""
     if address is None:
         yield
         return
@@ -267,7 +255,8 @@ def _served(address: str | None) -> Iterator[None]:
 
 def _ticks(interval: float, rounds: int | None) -> Iterator[None]:
     """Yield at the beginning of each interval, counted from the first: rounds neither drift nor overlap. A round that
-    takes longer skips the intervals that it has missed."""
+    takes longer skips the intervals that it has missed.
+    """
     start, number, done = time.monotonic(), 0, 0
     while True:
         yield
@@ -300,7 +289,7 @@ def _changes(before: Round | None, found: Round) -> Iterator[str]:
 
 @contextmanager
 def _screen(live: bool) -> Iterator[Callable[[RenderableType], None]]:
-    """Use the terminal's other page, so that what was on it comes back. Yields the function that draws there."""
+    """Use the terminal's alternate screen, so that its content is restored. Yields the function that draws there."""
     if not live:
         yield lambda view: None
         return
@@ -311,7 +300,7 @@ def _screen(live: bool) -> Iterator[Callable[[RenderableType], None]]:
 
 
 def view(found: Round, history: History | None, interval: float) -> RenderableType:
-    """A round as the live view shows it: verdicts, recent curves, and when the next round is."""
+    """Return a round for the live view: verdicts, recent curves, and the time of the next round."""
     from rich.text import Text
 
     from redoma.monitor.report import utc_time
@@ -335,7 +324,7 @@ def _sparks(found: Round, history: History | None, width: int) -> Iterator[str]:
     try:
         curves = gather(found, history, (), _RECENT).curves[:_MAX_PLOTS]
     except StoreError:
-        return  # the table says so
+        return  # the table reports it
     titles = [one_line(plot.title)[:30] for plot, _ in curves]
     wide = max(map(len, titles), default=0)
     for title, (plot, points) in zip(titles, curves, strict=True):
@@ -345,12 +334,9 @@ def _sparks(found: Round, history: History | None, width: int) -> Iterator[str]:
 
 
 def spark(values: list[float], top: float | None) -> str:
-    """Values as a row of blocks."""
+    """Return values as a row of blocks."""
     top = top or max(values, default=0.0) or 1.0
     return "".join(_BLOCKS[min(max(int(value / top * len(_BLOCKS)), 0), len(_BLOCKS) - 1)] for value in values)
-
-
-# --- history ---
 
 
 # --- history ---
@@ -359,18 +345,17 @@ def spark(values: list[float], top: float | None) -> str:
 @monitor.command("history")
 @click.argument("check", required=False)
 @file_option
-@click.option("--since", type=Ago(), default="24h", show_default=True, metavar="TIME", help="Look so far back.")
+@click.option("--since", type=Moment(), default="24h", show_default=True, metavar="WHEN", help="Look so far back.")
 @json_option
 @click.pass_obj
-def history(state: State, check: str | None, file: Path | None, since: float) -> None:
+def history(state: State, check: str | None, file: Path | None, since: datetime) -> None:
     """Show how checks stood, and what was done: of all of them, or of one CHECK."""
     from redoma.monitor.model import worded
     from redoma.monitor.report import duration, utc_time
 
     remembered = history_of(state, plan_of(state, file))
-    begin = time.time() - since
-    spells = remembered.spells(begin, check) if remembered else []
-    deeds = remembered.deeds(begin, check) if remembered else []
+    spells = remembered.spells(since.timestamp(), check) if remembered else []
+    deeds = remembered.deeds(since.timestamp(), check) if remembered else []
 
     def render(_: object) -> None:
         rows = [(one.since, one.state.word, one.check, duration(one.until - one.since), one.message) for one in spells]
@@ -383,7 +368,7 @@ def history(state: State, check: str | None, file: Path | None, since: float) ->
     emit({"spells": list(map(worded, spells)), "deeds": list(map(worded, deeds))}, render)
 
 
-# --- what these commands share ---
+# --- shared by these commands ---
 
 
 def plan_of(state: State, file: Path | None) -> Plan:
@@ -417,7 +402,7 @@ def start_logging(state: State, verbose: bool) -> None:
 
 
 def history_of(state: State, plan: Plan) -> History | None:
-    """The history of earlier rounds; None if there is no state directory."""
+    """Return the history of earlier rounds; None if there is no state directory."""
     from redoma.monitor.history import History, place
 
     directory = state.config.state
@@ -432,59 +417,51 @@ def write_reports(reports: Sequence[Path], found: Round, history: History | None
     for path in reports:
         try:
             text = render(found, history, kind_of(path), plan.checks)
-        except StoreError:  # the round says so itself
+        except StoreError:  # the round itself reports it
             text = render(found, None, kind_of(path), plan.checks)
         atomic_write(path, text)
 
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Survive a reader that leaves, as in `check | head -n 1`: the exit status counts, and 1 would be a warning."""
+    """Continue after the reader has closed the pipe, as in `check | head -n 1`: the exit status counts, and 1 would be
+    a warning.
+    """
     try:
         yield
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still unwritten
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for output that is still buffered
 
 
 def round_lines(found: Round, *, brief: bool = False) -> Iterator[str]:
-    """Yield a round as lines: every verdict, the most urgent first, and what was done. `brief` only names those
-    that are ok."""
+    """Yield a round as lines: every verdict, the most urgent first, and what was done. With `brief`, those that are ok
+    are only named.
+    """
     rows = sorted(found.verdicts, key=lambda verdict: -verdict.state.urgency)
     fine = [verdict.check for verdict in rows if brief and not verdict.state]
     rows = [verdict for verdict in rows if verdict.check not in fine]
-    head = ("STATE", "CHECK", "SANDBOX", "TIME", "MESSAGE")
-    cells = [head, *map(_cells, rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(4)]
-    before = sum(widths) + 2 * len(widths)
-    room = max(_MIN_MESSAGE_WIDTH, shutil.get_terminal_size((100, 24)).columns - before)
-    for row, verdict in zip(cells, [None, *rows], strict=True):
-        padded = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
-        if verdict is not None:
-            padded[0] = click.style(padded[0], fg=COLOURS[verdict.state.word], bold=True)
-        first, *more = textwrap.wrap(row[4], room) or [""]
-        yield "  ".join([*padded, first]).rstrip()
-        yield from (" " * before + line for line in more)
+    width = shutil.get_terminal_size((100, 24)).columns
+    yield from table_lines([("STATE", "CHECK", "SANDBOX", "TIME", "MESSAGE"), *map(_cells, rows)], width)
     if fine:
-        words = textwrap.wrap(", ".join(fine), before + room - 4)
-        yield from (
-            f"{click.style('ok', fg=COLOURS['ok'], bold=True)}  {words[0]}",
-            *(f"    {line}" for line in words[1:]),
-        )
+        yield from table_lines([(_styled("ok"), ", ".join(fine))], width)
     for name, why in found.problems.items():
         yield f"{click.style('missing', fg='magenta')}: {one_line(f'{name}: {why}')}"
     for deed in found.deeds:
         kind = click.style(deed.kind, fg="cyan" if deed.ok else "red")
         yield f"{kind}: {one_line(f'{deed.check}, {deed.name}: {deed.text}')}"
     counts = [f"{number} {word}" for word in COLOURS if (number := _count(found, word))]
-    shown = click.style(found.state.word, fg=COLOURS[found.state.word], bold=True)
-    yield f"{one_line(found.host)} is {shown}: {', '.join(counts) or 'nothing was checked'}"
+    yield f"{one_line(found.host)} is {_styled(found.state.word)}: {', '.join(counts) or 'nothing was checked'}"
+
+
+def _styled(word: str) -> str:
+    return click.style(word, fg=COLOURS[word], bold=True)
 
 
 def _cells(verdict: Verdict) -> tuple[str, ...]:
     message = one_line(verdict.message)
     if verdict.found is not verdict.state and verdict.found.value:
         message = f"{verdict.found.word} if it lasts" + (f": {message}" if message else "")
-    return verdict.state.word, verdict.check, verdict.sandbox or "none", f"{verdict.seconds:.2f} s", message
+    return _styled(verdict.state.word), verdict.check, verdict.sandbox or "none", f"{verdict.seconds:.2f} s", message
 
 
 def _count(found: Round, word: str) -> int:

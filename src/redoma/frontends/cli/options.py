@@ -1,99 +1,63 @@
-"""What commands have in common: their options, and the configuration that is in force."""
+"""The options that commands have in common."""
 
 from __future__ import annotations
 
-import functools
 import os
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from redoma.lib.errors import InvalidRequest
 
-from .completion import backends, files, packs
-from .emit import is_interactive, json_option, note
+from .completion import backends, environments, files, packs
+from .emit import json_option
 from .source import read_file, standard_input
+from .state import State
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from redoma.audit import AuditLog
-    from redoma.config import Config
 
-FAILED = 125
-USAGE = 2
-"""Wrong usage. `check` exits with `UNKNOWN` instead: its 2 is a verdict."""
-READER_GONE = 141
-"""128 + SIGPIPE, as of any program whose reader has gone."""
-UNKNOWN = 3
-"""What monitoring plugins exit with when they could not find out. Those who run plugins know no 125."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class State:
-    """What the options before the command said: which configuration file, and how to log."""
-
-    def __init__(self, config_file: Path | None, log: Mapping[str, Any]) -> None:
-        self._file, self._log = config_file, log
-
-    @functools.cached_property
-    def config(self) -> Config:
-        """The configuration, loaded when a command first needs it; its notices are printed then."""
-        from redoma.config import load, with_log
-
-        config = with_log(load(self._file), self._log, "the command line")
-        if config.log.level != "off":
-            from redoma.telemetry import logs
-
-            logs.write(config.log.level, config.log.format, config.log.file)
-        for notice in config.notices:
-            note(notice)
-        return config
-
-    @property
-    def attended(self) -> Config:
-        """The configuration for a command that somebody waits for: at a terminal that person is asked for approval,
-        unless the configuration names somebody else."""
-        import msgspec
-
-        config = self.config
-        if config.approval.approver != "auto" or not is_interactive():
-            return config
-        return msgspec.structs.replace(config, approval=msgspec.structs.replace(config.approval, approver="console"))
-
-
 def audit_log(state: State) -> AuditLog:
-    """The audit log of the configuration in force."""
+    """Return the audit log of the configuration in force."""
     from redoma.audit import AuditLog
 
     settings = state.config.audit
     return AuditLog(settings.directory, retention_days=settings.retention_days, fsync=settings.fsync)
 
 
-class CommandGroup(click.Group):
-    """A group that answers an unknown command with the one that was probably meant."""
+class Lang(click.ParamType[str]):
+    """A language that code can be in: one that is built in, one of the configuration, or one of `more`."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from redoma.lib.text import closest
+    name = "language"
 
-            near = closest(args[0], known)
-            hint = f"did you mean `{ctx.command_path} {near}`?" if near else f"`{ctx.command_path} --help` lists them"
-            if not near and ctx.parent is None and not args[0].replace("-", "").isalnum():  # code, not a name
-                hint = f"to run it, type {shlex.join([ctx.command_path, 'eval', args[0]])}"
-            raise InvalidRequest(f"there is no command {f'{ctx.command_path} {args[0]}'!r}", next=hint)
-        return super().resolve_command(ctx, args)
+    def __init__(self, *more: str) -> None:
+        self._built_in = ("python", "bash", "javascript", *more)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return f"[{'|'.join(self._built_in)}|…]"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        state = ctx.find_object(State) if ctx is not None else None
+        if value not in self._built_in:
+            known = (*self._built_in, *(state.config.languages if state is not None else ()))
+            if value not in known:
+                self.fail(f"{value!r} is not one of {', '.join(known)}.", param, ctx)
+        return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in self._built_in if name.startswith(incomplete)]
 
 
 class TakesCommand(click.Command):
-    """A command line that ends in `-- COMMAND...`. What follows the first `--` is the command's, word for word."""
+    """A command line that ends in `-- COMMAND...`. What follows the first `--` is the command, literally."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else None
@@ -104,8 +68,8 @@ class TakesCommand(click.Command):
 class EndsInCommand(click.Command):
     """A command line that ends in `COMMAND...`, with or without `--` before it.
 
-    The command begins with the first word that is no option of ours, and is taken word for word. An ENTRY, such as
-    `app:shell`, may stand before it, where there is such an argument.
+    The command begins with the first word that is not one of our options, and is taken literally. If the command line
+    takes an ENTRY, such as `app:shell`, it may come before.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -120,7 +84,7 @@ class EndsInCommand(click.Command):
         return [CompletionItem(incomplete, type="file")]
 
     def ours(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
-        """Our options, with ENTRY, and the words of the command."""
+        """Return our options, with ENTRY, and the words of the command."""
         at = args.index("--") if "--" in args else len(args)
         ours, theirs = self._split(ctx, args[:at])
         if not theirs or (_is_address(theirs[0]) and self._takes_entry and at < len(args)):
@@ -130,7 +94,7 @@ class EndsInCommand(click.Command):
         return ours, [*theirs, *args[at:]]
 
     def _split(self, ctx: click.Context, args: list[str]) -> tuple[list[str], list[str]]:
-        """What comes before the first word that is no option of ours, and the rest."""
+        """Return what comes before the first word that is not one of our options, and the rest."""
         parser = self.make_parser(ctx)
         parser.allow_interspersed_args = False
         given, rest, _ = parser.parse_args([*args])
@@ -144,13 +108,13 @@ class EndsInCommand(click.Command):
 
 
 def _is_address(word: str) -> bool:
-    """Whether a word has the form of an executor's name, `namespace:name`."""
+    """Return whether a word has the form of an executor's address, `namespace:name`."""
     namespace, colon, name = word.partition(":")
     return bool(namespace and colon and name) and "/" not in word and ":" not in name
 
 
 def given_command() -> tuple[str, ...] | None:
-    """The words of the command at the end of the line; None if there were none."""
+    """Return the words of the command at the end of the line; None if there were none."""
     command: tuple[str, ...] | None = click.get_current_context().meta["redoma.command"]
     return command
 
@@ -165,19 +129,21 @@ def project_directory(path: str | None) -> str | None:
 
 class Moment(click.ParamType["datetime"]):
     """A time: a duration before now (`90s`, `30m`, `2h`, `30d`, `4w`), or an ISO 8601 date or time, in UTC unless it
-    has a zone."""
+    has a zone.
+    """
 
     name = "when"
-    _UNITS: ClassVar = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         from datetime import UTC, datetime, timedelta
 
+        from redoma.lib.units import parse_duration
+
         if isinstance(value, datetime):
             return value
         try:
-            if value[-1:] in self._UNITS and value[:-1].isascii() and value[:-1].isdigit():
-                return datetime.now(UTC) - timedelta(seconds=int(value[:-1]) * self._UNITS[value[-1]])
+            if (ago := parse_duration(value)) is not None:
+                return datetime.now(UTC) - timedelta(seconds=ago)
             time = datetime.fromisoformat(value)
             return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
         except (ValueError, OverflowError):
@@ -193,11 +159,28 @@ class Size(click.ParamType[int]):
         from redoma.lib.units import parse_size
 
         size = value if isinstance(value, int) else parse_size(value)
-        if isinstance(value, str) and value.strip().isdigit():
+        if isinstance(value, str) and value.strip().isdigit() and int(value):
             self.fail(f"{value!r} has no unit; write {value}MiB, or {value}KiB", param, ctx)
-        if size is None:
+        if not size:
             self.fail(f"{value!r} is not a size; write it like 256MiB", param, ctx)
         return size
+
+
+class Seconds(click.ParamType[float]):
+    """A time: a number of seconds, or one with a unit, such as 90s or 5m."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from redoma.lib.units import parse_duration
+
+        try:
+            return float(value)
+        except ValueError:
+            seconds = parse_duration(value)
+        if seconds is None:
+            self.fail(f"{value!r} is not a time; write it like 30, 90s or 5m", param, ctx)
+        return seconds
 
 
 since_option = click.option(
@@ -208,6 +191,7 @@ _MAX_SCHEMA = 256 * 1024
 
 policy_option = click.option(
     "--policy",
+    "pack",
     metavar="PACK",
     shell_complete=packs,
     help="Use this pack: none, standard, strict, script or core.  [default: configured]",
@@ -217,22 +201,50 @@ _backend = click.option(
     default="auto",
     show_default=True,
     shell_complete=backends,
-    help="Run it on auto, jail, docker, monty, or native: the host itself, without a sandbox.",
+    help="Run it on auto, jail, docker, monty, lean (cells without namespaces, for containers), or native: the host "
+    "itself, without a sandbox.",
 )
 _VARIABLE: dict[str, Any] = {"multiple": True, "metavar": "NAME[=VALUE]"}
 _LIMITS = (
     policy_option,
-    click.option("--time", "seconds", type=float, help="Limit the time it may take, in seconds."),
-    click.option("--cpu", type=float, help="Limit its processor time, in seconds."),
+    click.option("--time", "seconds", type=Seconds(), help="Limit the time it may take, such as 90 or 5m."),
+    click.option("--cpu", type=Seconds(), help="Limit its processor time, such as 10 or 1m."),
     click.option("--memory", type=Size(), help="Limit its memory, such as 256MiB."),
     click.option("--disk", type=Size(), help="Limit all its files together, such as 64MiB."),
 )
-_VARIABLES = (
+VARIABLES = (
     click.option(
         "-e", "--env", **_VARIABLE, help="Set NAME in the run; without =VALUE, copy it from this environment."
     ),
     click.option(
-        "--secret", "secrets", **_VARIABLE, help="Set NAME as --env does, and keep its value out of all output."
+        "--secret",
+        "secrets",
+        multiple=True,
+        metavar="NAME[@HOST][=VALUE]",
+        help="Set NAME as --env does, and keep its value out of all output; with @HOST, also out of the run: it is put "
+        "in on the way there.",
+    ),
+    click.option(
+        "--allow-host",
+        "allow_hosts",
+        multiple=True,
+        metavar="HOST",
+        help="Let it reach this: api.github.com, '*.example.org:443', 'GET api.x.com/v1/**'.  [default: nothing]",
+    ),
+)
+_PACKAGES = (
+    click.option(
+        "--environment",
+        metavar="NAME",
+        shell_complete=environments,
+        help="Let it find these packages: see `redoma env`.",
+    ),
+    click.option(
+        "--package",
+        "packages",
+        multiple=True,
+        metavar="PACKAGE",
+        help="Let it find this package, such as pandas; it is installed the first time, with approval.",
     ),
 )
 _WORKSPACE = (
@@ -276,7 +288,7 @@ _ABOUT = (
 
 
 def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """A decorator that gives a command these options, in this order."""
+    """Return a decorator that gives a command these options, in this order."""
 
     def decorate(command: F) -> F:
         for option in reversed(options):
@@ -286,22 +298,25 @@ def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-limits_of_a_run = with_options(*_LIMITS, *_VARIABLES, *_ABOUT)
+limits_of_a_run = with_options(*_LIMITS, *VARIABLES, *_ABOUT)
 """The options that every run has."""
-limits_and_context = with_options(_backend, *_LIMITS, *_VARIABLES, *_WORKSPACE, *_ABOUT)
+limits_and_context = with_options(_backend, *_LIMITS, *VARIABLES, *_PACKAGES, *_WORKSPACE, *_ABOUT)
 """The options that `run` and `exec` share."""
 
 
 def run_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The values of those options, as the executor takes them."""
+    """Return the values of those options, as the executor takes them."""
     limits = {"time": given["seconds"], "cpu": given["cpu"], "memory": given["memory"], "disk": given["disk"]}
     return {
         "backend": given.get("backend", "auto"),
-        "policy": given["policy"],
+        "policy": given["pack"],
         "limits": {name: value for name, value in limits.items() if value is not None},
-        "env": dict(_variable(text) for text in given["env"]),
-        "secrets": dict(_variable(text) for text in given["secrets"]),
-        "files": dict(_file(text) for text in given.get("files", ())),
+        "env": dict(variable(text) for text in given["env"]),
+        "secrets": dict(_secret(text) for text in given["secrets"]),
+        "network": given["allow_hosts"] or None,
+        "environment": given.get("environment"),
+        "packages": given.get("packages") or None,
+        "files": dict(placed_file(text) for text in given.get("files", ())),
         "outputs": given.get("outputs", ()),
         "stdin": standard_input() if given["pass_stdin"] else b"",
         "workspace": given.get("workspace", "scratch"),
@@ -323,20 +338,36 @@ def _expected(text: str | None) -> Any:
     return schema_file(read_file(Path(text), _MAX_SCHEMA), text)
 
 
-def _variable(text: str) -> tuple[str, str]:
+def variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if equals:
         return name, value
     if name not in os.environ:
-        raise InvalidRequest(f"{name} has no value", why="it isn't set in our environment", next=f"write {name}=VALUE")
+        raise InvalidRequest(
+            f"{name} has no value",
+            why="it isn't set in our environment",
+            next=f"write {name}=VALUE, or --environment {name} for the packages of an environment",
+        )
     return name, os.environ[name]
 
 
-def _file(text: str) -> tuple[str, bytes]:
+def _secret(text: str) -> tuple[str, Any]:
+    """Parse NAME[=VALUE], or NAME@HOST[,HOST][=VALUE] for one that stays outside."""
+    head, equals, value = text.partition("=")
+    name, at, hosts = head.partition("@")
+    found = variable(f"{name}{equals}{value}")
+    if not at:
+        return found
+    from redoma.models import Secret
+
+    return name, Secret(found[1], hosts=tuple(hosts.split(",")))
+
+
+def placed_file(text: str) -> tuple[str, bytes]:
     local, _, guest = text.partition(":")
     return guest or Path(local).name, read_file(Path(local), _MAX_FILE)
 
 
 def output_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Which files to bring back, where to, and whether to replace what is there: what `result.show` takes."""
+    """Return which files to write, where, and whether to replace existing ones: the arguments of `result.show`."""
     return {"outputs": given["outputs"], "output_dir": given["output_dir"], "force": given["force"]}

@@ -1,4 +1,4 @@
-"""output: all that a run printed, where its result had only the beginning and the end."""
+"""output: the whole output of a run whose result had only the beginning and the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redoma.models import Stream
 
 from .completion import outputs
 from .emit import emit, emit_list, json_option, local_time
-from .options import State
+from .state import State
 
 if TYPE_CHECKING:
     from redoma.output.artifacts import Kept, Store
@@ -42,7 +42,7 @@ def output(
 ) -> int:
     """Print what a run with a long output printed; the beginning of its ID is enough. Without an ID, list them.
 
-    Secrets and control characters are taken out, as everywhere. With --json, describe it instead.
+    Secrets and control characters are removed, as everywhere. With --json, describe it instead.
 
     \b
     Examples:
@@ -83,7 +83,7 @@ def _store(state: State) -> Store:
 
 
 def _span(span: str | None, size: int) -> tuple[int, int]:
-    """The first byte to print, and the one to stop before."""
+    """Return the first byte to print, and the one to stop before."""
     if span is None:
         return 0, size
     match = _RANGE.match(span)

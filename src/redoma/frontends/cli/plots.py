@@ -1,4 +1,4 @@
-"""Plots of characters: as wide as the terminal, and of ASCII where it can show nothing else."""
+"""Plots made of characters: as wide as the terminal, and in ASCII if it can show nothing else."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _COUNT_WIDTH = 9
 
 
 def width() -> int:
-    """Columns to draw on."""
+    """Return the number of columns to draw on."""
     return max(40, min(shutil.get_terminal_size((100, 24)).columns, 160))
 
 
 def _fine() -> bool:
-    """Whether the terminal can show parts of a block, or ASCII alone."""
+    """Return whether the terminal can show parts of a block, not only ASCII."""
     return "utf" in (getattr(sys.stdout, "encoding", None) or "ascii").lower()
 
 
 def bars(
     counts: Mapping[str, int] | Sequence[tuple[str, int]], *, max_rows: int = 12, colour: str = "cyan"
 ) -> Iterator[str]:
-    """Yield one bar a line, between its name and its number; what is beyond `max_rows` is summed up."""
+    """Yield one bar a line, between its name and its number; rows beyond `max_rows` are summed up."""
     rows = [*(counts.items() if isinstance(counts, Mapping) else counts)]
     if len(rows) > max_rows:
         rows, rest = rows[: max_rows - 1], rows[max_rows - 1 :]
@@ -53,11 +53,11 @@ def _bar(share: float, room: int) -> str:
 
 
 def columns_over_time(counts: Sequence[tuple[str, int]], *, height: int = 6, colour: str = "cyan") -> Iterator[str]:
-    """Yield a row of columns, from the first name to the last; neighbours share one if there is no room for each."""
+    """Yield a row of columns, from the first name to the last; neighbours are merged if there is no room for each."""
     if not counts:
         return
     room = width() - len(f"{sum(count for _, count in counts):,}") - 5
-    each = -(-len(counts) // room)  # how many share a column
+    each = -(-len(counts) // room)  # how many are merged into a column
     values = [sum(count for _, count in counts[at : at + each]) for at in range(0, len(counts), each)]
     wide = max(1, min(3, room // len(values)))
     top = max(1, *values)
@@ -75,7 +75,7 @@ def columns_over_time(counts: Sequence[tuple[str, int]], *, height: int = 6, col
 
 
 def _column(share: float, visible: bool) -> str:
-    """A part of a column; what is `visible` is never too small to be seen."""
+    """Return a part of a column; if `visible`, it is never too small to be seen."""
     if not _fine():
         return "#" if share >= 0.5 or visible else " "
     return _HEIGHTS[max(int(visible), min(8, round(share * 8)))]

@@ -1,4 +1,4 @@
-"""policy: why a verdict is what it is, and what another policy would have said of what ran."""
+"""policy: why a verdict is what it is, and what another policy would have decided about recorded runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import msgspec
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Decision, Finding, Language
 
-from .check import COLOURS, EXIT, PlaceVerdict, must_parse, place_option, seconds_option, verdicts
-from .completion import files, packs
+from .check import COLOURS, EXIT, PlaceVerdict, command_instead_of, must_parse, of_a_verdict, verdicts
 from .emit import counted, emit, json_option, progress, shown
-from .options import CommandGroup, State, TakesCommand, audit_log, given_command, since_option
+from .options import Lang, TakesCommand, audit_log, since_option
 from .source import is_meant_as_python, new_file, read_source
+from .state import State
 
 if TYPE_CHECKING:
     from redoma.audit import Record
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _INDENT = " " * 19
 
 
-@click.group("policy", cls=CommandGroup)
+@click.group("policy")
 def policy() -> None:
     """Explain a verdict, try another policy, and learn permits.
 
@@ -47,34 +47,16 @@ def policy() -> None:
 @policy.command("explain", cls=TakesCommand, options_metavar="[OPTIONS] (SOURCE | -- COMMAND...)")
 @click.option(
     "--lang",
-    type=click.Choice(["bash", "python", "command"]),
+    type=Lang("command"),
     help="Read it as this; `command` splits it into words, without a shell.  "
     "[default: by the file's name; else python, or bash if it can't be that]",
 )
-@seconds_option
-@place_option
-@click.option(
-    "--policy",
-    "pack",
-    metavar="PACK",
-    shell_complete=packs,
-    help="Use this pack: none, standard, strict, script or core.  [default: configured]",
-)
-@json_option
-@click.argument("source", required=False, metavar="", shell_complete=files)
+@of_a_verdict
 @click.pass_obj
-def explain(
-    state: State,
-    /,
-    source: str | None,
-    lang: Language | None,
-    seconds: float | None,
-    backend: str | None,
-    pack: str | None,
-) -> int:
+def explain(state: State, /, source: str | None, lang: Language | None, **assumed: Any) -> int:
     """Show every fact and rule behind a verdict, without running anything.
 
-    SOURCE is a file, `-`, or the text itself. Without --backend you see what is said of it in a cell and on the host
+    SOURCE is a file, `-`, or the text itself. Without --backend it shows the verdicts for a cell and for the host
     itself.
 
     Exit status: 0 allow, 1 prompt, 2 forbid; as on the host, unless --backend says where.
@@ -88,11 +70,11 @@ def explain(
     """
     from redoma.policy.explain import explain as explained
 
-    places = verdicts(state.config, _asked(source, lang), backend, seconds, pack)
+    places = verdicts(state.config, _asked(state, source, lang), **assumed)
     there = places[-1]
     if any(place.decision is Decision.ALLOW for place in places):
         must_parse(there.request)
-    explanation = explained(state.config.load_policy(pack), there.request, reach=there.evaluation.reach)
+    explanation = explained(state.config.load_policy(assumed["pack"]), there.request, reach=there.evaluation.reach)
 
     def shape(explanation: Explanation) -> dict[str, Any]:
         plain = explanation.plain()
@@ -109,16 +91,12 @@ def _plain(place: PlaceVerdict) -> dict[str, Any]:
     return {"decision": place.decision.value, "by": rules, "level": place.level.level, "backend": place.backend}
 
 
-def _asked(source: str | None, lang: Language | None) -> dict[str, Any]:
-    command = given_command()
-    if (source is None) == (not command) or (command and lang not in (None, "command")):
-        raise InvalidRequest(
-            "there is nothing to explain, or too much",
-            why="it takes a SOURCE, or a command after `--`",
-            next="write it like: redoma policy explain 'ls | wc -l', or redoma policy explain -- rm -rf build",
-        )
-    if command:
-        return {"argv": command, "language": "command"}
+def _asked(state: State, source: str | None, lang: Language | None) -> dict[str, Any]:
+    example = "redoma policy explain 'ls | wc -l', or redoma policy explain -- rm -rf build"
+    if (command := command_instead_of(source, example)) is not None:
+        if lang not in (None, "command"):
+            raise InvalidRequest(f"the command is not {lang}", why="it has no shell", next=f"write it like: {example}")
+        return command
     if lang == "command":
         try:
             return {"argv": tuple(shlex.split(source or "")), "language": "command"}
@@ -126,13 +104,13 @@ def _asked(source: str | None, lang: Language | None) -> dict[str, Any]:
             raise InvalidRequest(
                 "the command can't be split into words", why=str(error), next="close every quote"
             ) from None
-    code, language, _, guessed = read_source(source or "", lang)
-    # What `check` takes for Python is Python here too; of what it refuses as such, this tells what it is as Bash.
+    code, language, _, guessed = read_source(source or "", lang, state)
+    # What `check` accepts as Python is Python here too; what it refuses as such is explained as Bash.
     return {"code": code, "language": "bash" if guessed and not is_meant_as_python(code) else language}
 
 
 @policy.command("test")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
 @since_option
 @click.option(
     "--add", is_flag=True, help="Put FILE on top of what is in force, instead of in place of the project's file."
@@ -158,8 +136,8 @@ def test(
 ) -> int:
     """Evaluate a proposed policy over the recorded requests, without any effect.
 
-    FILE is a redoma.yaml, or what stands under `policy` in one. It is taken in place of the project's file, on top of
-    your own: as `redoma config check FILE` does.
+    FILE is a redoma.yaml, or only the content of its `policy` section. It replaces the project's file, on top of your
+    own, as in `redoma config check FILE`.
 
     \b
     Examples:
@@ -172,7 +150,7 @@ def test(
     config = proposed(file, state.config if add else None)
     judge = Judge(config.load_policy)
     current = Judge(state.config.load_policy, judge.last)
-    judge.policy(None)  # what is wrong with it is told before anything is read
+    judge.policy(None)  # report errors in it before anything is read
     with intents(state, since) as records:
         tested = compare(records, judge, current, inputs=kept_inputs(state), examples=examples)
     emit(
@@ -196,9 +174,9 @@ def test(
 def learn(state: State, since: datetime | None, at_least: int, output: str, force: bool) -> None:
     """Propose the narrowest rules that would have allowed what people have approved.
 
-    Permits of exactly these requests, with who approved them, when and why. No refusal is ever loosened, and nothing is
-    learned from what was denied, expired, had secrets, or is not all on record. It is tried over the history first:
-    what was approved passes, and nothing else changes.
+    It writes permits for exactly these requests, with who approved them, when and why. No refusal is ever loosened, and
+    requests that were denied, expired, had secrets, or are not fully recorded are left out. The permits are tested on
+    the history first: approved requests pass, and nothing else changes.
 
     \b
     Examples:
@@ -213,7 +191,7 @@ def learn(state: State, since: datetime | None, at_least: int, output: str, forc
 
     def load(pack: str | None, permits: tuple[Permit, ...]) -> Policy:
         more = msgspec.structs.replace(config.policy, permits=(*config.policy.permits, *permits))
-        return more.load(pack, time=config.limits.time)
+        return more.load(pack, time=config.limits.time, hosts=config.network.allowed)
 
     history = History(
         lambda: log.records(since, kinds=("intent", "outcome")),
@@ -252,7 +230,7 @@ def kept_inputs(state: State) -> Inputs:
 
 @contextlib.contextmanager
 def intents(state: State, since: datetime | None) -> Iterator[Iterable[Record]]:
-    """The recorded requests, with a progress bar while they are read."""
+    """Yield the recorded requests, with a progress bar while they are read."""
     log = audit_log(state)
     first, last = next(log.records(since), None), log.tail(1)
     if first is None or not last:
@@ -319,7 +297,8 @@ def _ruled(rules: tuple[str, ...]) -> str:
 def _lines(explanation: Explanation, places: list[PlaceVerdict]) -> Iterator[str]:
     evaluation, request = explanation.evaluation, places[-1].request
     count = len(explanation.seen)
-    yield _head("Facts", f"{count} in this {_NAMES[request.language]}, looked at by {explanation.rules} rules")
+    kind = _NAMES.get(request.language, f"{request.language} code")
+    yield _head("Facts", f"{count} in this {kind}, looked at by {explanation.rules} rules")
     for seen in explanation.seen:
         yield from _of_fact(seen)
     if explanation.in_text:
@@ -348,7 +327,13 @@ def _lines(explanation: Explanation, places: list[PlaceVerdict]) -> Iterator[str
     yield f"  policy {evaluation.policy}, {evaluation.digest[:12]}"
 
 
-_NAMES = {"python": "Python code", "bash": "Bash script", "command": "command", "lua": "Lua script"}
+_NAMES = {
+    "python": "Python code",
+    "bash": "Bash script",
+    "command": "command",
+    "lua": "Lua script",
+    "javascript": "JavaScript",
+}
 _FIELDS = {
     "command": "its words don't fit",
     "flags": "an option it needs is not there",
@@ -379,7 +364,7 @@ def _of_fact(seen: Seen) -> Iterator[str]:
 
 
 def _what(seen: Seen) -> str:
-    """A fact on one line; `?` stands for what can't be known before it runs."""
+    """Return a fact on one line; `?` stands for what is unknown before it runs."""
     from redoma.policy.facts import UNKNOWN, Call, Command, Executed, Searched, Span, Trait
 
     fact = seen.fact

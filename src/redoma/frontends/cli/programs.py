@@ -1,55 +1,79 @@
-"""Programs that are on our PATH but not in a cell: those of the project are found there, of others we say why not."""
+"""Programs on our PATH: those that a cell sees run there; for others, we explain why not."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
-import shutil
+import sys
 from pathlib import Path
 
-import click
-
 from redoma.models import Result
+
+from .emit import echo
 
 _IN_EVERY_CELL = ("/usr/", "/bin/", "/sbin/")
 _NOT_FOUND = 127
 _MAX_FIRST_LINE = 256
 
 
-def with_project_path(command: tuple[str, ...], project: Path | None) -> tuple[str, ...]:
-    """The command with the path of its program, if our PATH finds it in the project, as in a virtual environment.
-
-    A cell sees the project, but searches only its own PATH.
+def as_found(command: tuple[str, ...], project: Path | None) -> tuple[str, ...]:
+    """Return the command with the program's path, if our PATH finds it in the project, as in a virtual environment, or
+    finds a system program where a cell would use Redoma's own. A cell sees both, but searches only its own PATH.
     """
+    import shutil
+
     found = shutil.which(command[0]) if "/" not in command[0] else None
     if found is None or project is None:
         return command
     path, top = os.path.join(os.path.realpath(os.path.dirname(found)), command[0]), os.path.realpath(project)
-    return (path, *command[1:]) if _is_below(path, top) and not _unseen(path, top) else command
+    if _unseen(path, top) or not (_is_below(path, top) or _is_hidden(path)):
+        return command
+    return (path, *command[1:])
 
 
-def explain_not_found(result: Result, command: tuple[str, ...], project: Path | None) -> None:
-    """Say why a program that is on our PATH was not found where the command ran, and what to do."""
-    found = shutil.which(command[0])
+def explain_program(result: Result, command: tuple[str, ...], project: Path | None) -> None:
+    """Explain why a program on our PATH was not the one that ran, or was not found, and what to do."""
     not_found = result.exit_code == _NOT_FOUND and (result.error or "").startswith("could not start")
-    if not not_found or found is None:
+    if result.backend == "native" and not not_found:
         return
-    if result.backend == "native" and "/" not in command[0]:
-        elsewhere = f"redoma exec --backend native -- {shlex.join([os.path.abspath(found), *command[1:]])}"
-        click.echo(f"  why: {found} is on your PATH, but commands on the host get a PATH of Redoma's own", err=True)
-        click.echo(f"  next: name it by its path: {elsewhere}", err=True)
-    if result.backend != "jail":
+    import shutil
+
+    found = shutil.which(command[0])
+    if found is None:
+        return
+    elsewhere = f"redoma exec --backend native -- {shlex.join([os.path.abspath(found), *command[1:]])}"
+    if result.backend == "native" and not_found and "/" not in command[0]:
+        echo(f"  why: {found} is on your PATH, but commands on the host get a PATH of Redoma's own", err=True)
+        echo(f"  next: name it by its path: {elsewhere}", err=True)
+    hidden = result.status.ending == "ran" and _is_hidden(found) and as_found(command, project) == command
+    hidden = hidden and "/" not in command[0]
+    if result.backend != "jail" or not (not_found or hidden):
         return
     unseen = _unseen(found, os.path.realpath(project) if project is not None else "")
-    because = f"{found} needs {unseen}, which" if unseen and unseen != found else f"{found}"
-    click.echo(f"  why: {because} is not in the cell: it sees /usr and, of files, the project alone", err=True)
-    elsewhere = f"redoma exec --backend native -- {shlex.join([os.path.abspath(found), *command[1:]])}"
-    click.echo(f"  next: install it below /usr/local, or run it on the host itself: {elsewhere}", err=True)
+    if not unseen:
+        echo(f"note: {command[0]} was Redoma's own; to run the one on your PATH, write {found}", err=True)
+        return
+    because = f"{found} needs {unseen}, which" if unseen != found else found
+    because += " is not in the cell: it sees /usr and, of files, the project alone"
+    echo(f"note: {command[0]} was Redoma's own. {because}" if hidden else f"  why: {because}", err=True)
+    echo(f"  next: install it below /usr/local, or run it on the host itself: {elsewhere}", err=True)
+
+
+def _is_hidden(path: str) -> bool:
+    """Return whether a cell would use Redoma's own program of this name, and that is a different one."""
+    base, name = os.path.realpath(sys.base_prefix), os.path.basename(path)
+    own = [sys.prefix] if sys.prefix != sys.base_prefix and re.fullmatch(r"python[0-9.]*", name) else []
+    if not base.startswith("/usr"):
+        own.append(base)
+    there = [os.path.realpath(f"{prefix}/bin") for prefix in own if os.path.exists(f"{prefix}/bin/{name}")]
+    return bool(there) and os.path.realpath(os.path.dirname(path)) not in there
 
 
 def _unseen(path: str, top: str) -> str:
-    """The part of a program that no cell sees: itself, the target of its link, or the interpreter in its first line.
-    Empty if a cell sees them all."""
+    """Return the part of a program that a cell doesn't see: itself, the target of its link, or the interpreter in its
+    first line. Empty if a cell sees them all.
+    """
     for needed in (path, os.path.realpath(path), *_interpreter(path)):
         if not needed.startswith(_IN_EVERY_CELL) and not (top and _is_below(needed, top)):
             return needed
@@ -57,7 +81,7 @@ def _unseen(path: str, top: str) -> str:
 
 
 def _interpreter(path: str) -> list[str]:
-    """The interpreter that a script names, and what that is a link to."""
+    """Return the interpreter that a script names, and the target of its link."""
     try:
         with open(path, "rb") as file:
             first = file.readline(_MAX_FIRST_LINE)

@@ -1,16 +1,16 @@
-"""Follow a run while it prints, then say what is left to say of its result, and write the files it left.
+"""Follows a run while it prints, then prints the rest of its result, and writes the files it left.
 
-Names and contents of these files are the code's choice. Nothing is written outside the directory, through a link, over
-an existing file (unless asked to), as an executable, or under a hidden name that wasn't asked for:
-`.git/hooks/pre-commit` or `.envrc` would run by themselves one day.
+The code chose the names and contents of these files. Nothing is written outside the directory, through a link, over an
+existing file (unless requested), as an executable, or under a hidden name that wasn't requested:
+`.git/hooks/pre-commit` or `.envrc` would be run automatically one day.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
 import select
+import shlex
 import stat
 import sys
 import threading
@@ -18,13 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-import click
-
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Denial, Result, Status
 
-from .emit import counted, note, print_json, wants_json
-from .options import FAILED
+from .emit import counted, echo, note, print_json, wants_json
+from .state import FAILED
 
 if TYPE_CHECKING:
     from redoma.pipeline.sync import LiveRun
@@ -32,23 +30,24 @@ if TYPE_CHECKING:
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_SHOWN = 20
-"""Paths that are named of what was rolled back."""
+"""How many rolled-back paths are listed."""
 
 
 def follow(live: LiveRun) -> Result:
-    """Print what the run prints as it does, unless all goes into one JSON document. Leaving early ends the run.
+    """Print the output of a run as it arrives, unless everything goes into one JSON document. Leaving early ends the
+    run.
 
-    Returns its result. Raises `BrokenPipeError` as soon as nobody reads our output any more, as in `| head -n 3`, even
+    Returns its result. Raises `BrokenPipeError` as soon as the reader of our output is gone, as in `| head -n 3`, even
     if the run prints nothing.
     """
     try:
         with live as run, _ended_with_its_reader(live) as reader_is_gone:
             for stream, text in run:
                 if not wants_json():
-                    click.echo(text, nl=False, err=stream == "stderr")
+                    echo(text, nl=False, err=stream == "stderr")
             if reader_is_gone.is_set():
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-    except BaseException:  # Ctrl-C, or whoever has ended us: there is no result, and the project was put back
+    except BaseException:  # Ctrl-C, or a signal: there is no result, and the project was rolled back
         if live.rolled_back is not None:
             project, restored = live.rolled_back
             _print_put_back(project, restored.paths, {**restored.left, **restored.failed})
@@ -63,12 +62,12 @@ def follow(live: LiveRun) -> Result:
 
 @contextmanager
 def _ended_with_its_reader(live: LiveRun) -> Iterator[threading.Event]:
-    """End the run when the pipe that we print to has no reader any more; the event then says so."""
+    """End the run when the pipe that we print to has no reader any more, and set the yielded event."""
     gone = threading.Event()
     try:
         output = sys.stdout.fileno()
         mode = os.fstat(output).st_mode
-    except (OSError, ValueError):  # closed, or no file
+    except (OSError, ValueError):  # closed, or not a file
         yield gone
         return
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
@@ -78,7 +77,7 @@ def _ended_with_its_reader(live: LiveRun) -> Iterator[threading.Event]:
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(output, 0)  # which tells of errors and hang-ups alone
+        poll.register(output, 0)  # reports only errors and hang-ups
         poll.register(wake, 0)
         if any(number == output for number, _ in poll.poll()):
             gone.set()
@@ -89,7 +88,7 @@ def _ended_with_its_reader(live: LiveRun) -> Iterator[threading.Event]:
     try:
         yield gone
     finally:
-        os.close(woken)  # a hang-up
+        os.close(woken)  # causes a hang-up, which wakes the watcher
         watcher.join()
         os.close(wake)
 
@@ -102,28 +101,30 @@ def show(
     force: bool = False,
     with_value: bool = False,
 ) -> int:
-    """Print what is left to say after the run's output, write its files, and return our exit status.
+    """Print what remains after the run's output, write its files, and return our exit status.
 
-    `outputs` are the patterns that were asked for; `with_value` prints the value of a last expression.
+    `outputs` are the requested patterns; `with_value` prints the value of a last expression.
     """
     if wants_json():
         from redoma.frontends.shapes import result_json
 
         print_json(result_json(result))
         return result.shell_exit if output_dir is None else _write_files(result, outputs, output_dir, force)
-    if with_value and result.value is not None:
-        click.echo(repr(result.value))
+    shown = _draw(result, output_dir, with_value=with_value) if result.displays else False
+    if with_value and result.value is not None and not shown:
+        echo(repr(result.value))
     sys.stdout.flush()
     told = result.status is Status.ERROR and result.stderr and not result.mismatch
     if result.error and not told:
         if result.stderr and not result.stderr.endswith("\n"):
-            click.echo(err=True)
+            echo(err=True)
         colour = "yellow" if result.status.ending in ("refused", "pending") else "red"
         note(result.error, str(result.status), colour)
     if result.denial is not None:
         _print_denial(result.denial, result.error or "")
     if result.status is Status.ERROR:
         _print_lacking(result)
+    _print_refused_hosts(result)
     _print_rollback(result)
     if result.passed_over and result.status.ending == "ran":
         for preferred, why in result.passed_over.items():
@@ -134,6 +135,18 @@ def show(
     return _write_files(result, outputs, output_dir, force)
 
 
+def _draw(result: Result, directory: str | None, *, with_value: bool) -> bool:
+    """Draw what the run showed. Returns whether the value of its last expression is among that; it is drawn only
+    `with_value`."""
+    from .displays import Screen
+
+    last = result.value_repr is not None and result.displays[-1].text == result.value_repr
+    screen = Screen(directory)
+    for display in result.displays[:-1] if last and not with_value else result.displays:
+        screen.draw(display)
+    return last
+
+
 def _print_lacking(result: Result) -> None:
     """Say that there is no network, if the code wanted it: that may be why it failed."""
     for finding in result.evaluation.findings:
@@ -142,19 +155,30 @@ def _print_lacking(result: Result) -> None:
             return
 
 
+def _print_refused_hosts(result: Result) -> None:
+    """Print which requests to hosts were refused, each once, unless the denial or an effect's list shows them."""
+    if result.effect is not None:
+        return
+    refused = dict.fromkeys((one.words, one.rule) for one in result.network if one.decision == "denied")
+    for words, rule in list(refused)[:_MAX_SHOWN]:
+        note(_name(words) + (f"; --allow-host {shlex.quote(_name(rule))} permits it" if rule else ""), "network")
+    if len(refused) > _MAX_SHOWN:
+        note(f"{len(refused) - _MAX_SHOWN} more requests were refused", "network")
+
+
 def _print_denial(denial: Denial, said: str) -> None:
-    """Print what of a denial the message before it doesn't say."""
+    """Print the parts of a denial that the message before it doesn't contain."""
     retry = f"{'may help' if denial.retry else 'no use'}: {denial.retry_why}"
     for name, text in {"about": denial.resource, "allowed": denial.allowed, "again": retry}.items():
         if text and text not in said:
-            click.echo(f"  {name:8} {_name(text)}", err=True)
+            echo(f"  {name:8} {_name(text)}", err=True)
     if denial.narrowest:
-        click.echo("  permit   by these lines of redoma.yaml:", err=True)
-        click.echo("".join(f"    {line}\n" for line in denial.narrowest.splitlines()), nl=False, err=True)
+        echo("  permit   by these lines of redoma.yaml:", err=True)
+        echo("".join(f"    {line}\n" for line in denial.narrowest.splitlines()), nl=False, err=True)
 
 
 def _print_rollback(result: Result) -> None:
-    """Print what was put back after a run in a directory of the host itself."""
+    """Print what was rolled back after a run in a directory of the host itself."""
     if result.no_checkpoint:
         note(_name(result.no_checkpoint), "no checkpoint")
     if result.rollback is not None and result.effect is not None:
@@ -170,12 +194,12 @@ def _print_put_back(project: str, paths: Iterable[str], left: Mapping[str, str])
 
 
 def _write_files(result: Result, outputs: Iterable[str], directory: str | None, force: bool) -> int:
-    """Write the files that the run left, say which were, and return our exit status."""
+    """Write the files that the run left, list them, and return our exit status."""
     hidden = dict.fromkeys(hidden_files(result.files, outputs), "hidden; a pattern with its dot brings it back")
     files = {path: content for path, content in result.files.items() if path not in hidden}
     written, refused = write_files(directory or ".", files, force=force)
     for path in written:
-        click.echo(f"redoma: wrote {_name(os.path.join(directory or '', path))}", err=True)
+        echo(f"redoma: wrote {_name(os.path.join(directory or '', path))}", err=True)
     for path, why in {**hidden, **result.left_out}.items():
         note(f"{_name(path)}: {why}" if path else why, "left out")
     for path, why in refused.items():
@@ -190,7 +214,7 @@ def _name(path: str) -> str:
 
 
 def hidden_files(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """The paths with a part that begins with a dot, unless a pattern has such a part too."""
+    """Return the paths with a part that begins with a dot, unless a pattern has such a part too."""
     asked_for = any(_is_hidden(pattern) for pattern in patterns)
     return [path for path in files if _is_hidden(path) and not asked_for]
 
@@ -237,8 +261,8 @@ def _write_one(top: int, parts: list[str], content: bytes, force: bool) -> str:
             os.close(here)
             here = below
         if force:
-            # Put in its place when it is whole; a link that has the name is replaced, not followed.
-            fresh = f".redoma-{secrets.token_hex(8)}"
+            # Renamed into place when it is complete; a link with that name is replaced, not followed.
+            fresh = f".redoma-{os.urandom(8).hex()}"
             _write_new(here, fresh, content)
             try:
                 os.replace(fresh, name, src_dir_fd=here, dst_dir_fd=here)
@@ -262,5 +286,5 @@ def _write_new(directory: int, name: str, content: bytes) -> None:
         with open(descriptor, "wb") as file:
             file.write(content)
     except OSError:
-        os.unlink(name, dir_fd=directory)  # no half of a file
+        os.unlink(name, dir_fd=directory)  # don't leave a partial file
         raise

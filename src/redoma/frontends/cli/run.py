@@ -12,9 +12,11 @@ from redoma.models import Language
 
 from .completion import files
 from .emit import wants_json
-from .options import State, limits_and_context, output_options, run_options
-from .result import follow, show
-from .source import BASH_MEANT, is_bash, read_source, undefined_name
+from .options import Lang, limits_and_context, run_options
+from .plain import run_code
+from .result import show
+from .source import read_source
+from .state import State
 
 
 @click.command("run", options_metavar="[OPTIONS]")
@@ -22,7 +24,7 @@ from .source import BASH_MEANT, is_bash, read_source, undefined_name
 @click.argument("arguments", nargs=-1, shell_complete=files)
 @click.option(
     "--lang",
-    type=click.Choice(["python", "bash"]),
+    type=Lang(),
     help="Read it as this.  [default: by the file's name, else python]",
 )
 @limits_and_context
@@ -51,22 +53,44 @@ def run(
       redoma run convert.py 2025 2026 -- --verbose
       redoma run plot.py -f data.csv -o '*.png' --output-dir plots
       echo 'print(1)' | redoma run -
+      redoma run --lang javascript 'console.log(6 * 7)'
       redoma run --lang bash --backend native --cwd . 'ls | wc -l'
     """
-    from redoma.pipeline.sync import Executor
-
     if source == "-" and given["pass_stdin"]:
         raise InvalidRequest("--stdin was given with `-`", why="the code itself comes from there", next="use a file")
-    code, language, inline, guessed = read_source(source, lang)
-    if given["label"] is None and not inline and source != "-":
-        given["label"] = os.path.realpath(source)
-    with Executor(state.attended) as executor:
-        live = executor.stream(code, language, **run_options(given), args=arguments, cwd=cwd)
-        result = follow(live)
-        status = show(result, **output_options(given), with_value=inline)
-    if guessed and not wants_json() and result.exception in ("SyntaxError", "NameError") and is_bash(code):
-        if result.exception == "SyntaxError":
-            click.echo(f"redoma: not valid Python; {BASH_MEANT}", err=True)
-        elif undefined := undefined_name(code):
-            click.echo(f"redoma: as Python this only fails: {undefined!r} is not defined; {BASH_MEANT}", err=True)
-    return status
+    options = run_options(given)
+    if state.server is not None:
+        if cwd is not None:
+            raise InvalidRequest("--cwd was given with --server", why="it is about this machine", next="leave it out")
+        return _run_there(
+            state, source, lang, {**options, "args": arguments}, given["output_dir"], force=given["force"]
+        )
+    return run_code(
+        state, source, arguments, lang, cwd, options=options, output_dir=given["output_dir"], force=given["force"]
+    )
+
+
+def _run_there(
+    state: State,
+    source: str,
+    lang: Language | None,
+    options: dict[str, Any],
+    output_dir: str | None,
+    *,
+    force: bool,
+) -> int:
+    """Run it on the service that was named with --server."""
+    code, language, inline, _ = read_source(source, lang, state)
+    del options["whole_output"]
+    for name in ("checkpoint", "project"):
+        if options.pop(name) is not None:
+            raise InvalidRequest(
+                f"--{name} was given with --server", why="it is about this machine", next="leave it out"
+            )
+    if not options["label"] and not inline and source != "-":
+        options["label"] = os.path.realpath(source)
+    with state.client() as client, client.stream(code, language, **options) as run:
+        for stream, text in run:
+            if not wants_json():
+                click.echo(text, nl=False, err=stream == "stderr")
+        return show(run.result, outputs=options["outputs"], output_dir=output_dir, force=force, with_value=inline)

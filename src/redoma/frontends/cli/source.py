@@ -1,4 +1,4 @@
-"""Read what a command is given: source text and its language, files and standard input; and write a new file."""
+"""Reads the input of a command: source text and its language, files and standard input; and writes a new file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,15 @@ from typing import NamedTuple, TextIO
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Language
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .state import State
+
 _MAX_SOURCE = 16 * 1024 * 1024
-_SUFFIXES: dict[str, Language] = {".py": "python", ".pyw": "python", ".sh": "bash", ".bash": "bash"}
+_SUFFIXES: dict[str, Language] = {
+    **{".py": "python", ".pyw": "python", ".sh": "bash", ".bash": "bash"},
+    **{".js": "javascript", ".cjs": "javascript", ".mjs": "javascript"},
+}
 _OTHERS = {
     "a Korn shell script": "ksh",
     "a Windows batch file": "bat cmd",
@@ -25,46 +32,51 @@ _OTHERS = {
     "a fish script": "fish",
     "a notebook": "ipynb",
     **{"C": "c h", "C#": "cs", "C++": "cc cpp", "Dart": "dart", "Elixir": "ex exs", "Go": "go", "Haskell": "hs"},
-    **{"Java": "java", "JavaScript": "cjs js jsx mjs", "Julia": "jl", "Kotlin": "kt", "Lua": "lua", "PHP": "php"},
+    **{"Java": "java", "JSX": "jsx", "Julia": "jl", "Kotlin": "kt", "Lua": "lua", "PHP": "php"},
     **{"Perl": "pl pm", "PowerShell": "ps1", "R": "r", "Ruby": "rb", "Rust": "rs", "SQL": "sql", "Scala": "scala"},
     **{"Swift": "swift", "Tcl": "tcl", "TypeScript": "ts tsx", "Zig": "zig"},
 }
 _OTHER_SUFFIXES = {f".{suffix}": name for name, suffixes in _OTHERS.items() for suffix in suffixes.split()}
-"""The language that a suffix stands for, where we can't run it."""
+"""The language for a suffix, if we can't run it."""
 BASH_MEANT = "did you mean --lang bash?"
 
 
 class Source(NamedTuple):
-    """Source text, its language, and how these were found out."""
+    """Source text, its language, and how these were determined."""
 
     code: str
     language: Language
     inline: bool
     """Whether it is the argument itself, not a file or `-`."""
     guessed: bool
-    """Whether nobody said which language it is: neither an option, nor its name, nor its first line."""
+    """Whether the language is unknown: neither an option, nor the name, nor the first line says it."""
 
 
-def read_source(source: str, language: Language | None) -> Source:
-    """Read source text from `-`, a file, or the argument itself. If nothing says its language it is read as Python.
+def read_source(source: str, language: Language | None, state: State) -> Source:
+    """Read source text from `-`, a file, or the argument itself. If nothing indicates its language, it is read as
+    Python. `state` has the configuration, which is looked at only for a suffix that isn't known here.
 
     Raises `InvalidRequest` if there is none, it can't be read, or it is in another language.
     """
-    guessed = language is None
+    guessed, path = language is None, Path(source)
     if source == "-":
-        code = _decode(standard_input(_MAX_SOURCE + 1), "standard input")
-        return Source(code, language or "python", inline=False, guessed=guessed)
+        data = standard_input(_MAX_SOURCE + 1)
+        if not data.strip():
+            raise InvalidRequest("there is no code", why="standard input is empty", next="pipe the code into it")
+        guessed = guessed and not data.startswith(b"#!")
+        code = _decode(data, "standard input")
+        return Source(code, language or _language_of(path, data, state), inline=False, guessed=guessed)
     if not source.strip():
         raise InvalidRequest("there is no code", why="the text is empty", next="name a file, or write the code itself")
-    path = Path(source)
     try:
         exists = len(source) < 4096 and "\n" not in source and "\0" not in source and path.exists()
     except OSError:
         exists = False
     if exists:
         data = read_file(path, _MAX_SOURCE, pipes=True)
-        guessed = guessed and path.suffix not in _SUFFIXES and not data.startswith(b"#!")
-        return Source(_decode(data, source), language or _language_of(path, data), inline=False, guessed=guessed)
+        known = language or _language_of(path, data, state)
+        guessed = guessed and not path.suffix and not data.startswith(b"#!")
+        return Source(_decode(data, source), known, inline=False, guessed=guessed)
     has_suffix = path.suffix in _SUFFIXES or path.suffix.lower() in _OTHER_SUFFIXES
     if has_suffix and not any(character in source for character in " \t\n(;=$"):
         raise InvalidRequest(f"there is no file {source}", why="it looks like a file's name", next="check the path")
@@ -72,7 +84,7 @@ def read_source(source: str, language: Language | None) -> Source:
 
 
 def read_file(path: Path, max_bytes: int, *, pipes: bool = False) -> bytes:
-    """Read a file. Only a regular one, since anything else could keep us waiting for ever; with `pipes` also a pipe.
+    """Read a file. Only a regular one, since anything else could block forever; with `pipes` also a pipe.
 
     Raises `InvalidRequest` if it can't be read or has more than `max_bytes`.
     """
@@ -92,13 +104,13 @@ def read_file(path: Path, max_bytes: int, *, pipes: bool = False) -> bytes:
 
 
 def standard_input(max_bytes: int = -1) -> bytes:
-    """What is left of standard input; empty if it is closed."""
+    """Return the rest of standard input; empty if it is closed."""
     return sys.stdin.buffer.read(max_bytes) if sys.stdin is not None else b""
 
 
 @contextlib.contextmanager
 def new_file(path: Path, *, force: bool) -> Iterator[TextIO]:
-    """Write a file that only its owner can read. It appears when it is complete, and not before.
+    """Write a file that only its owner can read. It appears only when it is complete.
 
     Raises `InvalidRequest` if it exists already and `force` is false, or if it can't be written.
     """
@@ -112,7 +124,7 @@ def new_file(path: Path, *, force: bool) -> Iterator[TextIO]:
         if force:
             os.replace(part, path)
         else:
-            os.link(part, path)  # which, unlike renaming, never replaces anything
+            os.link(part, path)  # unlike a rename, this never replaces anything
     except FileExistsError:
         raise InvalidRequest(f"{path} is there already", why="nothing was written", next="add --force") from None
     except OSError as error:
@@ -123,8 +135,10 @@ def new_file(path: Path, *, force: bool) -> Iterator[TextIO]:
             part.unlink()
 
 
-def _language_of(path: Path, data: bytes) -> Language:
-    """The language by the file's name, or by its first line. Raises `InvalidRequest` for any but Python and Bash."""
+def _language_of(path: Path, data: bytes, state: State) -> Language:
+    """Return the language by the file's name, or by its first line. Raises `InvalidRequest` for one that neither we nor
+    the configuration knows.
+    """
     if path.suffix in _SUFFIXES:
         return _SUFFIXES[path.suffix]
     words = data.split(b"\n", 1)[0].removeprefix(b"#!").split() if data.startswith(b"#!") else []
@@ -134,9 +148,15 @@ def _language_of(path: Path, data: bytes) -> Language:
         return "bash"
     if program.startswith(("python", "pypy")):
         return "python"
+    if program in ("node", "nodejs"):
+        return "javascript"
+    configured = state.config.languages if program or path.suffix else {}
+    for name, one in configured.items():
+        if path.suffix in one.suffixes or (program and program == os.path.basename(one.argv[0])):
+            return name
     if path.suffix == ".lua" or program.startswith("lua"):
         raise InvalidRequest(
-            f"{path} is a Lua script", why="this takes Python and Bash", next=f"redoma lua {shlex.quote(str(path))}"
+            f"{path} is a Lua script", why="this takes other languages", next=f"redoma lua {shlex.quote(str(path))}"
         )
     if program or path.suffix:
         what = (
@@ -144,8 +164,9 @@ def _language_of(path: Path, data: bytes) -> Language:
         )
         raise InvalidRequest(
             f"{path} is {what}",
-            why="this takes Python and Bash",
-            next="name the language if it is one of these: --lang python, or --lang bash",
+            why=f"this takes {', '.join(('Python', 'Bash', *configured))} and JavaScript",
+            next="name the language if it is one of these (--lang bash), or the program that runs it under `languages` "
+            "in redoma.yaml",
         )
     return "python"
 
@@ -164,7 +185,7 @@ def _decode(data: bytes, name: str) -> str:
 
 
 def is_bash(code: str) -> bool:
-    """Whether the text parses as Bash."""
+    """Return whether the text parses as Bash."""
     from redoma.policy import shell
     from redoma.policy.facts import Trait
 
@@ -173,7 +194,9 @@ def is_bash(code: str) -> bool:
 
 
 def undefined_name(code: str) -> str:
-    """The first undefined name in Python that has only expressions: `rm` of `rm -rf`. Empty for any other code."""
+    """Return the first undefined name in Python that has only expressions: `rm` in `rm -rf`. Empty for any other
+    code.
+    """
     tree = _parsed(code)
     if tree is None or not all(isinstance(statement, ast.Expr) for statement in tree.body):
         return ""
@@ -187,7 +210,7 @@ def undefined_name(code: str) -> str:
 
 
 def is_meant_as_python(code: str) -> bool:
-    """Whether the text parses as Python and could do more than fail."""
+    """Return whether the text parses as Python and could do more than fail."""
     return _parsed(code) is not None and not undefined_name(code)
 
 

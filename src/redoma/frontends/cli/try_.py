@@ -1,4 +1,4 @@
-"""try: a command in an overlay of the current project; what it did there is shown, and applied only if you say so."""
+"""try: a command in an overlay of the current project; its changes are shown, and applied only if you agree."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import click
 from redoma.lib.errors import ApprovalError, InvalidRequest, RedomaError, WorkspaceError
 from redoma.models import Effect, Result
 
-from .changes import name, report_applied, show_diffs, summary, tree
+from .changes import name, report_applied, request_lines, show_diffs, summary, tree
 from .emit import drop_typed_input, is_interactive, wants_json
-from .options import EndsInCommand, State, given_command, limits_of_a_run, project_directory, run_options
-from .programs import explain_not_found, with_project_path
+from .options import EndsInCommand, given_command, limits_of_a_run, project_directory, run_options
+from .programs import as_found, explain_program
 from .result import follow, show
+from .state import State
 
 if TYPE_CHECKING:
     from redoma.pipeline.sync import Executor
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 REFUSED = 126
 _MARKS = (".git", ".hg", ".svn", "redoma.yaml", "pyproject.toml", "package.json", "Cargo.toml", "go.mod", "Makefile")
-"""What the top directory of a project has. The nearest directory upwards with one of the first three wins."""
+"""Entries that mark the top directory of a project. The nearest directory upwards with one of the first three wins."""
 
 
 @click.command("try", cls=EndsInCommand, options_metavar="[OPTIONS] COMMAND...")
@@ -70,19 +71,20 @@ def attempt(
     top = Path(project) if project is not None else current_project(Path.cwd())
     with Executor(state.attended) as executor:
         options = {**run_options(given), "workspace": "overlay", "project": top, "writes": writes or None}
-        live = executor.stream_command(with_project_path(command, top), **options)
+        live = executor.stream_command(as_found(command, top), **options)
         result = follow(live)
         effect = result.effect
         if effect is None or not effect.changes:
             status = show(result)
             if not wants_json():
-                explain_not_found(result, command, top)
+                explain_program(result, command, top)
                 _say_no_changes(result)
             return status
         applied, refusal = _apply(executor, result, named) if apply_if_ok and result.ok else (None, None)
         status = show(result)
         if wants_json():
             return REFUSED if refusal else status
+        explain_program(result, command, top)
         _present(effect, result.unexpected)
         if applied is not None:
             report_applied(applied, err=True)
@@ -98,7 +100,7 @@ def attempt(
 
 
 def _apply(executor: Executor, result: Result, named: Iterable[str]) -> tuple[Kept | None, RedomaError | None]:
-    """Apply without asking. An objection is returned, so that what would have been applied can still be shown."""
+    """Apply without asking. An error is returned, so that the changes can still be shown."""
     try:
         return executor.apply(result.id, named=named), None
     except (ApprovalError, WorkspaceError) as error:
@@ -106,7 +108,7 @@ def _apply(executor: Executor, result: Result, named: Iterable[str]) -> tuple[Ke
 
 
 def current_project(here: Path) -> Path:
-    """The top of the repository around `here`, else the nearest directory with a build file, else `here`."""
+    """Return the top of the repository around `here`, else the nearest directory with a build file, else `here`."""
     places = (here, *here.parents)
     for marks in (_MARKS[:3], _MARKS):
         for place in places:
@@ -119,6 +121,7 @@ def _present(effect: Effect, unexpected: Iterable[str]) -> None:
     click.echo(err=True)
     for line in tree(effect):
         click.echo(line, err=True)
+    _say_requests(effect)
     _say_refused(effect)
     for path in unexpected:
         click.echo(f"{click.style('unexpected', fg='red')}  {name(path)}: it was not to write there", err=True)
@@ -128,10 +131,16 @@ def _present(effect: Effect, unexpected: Iterable[str]) -> None:
 def _say_no_changes(result: Result) -> None:
     effect = result.effect
     if effect is not None:
+        _say_requests(effect)
         _say_refused(effect)
         click.echo("Nothing of it can be applied." if effect.refused else "It changed nothing.", err=True)
     elif result.status.ending == "ran":
         click.echo("What it changed was lost with it. Your project is as it was.", err=True)
+
+
+def _say_requests(effect: Effect) -> None:
+    for line in request_lines(effect):
+        click.echo(line, err=True)
 
 
 def _say_refused(effect: Effect) -> None:
@@ -147,7 +156,7 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
             "Apply all, choose files, show the diff, discard, or keep for later?",
             type=_Answer(["apply", "choose", "diff", "discard", "keep"]),
             default="keep",
-            show_choices=False,  # the question has them
+            show_choices=False,  # the question lists them
             err=True,
         )
         if answer == "diff":
@@ -175,7 +184,7 @@ def _is_chosen(path: str) -> bool:
 
 
 class _Answer(click.Choice[str]):
-    """One of the words, or enough of its beginning to tell it from the others."""
+    """One of the words, or an unambiguous prefix of it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         meant = [word for word in self.choices if value and word.startswith(value.lower())]

@@ -1,0 +1,152 @@
+"""Command lines that click need not read: the same as if it had."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from redoma.frontends.cli import is_plain, plain
+from redoma.frontends.cli.app import cli
+from redoma.frontends.cli.options import run_options
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+FORMS = [
+    ["run", "print('hello'); 6 * 7"],
+    ["run", "import sys; print('a', file=sys.stderr); sys.exit(3)"],
+    ["run", "1 / 0"],
+    ["run", "ls -l"],
+    ["run", "nofile.py"],
+    ["run", ""],
+    ["eval", "2 + 2"],
+    ["eval", "import os; os.listdir('.')"],
+    ["exec", "--backend", "native", "--", "echo", "hello"],
+    ["exec", "--backend", "native", "--", "sh", "-c", "exit 7"],
+    ["exec", "--backend", "native", "--", "no-such-program"],
+    ["exec", "--backend", "native", "--", "rm", "-rf", "/"],
+]
+
+
+def redoma(state: Path, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "REDOMA_STATE_DIR": str(state)}
+    command = [sys.executable, "-m", "redoma", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **more)
+
+
+@pytest.mark.parametrize("words", FORMS, ids=" ".join)
+def test_it_prints_and_exits_as_it_does_with_click(tmp_path: Path, words: list[str]) -> None:
+    assert is_plain(words)
+    assert not is_plain(["--log-level", "off", *words])
+    without, with_click = redoma(tmp_path, *words), redoma(tmp_path, "--log-level", "off", *words)
+    assert (without.returncode, without.stdout, without.stderr) == (
+        with_click.returncode,
+        with_click.stdout,
+        with_click.stderr,
+    )
+
+
+@pytest.mark.parametrize("words", [["run", "x"], ["exec", "--backend", "native", "--", "x"]], ids=" ".join)
+def test_its_options_are_those_that_click_gives(words: list[str]) -> None:
+    context = click.Context(cli)
+    command = cli.get_command(context, words[0])
+    assert command is not None
+    given = command.make_context(words[0], words[1:], parent=context).params
+    expected = {**plain.OPTIONS, "backend": "native"} if words[0] == "exec" else plain.OPTIONS
+    assert run_options(given) == expected
+    assert (given["output_dir"], given["force"], given["cwd"]) == (None, False, None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run"],
+        ["run", "-"],
+        ["run", "--help"],
+        ["run", "a", "b"],
+        ["eval"],
+        ["eval", "-h"],
+        ["exec", "true"],
+        ["doctor"],
+    ],
+    ids=" ".join,
+)
+def test_everything_else_is_for_click(words: list[str]) -> None:
+    assert not is_plain(words)
+
+
+def test_click_is_not_loaded(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; sys.argv[1:] = ['run', 'print(1)']; leave = os._exit\n"
+        "os._exit = lambda status: (sys.stderr.write(' '.join(sys.modules)), sys.stderr.flush(), leave(status))\n"
+        "from redoma.frontends.cli import main; main()"
+    )
+    environment = {**os.environ, "REDOMA_STATE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.split())
+    unused = {
+        "click",
+        "tree_sitter",
+        "yaml",
+        "sqlite3",
+        "rich",
+        "shutil",
+        "tempfile",
+        "secrets",
+        "redoma.policy.options",
+    }
+    assert done.stdout == "1\n"
+    assert not unused & loaded
+
+
+def test_what_is_started_ahead_is_gone_also_where_it_was_not_needed(tmp_path: Path) -> None:
+    """Many of them, of which some never get as far as a cell, and some are killed."""
+    before = mounts()
+    for words in (["run", "print(1)"], ["run", "nofile.py"], ["eval", "1"], ["run", "x ="], ["eval", ")"]):
+        redoma(tmp_path, *words)
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "redoma", "run", "print(1)"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    time.sleep(0.1)
+    killed.kill()
+    killed.wait()
+    deadline = time.monotonic() + 10
+    while (left := zygotes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+    assert mounts() == before
+
+
+def zygotes() -> list[str]:
+    """Interpreters that have become ours alone: what started them is gone."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes() if process.name.isdigit() else b""
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1]) if words else 0
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == 1 and b"redoma.backends.jail" in words:
+            found.append(words.decode(errors="replace"))
+    return found
+
+
+def mounts() -> int:
+    return len(Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def test_the_record_is_the_same(tmp_path: Path) -> None:
+    for words in (["run", "print(1)"], ["--log-level", "off", "run", "print(1)"]):
+        redoma(tmp_path, *words)
+    said = json.loads(redoma(tmp_path, "audit", "tail", "--json").stdout)
+    kinds = [record["kind"] for record in said]
+    assert kinds == ["intent", "outcome", "intent", "outcome"]
+    first, second = (record["data"] for record in said if record["kind"] == "intent")
+    assert {**first, "seed": 0} == {**second, "seed": 0}
