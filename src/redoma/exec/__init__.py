@@ -1,4 +1,4 @@
-"""Programs to talk to, on configured executors.
+"""Interactive programs on configured executors.
 
     shell = redoma.exec.get("app:shell")
     process = shell.exec("git status", {"work_dir": "/srv/app"})
@@ -6,20 +6,20 @@
     process.start()
     for text in output:
         print(text, end="")
-    process.wait()      # as a shell has it: 0 if all went well
+    process.wait()      # the exit status as in a shell: 0 for success
     shell.release()
 
-A process takes the whole path of a request: policy, record, limits and redaction hold for what it is and prints. What
-is written to it while it runs comes too late for policy, so a program that would do what that says (`psql`) needs
-approval, or a place on the executor's list of commands.
+A process takes the whole path of a request: policy, record, limits and redaction apply to it and its output. Policy
+can't read what is written to it while it runs, so a program that would execute its input (`psql`) needs approval, or a
+place on the executor's whitelist.
 
 `exec` raises `Refused` for a command that the executor doesn't allow, `start` for one that policy doesn't; `start` and
 `wait` raise `BackendError` if Redoma failed. A program that can't be found ends with status 127, as in a shell.
 
-What it prints is kept until it is read, as bounded as in a result; a stream that was closed is dropped. A process that
-was not closed, and that nobody refers to any more, is ended.
+Its output is kept until it is read, bounded as in a result; that of a closed stream is dropped. A process that was not
+closed is ended when it is garbage-collected.
 
-`get` is for ordinary code, `aget` for code on an event loop. There is one implementation, the asynchronous one.
+`get` is for synchronous code, `aget` for code on an event loop. Everything is implemented once, asynchronously.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from ..models import Decision, Result, Stream, Submission
 from ..pipeline.executor import AsyncExecutor
 from ..pipeline.intake import More, Options, must_be_configured, must_be_known
 from ..pipeline.streaming import AsyncLiveRun, end
-from ..pipeline.sync import Driven, Executor, LiveRun, default, driven, driven_end, on_loop
+from ..pipeline.sync import Driven, Executor, LiveRun, default, driven, driven_end, on_loop, wrapped
 
 T = TypeVar("T")
 
 
 def get(address: str, executor: Executor | None = None) -> ProcessExecutor:
-    """The configured executor with this address, such as `app:shell`, for ordinary code."""
+    """Return the configured executor with this address, such as `app:shell`, for synchronous code."""
     executor = executor or default()
     return ProcessExecutor(AsyncProcessExecutor(address, executor.core), executor)
 
 
 def aget(address: str, executor: AsyncExecutor | None = None) -> AsyncProcessExecutor:
-    """The same for code on an event loop. Without an `executor` it has one of its own, until it is released."""
+    """Do the same as `get` for code on an event loop. Without an `executor` it makes its own, until it is released."""
     if executor is not None:
         return AsyncProcessExecutor(address, executor)
     own = AsyncExecutor()
@@ -60,7 +60,7 @@ def aget(address: str, executor: AsyncExecutor | None = None) -> AsyncProcessExe
 def talk(
     executor: Executor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool
 ) -> tuple[LiveRun, ProcessControl | None]:
-    """A command to follow as one stream of pieces, and its control; None if it can't be given input or signals.
+    """Return a command to follow as one stream of pieces, and its control; None if it can't get input or signals.
 
     Without `live_input` it gets the input in its options and no more, so that policy has read all of it.
     """
@@ -71,7 +71,7 @@ def talk(
 def _prepare(
     executor: AsyncExecutor, address: str, command: str | Iterable[str], options: Options, *, live_input: bool = True
 ) -> tuple[Submission, ProcessControl | None]:
-    # Monty's code is not a program that could be talked to.
+    # Monty code can't get input or signals.
     control = None if isinstance(executor.config.entries.get(address), MontyEntry) else ProcessControl()
     if control is not None and not live_input:
         control.end_input()
@@ -79,7 +79,7 @@ def _prepare(
 
 
 class AsyncProcessExecutor:
-    """Makes processes. `release` it when done, or use it as an asynchronous context manager."""
+    """Makes processes. Call `release` when done, or use it as an asynchronous context manager."""
 
     def __init__(self, address: str, executor: AsyncExecutor, owned: AsyncExecutor | None = None) -> None:
         must_be_configured(address, executor.config)
@@ -87,7 +87,8 @@ class AsyncProcessExecutor:
         self._executor, self._owned = executor, owned
         self._processes: weakref.WeakSet[AsyncProcess] = weakref.WeakSet()
         self._released = False
-        self._gate = threading.Lock()  # `ProcessExecutor.exec` comes from any thread, `release` from the loop's
+        # `ProcessExecutor.exec` may be called from any thread, `release` runs on the loop's
+        self._gate = threading.Lock()
 
     def exec(
         self,
@@ -98,7 +99,7 @@ class AsyncProcessExecutor:
         env: Mapping[str, str] | None = None,
         **more: Unpack[More],
     ) -> AsyncProcess:
-        """A process that runs a command: one text, or a list of words. `options` has `work_dir` and `env`."""
+        """Return a process that runs a command: one text, or a list of words. `options` has `work_dir` and `env`."""
         if self._released:
             raise self._gone()
         if options is not None and not isinstance(options, Mapping):
@@ -114,7 +115,7 @@ class AsyncProcessExecutor:
             raise self._refused(submission)
         process = AsyncProcess(self.address, self._executor, submission, control)
         with self._gate:
-            if self._released:  # meanwhile: nobody would close this one
+            if self._released:  # released meanwhile: this process would never be closed
                 raise self._gone()
             self._processes.add(process)
         return process
@@ -187,44 +188,52 @@ class AsyncProcess:
     """One run of one program: `start` it, talk to it, `wait` for it, `close` it."""
 
     def __init__(
-        self, address: str, executor: AsyncExecutor, submission: Submission, control: ProcessControl | None
+        self,
+        address: str,
+        executor: AsyncExecutor,
+        submission: Submission,
+        control: ProcessControl | None,
+        *,
+        whole: bool = False,
     ) -> None:
+        """`whole`: its streams give all that it prints, not only as much as the result keeps."""
         self._address, self._executor, self._submission, self._control = address, executor, submission, control
+        self._whole = whole
         self._printed: dict[Stream, _Printed] = {"stdout": _Printed(), "stderr": _Printed()}
         self._task: asyncio.Task[Result] | None = None
         self._closed = False
 
     def stdout_stream(self) -> AsyncOutput:
-        """What it prints, before or after it was started."""
+        """Return its output stream; works before and after the start."""
         return AsyncOutput(self, self._printed["stdout"])
 
     def stderr_stream(self) -> AsyncOutput:
         return AsyncOutput(self, self._printed["stderr"])
 
     async def start(self) -> None:
-        """Start it; returns when the program runs. Raises `Refused`, or `BackendError` if Redoma failed."""
+        """Start it, and return when the program runs. Raises `Refused`, or `BackendError` if Redoma failed."""
         if self._task is not None or self._closed:
             raise self._unstartable()
         submission, decision = self._submission, None
-        if self._control is None:  # nothing will tell us that it has been started, so ask now whether it may be
+        if self._control is None:  # there will be no notice of its start, so find out now whether it may start
             decision = self._executor.judge(submission).evaluation.decision
             if decision is Decision.FORBID:
                 raise self._wrong(_at_once(self._executor.submit(submission)))
-        run = self._executor.follow(submission)
-        # It doesn't refer to us: a process that nobody refers to any more must be seen to be one.
+        run = self._executor.follow(submission, whole=self._whole)
+        # The task must not refer to us: otherwise the process would never be garbage-collected.
         self._task = asyncio.get_running_loop().create_task(_follow(run, self._printed, self._control))
         control = self._control
         if decision is Decision.ALLOW:
             return
         if control is not None:
-            # Also one that is closed before it has begun, and so comes to no end of its own.
+            # Also for one that is closed before it has begun, and so never settles by itself.
             self._task.add_done_callback(lambda _: control.settled.set())
         try:
             if control is not None:
                 await control.settled.wait()
-            else:  # a person is asked first, and the end is the first that we hear of it
+            else:  # a person is asked first, and its end is the first notice we get
                 await asyncio.wait([self._task])
-        except BaseException:  # whoever is interrupted here has no process to go on with
+        except BaseException:  # an interrupted caller has no process to continue with
             await self.close()
             raise
         if self._closed:
@@ -233,7 +242,7 @@ class AsyncProcess:
             raise self._wrong(self.result)
 
     async def write_stdin(self, data: str | bytes) -> None:
-        """Give it input. Waits while it has plenty that it has not read."""
+        """Send it input. Waits while much of it is unread."""
         if isinstance(data, str):
             data = data.encode("utf-8", "surrogateescape")
         elif not isinstance(data, (bytes, bytearray, memoryview)):
@@ -241,7 +250,7 @@ class AsyncProcess:
         await self._process_control().write(bytes(data))
 
     def close_stdin(self) -> None:
-        """End its input."""
+        """Close its input."""
         self._process_control().end_input()
 
     def signal(self, number: int) -> None:
@@ -249,7 +258,7 @@ class AsyncProcess:
         self._process_control().signal(number)
 
     async def wait(self) -> int:
-        """Wait for its end: its exit status as a shell has it, 128 + n after signal n, 124 after a time-out."""
+        """Wait for its end. Returns its exit status as in a shell: 128 + n after signal n, 124 after a time-out."""
         task = self.started()
         await asyncio.wait([task])
         result = self.result
@@ -259,7 +268,7 @@ class AsyncProcess:
 
     @property
     def result(self) -> Result:
-        """Everything that is known of it, when it has ended."""
+        """The result, when it has ended. Raises `RedomaError` before."""
         if self._task is None or not self._task.done() or self._task.cancelled():
             why = "it was ended early" if self._closed else "it has not come to its end"
             raise RedomaError("the process has no result", why=why, next="wait for it first")
@@ -299,7 +308,7 @@ class AsyncProcess:
 
     def __del__(self) -> None:
         if self._task is not None and not self._task.done():
-            with suppress(RuntimeError):  # the loop is closed, and its runs are gone with it
+            with suppress(RuntimeError):  # the loop is closed, and its runs have ended with it
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     async def __aenter__(self) -> AsyncProcess:
@@ -310,13 +319,13 @@ class AsyncProcess:
 
 
 class AsyncOutput:
-    """What a process prints on one of its streams, piece by piece."""
+    """The output of a process on one of its streams, piece by piece."""
 
     def __init__(self, process: AsyncProcess, printed: _Printed) -> None:
         self._process, self._printed = process, printed
 
     async def read(self, size: int | None = None) -> str:
-        """The next piece as soon as there is one, at most `size` characters of it; nothing at the end."""
+        """Return the next piece as soon as there is one, at most `size` characters of it; empty at the end."""
         if size is not None and (not isinstance(size, int) or size < 0):
             why = "that is less than none" if isinstance(size, int) else "that is no whole number"
             raise InvalidRequest(f"{size!r} characters can't be read", why=why, next="leave it out")
@@ -330,11 +339,11 @@ class AsyncOutput:
         return printed.take(size)
 
     async def read_all(self) -> str:
-        """All the rest, when it has come to its end."""
+        """Return all the rest, when the stream has ended."""
         return "".join([text async for text in self])
 
     def close(self) -> None:
-        """Drop what was not read, and what will come. The result keeps its own copy."""
+        """Drop unread and future output. The result keeps its own copy."""
         self._printed.close()
 
     async def __aiter__(self) -> AsyncIterator[str]:
@@ -349,7 +358,7 @@ class AsyncOutput:
 
 
 async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control: ProcessControl | None) -> Result:
-    """Follow a run to its end. The program never waits for somebody to read a stream."""
+    """Follow a run to its end. The program never waits for a reader of its streams."""
     try:
         async with run:
             async for stream, text in run:
@@ -363,7 +372,7 @@ async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control
 
 
 def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits: submitting a refused request needs no event loop."""
+    """Return the result of a coroutine that never waits: submitting a refused request needs no event loop."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -373,76 +382,11 @@ def _at_once(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a request that is refused waited for something")
 
 
-# --- for ordinary code ---
-
-
-class ProcessExecutor(Driven[AsyncProcessExecutor]):
-    """Makes processes. `release` it when done, or use it as a context manager."""
-
-    def __init__(self, core: AsyncProcessExecutor, executor: Executor) -> None:
-        super().__init__(core, executor)
-        self._executor = executor
-
-    @property
-    def address(self) -> str:
-        return self.core.address
-
-    def exec(
-        self,
-        command: str | Iterable[str],
-        options: Mapping[str, Any] | None = None,
-        *,
-        work_dir: str | None = None,
-        env: Mapping[str, str] | None = None,
-        **more: Unpack[More],
-    ) -> Process:
-        """A process that runs a command: one text, or a list of words. `options` has `work_dir` and `env`."""
-        return Process(self.core.exec(command, options, work_dir=work_dir, env=env, **more), self._executor)
-
-    release = driven_end(AsyncProcessExecutor.release)
-
-    def __enter__(self) -> ProcessExecutor:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.release()
-
-
-class Process(Driven[AsyncProcess]):
-    """One run of one program: `start` it, talk to it, `wait` for it, `close` it. Several threads may share it."""
-
-    def __init__(self, core: AsyncProcess, executor: Executor) -> None:
-        super().__init__(core, executor)
-        self._executor = executor
-
-    def stdout_stream(self) -> Output:
-        """What it prints, before or after it was started."""
-        return Output(self.core.stdout_stream(), self._executor)
-
-    def stderr_stream(self) -> Output:
-        return Output(self.core.stderr_stream(), self._executor)
-
-    start = driven(AsyncProcess.start)
-    write_stdin = driven(AsyncProcess.write_stdin)
-    close_stdin = on_loop(AsyncProcess.close_stdin)
-    signal = on_loop(AsyncProcess.signal)
-    wait = driven(AsyncProcess.wait)
-    close = driven_end(AsyncProcess.close)
-
-    @property
-    def result(self) -> Result:
-        """Everything that is known of it, when it has ended."""
-        return self.core.result
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+# --- for synchronous code ---
 
 
 class Output(Driven[AsyncOutput]):
-    """What a process prints on one of its streams, piece by piece."""
+    """The output of a process on one of its streams, piece by piece."""
 
     read = driven(AsyncOutput.read)
     read_all = driven(AsyncOutput.read_all)
@@ -452,8 +396,31 @@ class Output(Driven[AsyncOutput]):
         while text := self.read():
             yield text
 
-    def __enter__(self) -> Output:
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+class Process(Driven[AsyncProcess]):
+    """One run of one program: `start` it, talk to it, `wait` for it, `close` it. Several threads may share it."""
+
+    stdout_stream = wrapped(AsyncProcess.stdout_stream, Output)
+    stderr_stream = wrapped(AsyncProcess.stderr_stream, Output)
+    start = driven(AsyncProcess.start)
+    write_stdin = driven(AsyncProcess.write_stdin)
+    close_stdin = on_loop(AsyncProcess.close_stdin)
+    signal = on_loop(AsyncProcess.signal)
+    wait = driven(AsyncProcess.wait)
+    close = driven_end(AsyncProcess.close)
+
+    @property
+    def result(self) -> Result:
+        """The result, when it has ended. Raises `RedomaError` before."""
+        return self.core.result
+
+
+class ProcessExecutor(Driven[AsyncProcessExecutor]):
+    """Makes processes. Call `release` when done, or use it as a context manager."""
+
+    exec = wrapped(AsyncProcessExecutor.exec, Process)
+    release = close = driven_end(AsyncProcessExecutor.release)
+
+    @property
+    def address(self) -> str:
+        return self.core.address

@@ -1,1 +1,1 @@
-"""Interfaces of other systems, each a thin file over the executor."""
+"""Interfaces of other systems, each a thin layer over the executor."""

@@ -1,6 +1,6 @@
-"""The Python core: takes text, answers with text, in Portuguese by default. See `docs/core.md`.
+"""The Python core: takes text and returns text, in Portuguese by default. See `docs/core.md`.
 
-Its profile is 5 seconds, 100 MB, 100 calls deep, 1000 characters, and no imports, files or dynamic code, decided on the
+Its limits are 5 seconds, 100 MB, 100 calls deep, 1000 characters, and no imports, files or dynamic code, decided on the
 syntax tree by the policy pack `core`.
 """
 
@@ -30,7 +30,7 @@ from .core_messages import MESSAGES, Locale, kind_of, refusal
 LIMITS = Limits(time=5.0, memory=100 * MiB, recursion=100)
 
 _REDUCE = "from functools import reduce\n"
-"""Before code that uses it: `reduce` is built in here, as it was in Python 2."""
+"""Prepended to code that uses it: `reduce` is a builtin here, as in Python 2."""
 
 
 class Entry(TypedDict):
@@ -38,7 +38,7 @@ class Entry(TypedDict):
 
     type: Literal["core"]
     code: str | None
-    """What was taken out of the message; None if there was no code in it."""
+    """The code in the message; None if there was none."""
     result: str
     """The answer."""
     text: str
@@ -47,7 +47,7 @@ class Entry(TypedDict):
 
 
 class CoreLog(DailyLog):
-    """`logs/core.log`: one JSON line a run, a file a day, kept 30 days."""
+    """`logs/core.log`: one JSON line a run, a file a day, kept for 30 days."""
 
     def __init__(self, path: Path = Path("logs/core.log"), *, keep_days: int = 30) -> None:
         super().__init__(path, keep_days=keep_days)
@@ -60,13 +60,14 @@ class CoreLog(DailyLog):
 
 
 class Core:
-    """The Python core with a history of its own."""
+    """The Python core with its own history."""
 
     def __init__(
         self, *, executor: Executor | None = None, locale: Locale = "pt-BR", log: Path | str | None = None
     ) -> None:
-        """`executor` runs the code, by default the one that `redoma.run` uses. `log` is a file such as `logs/core.log`
-        that each run is written to, by default `log.core` of the configuration."""
+        """`executor` runs the code, by default the one that `redoma.run` uses. Each run is written to `log`, a file
+        such as `logs/core.log`; by default `log.core` of the configuration.
+        """
         self._executor = executor
         self._locale = locale
         self._messages = MESSAGES[locale]
@@ -97,26 +98,28 @@ class Core:
         return "\n".join(part for part in (printed, error) if part)
 
     def validate_code(self, code: str) -> bool:
-        """Whether the profile would let code run: it parses, is short enough and uses nothing that is refused."""
+        """Return whether code would be allowed to run: it parses, is short enough and uses nothing that is refused."""
         executor = self._executor or default()
         try:
             submission = self._submission(code, executor)
-        except InvalidRequest:  # it is no text
+        except InvalidRequest:  # it is not text
             return False
         return executor.core.judge(submission).evaluation.decision is Decision.ALLOW
 
     def handle_execution_error(self, error: BaseException) -> str:
-        """The message for an exception, with its text as the detail: redacted, and without control characters."""
+        """Return the message for an exception, with its text as the detail: redacted, and without control
+        characters.
+        """
         bases = (base.__name__ for base in type(error).__mro__)
         kind = next((name for name in map(kind_of, bases) if name != "else"), "else")
         try:
             detail, _ = clean(str(error), Redactor())
-        except Exception:  # that is the exception's own code
+        except Exception:  # `__str__` of the exception failed
             detail = ""
         return f"{self._messages[kind]}: {detail or type(error).__name__}"
 
     def process_command(self, text: str) -> str:
-        """Take the code out of a message, run it, and remember both. Returns the answer."""
+        """Extract the code from a message, run it, and store both. Returns the answer."""
         code = extract(text)
         answer = self._messages["no code"] if code is None else self.run_python_code(code)
         now = datetime.now(UTC).isoformat()
@@ -127,7 +130,9 @@ class Core:
     @staticmethod
     def _submission(code: str, executor: Executor) -> Submission:
         core = executor.core
-        judged = intake.build(core.config, core.backends, {"limits": LIMITS}, code=code, language="python")
+        judged = intake.build(
+            core.config, core.backends, {"limits": LIMITS, "network": ()}, code=code, language="python"
+        )
         if "reduce" not in judged.code:
             return Submission(judged, "core")
         request = msgspec.structs.replace(judged, code=_REDUCE + judged.code)
@@ -162,21 +167,23 @@ class Core:
 
 
 def _printed(result: Result) -> str:
-    """Output as it was printed, less its last line end; the value of a last expression when nothing was printed."""
-    error = "" if result.exception else result.stderr  # a traceback is told in the message instead
+    """Return the output without its last line end; the value of a last expression if nothing was printed."""
+    error = "" if result.exception else result.stderr  # a traceback is described in the message instead
     text = "\n".join(part.rstrip("\n") for part in (result.stdout, error) if part)
-    return text if text or result.value is None else repr(result.value)
+    return text if text or result.value is None else result.value_repr or repr(result.value)
 
 
 _FENCE = re.compile(r"[ \t]*(```+|~~~+)[ \t]*(?:(?:python3?|py)\b[^`]*)?\Z", re.I)
 _FENCE_AFTER_TEXT = re.compile(r"[^`]+(```+)[ \t]*(?:python3?|py)[ \t]*\Z", re.I)  # as in a chat: text ```python
 _INLINE = re.compile(r"`([^`\n]+)`")
-_MAX_MESSAGE = 20_000  # characters in which code without a fence is looked for: each place it may begin is tried
+_MAX_MESSAGE = 20_000  # characters in which code without a fence is searched for: each possible beginning is tried
 _MAX_PLACES = 20
 
 
 def extract(text: str) -> str | None:
-    """The code in a message: a fenced block; the message itself; or what follows an instruction."""
+    """Return the code in a message: a fenced block, the message itself, or what follows an instruction; None if there
+    is none.
+    """
     lines = text.replace("\r\n", "\n").split("\n")
     if fenced := _fenced(lines):
         return fenced
@@ -196,7 +203,7 @@ def extract(text: str) -> str | None:
 
 
 def _fenced(lines: list[str]) -> str | None:
-    """What stands between the first line that opens a fence and the next that closes it."""
+    """Return the text between the first line that opens a fence and the next that closes it."""
     opened = next(
         (
             (at, match[1])
@@ -213,7 +220,7 @@ def _fenced(lines: list[str]) -> str | None:
 
 
 def _does_something(text: str) -> bool:
-    """Whether it reads as Python that does something: `olá`, `a, b` and `15` parse too, as words of a sentence."""
+    """Return whether it is Python that does something: `olá`, `a, b` and `15` parse too, as words of a sentence."""
     try:
         body = parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -267,7 +274,7 @@ def validate_code(code: str) -> bool:
 
 
 def handle_execution_error(error: BaseException) -> str:
-    """Put an exception into words.
+    """Return a message for an exception.
 
     Args:
         error: The exception.
@@ -279,17 +286,17 @@ def handle_execution_error(error: BaseException) -> str:
 
 
 def process_command(text: str) -> str:
-    """Take the code out of a message, run it, and remember both (see `command_history`).
+    """Extract the code from a message, run it, and store both (see `command_history`).
 
     Args:
         text: The message: code in a fenced block, the code itself, or an instruction that code follows.
 
     Returns:
-        What `run_python_code` says of the code, or a sentence that there was none.
+        The answer of `run_python_code`, or a sentence that there was no code.
     """
     return _shared.process_command(text)
 
 
 def command_history() -> tuple[Entry, ...]:
-    """What `process_command` was given and answered in this process, oldest first."""
+    """Return the messages that `process_command` got in this process and its answers, oldest first."""
     return _shared.history

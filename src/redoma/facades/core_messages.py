@@ -1,4 +1,4 @@
-"""What the Python core says, in Portuguese and in English."""
+"""The messages of the Python core, in Portuguese and in English."""
 
 from __future__ import annotations
 
@@ -91,11 +91,13 @@ _REFUSALS: dict[str, tuple[str, str]] = {
     "source.too-deep": _UNREADABLE,
     "policy.unreadable": _UNREADABLE,
 }
-"""Rule → reason and advice in Portuguese. The advice names nothing that the profile refuses."""
+"""Rule → reason and advice in Portuguese. The advice suggests nothing that the core refuses."""
 
 
 def kind_of(exception: str) -> str:
-    """The key of `MESSAGES` for an exception's name: its own or, of a built-in one, the nearest base's."""
+    """Return the key of `MESSAGES` for an exception's name: its own or, for a built-in one, that of the nearest
+    base.
+    """
     kind = getattr(builtins, exception, None)
     bases = kind.__mro__ if isinstance(kind, type) and issubclass(kind, BaseException) else ()
     return next((name for name in (exception, *(base.__name__ for base in bases)) if name in _KINDS), "else")
@@ -105,7 +107,7 @@ _KINDS = frozenset(name for name in MESSAGES["en"] if name.endswith("Error"))
 
 
 def refusal(finding: Finding, locale: Locale) -> str:
-    """Why the profile refuses, and what to do instead. A rule of the user's own speaks for itself."""
+    """Return why the core refuses, and what to do instead. A rule of the user's own has its own texts."""
     if locale == "en" or not (finding.rule in _REFUSALS or _is_ours(finding.rule)):
         reason, advice = finding.reason, finding.suggestion
     else:

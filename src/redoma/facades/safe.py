@@ -1,4 +1,4 @@
-"""The secure executor on Monty, with its own two-key answers."""
+"""The secure executor on Monty, with its two-key answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def execute_safe(code: str, *, executor: Executor | None = None) -> dict[s
 
 
 def answer(result: Result) -> dict[str, Any]:
-    """A result in the words of this interface."""
+    """Return a result in the form of this interface."""
     if result.ok:
         said: dict[str, Any] = {"status": "success", "output": result.value}
     else:

@@ -1,7 +1,8 @@
-"""Health checks: facts of this machine, judged by rules that run in a sandbox.
+"""Health checks: facts about this machine, judged by rules that run in a sandbox.
 
     monitor.yaml ─▶ collect ─▶ rules, in the sandbox ─▶ history, states ─▶ table, report, notices, remedies
 
-A rule is code that nobody has reviewed, so it runs in a sandbox: on Monty, or in a cell if it needs more. Facts go in
-as plain data, and its answer is read as data. A rule that fails, hangs or eats memory is `unknown` and harms no other.
+A rule is code that nobody has reviewed, so it runs in a sandbox: on Monty, or in a cell if it needs more. It gets facts
+as plain data, and its answer is read as data. A rule that fails, hangs or uses too much memory is `unknown` and affects
+no other.
 """

@@ -1,16 +1,16 @@
-"""What follows from a round: it is remembered, people are notified, and remedies are run.
+"""Acts on a round: stores it, sends notices, and runs remedies.
 
-Notices. Who is told what is decided purely, from what they were told last. Only what was taken counts as told: a notice
-that nobody took is tried again in the next round, and shown as failed. It is noted after it was taken, so one that was
-cut short by a kill is sent again, with the `id` it had.
+Notices. Whether a notifier gets a notice is decided purely, from what it was last sent. Only an accepted notice counts
+as sent: a failed one is shown as failed, and tried again in the next round. It is recorded after it was accepted, so
+one that was interrupted by a kill is sent again, with the same `id`.
 
-Remedies. Policy and, where that asks, a person has to agree to the command. Nobody is waited for: what needs a yes is
-put on the list of `redoma approvals`, under the label `monitor:<check>`, and the round goes on; once it is approved the
-next try runs it. A pinned approval lets it run unattended from then on, and a command that is no longer the pinned one
+Remedies. Policy and, if policy prompts, a person must allow the command. The round doesn't wait for a person: the
+question is put on the list of `redoma approvals`, under the label `monitor:<check>`; once it is approved, the next try
+runs the command. A pinned approval lets it run unattended from then on, and a command that differs from the pinned one
 is an alarm.
 
-A full disk is what a monitor is there to tell of. So where nothing can be remembered the round still counts and people
-are notified, from what this process knows. Only remedies wait, since nobody could say when they were tried.
+A full disk is something a monitor must report. So if nothing can be stored, the round still counts and notices are
+sent, from what this process knows. Only remedies wait, since the time of a try can't be recorded.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from .model import Check, Deed, Held, Notifier, Plan, Remedy, Round, State, Verd
 
 _log = logging.getLogger("redoma.monitor")
 Heard = Mapping[tuple[str, str], tuple[State, float]]
-"""By notifier and check: what it was told last, and when."""
+"""By notifier and check: the state it was last told, and when."""
 _MAX_TEXT = 4000
-_NOTICE_SECONDS = 5.0
+NOTICE_SECONDS = 5.0
 _RETRY_SECONDS = 300.0
 """Seconds after which a remedy that was refused, or waits for a person, is tried again."""
 
 
 class Actions:
-    """Acts on the rounds of one plan. Keeps what it last read of the history, for when that can't be read."""
+    """Acts on the rounds of one plan. Caches what it last read of the history, in case that can't be read."""
 
     def __init__(self, plan: Plan, executor: AsyncExecutor, history: History) -> None:
         self._checks = {check.name: check for check in plan.checks}
@@ -53,7 +53,7 @@ class Actions:
         self._heard: dict[tuple[str, str], tuple[State, float]] = {}
 
     async def follow(self, found: Round) -> Round:
-        """Remember a round and act on it. Returns it as it counts, with what was done."""
+        """Store a round and act on it. Returns it with the states that count, and what was done."""
         checks = self._checks.values()
         try:
             seen = self._history.add(found, checks)
@@ -64,7 +64,7 @@ class Actions:
             return await self._without_memory(seen, error)
         try:
             with self._history.alone() as alone:
-                if not alone:  # a `watch` and a `check` at one time: the other one tells and mends
+                if not alone:  # a `watch` and a `check` at the same time: the other one acts
                     return seen
                 self._heard.update(self._history.told())
                 return msgspec.structs.replace(seen, deeds=(*await self._tell(seen), *await self._mend(seen)))
@@ -125,7 +125,7 @@ class Due(NamedTuple):
 
 
 def notices_due(seen: Round, checks: Iterable[Check], notifiers: Mapping[str, Notifier], heard: Heard) -> list[Due]:
-    """Which notifier to tell what, from what each was told last."""
+    """Return the notices to send, from what each notifier was last told."""
     wanted = {check.name: check.notify for check in checks}
     found = []
     for verdict in seen.verdicts:
@@ -145,7 +145,7 @@ def notices_due(seen: Round, checks: Iterable[Check], notifiers: Mapping[str, No
 
 
 def notice(host: str, now: float, item: Due) -> bytes:
-    """A notice as JSON. What a rule said is bounded, harmless to a terminal, and without secrets."""
+    """Return a notice as JSON. The rule's text is bounded, harmless to a terminal, and without secrets."""
     verdict, redactor = item.verdict, Redactor()
     same = [host, verdict.check, verdict.state.word, item.was.word, verdict.since, item.event, item.told]
     return msgspec.json.encode(
@@ -167,9 +167,9 @@ def notice(host: str, now: float, item: Due) -> bytes:
 async def send(
     items: list[Due], notifiers: Mapping[str, Notifier], seen: Round, executor: AsyncExecutor, calls: BoundedCalls
 ) -> AsyncIterator[tuple[Due, str]]:
-    """Send all notices at once, so that one who hangs holds up nobody for longer than its own time.
+    """Send all notices at once, so that one that hangs delays no other.
 
-    Yields each as soon as it is settled, with why it could not be told, or an empty text.
+    Yields each as soon as it is settled, with the error, or an empty text if it was sent.
     """
 
     async def one(item: Due) -> tuple[Due, str]:
@@ -185,19 +185,19 @@ async def send(
 
 
 async def _post(name: str, url: str, body: bytes, calls: BoundedCalls) -> str:
-    """Post a notice. Returns why it could not be posted, or an empty text.
+    """Post a notice. Returns the error, or an empty text.
 
-    One who answers a byte at a time must not hold up our exit, nor get another connection each round.
+    A server that answers a byte at a time must not delay our exit, nor get another connection each round.
     """
     try:
-        failed = await calls.run(name, lambda: posting.post(url, body, _NOTICE_SECONDS), _NOTICE_SECONDS)
+        failed = await calls.run(name, lambda: posting.post(url, body, NOTICE_SECONDS), NOTICE_SECONDS)
     except TimedOut as late:
         return str(late)
     return failed.why if failed else ""
 
 
 async def _notify_by_command(executor: AsyncExecutor, address: str, command: str, body: bytes) -> str:
-    """Give a notice to a command. Returns why that failed, or an empty text."""
+    """Pass a notice to a command. Returns the error, or an empty text."""
     try:
         submission = executor.prepare(command, address, {"stdin": body, "reason": "a notice of the monitor"})
         if executor.config.entries[address].command_whitelist is None:
@@ -237,13 +237,14 @@ def _time(seconds: float) -> str:
 def remedies_due(
     seen: Round, checks: Mapping[str, Check], held: Mapping[str, Held], history: History
 ) -> list[tuple[Verdict, Remedy]]:
-    """The remedies to try now."""
+    """Return the remedies to try now."""
     found = []
     for verdict in seen.verdicts:
         check, remedy = checks[verdict.check], checks[verdict.check].remedy
         if remedy is None or verdict.state not in (State.WARNING, State.CRITICAL):
             continue
-        # Not since when it is this state: what gets worse, or goes to and fro between the two, has lasted as well.
+        # Not `since`, which is for one state: a problem that gets worse, or alternates between the two states, has
+        # lasted too.
         lasted = seen.time - held[verdict.check].bad_since - check.lasting
         if lasted >= remedy.after and history.may_try(verdict.check, seen.time):
             found.append((verdict, remedy))
@@ -251,7 +252,7 @@ def remedies_due(
 
 
 async def attempt(verdict: Verdict, remedy: Remedy, now: float, executor: AsyncExecutor, history: History) -> Deed:
-    """Try a remedy. The try is noted first, so that after a kill in the middle it is not tried again at once."""
+    """Try a remedy. The try is recorded first, so that after a kill in the middle it is not tried again at once."""
     deed = Deed(
         time=now,
         kind="remedy",
@@ -286,7 +287,7 @@ async def _run_remedy(executor: AsyncExecutor, remedy: Remedy, verdict: Verdict)
             "reason": f"the check {verdict.check} is {verdict.state.word}: {verdict.message}"[:500],
         },
     )
-    # Not to be resumed: once it is approved it is asked for again, by the configuration that is in force then.
+    # Not resumed later: once it is approved, it is submitted again under the configuration in force then.
     return await executor.submit(msgspec.structs.replace(submission, wait=False))
 
 

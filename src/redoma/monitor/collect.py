@@ -1,7 +1,7 @@
-"""Collect the facts of one round: every collector at once, each bounded in time and size, and failing alone.
+"""Collects the facts of one round: all collectors at once, each bounded in time and size, and failing independently.
 
-Collectors are the machine's own (`machine`), and the probes of a plan: a file, an HTTP or TCP endpoint, a listed
-command. Whatever is at the other end of a probe may be huge, slow, or no file at all.
+Collectors are the machine's own (`machine`) and the probes of a plan: a file, an HTTP or TCP endpoint, a listed
+command. The target of a probe may be huge, slow, or not a file at all.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import msgspec
 
 from ..lib.errors import RedomaError
 from ..lib.sanitise import sanitise
+from ..lib.text import compile_re2
 from ..models import KiB
 from ..pipeline.executor import AsyncExecutor
 from ..redaction import Redactor, clean
@@ -30,22 +31,23 @@ from .model import CommandProbe, Facts, FileProbe, HttpProbe, Probe, TcpProbe
 
 T = TypeVar("T")
 
-_SECONDS = 5.0  # for a fact of the machine, which takes milliseconds
-_MOUNT_SECONDS = 2.0
+_SECONDS = 5.0  # for a fact of the machine, which usually takes milliseconds
+MOUNT_SECONDS = 2.0
 _FILE_SECONDS = 5.0
-_COMMAND_SECONDS = 5.0  # beyond its own time: what a command needs to be started and ended
-_MAX_FACT = 256 * 1024  # of one fact
+_COMMAND_SECONDS = 5.0  # in addition to its own time: for starting and ending the command
+_MAX_FACT = 256 * 1024  # bytes of one fact
 _MAX_PROBLEM = 300
 _MAX_BODY = 64 * KiB
-_MAX_TEXT = 4000  # characters of a body or an output that become a fact
+_MAX_TEXT = 4000  # characters of a body or an output that are kept
 _MAX_LINES = 20
+MAX_MEMORY = 1 << 20  # bytes, for a compiled pattern
 _MAX_LINE = 300
 
 
 async def collect(
     probes: Mapping[str, Probe], executor: AsyncExecutor, calls: BoundedCalls
 ) -> tuple[Facts, dict[str, str]]:
-    """Return facts by name, and by name why some of them are None. Raises `RedomaError` without psutil."""
+    """Return facts by name, and by name the reason why some of them are None. Raises `RedomaError` without psutil."""
     machine.require()
     jobs: dict[str, Awaitable[Any]] = {name: calls.run(name, work, _SECONDS) for name, work in machine.FACTS.items()}
     jobs["mounts"] = _mounts(calls)
@@ -57,7 +59,7 @@ async def collect(
     problems: dict[str, str] = {}
     for name, fact in zip(jobs, found, strict=True):
         if isinstance(fact, BaseException) and not isinstance(fact, Exception):
-            raise fact  # we are told to end
+            raise fact  # a cancellation, or an exit
         problem = str(fact) or type(fact).__name__ if isinstance(fact, Exception) else _unfit(fact)
         facts[name] = None if problem else fact
         if problem:
@@ -70,23 +72,23 @@ async def collect(
 
 
 def _unfit(fact: Any) -> str:
-    """Why a fact can't be kept as data; empty if it can."""
+    """Return why a fact can't be stored as data; empty if it can."""
     try:
         return "it is too large" if len(msgspec.json.encode(fact)) > _MAX_FACT else ""
-    except (ValueError, TypeError) as error:  # a name of bytes that are no text
+    except (ValueError, TypeError) as error:  # a name that is not valid text
         return f"it is no plain data ({error})"
 
 
 async def _mounts(calls: BoundedCalls) -> list[dict[str, Any]]:
-    """Look at each mount on its own: one whose server is gone must not hold up the others."""
+    """Check each mount separately: one whose server is gone must not delay the others."""
     mounts = await calls.run("mounts", machine.stored, _SECONDS)
 
     async def look(mount: machine.Mount) -> dict[str, Any]:
         space, answers, error = None, True, ""
         try:
-            space = await calls.run(f"mount {mount.path}", lambda: machine.space(mount), _MOUNT_SECONDS)
+            space = await calls.run(f"mount {mount.path}", lambda: machine.space(mount), MOUNT_SECONDS)
         except (OSError, TimedOut) as failure:
-            # In a directory that is not ours to enter, or below another mount: not for us to look at, and no failure.
+            # In a directory that we may not enter, or hidden below another mount: that is not a failure.
             answers, error = isinstance(failure, PermissionError | FileNotFoundError), sanitise(str(failure))
         return {
             "mount": sanitise(mount.path),
@@ -116,10 +118,10 @@ class TimedOut(Exception):
 
 
 class BoundedCalls:
-    """Calls that may hang: each on a thread of its own, and waited for no longer than it may take.
+    """Calls that may hang: each on its own thread, with a bounded wait.
 
-    Nothing can interrupt a system call on a file system whose server is gone. So its thread is left alone: a daemon,
-    which holds up nobody's exit. While it hangs, no second one is started under the same name.
+    Nothing can interrupt a system call on a file system whose server is gone. So its thread is abandoned: it is a
+    daemon, which delays no exit. While it hangs, no second one is started under the same name.
     """
 
     def __init__(self) -> None:
@@ -128,8 +130,9 @@ class BoundedCalls:
     async def run(
         self, name: str, work: Callable[[], T], seconds: float, *, stop: Callable[[], None] | None = None
     ) -> T:
-        """Return or raise what `work` does; raise `TimedOut` after so many seconds. `stop` is called if it still runs
-        when nobody waits for it any more."""
+        """Return or raise what `work` does. Raises `TimedOut` after `seconds`. `stop` is called if it still runs after
+        the wait has ended.
+        """
         if (hanging := self._hanging.get(name)) is not None:
             if hanging.is_alive():
                 raise TimedOut("it still hangs from an earlier round")
@@ -147,7 +150,7 @@ class BoundedCalls:
                 value = work()
             except Exception as error:
                 failure = error
-            with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+            with suppress(RuntimeError):  # the caller has stopped waiting, and the loop is closed
                 loop.call_soon_threadsafe(settle, failure, value)
 
         thread = threading.Thread(target=body, name=f"redoma-monitor-{name}", daemon=True)
@@ -156,7 +159,7 @@ class BoundedCalls:
             async with asyncio.timeout(seconds):
                 return await done
         except TimeoutError:
-            if not done.cancelled():  # it raised that itself, or came to its end in the very moment
+            if not done.cancelled():  # it raised that itself, or finished at that very moment
                 return done.result()
             self._hanging[name] = thread
             raise TimedOut(f"it has not answered within {seconds:g} s") from None
@@ -169,7 +172,9 @@ class BoundedCalls:
 
 
 async def probe(name: str, given: Probe, calls: BoundedCalls, executor: AsyncExecutor) -> dict[str, Any]:
-    """The facts of one probe. Raises what went wrong in collecting them; that something is down is a fact."""
+    """Return the facts of one probe. Raises if they can't be collected; that something is down is a fact, not an
+    error.
+    """
     match given:
         case FileProbe():
             return await calls.run(name, lambda: _file(given), _FILE_SECONDS)
@@ -182,23 +187,14 @@ async def probe(name: str, given: Probe, calls: BoundedCalls, executor: AsyncExe
 
 
 def text_of(raw: bytes | str, max_length: int = _MAX_TEXT) -> str:
-    """Foreign text as a fact: harmless to a terminal, without secrets, and bounded."""
+    """Return foreign text as a fact: harmless to a terminal, without secrets, and bounded."""
     return clean(raw if isinstance(raw, str) else raw.decode("utf-8", "replace"), Redactor())[0][:max_length]
-
-
-def search(pattern: str) -> Any:
-    """Compile an RE2 pattern with bounded memory. Raises `re2.error`."""
-    import re2
-
-    options = re2.Options()
-    options.max_mem, options.log_errors = 1 << 20, False
-    return re2.compile(pattern, options)
 
 
 def _file(given: FileProbe) -> dict[str, Any]:
     facts: dict[str, Any] = {"exists": False, "size": 0, "age": None, "matches": 0, "lines": []}
     try:
-        # O_NONBLOCK: opening a FIFO that nobody writes to would otherwise wait for ever.
+        # O_NONBLOCK: opening a FIFO without a writer would otherwise block forever.
         fd = os.open(given.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return facts
@@ -215,8 +211,9 @@ def _file(given: FileProbe) -> dict[str, Any]:
 
 
 def _tail(fd: int, size: int, max_bytes: int) -> bytes:
-    """The last bytes of a file, from the beginning of a line unless a single line is longer. Files in /proc say that
-    their size is 0."""
+    """Return the last bytes of a file, from the beginning of a line unless a single line is longer. Files in /proc
+    report a size of 0.
+    """
     start, data = max(0, size - max_bytes), b""
     while len(data) < max_bytes and (piece := os.pread(fd, max_bytes - len(data), start + len(data))):
         data += piece
@@ -225,7 +222,7 @@ def _tail(fd: int, size: int, max_bytes: int) -> bytes:
 
 
 def _lines(data: bytes, pattern: str) -> dict[str, Any]:
-    found = search(pattern)
+    found = compile_re2(pattern, max_memory=MAX_MEMORY)
     lines = [line for line in data.decode("utf-8", "replace").splitlines() if found.search(line)]
     return {"matches": len(lines), "lines": [text_of(line, _MAX_LINE) for line in lines[-_MAX_LINES:]]}
 
@@ -252,8 +249,8 @@ async def _http(name: str, given: HttpProbe, calls: BoundedCalls) -> dict[str, A
 
     def fetch() -> dict[str, Any]:
         connection.connect()
-        sockets.append(connection.sock)  # which the connection hands on to a response that ends with it
-        # As it is: whoever answers doesn't decide where we look next, and no proxy of the environment does.
+        sockets.append(connection.sock)  # the connection passes it on to a response that closes it
+        # No redirects and no proxies of the environment: the server must not decide what is fetched next.
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
         connection.request("GET", target, headers={"User-Agent": "redoma", "Accept-Encoding": "identity"})
         with connection.getresponse() as response:
@@ -261,7 +258,7 @@ async def _http(name: str, given: HttpProbe, calls: BoundedCalls) -> dict[str, A
             return {"status": response.status, "size": len(body), "raw": body}
 
     def hang_up() -> None:
-        """A server that sends a byte a second is never late for a socket's own time-out."""
+        """Close the sockets: a server that sends a byte a second never exceeds a socket's own time-out."""
         for each in sockets:
             each.shutdown(socket.SHUT_RDWR)
 
@@ -272,7 +269,10 @@ async def _http(name: str, given: HttpProbe, calls: BoundedCalls) -> dict[str, A
         facts["error"] = text_of(_why(failure), _MAX_LINE)
     else:
         raw = found.pop("raw")
-        as_expected = given.expect is None or search(given.expect).search(raw.decode("utf-8", "replace")) is not None
+        as_expected = (
+            given.expect is None
+            or compile_re2(given.expect, max_memory=MAX_MEMORY).search(raw.decode("utf-8", "replace")) is not None
+        )
         facts |= {**found, "body": text_of(raw), "ok": 200 <= found["status"] < 300 and as_expected}
         if not facts["ok"]:
             facts["error"] = f"status {found['status']}" if as_expected else "the body is not as expected"
@@ -284,7 +284,7 @@ async def _http(name: str, given: HttpProbe, calls: BoundedCalls) -> dict[str, A
 def _quietly(close: Any) -> None:
     try:
         close()
-    except OSError:  # it is closed already, which is what was wanted
+    except OSError:  # it is already closed
         return
 
 
@@ -293,8 +293,9 @@ def _why(failure: Exception) -> str:
 
 
 async def _command(name: str, given: CommandProbe, executor: AsyncExecutor) -> dict[str, Any]:
-    """Run a listed command through the whole pipeline: policy, approval, audit. It has a label of its own, so that an
-    approval can be pinned to it."""
+    """Run a listed command through the whole pipeline: policy, approval, audit. It has its own label, so that an
+    approval can be pinned to it.
+    """
     limits = {"time": given.timeout, "output_bytes": _MAX_BODY, "output_total": 16 * _MAX_BODY}
     submission = executor.prepare(
         given.command, given.run, {"limits": limits, "label": f"monitor:fact:{name}", "reason": f"the fact {name!r}"}

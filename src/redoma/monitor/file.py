@@ -1,8 +1,8 @@
-"""Read `monitor.yaml` into a frozen `Plan`; every mistake is reported with line and column.
+"""Reads `monitor.yaml` into a frozen `Plan`; every mistake is reported with line and column.
 
-It is trusted like a `redoma.yaml`: a file that the user named, or has in their own configuration, may do all that it
-says. One that was only found in the current directory may add checks, which run in the sandbox, and gets a history of
-its own. If it reaches beyond that, as by reading a file or running a command, it has no effect until the user has
+It is trusted like a `redoma.yaml`: a file that the user named, or has in their own configuration, may do everything it
+says. One that was only found in the current directory may add checks, which run in the sandbox, and gets its own
+history. If it goes beyond that, such as by reading a file or running a command, it has no effect until the user has
 trusted exactly that content.
 """
 
@@ -19,15 +19,16 @@ from typing import Any, Literal
 
 import msgspec
 import yaml
-from msgspec import UNSET, inspect
+from msgspec import inspect
 
 from ..config import Config, InvalidFile, home, printable
 from ..config import trusted as trust_list
 from ..config.document import parse
 from ..config.places import Source, read, require_own, user_file
-from ..config.reader import Reader, is_url
-from ..lib.text import suggest
-from .collect import search
+from ..config.reader import Reader
+from ..lib.text import compile_re2, suggest
+from ..lib.units import is_url
+from .collect import MAX_MEMORY
 from .machine import ALWAYS
 from .model import (
     NAME,
@@ -45,9 +46,9 @@ from .model import (
 from .rules import MAX_RULE
 
 FILE = "monitor.yaml"
-_MAX_ITEMS = 200  # checks, and collectors
+_MAX_ITEMS = 200  # of checks, and of collectors
 _MAX_PATTERN = 1000
-_MAX_SHOWN, _MAX_SHOWN_LENGTH = 5, 200  # of what a file that is not trusted reaches: it may be long to hide something
+_MAX_SHOWN, _MAX_SHOWN_LENGTH = 5, 200  # an untrusted file may have a long list, to hide something in it
 
 
 class _File(msgspec.Struct):
@@ -62,14 +63,15 @@ class _File(msgspec.Struct):
 
 @functools.cache
 def ready_made_checks() -> tuple[Check, ...]:
-    """The checks of `checks.yaml`, which every plan begins with unless it says `defaults: false`."""
+    """Return the checks of `checks.yaml`, which every plan begins with unless it says `defaults: false`."""
     text = Path(__file__).with_name("checks.yaml").read_text(encoding="utf-8")
     return msgspec.convert(yaml.safe_load(text), tuple[Check, ...])
 
 
 def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Plan:
-    """Load the plan in force: from the named file, the current directory, the user's configuration, or the ready-made
-    checks alone. Raises `ConfigError` for a file that can't be used."""
+    """Return the plan in force: from the named file, the current directory, the user's configuration, or the ready-made
+    checks alone. Raises `ConfigError` for a file that can't be used.
+    """
     env = os.environ if env is None else env
     if file is not None:
         return _own(read(file), config, env)
@@ -86,13 +88,13 @@ def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Map
 
 
 def reaches(file: Path, config: Config, *, env: Mapping[str, str] | None = None) -> tuple[Source, list[str]]:
-    """Read a file. Returns its source, and what in it reaches beyond the sandbox: "line 7 reads /var/log/app.log"."""
+    """Read a file. Returns its source, and what in it goes beyond the sandbox: "line 7 reads /var/log/app.log"."""
     source = read(file)
     return source, _read(source, config, os.environ if env is None else env)[1]
 
 
 def trust(source: Source, *, env: Mapping[str, str] | None = None) -> None:
-    """Trust these bytes at this path: exactly what was shown, whatever has been written there since."""
+    """Trust these bytes at this path: exactly what was shown, whatever was written there since."""
     trust_list.record(source, env)
 
 
@@ -177,7 +179,7 @@ def _reach(reader: Reader, plan: Plan) -> Iterator[str]:
             yield at(f"checks.{check.name}", f"runs {printable(remedy.command)!r} by {printable(remedy.run)}")
 
 
-# --- what can be wrong beyond types ---
+# --- errors beyond types ---
 
 
 def _check_probes(reader: Reader, probes: Mapping[str, Probe], config: Config) -> None:
@@ -209,23 +211,19 @@ def _check_notifiers(reader: Reader, notify: Mapping[str, Notifier], config: Con
 
 
 def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifier], config: Config) -> list[Check]:
-    kind, checks = inspect.type_info(Check), {}
-    for number, node in enumerate(nodes[:_MAX_ITEMS]):
-        path, before = f"checks[{number}]", len(reader.problems)
-        values = reader.value(node, kind, path, complete=True)
-        if len(reader.problems) > before or values is UNSET:
-            continue
+    checks: dict[str, Check] = {}
+    for path, values in reader.items(nodes[:_MAX_ITEMS], inspect.type_info(Check), "checks"):
         check = msgspec.convert(values, Check)
         if check.name in checks:
             reader.report_at(f"{path}.name", f"there is already a check {check.name!r}", "give it a name of its own")
         for field, text in {"rule": check.rule, "message": check.message, "about": check.about}.items():
-            if len(text) > MAX_RULE:  # it is on record each round
+            if len(text) > MAX_RULE:  # it is recorded each round
                 reader.report_at(f"{path}.{field}", f"it has more than {MAX_RULE} characters", "make it shorter")
         for each in check.notify or ():
             if each not in notify:
                 reader.report_at(f"{path}.notify", f"nobody is called {each!r}", suggest(each, notify))
         if check.remedy is not None:
-            # Listed or not: policy and a person decide on it.
+            # On a whitelist or not: policy and a person decide about it.
             _check_executor(reader, f"{path}.remedy.run", check.remedy.run, config, listed=False)
         checks[check.name] = check
         reader.marks[f"checks.{check.name}"] = reader.marks[path]
@@ -239,16 +237,12 @@ def _is_name(name: str) -> bool:
 
 
 def _check_pattern(reader: Reader, place: str, pattern: str) -> None:
-    import re2
-
     try:
         if len(pattern) > _MAX_PATTERN:
-            raise re2.error("it is too long")
-        search(pattern)
-    except re2.error as error:
-        reason = error.args[0] if error.args else ""
-        reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-        reader.report_at(place, f"it is no pattern ({reason})", "write it as RE2 has it: no look-around, no references")
+            raise ValueError("it is too long")
+        compile_re2(pattern, max_memory=MAX_MEMORY)
+    except ValueError as error:
+        reader.report_at(place, f"it is no pattern ({error})", "write it as RE2 has it: no look-around, no references")
 
 
 def _check_url(reader: Reader, place: str, url: str) -> None:

@@ -1,10 +1,10 @@
-"""What the monitor remembers, in `monitor.db` of the state directory: how each check stands and stood, the numbers that
-plots are made of, what was done, and who was told what.
+"""What the monitor stores, in `monitor.db` of the state directory: the present and past state of each check, the
+numbers for plots, what was done, and what each notifier was told.
 
-A state is kept as a spell with a beginning and an end, not once a round: a month of rounds that find nothing new is one
-row for each check. Every number is kept for a day, and the highest of each ten minutes for longer. Everything is
-deleted after `retention` seconds. A round is added in one transaction, so after a kill it is there or not; readers are
-not held up.
+A state is stored as a spell with a beginning and an end, not once a round: a month of rounds without changes is one row
+for each check. Every number is kept for a day, and the highest of each ten minutes for longer. Everything is deleted
+after `retention` seconds. A round is added in one transaction, so after a kill it is either there or not; readers are
+not blocked.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ DAY = 86400.0
 _FINE = DAY
 """Seconds for which every number is kept."""
 UNSEEN = 7200.0
-"""Seconds without a round after which the same state is a spell of its own: nobody has looked in between."""
-_MAX_SPELLS, _MAX_DEEDS = 100_000, 10_000
+"""Seconds without a round after which the same state begins a new spell, because it was not observed in between."""
+MAX_SPELLS, MAX_DEEDS = 100_000, 10_000
 
 _SCHEMA = Schema(
     0x7265646D,  # "redm"
@@ -60,8 +60,9 @@ _SCHEMA = Schema(
 
 
 def place(state: Path, plan: Plan) -> Path:
-    """The database for the rounds of a plan. A plan that was only found in a directory gets one of its own: it chooses
-    names and retention, and must neither end the alarm of another plan nor delete its history."""
+    """Return the path of the database for a plan. A plan that was only found in a directory gets its own: it chooses
+    names and retention, and must neither end the alarm of another plan nor delete its history.
+    """
     return state / (NAME if plan.trusted else _APART.format(hashlib.sha256(os.fsencode(plan.source)).hexdigest()[:16]))
 
 
@@ -72,13 +73,13 @@ class Spell(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     since: float
     until: float
-    """When it was last seen so."""
+    """When it was last seen in this state."""
     message: str
-    """The last that was said of it."""
+    """Its last message."""
 
 
 class History:
-    """The database of one plan. `retention` is the number of seconds that anything is kept."""
+    """The database of one plan. Everything is kept for `retention` seconds."""
 
     def __init__(self, path: Path, retention: float = 30 * DAY) -> None:
         self.store, self._retention = Store(path, _SCHEMA), retention
@@ -86,10 +87,10 @@ class History:
     # --- rounds ---
 
     def add(self, found: Round, checks: Iterable[Check]) -> Round:
-        """Remember a round. Returns it with the states that count after what was before. Raises `StoreError`."""
+        """Store a round. Returns it with the states that count, given the earlier rounds. Raises `StoreError`."""
         now = found.time
         with self.store.writing() as db:
-            verdicts, held = settle(found.verdicts, _held(db), checks, now)
+            verdicts, held = settle(found.verdicts, _held(db.execute(_HELD)), checks, now)
             settled = msgspec.structs.replace(found, verdicts=tuple(verdicts))
             before = db.execute("SELECT time FROM last").fetchone()
             for verdict in verdicts:
@@ -110,13 +111,13 @@ class History:
             if before is None:
                 self._prune(db, now)
             elif int(before["time"] / 3600) != int(now / 3600):
-                # By a day at most: a clock that is years ahead for a round must not make us forget everything.
+                # At most a day further: if the clock is years ahead for one round, not everything must be deleted.
                 self._prune(db, min(now, before["time"] + DAY))
         return settled
 
     def _spell(self, db: Any, check: str, state: State, now: float, message: str) -> None:
         row = db.execute("SELECT * FROM spells WHERE [check] = ? ORDER BY id DESC LIMIT 1", (check,)).fetchone()
-        # Earlier than it was last seen: of two rounds at one time the longer one, or a clock that was set right.
+        # Earlier than it was last seen: of two concurrent rounds the longer one, or a clock that was corrected.
         if row and row["state"] == state and abs(now - row["until"]) <= UNSEEN:
             until = max(now, row["until"])
             db.execute("UPDATE spells SET until = ?, message = ? WHERE id = ?", (until, message, row["id"]))
@@ -133,44 +134,39 @@ class History:
         db.execute("DELETE FROM peaks WHERE bucket < CAST(? / 600 AS INTEGER)", (oldest,))
         db.execute("DELETE FROM deeds WHERE time < ?", (oldest,))
         db.execute("DELETE FROM held WHERE seen < ?", (oldest,))
-        for table in ("told", "tried"):  # of a check that is still there they are never too old to matter
+        for table in ("told", "tried"):  # for an existing check they never expire
             db.execute(f"DELETE FROM {table} WHERE [check] NOT IN (SELECT [check] FROM held)")  # noqa: S608 - of these two
-        for table, most in (("spells", _MAX_SPELLS), ("deeds", _MAX_DEEDS)):
+        for table, most in (("spells", MAX_SPELLS), ("deeds", MAX_DEEDS)):
             db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (most,))  # noqa: S608 - as above
 
     def held(self) -> dict[str, Held]:
-        """The state of each check."""
-        with self._reading() as db:
-            return _held(db) if db else {}
+        """Return the stored state of each check."""
+        return _held(self._rows(_HELD))
 
     def spells(self, since: float, check: str | None = None) -> list[Spell]:
-        """The spells of all checks, or of one, since a time; oldest first."""
-        with self._reading() as db:
-            if db is None:
-                return []
-            which = "SELECT * FROM spells WHERE until >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY since, id"
-            rows = db.execute(which, (since, check and _text(check))).fetchall()
-        return [msgspec.convert(dict(row), Spell) for row in rows]
+        """Return the spells of all checks, or of one, since a time; oldest first."""
+        which = "SELECT * FROM spells WHERE until >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY since, id"
+        return [msgspec.convert(dict(row), Spell) for row in self._rows(which, since, check and _text(check))]
 
     def names(self, since: float) -> list[str]:
-        """The names of all series since a time."""
-        with self._reading() as db:
-            every = "SELECT DISTINCT series FROM peaks WHERE bucket >= CAST(? / 600 AS INTEGER) ORDER BY series"
-            return [row["series"] for row in db.execute(every, (since,))] if db else []
+        """Return the names of all series since a time."""
+        every = "SELECT DISTINCT series FROM peaks WHERE bucket >= CAST(? / 600 AS INTEGER) ORDER BY series"
+        return [row["series"] for row in self._rows(every, since)]
 
     def series(self, name: str, since: float) -> list[tuple[float, float]]:
-        """Times and values, oldest first: the highest of each ten minutes, and then each of the last day."""
-        with self._reading() as db:
-            of = """WITH fine AS (SELECT time, value FROM samples WHERE series = ?1)
-                SELECT 600 * bucket + 300 AS time, value FROM peaks WHERE series = ?1 AND 600 * bucket >= ?2 - 600
-                    AND 600 * (bucket + 1) <= (SELECT coalesce(min(time), 1e18) FROM fine)
-                UNION ALL SELECT time, value FROM fine WHERE time >= ?2 ORDER BY time"""
-            return [(row["time"], row["value"]) for row in db.execute(of, (_text(name), since))] if db else []
+        """Return times and values, oldest first: the highest of each ten minutes, and then every value of the last
+        day.
+        """
+        of = """WITH fine AS (SELECT time, value FROM samples WHERE series = ?1)
+            SELECT 600 * bucket + 300 AS time, value FROM peaks WHERE series = ?1 AND 600 * bucket >= ?2 - 600
+                AND 600 * (bucket + 1) <= (SELECT coalesce(min(time), 1e18) FROM fine)
+            UNION ALL SELECT time, value FROM fine WHERE time >= ?2 ORDER BY time"""
+        return [(row["time"], row["value"]) for row in self._rows(of, _text(name), since)]
 
     # --- what was done ---
 
     def note(self, deed: Deed, replacing: int | None = None) -> int:
-        """Remember what was done; `replacing` is the number of an earlier note. Returns the number of this one."""
+        """Store a deed; `replacing` is the number of an earlier note. Returns the number of this one."""
         words = map(_text, (deed.kind, deed.check, deed.name))
         values = (deed.time, *words, deed.state, deed.ok, _text(deed.text), deed.run)
         with self.store.writing() as db:
@@ -182,68 +178,64 @@ class History:
             return int(cursor.lastrowid or 0)
 
     def deeds(self, since: float, check: str | None = None) -> list[Deed]:
-        """What was done since a time, oldest first."""
-        with self._reading() as db:
-            if db is None:
-                return []
-            which = "SELECT * FROM deeds WHERE time >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY id"
-            rows = db.execute(which, (since, check and _text(check))).fetchall()
+        """Return the deeds since a time, oldest first."""
+        which = "SELECT * FROM deeds WHERE time >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY id"
+        rows = self._rows(which, since, check and _text(check))
         return [msgspec.convert({**dict(row), "ok": bool(row["ok"])}, Deed) for row in rows]
 
     def told(self) -> dict[tuple[str, str], tuple[State, float]]:
-        """What was told last, and when, by notifier and check."""
-        with self._reading() as db:
-            rows = db.execute("SELECT * FROM told").fetchall() if db else []
+        """Return the state that was last told, and when, by notifier and check."""
+        rows = self._rows("SELECT * FROM told")
         return {(row["notifier"], row["check"]): (State(row["state"]), row["time"]) for row in rows}
 
     def tell(self, notifier: str, check: str, state: State, time: float) -> None:
-        """Remember that a notifier was told of a state."""
+        """Record that a notifier was told of a state."""
         with self.store.writing() as db:
             db.execute("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", (_text(notifier), _text(check), state, time))
 
     def may_try(self, check: str, now: float) -> bool:
-        """Whether the remedy of a check is due again. A clock that was set back must not make it wait for years."""
-        with self._reading() as db:
-            row = db.execute("SELECT * FROM tried WHERE [check] = ?", (_text(check),)).fetchone() if db else None
-        return row is None or abs(now - row["time"]) >= row["wait"]
+        """Return whether the remedy of a check is due again. A clock that was set back must not delay it for years."""
+        rows = self._rows("SELECT * FROM tried WHERE [check] = ?", _text(check))
+        return all(abs(now - row["time"]) >= row["wait"] for row in rows)
 
     def tried(self, check: str, time: float, wait: float) -> None:
-        """Remember that a remedy is tried now, and not again for `wait` seconds."""
+        """Record that a remedy is tried now, and not again for `wait` seconds."""
         with self.store.writing() as db:
             db.execute("INSERT OR REPLACE INTO tried VALUES (?, ?, ?)", (_text(check), time, wait))
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Take the lock for notices and remedies. Yields whether we have it: of a `watch` and a `check` at one time
-        only one acts. The kernel releases the lock of a process that was killed."""
-        with self.store.reading():  # which makes the directory, and sees to it that it is ours
+        """Take the lock for notices and remedies. Yields whether we have it: if a `watch` and a `check` run at the same
+        time, only one acts. The kernel releases the lock of a process that was killed.
+        """
+        with self.store.reading():  # creates the directory, and checks that it is ours
             pass
         with closing(open_private(self.store.path.with_name("monitor.lock"), os.O_CREAT)) as fd, locked(fd) as held:
             yield held
 
-    @contextmanager
-    def _reading(self) -> Iterator[Any]:
-        """A connection; None if there is no database: looking must not make one."""
+    def _rows(self, query: str, *values: Any) -> list[Any]:
+        """Return the rows of a query; none if there is no database: reading must not create one."""
         if not self.store.exists:
-            yield None
-            return
+            return []
         with self.store.reading() as db:
-            yield db
+            return db.execute(query, values).fetchall()
 
 
-def _held(db: Any) -> dict[str, Held]:
+_HELD = "SELECT * FROM held"
+
+
+def _held(rows: Iterable[Any]) -> dict[str, Held]:
     return {
-        row["check"]: Held(state=State(row["state"]), since=row["since"], bad_since=row["bad_since"])
-        for row in db.execute("SELECT * FROM held")
+        row["check"]: Held(state=State(row["state"]), since=row["since"], bad_since=row["bad_since"]) for row in rows
     }
 
 
 def _text(value: str) -> str:
-    """The text with lone surrogates escaped, as UTF-8 can hold it."""
+    """Return the text with lone surrogates escaped, so that it is valid UTF-8."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 
-# --- from what rules find to how things stand ---
+# --- from findings of rules to states ---
 
 
 _BAD = (State.WARNING, State.CRITICAL)
@@ -252,10 +244,11 @@ _BAD = (State.WARNING, State.CRITICAL)
 def settle(
     found: Sequence[Verdict], previous: Mapping[str, Held], checks: Iterable[Check], now: float
 ) -> tuple[list[Verdict], dict[str, Held]]:
-    """Turn what rules found now into states: a finding has to last before it counts, and each state has a beginning.
+    """Turn what rules found now into states: a finding must last before it counts, and each state has a beginning.
+    Pure.
 
-    Pure. `found` has in `state` what each rule found; `previous` is what was remembered. Returns the verdicts as they
-    count, and what to remember of them.
+    `found` has in `state` what each rule found; `previous` is what was stored. Returns the verdicts that count, and
+    what to store.
     """
     lasting = {check.name: check.lasting for check in checks}
     settled, held = [], {}
@@ -272,8 +265,8 @@ def _next(before: Held | None, found: State, lasting: float, now: float) -> Held
     if found is State.OK:
         bad_since = 0.0
     elif found in _BAD:
-        bad_since = min(bad_since or now, now)  # a clock that was set back must not make it wait for years
-    # Only what was found has to last. That a rule can't say is so at once, and so is that all is well again.
+        bad_since = min(bad_since or now, now)  # a clock that was set back must not delay it for years
+    # Only problems must last. Unknown and ok take effect at once.
     waits = found in _BAD and now - bad_since < lasting
     state = found
     if waits:
@@ -286,20 +279,20 @@ def _next(before: Held | None, found: State, lasting: float, now: float) -> Held
 
 
 _MAX_NUMBERS, _MAX_DEPTH = 200, 4
-"""Bounds of what is kept of one round, whatever a collector finds."""
+"""Bounds on what is kept of one round, whatever a collector finds."""
 _NAMES = ("mount", "name", "sensor")
-"""What tells one item of a list from another."""
+"""Keys that identify an item of a list."""
 _LEFT_OUT = frozenset({"now", "mounts", "zombies", "largest", "booted", "most"})
-"""What says nothing as a curve."""
+"""Facts that are useless as a curve."""
 
 
 def numbers(facts: Facts) -> dict[str, float]:
-    """Every number in the facts, as `disk./home.percent`."""
+    """Return every number in the facts, with names such as `disk./home.percent`."""
     found: dict[str, float] = {}
     for name, value in _walk("", facts, 0):
         if len(found) == _MAX_NUMBERS:
             break
-        found[name.encode("utf-8", "backslashreplace").decode()] = value  # as the history has it
+        found[name.encode("utf-8", "backslashreplace").decode()] = value  # as the history stores it
     return found
 
 

@@ -1,5 +1,6 @@
-"""Facts of this machine, as plain data: one function for each. They may hang or fail; `collect` handles that. The only
-importer of psutil."""
+"""Facts about this machine, as plain data: one function for each. They may hang or fail; `collect` handles that. This
+is the only importer of psutil.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from ..lib.extras import pip_install
 from ..lib.mounts import parse_mounts, read_mounts
 from ..lib.sanitise import sanitise
 
-_MAX_ITEMS = 20  # zombies, large processes, sensors: enough to see what it is, and little to carry around
-_SAMPLE = 0.2  # seconds over which the processors are watched
+_MAX_ITEMS = 20  # zombies, large processes, sensors: enough to recognise a problem, and little data
+_SAMPLE = 0.2  # seconds over which processor usage is measured
 _MAX_MOUNTS = 64
 
 # File systems that store nothing, or are always full.
@@ -43,7 +44,7 @@ def require() -> Any:
 def cpu() -> dict[str, Any]:
     psutil = require()
     shares = psutil.cpu_times_percent(interval=_SAMPLE)
-    usable = len(os.sched_getaffinity(0))  # a container may be given fewer than there are
+    usable = len(os.sched_getaffinity(0))  # a container may have fewer than the machine
     return {
         "count": usable,
         "percent": round(100 - shares.idle - getattr(shares, "iowait", 0.0), 1),
@@ -52,7 +53,7 @@ def cpu() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """Memory of the machine; in a container that is given less, of what it is given."""
+    """Return the memory of the machine; in a container with a limit, of that limit."""
     found = require().virtual_memory()
     facts = {"total": found.total, "available": found.available, "used": found.total - found.available}
     limit, used = _given_memory()
@@ -62,13 +63,13 @@ def memory() -> dict[str, Any]:
 
 
 def _given_memory(group: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int]:
-    """The limit of our own control group as a container sees it, and what is used of it without mere cache."""
+    """Return the limit of our control group as a container sees it, and the memory used without mere cache."""
     for folder, most, now, cache in (
         (group, "memory.max", "memory.current", "inactive_file"),
         (group / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
         try:
-            limit = int((folder / most).read_text())  # "max" is none
+            limit = int((folder / most).read_text())  # "max" means no limit
             used = int((folder / now).read_text())
             counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
             return limit, max(0, used - int(counts.get(cache, 0)))
@@ -134,7 +135,7 @@ def uptime() -> dict[str, Any]:
 
 
 def temperatures() -> list[dict[str, Any]]:
-    """Empty where there are no sensors, as in most virtual machines and containers."""
+    """Return the temperatures; empty without sensors, as in most virtual machines and containers."""
     sensors: dict[str, list[Any]] = getattr(require(), "sensors_temperatures", dict)()
     return [
         {
@@ -145,14 +146,14 @@ def temperatures() -> list[dict[str, Any]]:
         }
         for chip, readings in sensors.items()
         for each in readings
-        if -50 < each.current < 200  # a sensor that isn't connected reads nonsense
+        if -50 < each.current < 200  # an unconnected sensor returns nonsense
     ][:_MAX_ITEMS]
 
 
 FACTS: dict[str, Callable[[], Any]] = {
     each.__name__: each for each in (cpu, memory, swap, load, network, processes, uptime, temperatures)
 }
-"""The facts by name, but for `disk` and `mounts`, which `collect` adds."""
+"""The facts by name, except `disk` and `mounts`, which `collect` adds."""
 ALWAYS = ("now", "host", "disk", "mounts", *FACTS)
 """Every name that rules know without any configuration."""
 
@@ -161,7 +162,7 @@ def host() -> str:
     return sanitise(platform.node()) or "localhost"
 
 
-# --- where things are stored ---
+# --- file systems ---
 
 
 class Mount(NamedTuple):
@@ -169,17 +170,17 @@ class Mount(NamedTuple):
     device: str
     kind: str
     broke: bool
-    """Whether it became read-only by an error: it was mounted read-write, and the file system is read-only."""
+    """Whether an error made it read-only: it was mounted read-write, and the file system is read-only."""
 
 
 def stored(text: str | None = None) -> list[Mount]:
-    """Each file system that stores something, once: where it is mounted nearest to the root."""
+    """Return each file system that stores something, once: at its mount point nearest to the root."""
     found: dict[str, Mount] = {}
     for seen in read_mounts() if text is None else parse_mounts(text):
         if seen.kind in _NO_STORAGE.split() and not (seen.path == "/" and seen.kind == "overlay"):
             continue  # but the root of a container is where its files go
         if seen.root != "/" and seen.path.startswith("/etc/"):
-            continue  # /etc/hosts and its like, which are bound into a container from outside
+            continue  # /etc/hosts and the like, which are bind-mounted into a container
         if seen.device not in found or len(seen.path) < len(found[seen.device].path):
             broke = "rw" in seen.options and "ro" in seen.file_system_options
             found[seen.device] = Mount(seen.path, sanitise(seen.source), seen.kind, broke)
@@ -187,7 +188,7 @@ def stored(text: str | None = None) -> list[Mount]:
 
 
 def space(mount: Mount) -> dict[str, Any] | None:
-    """How full a file system is; None if it has no size. May wait for ever for a server that is gone."""
+    """Return how full a file system is; None if it has no size. May block forever if its server is gone."""
     found = os.statvfs(mount.path)
     if not found.f_blocks:
         return None
@@ -199,8 +200,8 @@ def space(mount: Mount) -> dict[str, Any] | None:
         "kind": mount.kind,
         "total": found.f_blocks * found.f_frsize,
         "free": found.f_bavail * found.f_frsize,
-        "percent": _percent(used, used + found.f_bavail),  # as `df` counts: what only root may use is not free
-        # Some file systems (btrfs, vfat) have no fixed number of them: then none are scarce.
+        "percent": _percent(used, used + found.f_bavail),  # like `df`: blocks reserved for root are not free
+        # Some file systems (btrfs, vfat) have no fixed number of inodes: then they can't run out.
         "inodes_percent": _percent(inodes, inodes + found.f_favail) if found.f_files else 0.0,
     }
 

@@ -23,7 +23,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class State(enum.IntEnum):
-    """The state of a check, numbered as monitoring plugins exit."""
+    """The state of a check, numbered like the exit status of a monitoring plugin."""
 
     OK = 0
     WARNING = 1
@@ -41,62 +41,64 @@ class State(enum.IntEnum):
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command that may repair what a check found. Policy and, where that asks, a person has to agree to it; a pinned
-    approval lets it run unattended."""
+    """A command that may repair what a check found. Policy and, if policy prompts, a person must allow it; a pinned
+    approval lets it run unattended.
+    """
 
     run: Text
     """The executor that runs it, as `namespace:name`."""
     command: Text
     after: Seconds = 0.0
-    """Seconds for which the check has to be warning or critical first."""
+    """Seconds for which the check must be warning or critical first."""
     again: Seconds = 3600.0
     """Seconds until it may be tried again."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rule, and what follows from it."""
+    """A rule, and what to do about its findings."""
 
     name: Name
     rule: Text
-    """Python over the facts; the value of its last expression is the answer: false is ok, true is `severity`, a text
-    is `severity` with that message, and `{"state": …, "message": …}` says both."""
+    """Python over the facts. The value of its last expression is the answer: false is ok, true is `severity`, a text is
+    `severity` with that message, and `{"state": …, "message": …}` gives both.
+    """
     severity: Literal["warning", "critical"] = "warning"
     message: str = ""
-    """The message when it is not ok: the text of an f-string over the facts, evaluated in the sandbox, too."""
+    """The message if it is not ok: the text of an f-string over the facts, also evaluated in the sandbox."""
     lasting: Seconds = msgspec.field(default=0.0, name="for")
     """Seconds for which the rule must find something before the state changes (`for` in the file)."""
     notify: tuple[str, ...] | None = None
-    """The notifiers to tell, by name; None means all."""
+    """The notifiers to use, by name; None means all."""
     remedy: Remedy | None = None
     about: str = ""
     """What the check looks at, and why, in one line."""
 
 
 class _Probe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Collects something beside the machine's own facts."""
+    """Collects something besides the machine's own facts."""
 
 
 class FileProbe(_Probe, frozen=True, kw_only=True, tag="file"):
-    """`exists`, `size`, `age` in seconds; with a pattern `matches` and the last `lines` that match."""
+    """Returns `exists`, `size`, `age` in seconds; with a pattern `matches` and the last matching `lines`."""
 
     path: Path
     tail: Annotated[int, msgspec.Meta(ge=1, le=16 * 1024 * KiB)] = 64 * KiB
-    """Bytes at its end in which the pattern is looked for."""
+    """Bytes at the end of the file that are searched for the pattern."""
     pattern: Text | None = None
     """RE2."""
 
 
 class HttpProbe(_Probe, frozen=True, kw_only=True, tag="http"):
-    """`ok`, `status`, `seconds`, `size`, `body` and `error`."""
+    """Returns `ok`, `status`, `seconds`, `size`, `body` and `error`."""
 
     url: Text
     timeout: Annotated[float, msgspec.Meta(ge=0.1, le=60, extra={"unit": "seconds"})] = 5.0
     expect: Text | None = None
-    """RE2 that must be found in the beginning of the body for it to be `ok`."""
+    """An RE2 pattern that must match in the beginning of the body for it to be `ok`."""
 
 
 class TcpProbe(_Probe, frozen=True, kw_only=True, tag="tcp"):
-    """`open`, `seconds` and `error`."""
+    """Returns `open`, `seconds` and `error`."""
 
     host: Text
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -104,7 +106,7 @@ class TcpProbe(_Probe, frozen=True, kw_only=True, tag="tcp"):
 
 
 class CommandProbe(_Probe, frozen=True, kw_only=True, tag="command"):
-    """`exit_code`, `stdout`, `stderr` and `seconds` of a command on the list of a configured executor."""
+    """Returns `exit_code`, `stdout`, `stderr` and `seconds` of a command on the whitelist of a configured executor."""
 
     run: Text
     command: Text
@@ -115,12 +117,12 @@ Probe = FileProbe | HttpProbe | TcpProbe | CommandProbe
 
 
 class _Notifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Is told when a state changes."""
+    """Is notified when a state changes."""
 
     repeat: Seconds = 0.0
-    """Seconds after which a lasting state is told again; 0: it is told once."""
+    """Seconds after which a lasting state is sent again; 0: it is sent once."""
     recovery: bool = True
-    """Whether to tell also that it is ok again."""
+    """Whether to send that it is ok again."""
 
 
 class WebhookNotifier(_Notifier, frozen=True, kw_only=True, tag="webhook"):
@@ -128,7 +130,7 @@ class WebhookNotifier(_Notifier, frozen=True, kw_only=True, tag="webhook"):
 
 
 class CommandNotifier(_Notifier, frozen=True, kw_only=True, tag="command"):
-    """A command on the list of a configured executor, which gets the notice as JSON on its standard input."""
+    """A command on the whitelist of a configured executor, which gets the notice as JSON on its standard input."""
 
     run: Text
     command: Text
@@ -138,28 +140,28 @@ Notifier = WebhookNotifier | CommandNotifier
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the monitor does: what it collects, how it judges that, and who is told."""
+    """Everything the monitor does: what it collects, how it judges that, and what it notifies."""
 
     checks: tuple[Check, ...]
     collect: dict[str, Probe] = {}
     notify: dict[str, Notifier] = {}
     interval: float = 60.0
     history: float = 30 * 86400.0
-    """Seconds for which anything is remembered."""
+    """Seconds for which everything is kept."""
     source: str = ""
     """The file that it comes from; empty for the ready-made checks alone."""
     trusted: bool = True
     """Whether the user named the file, has it in their configuration, or trusted it; False if it was only found."""
     notices: tuple[str, ...] = ()
-    """Sentences the user should see, such as that a file has no effect and why."""
+    """Sentences to show to the user, such as that a file has no effect and why."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a check from one round to the next."""
+    """What is stored about a check from one round to the next."""
 
     state: State
     since: float
-    """Unix time since when the state is this."""
+    """Unix time of the beginning of this state."""
     bad_since: float = 0.0
     """Unix time since when its rule finds something; 0 if it finds nothing. Unknown neither starts nor ends it."""
 
@@ -176,7 +178,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the check at that time."""
     ok: bool
     text: str
-    """The outcome, in words."""
+    """A description of the outcome."""
     run: str = ""
     """The id of its run in the audit log; empty if there was none."""
 
@@ -195,11 +197,11 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     found: State = State.OK
     """What the rule found; `state` may still wait for it to last."""
     since: float = 0.0
-    """Unix time since when the state is this; 0 without a history."""
+    """Unix time of the beginning of this state; 0 without a history."""
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found at one time."""
+    """Everything that was found at one time."""
 
     time: float
     """Unix time."""
@@ -217,13 +219,13 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> dict[str, Any]:
-        """The round as plain data, with states in words."""
+        """The round as plain data, with the names of states."""
         parts = {"verdicts": list(map(worded, self.verdicts)), "deeds": list(map(worded, self.deeds))}
         return {**msgspec.structs.asdict(self), "state": self.state.word, **parts}
 
 
 def worded(item: msgspec.Struct) -> dict[str, Any]:
-    """A struct as plain data, with states in words."""
+    """Return a struct as plain data, with the names of states."""
     return {
         name: value.word if isinstance(value, State) else value for name, value in msgspec.structs.asdict(item).items()
     }

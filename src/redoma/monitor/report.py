@@ -1,7 +1,7 @@
-"""A round as a page, as Markdown or as JSON: for somebody who was not there.
+"""A round as a page, as Markdown or as JSON, for readers without access to the machine.
 
-What rules and collectors said is hostile: it reaches a report as text and nothing else. A page is one file that needs
-nothing else; it has no JavaScript and allows none.
+Texts of rules and collectors are hostile: they appear in a report only as text. A page is one self-contained file; it
+has no JavaScript and allows none.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ _MAX_FACTS = 200_000
 
 
 def render(seen: Round, history: History | None, kind: Kind, checks: Iterable[Check] = ()) -> str:
-    """The report of a round; what `history` knows goes into plots. Raises `RedomaError` if a page needs Jinja2 and that
-    is not installed."""
+    """Return the report of a round, with plots from `history`. Raises `RedomaError` if a page needs Jinja2 and it is
+    not installed.
+    """
     story = gather(seen, history, checks)
     writers = {"html": page, "md": markdown, "json": data}
     return writers[kind](story)
 
 
 def kind_of(path: Path) -> Kind:
-    """The kind of report that a file's name ends in. Raises `InvalidRequest` for any other."""
+    """Return the kind of report for a file's suffix. Raises `InvalidRequest` for any other."""
     for kind in get_args(Kind):
         if path.suffix.lower() == f".{kind}":
             return kind  # type: ignore[no-any-return] # get_args says Any
@@ -58,7 +59,7 @@ def kind_of(path: Path) -> Kind:
     )
 
 
-# --- what every kind of report tells ---
+# --- contents of every kind of report ---
 
 
 class Plot(NamedTuple):
@@ -67,7 +68,7 @@ class Plot(NamedTuple):
     title: str
     unit: str = ""
     top: float | None = None
-    """The upper end of its scale, where that is known."""
+    """The upper end of its scale, if known."""
 
 
 _KNOWN: tuple[tuple[str, str, str, float | None], ...] = (
@@ -83,7 +84,7 @@ _KNOWN: tuple[tuple[str, str, str, float | None], ...] = (
 
 
 def plots(names: list[str], max_plots: int = _MAX_PLOTS) -> dict[str, Plot]:
-    """How to show the series that mean something to people, the most telling first."""
+    """Return how to show the series that are meaningful to people, the most important first."""
     chosen: dict[str, Plot] = {}
     for pattern, title, unit, top in _KNOWN:
         for name in sorted(names):
@@ -93,12 +94,12 @@ def plots(names: list[str], max_plots: int = _MAX_PLOTS) -> dict[str, Plot]:
 
 
 class Story(NamedTuple):
-    """What every kind of report tells."""
+    """The contents of every kind of report."""
 
     seen: Round
     checks: dict[str, Check]
     begin: float
-    """From when on the history is shown."""
+    """The start of the history that is shown."""
     curves: list[tuple[Plot, Points]]
     spells: dict[str, list[Spell]]
     deeds: list[Deed]
@@ -115,12 +116,12 @@ class Story(NamedTuple):
 
     @property
     def facts(self) -> Any:
-        """The facts without secrets, which lines of a log or the answer of a server may hold."""
+        """The facts without secrets: lines of a log or a server's answer may contain some."""
         return _redacted(self.seen.facts, Redactor())
 
     @property
     def summary(self) -> str:
-        """The state of the whole in a few words."""
+        """The overall state in a few words."""
         counts = self.counts
         bad = [f"{count} {state.word}" for state, count in counts.items() if count and state is not State.OK]
         if bad:
@@ -129,10 +130,10 @@ class Story(NamedTuple):
 
 
 def gather(seen: Round, history: History | None, checks: Iterable[Check], span: float = DAY) -> Story:
-    """Put together what there is to tell of a round and of the `span` seconds before it."""
+    """Gather the contents of a report on a round and the `span` seconds before it."""
     since, now = seen.time - span, numbers(seen.facts)
     chosen = plots([*now, *(history.names(since) if history else [])])
-    # What was seen while the clock was ahead is kept, and is for nobody to see until it is due.
+    # What was recorded while the clock was ahead is kept, but not shown until its time.
     spells = [spell for spell in history.spells(since) if spell.since <= seen.time] if history else []
     curves = []
     for name, plot in chosen.items():
@@ -164,7 +165,7 @@ def _redacted(value: Any, redactor: Redactor) -> Any:
 
 
 def thinned(points: Points, max_points: int = _MAX_POINTS) -> Points:
-    """At most `max_points` points, with every peak kept."""
+    """Return at most `max_points` points, with every peak kept."""
     if len(points) <= max_points:
         return points
     first, last = points[0][0], points[-1][0]
@@ -176,17 +177,17 @@ def thinned(points: Points, max_points: int = _MAX_POINTS) -> Points:
     return list(highest.values())
 
 
-# --- words for numbers and times ---
+# --- formatting numbers and times ---
 
 
 def amount(value: float, unit: str = "") -> str:
-    """A number as people write it: `89.2 %`."""
+    """Return a number for people: `89.2 %`."""
     digits = 0 if abs(value) >= 100 or value == int(value) else 1 if abs(value) >= 1 else 2
     return f"{value:.{digits}f} {unit}".strip()
 
 
 def duration(seconds: float) -> str:
-    """A length of time in its two largest units: `1 h 2 min`."""
+    """Return a length of time in its two largest units: `1 h 2 min`."""
     seconds = max(0, round(seconds))
     parts = []
     days = () if seconds < 2 * 86400 else (("d", 86400),)
@@ -198,12 +199,12 @@ def duration(seconds: float) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """A short time: `12 ms`."""
+    """Return a short time: `12 ms`."""
     return f"{seconds * 1000:.{0 if seconds > 0.01 else 1}f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def utc_time(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
-    """A Unix time in UTC; `?` if it is out of range."""
+    """Return a Unix time in UTC; `?` if it is out of range."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime(form)
     except (ValueError, OverflowError, OSError):
@@ -211,7 +212,7 @@ def utc_time(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
 
 
 def standing(verdict: Verdict, now: float) -> str:
-    """Since when the state is this, and which one may follow."""
+    """Return for how long it is in this state, and which state may follow."""
     since = f"for {duration(now - verdict.since)}" if verdict.since and now - verdict.since >= 1 else "just now"
     if verdict.found is not verdict.state and verdict.found is not State.OK:
         since += f"; found {verdict.found.word}, which has to last"
@@ -222,18 +223,18 @@ def standing(verdict: Verdict, now: float) -> str:
 
 
 _EMOJI = {State.OK: "✅", State.WARNING: "⚠️", State.CRITICAL: "❌", State.UNKNOWN: "❔"}
-# What could be markup anywhere in a line, HTML, or a link that the reader makes by itself. No text begins a line.
+# Characters that could be markup anywhere in a line, HTML, or an automatic link. No text begins a line.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$])|(?<=\w)(:)(?=//)|(?<=[wW]{3})(\.)")
 
 
 def safe(text: str) -> str:
-    """Escape text for Markdown: on one line, and nothing but text."""
+    """Escape text for Markdown: on one line, and as plain text only."""
     line = " ".join(visible(text).split())
     return _SPECIAL.sub(lambda found: "\\" + found[0], line)
 
 
 def markdown(story: Story) -> str:
-    """The report as Markdown."""
+    """Return the report as Markdown."""
     seen = story.seen
     lines = [
         f"# {safe(seen.host)}: {story.summary}",
@@ -269,7 +270,7 @@ def markdown(story: Story) -> str:
 
 
 def data(story: Story) -> str:
-    """The report as JSON, in ASCII: harmless to a terminal whatever it holds."""
+    """Return the report as JSON, in ASCII: harmless to a terminal whatever it contains."""
     seen = story.seen
     told: dict[str, Any] = {
         "version": 1,
@@ -283,7 +284,7 @@ def data(story: Story) -> str:
         "spells": {check: [worded(spell) for spell in spells] for check, spells in sorted(story.spells.items())},
         "facts": story.facts,
     }
-    plain = json.loads(json.dumps(told, default=str), parse_constant=lambda _: None)  # what is no number in JSON
+    plain = json.loads(json.dumps(told, default=str), parse_constant=lambda _: None)  # NaN and Infinity are not JSON
     return json.dumps(plain, indent=2) + "\n"
 
 
@@ -293,7 +294,7 @@ def data(story: Story) -> str:
 _TEMPLATES = Path(__file__).with_name("templates")
 _WIDTH, _HEIGHT = 400.0, 100.0  # as in the template
 _MIN_WIDTH = 4.0
-_SHAPES = {  # told apart by form as well as by colour
+_SHAPES = {  # distinguishable by shape, not only by colour
     State.OK: ("M12 1a11 11 0 1 0 0 22 11 11 0 0 0 0-22z", "M7 12.5l3.5 3.5 6.5-7.5"),
     State.WARNING: ("M12 1.5 L23.5 22 H.5 z", "M12 9v6 M12 18.6v.1"),
     State.CRITICAL: ("M7.4 1h9.2L23 7.4v9.2L16.6 23H7.4L1 16.6V7.4z", "M8 8l8 8 M16 8l-8 8"),
@@ -302,14 +303,15 @@ _SHAPES = {  # told apart by form as well as by colour
 
 
 def style() -> str:
-    """How a page looks: light and dark, on a phone, on a desk and on paper."""
+    """Return the style sheet of a page: light and dark, for phones, desktops and paper."""
     return (_TEMPLATES / "report.css").read_text(encoding="utf-8")
 
 
 @functools.cache
 def environment() -> Environment:
-    """Where templates are filled in. All that is put into one is escaped, and shown even where it would be invisible or
-    move other text."""
+    """Return the template environment. Everything inserted is escaped, and made visible even if it is invisible or
+    would move other text.
+    """
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ImportError:
@@ -331,7 +333,7 @@ def environment() -> Environment:
 
 
 def page(story: Story) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     look = style()
     digest = base64.b64encode(hashlib.sha256(look.encode()).digest()).decode()
     return (
@@ -346,7 +348,7 @@ def page(story: Story) -> str:
             charts=[chart(plot, points, story) for plot, points in story.curves if points],
             facts=json.dumps(story.facts, indent=2, default=str, ensure_ascii=False)[:_MAX_FACTS],
             style=look,
-            # No script, no image, no font, no frame and no other style: also if an escape were forgotten somewhere.
+            # No scripts, images, fonts, frames or other styles, even if an escape were forgotten somewhere.
             policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
             version=__version__,
         )
@@ -354,7 +356,7 @@ def page(story: Story) -> str:
 
 
 class Strip(NamedTuple):
-    """How a check stood over time, as a row of rectangles; where nobody looked there is none."""
+    """The states of a check over time, as a row of rectangles; with a gap where it was not observed."""
 
     label: str
     parts: list[tuple[State, float, float, str]]
@@ -385,16 +387,16 @@ class Line(NamedTuple):
 
     path: str
     area: str
-    """What is below it."""
+    """The area below it."""
 
 
 class Chart(NamedTuple):
-    """A series as a picture with words around it."""
+    """A series as a picture with captions."""
 
     plot: Plot
     now: float
     between: str
-    """Lowest and highest value, in words."""
+    """Lowest and highest value, as text."""
     ago: str
     top: float
     """The upper end of the scale."""
@@ -403,7 +405,7 @@ class Chart(NamedTuple):
 
 
 def chart(plot: Plot, points: Points, story: Story) -> Chart:
-    """Lay out a series over the time that the report tells of."""
+    """Lay out a series over the period of the report."""
     values = [value for _, value in points]
     low, high, now = min(values), max(values), values[-1]
     between = f"{amount(low)} to {amount(high, plot.unit)}" if low < high else f"always {amount(now, plot.unit)}"
@@ -414,7 +416,7 @@ def chart(plot: Plot, points: Points, story: Story) -> Chart:
 
 
 def scale(plot: Plot, points: Points) -> float:
-    """The upper end of its scale: a round number above every point."""
+    """Return the upper end of its scale: a round number above every point."""
     if plot.top:
         return plot.top
     highest = max(max(value for _, value in points), 1e-9)
@@ -423,12 +425,12 @@ def scale(plot: Plot, points: Points) -> float:
 
 
 def curve(points: Points, top: float, begin: float, end: float) -> list[Line]:
-    """A line over an area for each piece of a series; it breaks where nobody looked."""
+    """Return a line over an area for each piece of a series; it breaks where there are no data."""
     wide, high = _WIDTH / max(end - begin, 1e-9), _HEIGHT / top
     lines = []
     for part in _unbroken(points):
         at = [((time - begin) * wide, _HEIGHT - min(max(value, 0.0) * high, _HEIGHT)) for time, value in part]
-        if len(at) == 1:  # a moment is drawn as one
+        if len(at) == 1:  # draw a single point as a short line
             at.append((at[0][0] + 1.0, at[0][1]))
         path = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in at)
         lines.append(Line(path, f"{path} L{at[-1][0]:.1f} {_HEIGHT:g} L{at[0][0]:.1f} {_HEIGHT:g} Z"))

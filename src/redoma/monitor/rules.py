@@ -1,8 +1,8 @@
-"""Evaluate one rule: its text becomes a program, the program runs in a sandbox, and its answer is read as data.
+"""Evaluates one rule: its text becomes a program, the program runs in a sandbox, and its answer is read as data.
 
 Monty is tried first: it can reach nothing, and starts at once. If it lacks a module or some syntax, a cell is tried;
-that is a full CPython, so the strict pack judges the rule before. A rule only computes, so running it twice does no
-harm. Nobody is ever asked: a rule that policy wants a person to approve is refused.
+that is a full CPython, so the strict pack judges the rule first. A rule only computes, so running it twice does no
+harm. No person is ever asked: a rule for which policy prompts is refused.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Program(NamedTuple):
 
     code: str
     judged: str
-    """The part that is the rule's own, which policy judges."""
+    """The rule's own part, which policy judges."""
     facts: frozenset[str]
     """The names of the facts that it uses. It gets no others."""
 
 
 def program(check: Check, known: frozenset[str]) -> Program:
-    """Make a program of a rule. One that does not parse runs as it is, and the sandbox says what is wrong with it."""
+    """Return a program for a rule. One that does not parse is run unchanged, so that the sandbox reports the error."""
     message = _literal(check.message)
     try:
         rule, said = parse(check.rule), parse(message)
@@ -86,10 +86,12 @@ def _unreadable(text: str) -> bool:
 
 
 def _literal(message: str) -> str:
-    """The message as an f-string, in quotes that it does not contain. If none fit, the sandbox reports the error."""
+    """Return the message as an f-string, in quotes that it does not contain. If none fit, the sandbox reports the
+    error.
+    """
     quote = '"' if '"""' not in message.rstrip('"') else "'"
     text = message.rstrip(quote)
-    rest = message[len(text) :]  # quotes at its end, which would be taken for the end
+    rest = message[len(text) :]  # quotes at its end, which would be taken for the closing ones
     return f"f{3 * quote}{text}{3 * quote}" + (f" {rest!r}" if rest else "")
 
 
@@ -102,7 +104,7 @@ class Evaluated(NamedTuple):
 
 
 async def evaluate(check: Check, facts: Facts, executor: AsyncExecutor) -> Evaluated:
-    """Evaluate the rule of a check over the facts. Whatever the rule does, it raises nothing here."""
+    """Evaluate the rule of a check over the facts. Never raises because of the rule."""
     start = time.monotonic()
     made = program(check, frozenset(facts))
     given = msgspec.json.encode({name: facts[name] for name in sorted(made.facts)}) + b"\n"
@@ -110,7 +112,7 @@ async def evaluate(check: Check, facts: Facts, executor: AsyncExecutor) -> Evalu
     tried = ""
     if _is_lacking(result):
         tried = tidy(result.error or "")
-        # The more a sandbox can do, the less is let into it.
+        # A more powerful sandbox gets a stricter policy.
         pack = max("strict", executor.config.policy.pack, key=PACKS.index)
         second = await _run(made, given, check, executor, "jail", JAIL, pack)
         if second.status.ending == "ran":
@@ -146,10 +148,11 @@ async def _run(
         "stdin": given,
         "label": f"monitor:rule:{check.name}",
         "reason": f"the rule of the check {check.name!r}",
+        "network": (),
     }
     request = intake.build(executor.config, executor.backends, options, code=made.code, language="python")
     judged_of = msgspec.structs.replace(request, code=made.judged, stdin=b"")
-    # The facts are different each time, and the history has them: they are not kept as inputs.
+    # The facts differ each time, and the history has them: they are not kept as inputs.
     submission = Submission(request, pack, view=PolicyView.of(request, judged_of), keep_inputs=False)
     if (judged := executor.judge(submission).evaluation).decision is Decision.PROMPT:
         submission = msgspec.structs.replace(submission, objections=(_unattended(judged.deciding[0]),))
@@ -157,7 +160,7 @@ async def _run(
 
 
 def _unattended(found: Finding) -> Finding:
-    """The finding that a person would be asked about, as a refusal: no round waits for a person."""
+    """Return the finding that a person would be asked about as a refusal: no round waits for a person."""
     return msgspec.structs.replace(
         found, rule="monitor.unattended", decision=Decision.FORBID, reason=f"{found.reason} ({found.rule})"
     )
@@ -172,7 +175,9 @@ def _is_lacking(result: Result) -> bool:
 
 
 def _answer(check: Check, result: Result) -> tuple[State, str]:
-    """State and message of a result. A rule may answer anything: only exact answers count, all else is unknown."""
+    """Return state and message of a result. A rule may answer anything: only exact answers count, all else is
+    unknown.
+    """
     if result.status is not Status.OK:
         return State.UNKNOWN, tidy(_failure(result))
     state, message = _said(check, result.value)
@@ -217,6 +222,6 @@ def _failure(result: Result) -> str:
 
 
 def tidy(text: str) -> str:
-    """One line of bounded length that a terminal can show."""
+    """Return one line of bounded length that a terminal can show."""
     line = _SPACE.sub(" ", sanitise(text[: 10 * _MAX_MESSAGE])).strip()
     return line if len(line) <= _MAX_MESSAGE else line[: _MAX_MESSAGE - 1] + "…"

@@ -1,4 +1,4 @@
-"""One round: collect facts, judge every rule, log which sandbox judged it, and act on the result."""
+"""One round: collects facts, evaluates every rule, logs which sandbox evaluated it, and acts on the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .history import History
 from .model import Check, Facts, Plan, Round, State, Verdict
 from .rules import Evaluated, evaluate, tidy
 
-_MAX_PARALLEL = 4  # rules: as many as Monty has workers, so that none waits for long while its time already runs
+_MAX_PARALLEL = 4  # rules at a time: as many as Monty has workers, so that none waits long while its time already runs
 log = logging.getLogger("redoma.monitor")
 
 
@@ -30,8 +30,9 @@ class Monitor:
     def __init__(
         self, plan: Plan, executor: AsyncExecutor, history: History | None = None, *, only: Collection[str] = ()
     ) -> None:
-        """`only` names the checks to make, instead of all. Without a `history` a round has no consequences: nobody is
-        notified, and no remedy is run. Raises `InvalidRequest` for an unknown check."""
+        """`only` names the checks to make, instead of all. Without a `history` a round has no consequences: no notices
+        are sent, and no remedy is run. Raises `InvalidRequest` for an unknown check.
+        """
         must_be_known("check", only, [check.name for check in plan.checks])
         self.plan, self._executor = plan, executor
         self._checks = [check for check in plan.checks if not only or check.name in only]
@@ -64,7 +65,7 @@ class Monitor:
     async def _judged(self, check: Check, facts: Facts, problems: dict[str, str]) -> Verdict:
         try:
             found = await evaluate(check, facts, self._executor)
-        except RedomaError as error:  # ours, about this rule: such as a policy of the user's that can't be used
+        except RedomaError as error:  # about this rule only, such as an invalid policy of the user
             found = Evaluated(
                 Verdict(check=check.name, state=State.UNKNOWN, found=State.UNKNOWN, message=tidy(str(error)))
             )
@@ -107,5 +108,5 @@ class LogFile(logging.Handler):
         told = {name: getattr(record, name) for name in self._FIELDS if hasattr(record, name)}
         try:
             self._file.add({"level": record.levelname.lower(), "message": record.getMessage(), **told})
-        except AuditError as error:  # a full disk is what the round is about to tell
+        except AuditError as error:  # the round is about to report the full disk
             logging.getLogger("redoma").warning("%s", error)

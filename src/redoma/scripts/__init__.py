@@ -1,9 +1,9 @@
-"""Scripts of Python or Bash: checked first, then each run in a container of its own. See `docs/scripts.md`.
+"""Python or Bash scripts: validated first, then each run in its own container. See `docs/scripts.md`.
 
 executor     ScriptExecutor, ExecutionResult
 validation   ScriptValidator, ValidationResult
 patterns     what is refused, as lists of expressions
-bash_syntax  `bash -n`, asked in a cell
+bash_syntax  `bash -n`, run in a cell
 """
 
 from __future__ import annotations

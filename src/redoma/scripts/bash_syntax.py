@@ -1,8 +1,8 @@
-"""`bash -n`: Bash itself checks the syntax of a script, which no parser of ours can do as exactly.
+"""Checks the syntax of a script with `bash -n`, since no parser of ours is as exact as Bash itself.
 
-Nobody has reviewed the text, and Bash's parser is a large program in C that some texts do crash (`$(` three thousand
-times). So Bash reads it in a cell of the jail. Where none can be made it is a process of this host, with as few rights
-as one can be given there.
+The text is not reviewed, and Bash's parser is a large C program that some texts crash (`$(` three thousand times). So
+Bash reads it in a cell of the jail. If no cell can be made, it is a process of this host, with as few rights as
+possible.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from ..redaction import Redactor, clean
 if TYPE_CHECKING:
     from ..backends.jail import JailBackend
 
-_SECONDS = 5
+SECONDS = 5
 _MEMORY = 256 * MiB
 _MAX_SAID = 65536
 _NOBODY = 65534
 _SAID = re.compile(r"[^\n]*?: line (?P<line>[0-9]+): (?P<what>[^\n]*)")
-_ENV = {"LC_ALL": "C"}  # no BASH_ENV and no functions; and words that we know
+_ENV = {"LC_ALL": "C"}  # no BASH_ENV and no functions; and messages in English
 
 
 class Bash:
-    """Checks scripts with Bash, in cells of `jail` or of a jail of its own."""
+    """Checks scripts with Bash, in cells of `jail` or of its own jail."""
 
     def __init__(self, jail: JailBackend | None = None) -> None:
         self._jail = jail
         self._without_cells = False
 
     async def objection(self, script: str) -> Finding | None:
-        """The syntax error that Bash finds in a script; None if it finds none, or there is no Bash."""
-        # `-n` runs no `shopt`, so what needs this one would always be refused.
+        """Return the syntax error that Bash finds in a script; None if it finds none, or there is no Bash."""
+        # `-n` doesn't execute `shopt`, so scripts that need this option would always be refused.
         options = ("-O", "extglob") if "extglob" in script else ()
         arguments, text = ("--noprofile", "--norc", *options, "-n"), script.encode("utf-8", "replace")
         if not self._without_cells:
             try:
                 return await self._in_a_cell(arguments, text)
-            except BackendError as error:  # the host has no jail, or not now
+            except BackendError as error:  # the host has no jail, or it fails now
                 self._without_cells = isinstance(error, BackendUnavailable)
         asked = asyncio.create_task(asyncio.to_thread(_on_the_host, arguments, text))
-        await uncancellable(asked)  # if we are cancelled, we go when that thread is done
+        await uncancellable(asked)  # if we are cancelled, wait for the thread first
         return asked.result()
 
     async def _in_a_cell(self, arguments: tuple[str, ...], text: bytes) -> Finding | None:
@@ -65,7 +65,7 @@ class Bash:
             return len(said) < _MAX_SAID
 
         self._jail.capabilities()
-        limits = Limits(time=_SECONDS, cpu=_SECONDS, memory=_MEMORY)
+        limits = Limits(time=SECONDS, cpu=SECONDS, memory=_MEMORY)
         request = Request(argv=("bash", *arguments), language="command", stdin=text, env=_ENV, limits=limits)
         outcome = await self._jail.run(request, listen)
         if outcome.error is not None and outcome.exit_code in (126, 127):
@@ -75,7 +75,7 @@ class Bash:
         return _verdict(bytes(said), readable=outcome.status is Status.OK)
 
     async def let_go(self) -> None:
-        """Let the cells go, if nobody uses them."""
+        """Release the cells, if they are not in use."""
         if self._jail is not None:
             await self._jail.let_go()
 
@@ -84,8 +84,8 @@ class Bash:
             await self._jail.aclose()
 
 
-# Sets the limits, then becomes Bash. They could be set from outside as well, but not by a root that lacks
-# CAP_SYS_RESOURCE, as that of most containers does. The number of processes has another letter in each shell.
+# Sets the limits, then executes Bash. They could be set from outside as well, but not by a root user without
+# CAP_SYS_RESOURCE, as in most containers. The option for the number of processes differs between shells.
 _LIMITED = """\
 ulimit -c {core} && ulimit -f {fsize} && ulimit -t {cpu} && ulimit -v {memory} &&
 {{ ulimit -u {nproc} 2>/dev/null || ulimit -p {nproc}; }} || exit 125
@@ -95,12 +95,13 @@ _UNLIMITED = 125
 
 
 def _on_the_host(arguments: tuple[str, ...], text: bytes) -> Finding | None:
-    """Check it in a process of this host with few rights: it can start no process and write no file, and has little
-    time and memory and no environment. It can read what everybody can. If we are root it runs as nobody, since no limit
-    on processes holds for root."""
+    """Check it in a process of this host with few rights: it can't start processes or write files, and has little time
+    and memory and no environment. It can read what all users can. If we are root it runs as nobody, since limits on
+    processes don't apply to root.
+    """
     if (bash := shutil.which("bash", path=_absolute(os.environ.get("PATH", os.defpath)))) is None:
         return None
-    # No rights of ours, and none of its groups. Whoever is not root can't give anything up.
+    # Without our user and groups. Only root can drop them.
     dropped = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     try:
         with subprocess.Popen(
@@ -114,7 +115,7 @@ def _on_the_host(arguments: tuple[str, ...], text: bytes) -> Finding | None:
             **dropped,  # type: ignore[call-overload]
         ) as process:
             try:
-                _, said = process.communicate(text, _SECONDS)
+                _, said = process.communicate(text, SECONDS)
             except subprocess.TimeoutExpired:
                 return _too_slow()
             finally:
@@ -127,13 +128,13 @@ def _on_the_host(arguments: tuple[str, ...], text: bytes) -> Finding | None:
 
 
 def _absolute(path: str) -> str:
-    """The search path without relative directories: the current one may be anybody's."""
+    """Return the search path without relative directories: another user may control the current one."""
     return os.pathsep.join(part for part in path.split(os.pathsep) if os.path.isabs(part))
 
 
 def _limits() -> dict[str, int]:
-    """The limits in the units of `ulimit`. One that is lower already stays: it could not be raised."""
-    wanted = {"core": 0, "fsize": 0, "cpu": _SECONDS, "memory": _MEMORY, "nproc": 0}
+    """Return the limits in the units of `ulimit`. One that is already lower stays: it could not be raised."""
+    wanted = {"core": 0, "fsize": 0, "cpu": SECONDS, "memory": _MEMORY, "nproc": 0}
     kinds = {"memory": resource.RLIMIT_AS}
     for name, most in wanted.items():
         hard = resource.getrlimit(kinds.get(name, getattr(resource, f"RLIMIT_{name.upper()}", -1)))[1]
@@ -142,7 +143,7 @@ def _limits() -> dict[str, int]:
 
 
 def _verdict(said: bytes, *, readable: bool) -> Finding | None:
-    # It ends with 0 after some errors, such as `[[ ( [[ (`: what it said counts, too.
+    # It exits with 0 after some errors, such as `[[ ( [[ (`: its messages count, too.
     told = [line for line in _SAID.finditer(said.decode("utf-8", "replace")) if not line["what"].startswith("warning")]
     if told:
         what, _ = clean(told[0]["what"][:200], Redactor())

@@ -1,12 +1,12 @@
-"""The script executor: a script of Python or Bash is checked, then run in a container of its own.
+"""The script executor: a Python or Bash script is validated, then run in its own container.
 
-Validation comes first, and nothing runs if it fails (see `validation`). What passes goes through the same pipeline
-as everything else: its intent and its outcome are on record, its output is bounded and redacted.
+Validation comes first, and nothing runs if it fails (see `validation`). A valid script goes through the same pipeline
+as everything else: its intent and its outcome are recorded, its output is bounded and redacted.
 
 `backend="docker"` runs it in `python:3.11-slim` or `bash:5.2-alpine`: no network, 512 MB, one processor, 100 processes,
 user nobody, a read-only root, removed afterwards. `backend="jail"` needs no engine and no images: the interpreters are
 those of the host, the user is uid 1000 of the cell's own namespace, and "one processor" is a budget of processor time:
-what one processor could give a script in its time.
+as much as one processor could give the script in its time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import msgspec
-
 from .. import config as configuration
-from ..backends.base import exceeded, uncancellable
+from ..backends.base import uncancellable
 from ..config import Config, DockerConfig, JailConfig
 from ..lib.errors import InvalidRequest
 from ..models import Limits, MiB, PolicyView, Result, Status, Submission
@@ -34,12 +32,12 @@ if TYPE_CHECKING:
     from ..backends.jail import JailBackend
 
 _MAX_WARM = 1000  # as in the configuration
-# More output is kept than of other runs: scripts are promised no limit on lines.
+# More output is kept than for other runs: scripts are promised no limit on lines.
 _OUTPUT_LINES, _OUTPUT_BYTES = 100_000, 8 * MiB
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-# A time-out returns what was printed until then, so nothing of it may wait in an interpreter for the end of its line.
+# A time-out returns the output so far, so nothing of it may wait in the interpreter's buffer.
 _ENV = {"PYTHONUNBUFFERED": "1"}
-_CPU_GRACE = 5.0  # seconds: a script that is busy on one processor runs out of time first, and is told so
+CPU_GRACE = 5.0  # seconds: a script that keeps one processor busy reaches its time limit first, and that is reported
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,9 @@ class ExecutionResult:
     """How a script ended.
 
     `exit_code` is the script's own; 128 + n if signal n ended it; -1 if it ran out of time, or could not run because
-    there is no engine or image; None if it was refused. A message of ours is in `error` and at the end of `stderr`,
-    except where a signal ended the script: then it is in `error` alone."""
+    there is no engine or image; None if it was refused. A message of ours is in `error` and at the end of `stderr`; if
+    a signal ended the script, only in `error`.
+    """
 
     success: bool
     stdout: str
@@ -57,7 +56,7 @@ class ExecutionResult:
     timeout: bool = False
     validation_failed: bool = False
     error: str | None = None
-    """Why there is no exit code of the script's own, or what ended it; None when it ended by itself."""
+    """Why there is no exit code of the script's own, or what ended it; None if it ended by itself."""
 
 
 class ScriptExecutor:
@@ -65,8 +64,8 @@ class ScriptExecutor:
 
         result = await ScriptExecutor().execute("print(6 * 7)", "python")
 
-    Used like this, everything is let go of after each run. Who runs many keeps the connection to the engine (and
-    `warm` containers of each kind, made ready ahead of time; each is used once) for as long as a block lasts:
+    Used like this, everything is released after each run. To run many scripts, keep the connection to the engine (and
+    `warm` containers of each kind, made ahead; each is used once) for the length of a block:
 
         async with ScriptExecutor(warm=2) as scripts:
             results = await asyncio.gather(*(scripts.execute(text, "bash") for text in texts))
@@ -74,15 +73,15 @@ class ScriptExecutor:
 
     IMAGES: ClassVar = MappingProxyType({"python": "python:3.11-slim", "bash": "bash:5.2-alpine"})
     MEMORY_LIMIT: ClassVar = "512m"
-    """As Docker writes it."""
+    """In Docker's notation."""
     CPU_LIMIT: ClassVar = 1.0
     """Processors."""
     PID_LIMIT: ClassVar = 100
-    """Processes of the container, ours included."""
+    """Processes of the container, including ours."""
     DEFAULT_TIMEOUT: ClassVar = 60
     """Seconds."""
     MAX_TIMEOUT: ClassVar = 300
-    """Seconds. More is cut to this."""
+    """Seconds. A higher value is reduced to this."""
 
     def __init__(
         self,
@@ -93,8 +92,9 @@ class ScriptExecutor:
         pull: bool = False,
         warm: int = 0,
     ) -> None:
-        """`host` (where the engine is) and `pull` (whether a missing image is fetched) are for containers only; what is
-        not given is as configured. The images are not: they are part of what a script may rely on."""
+        """`host` (the engine's address) and `pull` (whether to pull a missing image) are for containers only; by
+        default they are as configured. The images are fixed, because scripts may rely on them.
+        """
         if backend not in ("docker", "jail"):
             raise InvalidRequest(
                 f"scripts can't run on {backend!r}", why="they are promised a boundary", next="use 'docker' or 'jail'"
@@ -122,7 +122,7 @@ class ScriptExecutor:
             network_mode="none",
             user="nobody",
             cpu_quota=int(self.CPU_LIMIT * 100_000),
-            # One process of the container is ours. Set here and not by `limits`, which gVisor would refuse: it bounds
+            # One process of the container is ours. Set here and not in `limits`, which gVisor would refuse: it bounds
             # processes only by the threads that its kernel needs for them.
             pids_limit=self.PID_LIMIT - 1,
             read_only_rootfs=True,
@@ -141,24 +141,25 @@ class ScriptExecutor:
         )
 
     async def execute(self, script_content: str, script_type: str, timeout: float | None = None) -> ExecutionResult:  # noqa: ASYNC109 - part of the interface
-        """Check a script and run it if nothing is wrong with it.
+        """Validate a script and run it if it is valid.
 
-        `script_type` is `python` or `bash`; `timeout` is in seconds, 60 by default and 300 at most. Raises nothing for
-        what the script is or did, nor for an engine or image that is missing: the result says so."""
+        `script_type` is `python` or `bash`; `timeout` is in seconds, 60 by default and 300 at most. Returns the result.
+        Raises nothing for what the script is or did, nor for a missing engine or image: the result says so.
+        """
         if (problem := malformed(script_content, script_type) or _bad_timeout(timeout)) is not None:
             return _invalid(problem.error)
         seconds = float(min(self.DEFAULT_TIMEOUT if timeout is None else timeout, self.MAX_TIMEOUT))
         request = intake.build(
             self._executor.config,
             [self._backend.name],
-            {"backend": self._backend.name, "limits": self._within(seconds), "env": _ENV},
+            {"backend": self._backend.name, "limits": self._within(seconds), "env": _ENV, "network": ()},
             code=self._validator.judged(script_content),
             language=script_type,
         )
         closings = self._closings
         try:
             objections = await self._validator.objections(request)
-            if closings != self._closings:  # while Bash was asked
+            if closings != self._closings:  # closed while Bash was checking
                 why = f"{self._backend.name} is closed: its executor was. Next: run it again"
                 return ExecutionResult(False, "", why, -1, error=why)
             submission = Submission(request, PACK, objections=objections, view=_ANY_LIMITS)
@@ -168,16 +169,16 @@ class ScriptExecutor:
                 await uncancellable(self._let_go())
 
     async def _let_go(self) -> None:
-        """Let go of warm containers and cells that nobody uses any more."""
+        """Release warm containers and cells that are not in use."""
         await self._backend.let_go()
         await self._bash.let_go()
 
     def _within(self, seconds: float) -> Limits:
-        # A container is held to its processors by a quota, a cell by the processor time they could give it.
+        # A container's processors are limited by a quota, a cell's by the processor time they could give it.
         budget = seconds if self._backend.name == "jail" else self.MAX_TIMEOUT
         return Limits(
             time=seconds,
-            cpu=budget * self.CPU_LIMIT + _CPU_GRACE,
+            cpu=budget * self.CPU_LIMIT + CPU_GRACE,
             memory=_bytes(self.MEMORY_LIMIT),
             processes=self.PID_LIMIT,
             output_lines=_OUTPUT_LINES,
@@ -185,7 +186,9 @@ class ScriptExecutor:
         )
 
     async def aclose(self) -> None:
-        """Let go of what is kept warm. What still runs is ended, and says so. It can be used again afterwards."""
+        """Release what is kept warm. Running scripts are ended, and their results say so. It can be used again
+        afterwards.
+        """
         self._kept = False
         self._closings += 1
         await uncancellable(self._close())
@@ -203,25 +206,25 @@ class ScriptExecutor:
 
 
 _ANY_LIMITS = PolicyView(limits=Limits())
-"""`MAX_TIMEOUT` settles how long a script may take, so policy is not asked about that."""
+"""`MAX_TIMEOUT` decides how long a script may take, so policy doesn't."""
 
 
 def _jail(config: JailConfig, warm: int) -> JailBackend:
     from ..backends.jail import JailBackend
 
-    return JailBackend(**msgspec.structs.asdict(config) | {"minimum": warm})
+    return JailBackend(**config.options() | {"minimum": warm})
 
 
 def _bad_timeout(timeout: object) -> ValidationResult | None:
     if timeout is None:
         return None
-    if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0:  # NaN isn't
+    if isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0:  # false for NaN
         return None
     return ValidationResult(False, f"Invalid timeout {repr(timeout)[:80]}: it must be a number of seconds above 0")
 
 
 def _bytes(size: str) -> int:
-    """A size as Docker writes it: `512m` is 512 MiB."""
+    """Return the bytes of a size in Docker's notation: `512m` is 512 MiB."""
     if (found := re.fullmatch(r"([0-9]{1,9})([kmg])", size)) is None:
         raise InvalidRequest(f"MEMORY_LIMIT is {size!r}", why="it is no size", next="write it as 512m or 1g")
     return int(found[1]) * _UNITS[found[2]]
@@ -232,13 +235,13 @@ def _invalid(error: str | None) -> ExecutionResult:
 
 
 def _answer(result: Result, limits: Limits) -> ExecutionResult:
-    """The result as this interface has it."""
+    """Return the result in the form of this interface."""
     if result.status.ending == "refused":
         return _invalid(verdict(result.evaluation.findings).error or result.error)
     match result.status:
-        case Status.OK | Status.ERROR:  # it ended by itself: its own words and exit code say all
+        case Status.OK | Status.ERROR:  # it ended by itself: its output and exit code say everything
             code, error = result.shell_exit, None
-        case Status.TIMEOUT if result.error == exceeded("time", limits):
+        case Status.TIMEOUT if result.denial is not None and result.denial.rule == "limits.time":
             return _failed(result, f"Script execution timed out after {limits.time:g}s")
         case Status.TIMEOUT:  # earlier, by the processor time of all its processes together
             return _failed(result, f"Script execution timed out: {result.error}")
@@ -251,7 +254,7 @@ def _answer(result: Result, limits: Limits) -> ExecutionResult:
 
 
 def _failed(result: Result, message: str) -> ExecutionResult:
-    """A failed execution: what was printed until then, and the message after it."""
+    """Return a failed execution: the output so far, followed by the message."""
     printed = result.stderr if not result.stderr or result.stderr.endswith("\n") else f"{result.stderr}\n"
     return ExecutionResult(
         False, result.stdout, printed + message, -1, timeout=result.status is Status.TIMEOUT, error=message

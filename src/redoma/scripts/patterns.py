@@ -1,6 +1,7 @@
 """Which rules refuse a script: the layer of each rule, and the rules as regular expressions to show or use elsewhere.
 
-The verdict itself is the policy's, on the syntax tree (see `validation`). An expression can't tell code from a string.
+The verdict itself is the policy's, on the syntax tree (see `validation`). A regular expression can't distinguish code
+from a string.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ LAYERS: dict[str, Layer] = {
     "source.nul": "syntax",
     "source.bad-utf8": "syntax",
     "source.too-deep": "syntax",
-    "source.too-large": "syntax",  # so much in a few characters that it is not read
+    "source.too-large": "syntax",  # too complex to be parsed, although short
 }
-"""The layer that each rule belongs to. Any other rule, also one of the user's own, belongs to `dangerous`."""
+"""The layer that each rule belongs to. Any other rule, including the user's own, belongs to `dangerous`."""
 
 
 def _secret_patterns() -> tuple[tuple[str, str], ...]:
-    """Patterns of secrets as expressions for `re`. Many match only the beginning of a secret."""
+    """Return the patterns of secrets as expressions for `re`. Many match only the beginning of a secret."""
     shapes = [(_as_text(shape.regex), shape.kind.replace("-", " ")) for shape in PATTERNS if not shape.personal]
     return (*shapes, *((rule.pattern, rule.reason) for rule in rules_of("secrets") if rule.pattern))
 
 
 def _as_text(expression: bytes) -> str:
-    """An expression on UTF-8 as one on text: the escaped bytes of a character become that character."""
+    """Return an expression on UTF-8 bytes as one on text: the escaped bytes of a character become that character."""
     escaped = re.compile(r"(?:\\x[89a-f][0-9a-f])+")
     return escaped.sub(lambda found: bytes.fromhex(found[0].replace("\\x", "")).decode(), expression.decode())
 
@@ -49,18 +50,20 @@ def _dangerous_patterns(language: Language) -> tuple[tuple[str, str], ...]:
 
 
 def rules_of(layer: Layer, language: Language | None = None) -> list[Rule]:
-    """The rules of a layer; with `language`, those about it."""
+    """Return the rules of a layer; with `language`, those about it."""
     return [
         rule
         for rule in load(PACK).rules
         if not rule.by_reach  # no script is run on the host
+        if rule.language != "javascript"  # nor is one in that
         if LAYERS.get(rule.id, "dangerous") == layer and (language is None or language in rule.example_languages)
     ]
 
 
 def _expression(rule: Rule) -> str:
-    """What a rule looks for in the tree, as far as an expression on text can say it: the names that are enough for it
-    or, where more than a name decides, its own examples, each as a line of its own."""
+    """Return what a rule looks for in the tree, as far as a regular expression can express it: the names that are
+    enough for it or, if more than a name decides, its own examples, each as a separate line.
+    """
     if rule.literal is None and (rule.calls or rule.attributes):
         parts = [rf"{_name(glob)}\s*\(" for glob in rule.calls]
         parts += [rf"{_name(glob)}(?!\w|\s*\()" for glob in rule.attributes]
@@ -72,7 +75,9 @@ def _expression(rule: Rule) -> str:
 
 
 def _name(glob: str) -> str:
-    """A dotted name of Python. `*.x` is a member of anything; a name by itself is no member."""
+    """Return an expression for a dotted Python name. `*.x` is a member of anything; a name by itself is not a
+    member.
+    """
     start = r"\." if glob.startswith("*.") else r"(?<![\w.])"
     return (
         start
@@ -82,7 +87,7 @@ def _name(glob: str) -> str:
 
 
 def _words(entry: str) -> str:
-    """A command and the words that follow it, each a glob."""
+    """Return an expression for a command and the words that follow it, each a glob."""
     parts = re.compile(r"(\*)|(\[[^]]*\])|(.)")
     words = [r"\S+" if word == "*" else parts.sub(_part, word) for word in entry.split()]
     return r"\s+".join(words)
@@ -101,4 +106,4 @@ SECRET_PATTERNS = _secret_patterns()
 PYTHON_DANGEROUS_PATTERNS = _dangerous_patterns("python")
 """The same, one pair for each rule of the pack that is about Python."""
 BASH_DANGEROUS_PATTERNS = _dangerous_patterns("bash")
-"""The same for Bash; the commands that a Python program starts are held to these rules, too."""
+"""The same for Bash; the commands that a Python program starts must obey these rules, too."""

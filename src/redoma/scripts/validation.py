@@ -1,8 +1,8 @@
-"""Checks a script before it runs, and words its refusal.
+"""Validates a script before it runs, and formulates its refusal.
 
-There is one source of what is refused: the policy pack `script`, and the shapes of secrets that it asks for. It decides
-on the syntax tree, so `print("eval(")` passes and `eval (x)` does not. What is added is `bash -n` (see `bash_syntax`),
-asked only about text to which nothing else was found to object.
+What is refused is defined in one place: the policy pack `script`, and the patterns of secrets that it uses. It decides
+on the syntax tree, so `print("eval(")` passes and `eval (x)` does not. In addition `bash -n` (see `bash_syntax`) checks
+texts without other objections.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _UNREAD = ("source.too-deep", "source.too-large")
 @dataclass(frozen=True)
 class ValidationResult:
     """Whether a script may run; if not, why, and the first layer that refused it: `type`, `size`, `secrets`,
-    `dangerous` or `syntax`."""
+    `dangerous` or `syntax`.
+    """
 
     valid: bool
     error: str | None = None
@@ -41,10 +42,10 @@ class ValidationResult:
 
 
 class ScriptValidator:
-    """Says whether a script would be allowed to run. Runs nothing of it, and records nothing.
+    """Tells whether a script would be allowed to run. Runs nothing of it, and records nothing.
 
-    Bash reads scripts in a cell; who has many of them to look at keeps what cells are made from for as long as a block
-    lasts: `with ScriptValidator() as validator`.
+    Bash reads scripts in a cell. To validate many scripts, keep what cells are made from for the length of a block:
+    `with ScriptValidator() as validator`.
     """
 
     MAX_SIZE = next(rule.longer_than for rule in load(PACK).rules if rule.id == "script.length")
@@ -55,7 +56,7 @@ class ScriptValidator:
         self._kept = False
 
     def validate(self, script_content: str, script_type: str) -> ValidationResult:
-        """The verdict on a script, `bash -n` included."""
+        """Return the verdict on a script, including `bash -n`."""
         if (problem := malformed(script_content, script_type)) is not None:
             return problem
         language: Language = "python" if script_type == "python" else "bash"
@@ -63,7 +64,7 @@ class ScriptValidator:
         evaluation = self._executor.check(request, PACK)
         if language == "python":
             return verdict(evaluation.findings)
-        with ThreadPoolExecutor(1) as thread:  # with an event loop of its own: the caller may be on one
+        with ThreadPoolExecutor(1) as thread:  # with its own event loop: the caller may be on one
             objections = thread.submit(asyncio.run, self._ask(request, evaluation)).result()
         return verdict(objections + evaluation.findings)
 
@@ -75,13 +76,15 @@ class ScriptValidator:
                 await self._bash.let_go()
 
     def judged(self, script_content: str) -> str:
-        """The part of a script that is checked and recorded: of one that is too long, just enough to see that."""
+        """Return the part of a script that is checked and recorded: for one that is too long, just enough to see
+        that.
+        """
         if self._executor.config.policy.decisions.get("script.length") is Decision.ALLOW:
-            return script_content  # somebody lets longer ones pass
-        return script_content[: self.MAX_SIZE + 2]  # of which the first may be a mark that is taken off
+            return script_content  # the configuration allows longer ones
+        return script_content[: self.MAX_SIZE + 2]  # the first character may be a byte-order mark, which is removed
 
     async def objections(self, request: Request, evaluation: Evaluation | None = None) -> tuple[Finding, ...]:
-        """The objections of Bash to a script. Bash is asked only if policy objects to nothing but its syntax."""
+        """Return Bash's objections to a script. Bash is asked only if policy objects to nothing but its syntax."""
         if request.language != "bash":
             return ()
         evaluation = evaluation or self._executor.check(request, PACK)
@@ -101,7 +104,7 @@ class ScriptValidator:
 
 
 def malformed(script_content: object, script_type: object) -> ValidationResult | None:
-    """The error for wrong types of arguments; None if they are right."""
+    """Return the error for arguments of the wrong type; None if they are right."""
     if script_type not in TYPES:
         given = repr(script_type)[:80]
         return ValidationResult(False, f"Invalid script_type {given}. Must be 'python' or 'bash'", "type")
@@ -112,7 +115,7 @@ def malformed(script_content: object, script_type: object) -> ValidationResult |
 
 
 def verdict(findings: tuple[Finding, ...]) -> ValidationResult:
-    """The verdict by findings. What would need a person is refused, since nobody is asked about a script."""
+    """Return the verdict for findings. What would need approval is refused, since scripts are not put to a person."""
     against = sorted((f for f in findings if f.decision is not Decision.ALLOW), key=lambda f: -f.decision.rank)
     for layer in _ORDER:
         for finding in against:
@@ -122,7 +125,7 @@ def verdict(findings: tuple[Finding, ...]) -> ValidationResult:
 
 
 def _message(layer: Layer, finding: Finding) -> str:
-    """The message of a refusal. It never quotes a secret: of those, findings have only the kind."""
+    """Return the message of a refusal. It never quotes a secret: findings have only its kind."""
     where = f" at line {finding.line}" if finding.line else ""
     what = finding.text if finding.rule == "python.syntax" and finding.text else finding.reason
     if layer == "secrets" and finding.text:
