@@ -1,4 +1,4 @@
-"""The Docker engine of the tests: a real one, asked for and looked at with the commands that a developer would type."""
+"""The Docker engine of the tests: a real one, used through the commands that a developer would type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def start() -> tuple[str, bool]:
-    """The engine's DOCKER_HOST, and whether it was not there before."""
+    """Return the engine's DOCKER_HOST, and whether it had to be started."""
     new = _call(_SCRIPT, "status").returncode != 0
     started = _call(_SCRIPT, "start")
     if started.returncode == 0:
@@ -34,9 +34,9 @@ def stop() -> None:
 
 
 def containers_left(host: str) -> list[str]:
-    """Containers of this process, or of a Redoma that is dead.
+    """Return the containers of this process, or of a Redoma process that has died.
 
-    Other tests may use the engine as well, and leave one for a moment until they sweep it: what counts is what stays.
+    Other tests may use the engine as well, and leave one for a moment until they sweep it: only what stays counts.
     """
     deadline = time.monotonic() + 10
     while (left := _ours(host)) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Somebody who is told things over HTTP."""
+"""An HTTP server that receives notices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Listener:
-    """A real server, which remembers what was posted and answers what it is told to."""
+    """A real server, which stores what was posted and answers as configured."""
 
     def __init__(self) -> None:
         self.posted: list[dict[str, Any]] = []

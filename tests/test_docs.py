@@ -18,7 +18,7 @@ import pytest
 import redoma
 from redoma import AsyncExecutor, Config, Executor, Limits, Status
 from redoma.backends.jail import JailBackend
-from redoma.backends.jail import setup as jail_setup
+from redoma.backends.jail.compiled import step_names
 from redoma.backends.jail.configuration import LAYERS
 from redoma.backends.jail.kernels import BY_KERNEL
 from redoma.config import AuditConfig, NativeEntry, check
@@ -56,7 +56,7 @@ def test_the_api_reference_has_every_public_name() -> None:
     shown = set(re.findall(r"^::: redoma\.(\w+)$", page, re.MULTILINE))
     errors = {name for name in redoma.__all__ if _is_error(getattr(redoma, name))}  # these have a page of their own
     modules = {"approval", "metrics", "scripts"}  # each has a guide
-    assert shown == set(redoma.__all__) - errors - modules
+    assert shown == {*redoma.__all__, "map"} - errors - modules
 
 
 def _is_error(value: object) -> bool:
@@ -147,6 +147,10 @@ def test_the_python_of_the_page_on_the_library_gives_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert _python_of("docs/library.md", monkeypatch, config) >= 8
+
+
+def test_the_python_of_the_page_on_sessions_gives_what_it_says(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
+    assert _python_of("docs/sessions.md", monkeypatch, config) >= 4
 
 
 def test_the_python_of_the_page_on_the_core_gives_what_it_says(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
@@ -253,10 +257,11 @@ def _attacks_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "tests" / "attacks")
 
 
-@pytest.mark.parametrize("document", ["threat-model.md", "containers.md"])
+@pytest.mark.parametrize("document", ["threat-model.md", "containers.md", "service.md"])
 def test_every_promise_names_tests_that_exist(document: str) -> None:
     containers = importlib.import_module("container_suite").applicable("runc")
-    known, missing, seen = attacks() if document == "threat-model.md" else containers, [], 0
+    known = {"threat-model.md": attacks(), "containers.md": containers}.get(document, {})
+    missing, seen = [], 0
     for seen, promise in enumerate(promises(document), 1):  # noqa: B007 - how many there were
         for test in promise.tests:
             file, function, name = test.partition("::")
@@ -283,22 +288,23 @@ def test_every_promise_names_what_its_attacks_succeed_without() -> None:
 def test_every_layer_has_a_promise_and_no_promise_names_another() -> None:
     named = frozenset[str]().union(*(promise.layers for promise in promises()))
     assert set(LAYERS) - named == set()
-    assert named - {*LAYERS, *jail_setup.LAYERS, *Limits.__struct_fields__, "collect", "protocol"} == set()
+    beside = {"collect", "protocol", "hosts"}  # the last is the proxy of a run that names hosts
+    assert named - {*LAYERS, *step_names(), *Limits.__struct_fields__, *beside} == set()
 
 
 SEEN_TO_BE_MISSING = {
-    **{name: name for name in ("net", "ipc", "uts", "cgroup", "capabilities", "seccomp", "landlock")},
+    **{name: name for name in ("user", "net", "ipc", "uts", "cgroup", "capabilities", "seccomp", "landlock")},
     **{"proc": "proc", "names": "names", "descriptors": "descriptors", "memory-of-init": "init"},
-    "user-namespaces": "user-namespaces",
+    **{"user-namespaces": "user-namespaces", "locks": "locks"},
 }
 """Steps of making a cell that can be left out, and the layer that is then found to be missing."""
-NO_CELL_WITHOUT = ("user", "private", "no_new_privs", "session")
+NO_CELL_WITHOUT = ("private", "no_new_privs", "session")
 NO_LAYER = ("terminals", "loopback", "lifeline")
 """Conveniences of a cell, and its end when the zygote dies: no layer is missing without them."""
 
 
 def test_every_step_is_a_layer_a_need_or_a_convenience() -> None:
-    assert sorted(jail_setup.LAYERS) == sorted([*SEEN_TO_BE_MISSING, *NO_CELL_WITHOUT, *NO_LAYER])
+    assert sorted(step_names()) == sorted([*SEEN_TO_BE_MISSING, *NO_CELL_WITHOUT, *NO_LAYER])
 
 
 @pytest.mark.parametrize("step", NO_CELL_WITHOUT)

@@ -1,4 +1,4 @@
-"""Carries out the attacks on the jail in containers: those that only look many to a container, others one by one."""
+"""Carries out the attacks on the jail in containers: those that only look share a container, others run one by one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ for name, language, code in json.load(open('attacks.json')):
 
 
 def only_looks(attack: Attack) -> bool:
-    """Whether it says itself that it has succeeded, and disturbs no other attack beside it."""
+    """Return whether it reports success itself, and disturbs no other attack beside it."""
     own = attack.limits or attack.outputs or attack.victim or attack.alike or attack.succeeded is not _SAYS_SO
     return not own and attack.name not in _DISTURBING
 
@@ -72,11 +72,11 @@ _DISTURBING = {"sees a process of the host", "takes its own network interface do
 
 
 class Containers(Worker):
-    """Those of one kind of box."""
+    """The containers of one kind of box."""
 
     def __init__(self, box: Box, *, place: bool = False) -> None:
         super().__init__()
-        if place:  # the place that attacks are after, where it is on the host
+        if place:  # the place that attacks target, if it is on the host
             volume = f"{self._stage.place}:{self._stage.place}"
             box = Box(**{name: getattr(box, name) for name in box.__struct_fields__} | {"volumes": (volume,)})
         self._places = asyncio.Semaphore(_AT_ONCE)
@@ -88,7 +88,7 @@ class Containers(Worker):
         return self._docker
 
     async def carry_out(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """What came of each: whether it began, whether it succeeded, and what was seen."""
+        """Return for each whether it began, whether it succeeded, and what was seen."""
         attacks = [ATTACKS[name] for name in names if not ATTACKS[name].absent()]
         looking = [attack for attack in attacks if only_looks(attack) and not attack.before]
         sharing = [attack for attack in attacks if only_looks(attack) and attack.before]
@@ -104,7 +104,7 @@ class Containers(Worker):
             seen = await self._attempt(attack, Control(), attack.limits)
         return {
             attack.name: {
-                "started": all(STARTED in one.stdout for one in seen),
+                "started": all(STARTED in one.stdout or STARTED in one.stderr for one in seen),
                 "breached": succeeded(attack, seen),
                 "seen": " | ".join(map(str, seen)),
             }

@@ -1,4 +1,4 @@
-"""Which of the attacks on the jail are attacks on a container, too; for each of the others, why it is none."""
+"""Which of the attacks on the jail also apply to a container; and for each of the others, why not."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ _NOWHERE = {
         "returns something whose text has no end",
     ),
     "a container has no user namespace of its own unless its engine is set up for that": (
+        "takes the file watches of its user",
         "shares the host's user namespace",
         "is root on the host",
         "maps more users to itself",

@@ -1,7 +1,7 @@
-"""What an attack on the jail is, as data: code that says so when it got what it was after, and where it would.
+"""An attack on the jail as data: code that reports when it succeeded, and where it would succeed.
 
-Every attack is harmless where it succeeds: it is bounded in size and time, it is after targets that the stage made for
-it, and where a system call would do harm, it asks whether the call *would* reach the kernel (see `REACHES`).
+Every attack is harmless where it succeeds: it is bounded in size and time, it targets only what the stage made for it,
+and if a system call would do harm, it tests whether the call *would* reach the kernel (see `REACHES`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shlex
 import socket
 from collections.abc import Callable, Mapping
@@ -19,22 +20,25 @@ from redoma.backends.jail.kernels import TMPFS_XATTRS, version_of
 from redoma.models import Language
 
 SLOW = int(os.environ.get("REDOMA_SLOW", "1"))
-"""How many times slower this machine is than those that the times of the attacks are meant for: an emulated one."""
+"""How many times slower this machine is than the one for which the attacks' times are meant; more than 1 for an
+emulated one.
+"""
 MARKER = "BREACH-4711"
 STARTED = "attack-started"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """Where the attack is seen to succeed: what stops it in the jail has been taken away, and nothing else."""
+    """Where the attack is seen to succeed: what stops it in the jail is removed, and nothing else."""
 
     where: Literal["jail", "native", "naive", "reused"] = "jail"
     """`jail`: with layers left out or limits raised. `native`: no boundary. `naive`: a warm interpreter that forks,
-    leaks and believes its guests (`jail_naive`). `reused`: one cell for what should have been two."""
+    leaks and trusts its guests (`jail_naive`). `reused`: one cell for what should have been two.
+    """
     without: frozenset[str] = frozenset()
     limits: Mapping[str, float] = field(default_factory=dict)
     root: bool = False
-    """Whether only the host's root can do this anywhere: started by anybody else there is no success to be seen."""
+    """Whether only the host's root can do this anywhere: as another user it doesn't succeed."""
 
 
 NATIVE = Control(where="native")
@@ -52,7 +56,7 @@ def raised(**limits: float) -> Control:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What came of one run, as its caller and the host saw it."""
+    """What one run did, as its caller and the host saw it."""
 
     status: str
     exit_code: int | None = None
@@ -68,11 +72,13 @@ class Seen:
     survivors: int = 0
     """Processes of the run that were alive after it ended."""
     planted: bool = False
-    """Whether the file that the attack was to leave on the host is there."""
+    """Whether the file that the attack should leave on the host is there."""
     memory_layer: str = ""
-    """What the result says of how memory was limited."""
+    """How memory was limited, according to the result."""
     hits: int = 0
     """Signals that reached the victim, a process of the host."""
+    met: bool = False
+    """Whether the other run of the attack was alive at the same time."""
 
     @property
     def says_so(self) -> bool:
@@ -91,18 +97,21 @@ class Attack:
     language: Language = "python"
     limits: Mapping[str, float] = field(default_factory=dict)
     before: str = ""
-    """What an earlier run plants; then `code` looks for it, in more runs than there are cells that waited armed."""
+    """What an earlier run plants; then `code` looks for it, in more runs than there were armed cells."""
+    beside: str = ""
+    """What another run does while `code` runs. Both call `lasting(seconds)`, which shows whether they overlapped."""
     outputs: tuple[str, ...] = ()
     victim: bool = False
-    """Whether a process of the host is there to be signalled."""
+    """Whether there is a process of the host to signal."""
     succeeded: Callable[[Seen], bool] = lambda seen: seen.says_so
     kernels_own: bool = False
-    """Whether it is after memory of the kernel's, which is in no process: a control group counts it. Where there is no
-    group it can't be stopped; the result then has to say that it is not counted."""
+    """Whether it targets memory of the kernel, which belongs to no process: a control group counts it. Without a group
+    it can't be stopped; then the result must say that it is not counted.
+    """
     alike: bool = False
-    """Whether it succeeds when two runs say the same."""
+    """Whether it succeeds if two runs print the same."""
     absent: Callable[[], str] = lambda: ""
-    """Why there is no such thing on this machine; empty where there is."""
+    """Why it doesn't exist on this machine; empty if it does."""
 
 
 def only_on_x86() -> str:
@@ -120,7 +129,7 @@ def only_with_ipv6() -> str:
 def only_with_a_route() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
-            any_socket.connect(("192.0.2.1", 9))  # nobody's; nothing is sent
+            any_socket.connect(("192.0.2.1", 9))  # an unassigned address; nothing is sent
         except OSError as error:
             return f"this machine has no way out of its network itself: {error}"
     return ""
@@ -142,7 +151,7 @@ def only_with_secret_memory() -> str:
 
 
 def text_of(attack_code: str, language: Language, targets: Mapping[str, Any]) -> str:
-    """The attack, told what it is after. It first says that it runs: one that fell over before would prove nothing."""
+    """Return the attack with its targets. It first reports that it runs: one that failed before would prove nothing."""
     if language == "bash":
         values = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in targets.items())
         return f'echo {STARTED}\nbreach() {{ echo {MARKER} "$@"; }}\n{values}{attack_code}'
@@ -153,7 +162,28 @@ def text_of(attack_code: str, language: Language, targets: Mapping[str, Any]) ->
     )
 
 
-# --- what attacks on the kernel share ---
+LASTING = """
+import time
+def lasting(seconds):
+    'Go on for so long, and say from when to when by the clock that all runs have.'
+    begin = time.monotonic()
+    while (now := time.monotonic()) < begin + seconds:
+        yield now
+        time.sleep(0.02)
+    print('lasted', begin, now, flush=True)
+"""
+"""For two concurrent runs. `met` reads what they print."""
+
+
+def met(one: Seen, other: Seen) -> bool:
+    """Return whether two runs overlapped for a while."""
+    spans = [re.search(r"^lasted (\S+) (\S+)$", seen.stdout, re.MULTILINE) for seen in (one, other)]
+    begin = [float(span[1]) for span in spans if span]
+    end = [float(span[2]) for span in spans if span]
+    return len(begin) == 2 and min(end) - max(begin) > 0.3
+
+
+# --- shared by attacks on the kernel ---
 
 # Name → number on x86_64 and on aarch64; calls from 424 on have one number everywhere.
 _NUMBERS = {
@@ -247,7 +277,7 @@ def call(name, *words):
 def refused(result):
     return result in (-errno.EPERM, -errno.EACCES, -errno.ENOSYS, -errno.EAFNOSUPPORT, -errno.EPROTONOSUPPORT)
 """
-"""Raw system calls, for attacks that no function of Python's makes."""
+"""Raw system calls, for attacks that no Python function can make."""
 
 REACHES = (
     SYSCALLS
@@ -296,6 +326,7 @@ def reaches(name, *words):
     return result == -1234 if how == 'filtered' else not refused(result)
 """
 )
-"""`reaches(name, …)`: filters are asked newest first and the strictest answer wins; "ask a listener" is laxer than
-"refuse with errno", so a filter of the attack's own gets to see exactly the calls that the jail's lets pass. It answers
-them itself with an errno that nobody else uses, so a call that would do harm is never really made."""
+"""`reaches(name, …)`: the kernel evaluates filters newest first and the strictest answer wins. "Ask a listener" is
+laxer than "refuse with errno", so the attack's own filter sees exactly the calls that the jail's lets pass. It answers
+them itself with an errno that nothing else uses, so a call that would do harm is never really made.
+"""

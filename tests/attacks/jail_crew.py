@@ -1,7 +1,8 @@
-"""Who carries out the attacks: the user who runs the tests and, where that is root, an unprivileged one as well.
+"""The processes that carry out the attacks: as the user who runs the tests and, if that is root, as an unprivileged one
+as well.
 
-Each is one long-lived process (`jail_worker`). The unprivileged one needs an interpreter that it can execute; one below
-root's home it can't, so then the system's is given a copy of what ours has, once.
+Each is one long-lived process (`jail_worker`). The unprivileged one needs an interpreter that it can execute. It can't
+execute one below root's home; then the system's interpreter gets a copy of our packages, once.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _USER = 47110
 """A user that owns nothing."""
 _PATIENCE = 240.0 * SLOW
 _NEEDED = "msgspec yaml _yaml click re2 _re2 stdnum tree_sitter tree_sitter_bash pydantic_monty rich pygments lupa"
-"""What Redoma imports. The attacks need little of it, and none of what the tests do."""
+"""What Redoma imports. The attacks need little of it, and nothing of what the tests need."""
 
 
 class Crew:
-    """Starts on all attacks at once, and has the verdict of each when it is asked for."""
+    """Starts all attacks at once, and returns the verdict of each when requested."""
 
     def __init__(self, names: Iterable[str], command: list[str]) -> None:
         self._verdicts: dict[str, dict[str, Any]] = {}
@@ -75,15 +76,17 @@ class Crew:
 
     def verdict(self, name: str) -> dict[str, Any]:
         with self._news:
-            self._news.wait_for(lambda: name in self._verdicts or self._gone, _PATIENCE)
+            while name not in self._verdicts and not self._gone and self._news.wait(_PATIENCE):
+                pass  # as long as there is news of others
         if name not in self._verdicts:
             raise AssertionError(f"there is no verdict: {self._said()}")
         return self._verdicts[name]
 
     def leftovers(self) -> dict[str, list[str]]:
-        """What it left on the host, once it is done."""
+        """Return what it left on the host, once it is done."""
         with self._news:
-            self._news.wait_for(lambda: self.left is not None or self._gone, _PATIENCE)
+            while self.left is None and not self._gone and self._news.wait(_PATIENCE):
+                pass
         if self.left is None:
             raise AssertionError(f"it did not get to its end: {self._said()}")
         return self.left
@@ -93,7 +96,7 @@ class Crew:
         return self._errors.read().decode(errors="replace")[-4000:]
 
     def dismiss(self) -> None:
-        """Also in the middle of its work: interrupted, it still cleans up behind itself."""
+        """End it, also in the middle of its work: when interrupted, it still cleans up."""
         try:
             self._process.wait(0.5)
         except subprocess.TimeoutExpired:
@@ -113,36 +116,37 @@ def ourselves(_: Path) -> list[str]:
     return [sys.executable, str(_HERE / "jail_worker.py")]
 
 
-_BECOME = ("setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups", "--")
+BECOME = ("setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups", "--")
 _RUNS = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import redoma, msgspec'], check=True)"
-"""It has to start itself again: `setpriv` still has root's sight when it starts a program, and the program hasn't."""
+"""It must start itself again: `setpriv` still has root's rights when it starts a program, and the program doesn't."""
 
 
-def unprivileged(place: Path) -> list[str]:
-    """How root starts the worker as somebody else, who finds in this directory what it can't reach elsewhere."""
-    worker = _HERE / "jail_worker.py"
+def unprivileged(place: Path, worker: Path = _HERE / "jail_worker.py") -> list[str]:
+    """Return the command by which root starts the worker as another user; what that user can't reach elsewhere is
+    copied to `place`.
+    """
     if not _fails(sys.executable, "-c", _RUNS) and not _fails("test", "-r", str(worker)):
-        return [*_BECOME, sys.executable, str(worker)]
+        return [*BECOME, sys.executable, str(worker)]
     place.chmod(0o755)
     copied = place / "attacks"
     copied.mkdir()
-    for file in _HERE.glob("jail_*.py"):
+    for file in {*_HERE.glob("jail_*.py"), *_HERE.glob("lean_*.py"), worker}:
         shutil.copy(file, copied)
     interpreter = _environment(place / "venv")
     subprocess.run(["chown", "-R", f"{_USER}:{_USER}", str(place)], check=True)
     if why := _fails(str(interpreter), "-c", _RUNS):
         raise AssertionError(f"the unprivileged user can't run Redoma: {why}")
-    return [*_BECOME, str(interpreter), str(copied / "jail_worker.py")]
+    return [*BECOME, str(interpreter), str(copied / worker.name)]
 
 
 def _fails(*command: str) -> str:
-    """Why the unprivileged user can't run this; nothing when it can."""
-    done = subprocess.run([*_BECOME, *command], cwd="/", capture_output=True, text=True, check=False)
+    """Return why the unprivileged user can't run this; empty if it can."""
+    done = subprocess.run([*BECOME, *command], cwd="/", capture_output=True, text=True, check=False)
     return (done.stderr or "it fails") if done.returncode else ""
 
 
 def _environment(place: Path) -> Path:
-    """The system's interpreter with what ours has, where it is of the same version; else, with Redoma installed."""
+    """Return the system's interpreter with our packages if it has the same version; else with Redoma installed."""
     python = shutil.which("python3", path=os.defpath)
     if python is None:
         raise AssertionError("the system has no python3 for the unprivileged user")

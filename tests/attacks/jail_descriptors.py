@@ -18,7 +18,7 @@ DESCRIPTORS = [
     Attack(
         name="finds an inherited descriptor from Bash",
         language="bash",
-        # Not by listing the directory: that would take a descriptor itself. 255 is where Bash keeps its script.
+        # Not by listing the directory: that would use a descriptor itself. 255 is where Bash keeps its script.
         code='for ((fd = 3; fd < 255; fd++)); do [ -e /proc/$$/fd/$fd ] && breach "$(readlink /proc/$$/fd/$fd)"; done',
         control=NATIVE,
     ),

@@ -1,4 +1,4 @@
-"""Attacks on the file system: the host's files, the read-only root, devices, and what /proc and /sys tell."""
+"""Attacks on the file system: the host's files, the read-only root, devices, and the contents of /proc and /sys."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ for line in open('/proc/self/mountinfo'):
     ),
     Attack(
         name="makes a device",
-        # Number 0:0 stands for no device at all, and is the only one that anybody may make.
+        # Number 0:0 stands for no device at all, and is the only one that any user may make.
         code="import stat\nos.mknod('/tmp/redoma-' + T.token, stat.S_IFCHR | 0o600, os.makedev(0, 0))\n"
         "os.unlink('/tmp/redoma-' + T.token)\nbreach()",
         control=without("seccomp", "landlock"),

@@ -1,4 +1,4 @@
-"""Attacks on the result: how a run ended, what it used and what it gave are to be what they were."""
+"""Attacks on the result: how a run ended, what it used and what it returned must be true."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DAEMON = f"import time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep({4 
 
 
 def _not_seven(seen: Seen) -> bool:
-    """It exited with 7; whoever believes anything else has been lied to."""
+    """Return whether the result is forged: the run exited with 7."""
     return (seen.status, seen.exit_code) != ("error", 7) or _FORGED in repr(seen.value)
 
 
@@ -35,7 +35,7 @@ def everywhere(data):
             continue
 """
 
-# Where a guest leaves its report. Where it isn't a cell's own, as in the control, it is let be.
+# Where a guest leaves its report. If it isn't a cell's own, as in the control, it is left alone.
 _PLACE = "ours = os.path.ismount('/run') and os.stat('/run').st_uid == os.getuid() != 0\n"
 
 STATUS = [
@@ -55,7 +55,7 @@ STATUS = [
     ),
     _lies(
         "has a child report in its place",
-        # The child falls off the end of the code, and so into whatever reports the value of a last expression.
+        # The child reaches the end of the code, and so whatever reports the value of a last expression.
         f"child = os.fork()\nif child:\n    os.waitpid(child, 0)\n    os._exit(7)\n{_FORGED!r}",
     ),
     _lies(
@@ -238,7 +238,7 @@ Liar('x')
     ),
     Attack(
         name="returns a value of a million parts",
-        # Past what would have said that it is too large.
+        # Bypasses what would have said that it is too large.
         code=_PLACE
         + """
 if ours:

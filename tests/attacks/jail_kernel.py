@@ -1,6 +1,7 @@
 """Attacks on the kernel: the system calls by which jails are left, or its least reviewed code is reached.
 
-Where the call does no harm it is made, and what it gives is proof. Else the attack asks whether it would get there.
+If the call does no harm, it is made, and its result is the proof. Otherwise the attack tests whether it would be
+reached.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from jail_attack import (
 )
 
 _FILTER = without("seccomp")
-_POWER = without("seccomp", "capabilities")
-_ALL_POWER = without("seccomp", "capabilities", "landlock")  # who is confined by Landlock changes no mounts
+_POWER = without("seccomp", "capabilities", "user")  # the cell's other namespaces don't belong to its user namespace
+# a process confined by Landlock can't change mounts
+_ALL_POWER = without("seccomp", "capabilities", "user", "landlock")
 
 
 def _try(words: str) -> str:
@@ -27,7 +29,7 @@ def _try(words: str) -> str:
 
 
 def _reaches(name: str, *calls: str) -> Attack:
-    """Each call as `name, argument, …`. Arguments are such that a call which does get through is refused for them."""
+    """Each call is `name, argument, …`. With these arguments, a call that does get through is refused by the kernel."""
     return Attack(
         name=name, code=REACHES + "".join(f"reaches({call}) and breach()\n" for call in calls), control=_FILTER
     )
@@ -46,7 +48,7 @@ MOUNTS = [
     ),
     Attack(
         name="makes its root writable again",
-        # It is asked whether the call would get there: a remount that succeeds natively would change the host's root.
+        # Only tests whether the call would be reached: a remount that succeeds natively would change the host's root.
         code=REACHES + "reaches('mount', 0, b'/', 0, 32 | 4096, 0) and breach()",
         control=_FILTER,
     ),
@@ -99,7 +101,7 @@ NAMESPACES = [
     *(
         Attack(
             name=f"makes a {space} namespace",
-            # With a user namespace at its side anybody may make any other.
+            # With a user namespace, any user may make all others.
             code=_try(f"'unshare', {flag}"),
             control=without("seccomp", "capabilities", "user-namespaces"),
         )
@@ -143,7 +145,7 @@ if child > 0: breach()
     ),
     Attack(
         name="makes a user namespace where a filter has a gap",
-        # What the filter refuses is refused by the count too: this one is after the second lock.
+        # What the filter refuses is also refused by the limit of 0: this attack is on that second protection.
         code=SYSCALLS + "if call('unshare', 0x10000000) == 0: breach()",
         control=without("seccomp", "user-namespaces"),
     ),
@@ -193,7 +195,7 @@ if not refused(result): breach(result)
     _reaches("uses somebody's ring", "'io_uring_enter', -1, 0, 0, 0, 0, 0", "'io_uring_register', -1, 99, 0, 0"),
     Attack(
         name="handles its own page faults",
-        code=_try("'userfaultfd', 1"),  # of user code alone: what anybody may ask for
+        code=_try("'userfaultfd', 1"),  # for user code only: what any user may request
         control=_FILTER,
     ),
     Attack(
@@ -280,7 +282,7 @@ def run(code):
 FOREIGN = [
     Attack(
         name="makes a 32-bit system call",
-        # mov eax, 20; int 0x80; ret: number 20 asks for the process id there, and writes from several buffers here
+        # mov eax, 20; int 0x80; ret: number 20 is getpid there, and writev here
         code=_MACHINE_CODE + "child, answer = run(bytes([0xb8, 20, 0, 0, 0, 0xcd, 0x80, 0xc3]))\n"
         "if child == answer: breach()",
         control=_FILTER,

@@ -1,8 +1,8 @@
-"""Attacks on the limits of time, output, disk, processes and descriptors. Each takes a little more than it may."""
+"""Attacks on the limits of time, output, disk, processes and descriptors. Each takes a little more than allowed."""
 
 from __future__ import annotations
 
-from jail_attack import SLOW, Attack, Control, only_with_xattrs_on_tmpfs, raised
+from jail_attack import SLOW, STARTED, Attack, Control, only_with_xattrs_on_tmpfs, raised, without
 
 MiB = 1 << 20
 _FILE = """
@@ -34,7 +34,7 @@ TIME = [
     ),
     Attack(
         name="burns the processor in children that it disowns",
-        # The kernel adds a child's time to its parent's when it is waited for, which nobody does for these.
+        # The kernel adds a child's time to its parent's when it is waited for, which doesn't happen for these.
         code=_BURN
         + """
 import signal
@@ -141,7 +141,11 @@ def _floods(name: str, code: str, control: Control = _MORE_OUTPUT) -> Attack:
 
 OUTPUT = [
     _floods("floods stdout", "for _ in range(4000): print('x' * 1000)"),
-    _floods("floods stderr", "for _ in range(4000): print('x' * 1000, file=sys.stderr)"),
+    # It also reports on stderr that it has started: an engine may pass that stream on first.
+    _floods(
+        "floods stderr",
+        f"print({STARTED!r}, file=sys.stderr)\nfor _ in range(4000): print('x' * 1000, file=sys.stderr)",
+    ),
     _floods("floods without a newline", "for _ in range(64): os.write(1, b'x' * 65536)"),
     _floods("floods both streams at once", "for _ in range(64): os.write(1, b'x' * 32768); os.write(2, b'y' * 32768)"),
     _floods(
@@ -290,6 +294,15 @@ breach()
         code="held = [os.open('/dev/null', os.O_RDONLY) for _ in range(200)]\nbreach(len(held))",
         limits={"open_files": 64},
         control=raised(open_files=400),
+    ),
+    Attack(
+        name="takes the file watches of its user",
+        code="""
+import ctypes
+library = ctypes.CDLL(None)
+breach() if all(library.inotify_init1(0) >= 0 for _ in range(40)) else None
+""",
+        control=without("user-namespaces"),
     ),
     Attack(
         name="opens files without end in Bash",

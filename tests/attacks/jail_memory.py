@@ -1,6 +1,6 @@
 """Attacks on the limit of memory: every place where bytes can be kept. Each takes 240 MiB where 96 are allowed.
 
-They say that they succeeded once they have held what they took for a while, so that a watcher has had its chance.
+They report success once they have held what they took for a while, so that a watcher has had time to notice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MUCH = raised(memory=1024 * MiB)
 
 
 _UNWATCHED = Control(without=frozenset({"seccomp"}), limits=_MUCH.limits)
-"""For memory that is in no process: where no group counts it, the filter refuses it."""
+"""For memory that belongs to no process: if no control group counts it, the filter refuses it."""
 
 
 def _takes(name: str, code: str, control: Control = _MUCH, memory: int = 96 * MiB, kernels_own: bool = False) -> Attack:
@@ -24,7 +24,7 @@ def _takes(name: str, code: str, control: Control = _MUCH, memory: int = 96 * Mi
         code=code + _HOLD,
         limits=limits,
         control=control,
-        # A watcher that was kept from looking, on a busy machine, may come late; but it comes.
+        # On a busy machine a watcher may be late; but it comes.
         succeeded=lambda seen: seen.says_so and seen.status == "ok",
         kernels_own=kernels_own,
     )
@@ -174,7 +174,8 @@ each(5, sockets)
     ),
     _takes(
         "has the kernel keep page tables",
-        # Reading what was never written maps one page of zeroes: nothing is resident, but each 2 MB has a table.
+        # Reading memory that was never written maps one page of zeroes: nothing is resident, but each 2 MB has a page
+        # table.
         SYSCALLS
         + """
 libc.mmap.restype = ctypes.c_void_p
@@ -189,7 +190,7 @@ if tables < 200 << 10: sys.exit(f'only {tables} KiB')
     ),
     _takes(
         "takes memory while its init is kept busy",
-        # Whoever looks at its children's memory only when nothing else happens never looks.
+        # A watcher that looks at memory only when nothing else happens would never look.
         """
 import signal, time
 children = []

@@ -1,9 +1,9 @@
-"""How not to do it, as a control: a warm interpreter that forks its guests with all it has, and believes them.
+"""How not to do it, as a control: a warm interpreter that forks its guests with everything it has, and trusts them.
 
-It makes each of the mistakes that jails of this kind have made (DESIGN, "How jails of this kind have broken"): its
-secret stays in its memory and in `/proc/self/environ`, its descriptors and a shared mapping are inherited, the guest
-itself reports how it ended, any child's status is taken for the guest's, what daemonised is left alive, and files are
-collected through symbolic links. A program of its own: one order as JSON on its input, the answers on its output.
+It makes each of the mistakes that jails of this kind have made: its secret stays in its memory and in
+`/proc/self/environ`, its descriptors and a shared mapping are inherited, the guest itself reports how it ended, any
+child's status is taken for the guest's, daemons are left alive, and files are collected through symbolic links. A
+separate program: one order as JSON on its input, the answers on its output.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _numbers: Any = None
 
 
 class _TooLate(Exception):
-    """Collecting took longer than it may."""
+    """Collecting took too long."""
 
 
 def main() -> None:
@@ -47,7 +47,8 @@ def main() -> None:
     # A fork inherits all of these.
     leaks = [os.open("/", os.O_RDONLY | os.O_DIRECTORY), os.memfd_create("naive"), *socket.socketpair()]
     shared = mmap.mmap(-1, mmap.PAGESIZE)
-    ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)  # where Yama would keep the guest from tracing us
+    # so that Yama doesn't prevent the guest from tracing us
+    ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
     print(json.dumps([_run(code, order["place"], order["collect"]) for code in order["codes"]]), flush=True)
     del shared, leaks
 
@@ -68,7 +69,7 @@ def _run(code: str, place: str, collect: bool) -> dict[str, Any]:
         with suppress(ProcessLookupError):
             os.kill(guest, signal.SIGKILL)
         report = {"status": "timeout"}
-    _, status = os.wait()  # of whichever child it was
+    _, status = os.wait()  # of any child
     code_of_exit = os.waitstatus_to_exitcode(status)
     if code_of_exit == 137:
         report["status"] = "memory"
@@ -80,7 +81,7 @@ def _run(code: str, place: str, collect: bool) -> dict[str, Any]:
         "stdout": texts["stdout"].decode("utf-8", "replace")[:100_000],
         "stderr": texts["stderr"].decode("utf-8", "replace")[:100_000],
         "wall": time.monotonic() - start,
-        "cpu": 0.0,  # the guest said nothing of it
+        "cpu": 0.0,  # the guest didn't report it
         "files": files,
         "left_out": left_out,
         "workspace": workspace,
@@ -95,7 +96,7 @@ def _be_guest(code: str, workspace: str, out: int, err: int, frames: int) -> Non
     os.close(out)
     os.close(err)
     os.chdir(workspace)
-    random.setstate(_numbers)  # a generator that doesn't notice a fork, as numpy's; Python's own does
+    random.setstate(_numbers)  # a generator that doesn't notice a fork, like numpy's; Python's own does
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - the guest's own, to its end
     scope: dict[str, Any] = {"__name__": "__main__", "__builtins__": __builtins__}
     status, value, exception = "ok", None, ""
@@ -119,7 +120,7 @@ def _be_guest(code: str, workspace: str, out: int, err: int, frames: int) -> Non
 
 
 def _listen(sources: dict[str, int], deadline: float) -> dict[str, bytes]:
-    """What comes out of the pipes until the guest's output ends."""
+    """Return what comes out of the pipes until the guest's output ends."""
     texts = dict.fromkeys(sources, b"")
     names = {fd: name for name, fd in sources.items()}
     while "stdout" in names.values() and (left := deadline - time.monotonic()) > 0:
@@ -136,13 +137,13 @@ def _listen(sources: dict[str, int], deadline: float) -> dict[str, bytes]:
 
 
 def _collect(workspace: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Every file, by its name: where a link leads is where we look, and a pipe is waited for."""
+    """Return every file, by its name: links are followed, and pipes are waited for."""
 
     def ring(*_: object) -> None:
         raise _TooLate
 
     files: dict[str, str] = {}
-    total = 0
+    total, end = 0, time.monotonic() + 8 * _SLOW  # links to the place of other workspaces lead round in circles
     signal.signal(signal.SIGALRM, ring)
     signal.alarm(2 * _SLOW)
     try:
@@ -153,6 +154,8 @@ def _collect(workspace: str) -> tuple[dict[str, str], dict[str, str]]:
                     content = file.read(_MOST_BYTES)
                     files[str(path.relative_to(workspace))] = content[: 2 << 20].decode("latin-1")
                     total += len(content)
+                    if time.monotonic() > end:
+                        raise _TooLate
                     signal.alarm(2 * _SLOW)
     except (_TooLate, RecursionError):  # `os.walk` went round in circles
         return files, {"hung": "yes"}

@@ -1,4 +1,4 @@
-"""Attacks on the network: listeners of the host, by every way there is, and sockets of families that few review."""
+"""Attacks on the network: listeners of the host, by every possible way, and sockets of rarely reviewed families."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ with socket.create_server(('127.0.0.1', T.knock)) as listener:
     ),
     Attack(
         name="takes a port that a program of the host listens on",
-        # In a network of its own the port is free, and taking it is nobody's loss: then nothing is refused.
+        # In its own network the port is free, and taking it does no harm: then nothing is refused.
         code="""
 import errno, socket
 try:
@@ -157,7 +157,7 @@ for family in (2, 10):
     print(result)
     if not refused(result): breach()
 """,
-        control=without("seccomp", "capabilities"),
+        control=without("seccomp", "capabilities", "user"),
     ),
     Attack(
         name="asks for a raw socket without any right to it",
@@ -193,7 +193,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
     fcntl.ioctl(here, 0x8914, struct.pack('16sh14x', b'lo', 0))
     breach()
 """,
-        control=without("seccomp", "capabilities"),
+        control=without("seccomp", "capabilities", "user"),
     ),
     Attack(
         name="names a network interface after somebody else",
@@ -203,7 +203,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
     fcntl.ioctl(here, 0x8916, struct.pack('16sHH4s8x', b'lo:1', 2, 0, bytes([127, 0, 9, 9])))
     breach()
 """,
-        control=without("seccomp", "capabilities"),
+        control=without("seccomp", "capabilities", "user"),
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""Attacks by the files that are brought back: the side that collects them is the one that isn't confined."""
+"""Attacks by the files that are returned: the side that collects them isn't confined."""
 
 from __future__ import annotations
 

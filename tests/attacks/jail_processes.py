@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from jail_attack import NAIVE, NATIVE, REACHES, SYSCALLS, Attack, without
 
-# Where it isn't confined and is root, it first becomes the victim's user, so that it reaches nobody else's processes.
-# Who doesn't wait for SIGURG ignores it.
+# If it isn't confined and is root, it first becomes the victim's user, so that it reaches no other user's processes.
+# Processes without a handler for SIGURG ignore it.
 _HARMLESS = """
 import signal
 if os.getuid() == 0:
@@ -72,7 +72,7 @@ for pid in (*range(T.victim - 50, T.victim + 50), *range(2, 2000)):
     ),
     Attack(
         name="has its own death signal a process of the host",
-        # A pipe's owner gets a signal when something can be read: the owner is given as a number.
+        # A socket's owner, given as a pid, gets a signal when something can be read.
         code="""
 import fcntl, signal, socket, time
 ours, theirs = socket.socketpair()
@@ -90,7 +90,8 @@ time.sleep(0.1)
 
 _PARENT = SYSCALLS + "\nparent = os.getppid()\n"
 
-_INIT = without("seccomp", "memory-of-init", "landlock")  # who is confined by Landlock traces nobody outside
+# a process confined by Landlock can't trace processes outside
+_INIT = without("seccomp", "memory-of-init", "user", "landlock")
 
 INIT = [
     Attack(
@@ -119,8 +120,9 @@ INIT = [
         + """
 import struct
 here = ctypes.create_string_buffer(16)
-theirs = struct.pack('QQ', id(sys) & ~15, 16)  # a fork has its parent's addresses
-if call('process_vm_readv', parent, struct.pack('QQ', ctypes.addressof(here), 16), 1, theirs, 1, 0) == 16: breach()
+for place in (0x400000, 0x200000, 0x1000000):  # where linkers put a program that is not moved
+    theirs = struct.pack('QQ', place, 16)
+    if call('process_vm_readv', parent, struct.pack('QQ', ctypes.addressof(here), 16), 1, theirs, 1, 0) == 16: breach()
 """,
         control=_INIT,
     ),

@@ -1,12 +1,14 @@
-"""Attacks across runs: what one run plants, a later one must not find, whether its cell was armed before or after."""
+"""Attacks across runs: what one run plants, a later one must not find, whether its cell was armed before or after; and
+what one run does, a concurrent one must not notice.
+"""
 
 from __future__ import annotations
 
-from jail_attack import NAIVE, NATIVE, REUSED, SYSCALLS, Attack, Control, without
+from jail_attack import LASTING, NAIVE, NATIVE, REUSED, SLOW, SYSCALLS, Attack, Control, without
 
 
 def _file(name: str, path: str, control: Control) -> Attack:
-    """The name has no token of the run in it: both runs have to know it."""
+    """The name contains no token of the run: both runs must know it."""
     return Attack(
         name=name,
         before=f"os.makedirs(os.path.dirname({path}) or '.', exist_ok=True)\nopen({path}, 'w').write('planted')",
@@ -113,7 +115,7 @@ STATE = [
     ),
     Attack(
         name="searches its memory for what an earlier run said",
-        # The pattern doesn't match its own text, and the planted text is put together in the earlier run alone.
+        # The pattern doesn't match its own text, and the planted text is assembled only in the earlier run.
         before="planted = 'planted-' + T.token[::-1] * 3\nheld = [planted + str(n) for n in range(1000)]",
         code="""
 import re
@@ -225,4 +227,134 @@ for pid in filter(str.isdigit, os.listdir('/proc')):
     ),
 ]
 
-ATTACKS = [*FILES, *STATE, *KERNEL]
+_COMMON_FILES = (
+    LASTING
+    + f"LONG = {2 * SLOW}"
+    + """
+import ctypes, fcntl, json, struct
+import msgspec
+def places():
+    'Of everything that cells may only read: each place where something is mounted, and some files.'
+    mounts = [line.split()[4] for line in open('/proc/self/mountinfo')]
+    found = {path for path in mounts if not path.startswith(('/proc', '/dev', '/tmp', '/workspace', '/run'))}
+    found |= {'/opt', '/home', '/dev', '/usr/bin', '/usr/bin/env', '/etc', '/etc/passwd', '/.empty', sys.executable}
+    found |= {json.__file__, os.path.dirname(json.__file__), msgspec.__file__}
+    return sorted(found)
+opened = {path: os.open(path, os.O_RDONLY) for path in places()}
+assert len(opened) > 10, opened
+"""
+)
+"""`opened`: descriptors by path. Not devices: those are the host's own, see docs/threat-model.md."""
+
+_RECORD_LOCK = """
+def record_lock(descriptor, command, kind):
+    'What the kernel answers: the kind of lock that is in the way, if any.'
+    lock = struct.pack('hhqqixxxx', kind, 0, 0, 0, 0)
+    return struct.unpack('hhqqixxxx', fcntl.fcntl(descriptor, command, lock))[0]
+"""
+
+
+def _record_lock(name: str, set_lock: int, get_lock: int) -> Attack:
+    return Attack(
+        name=name,
+        beside=_COMMON_FILES
+        + _RECORD_LOCK
+        + f"""
+for descriptor in opened.values(): record_lock(descriptor, {set_lock}, fcntl.F_RDLCK)
+for _ in lasting(LONG): pass
+""",
+        code=_COMMON_FILES
+        + _RECORD_LOCK
+        + f"""
+seen = set()
+for _ in lasting(LONG):
+    for path, descriptor in opened.items():
+        if record_lock(descriptor, {get_lock}, fcntl.F_WRLCK) != fcntl.F_UNLCK: seen.add(path)
+if seen: breach(sorted(seen))
+""",
+        control=without("locks"),
+    )
+
+
+LATER = [
+    Attack(
+        name="finds a lock that an earlier run left in a socket",
+        # Descriptors in sockets that are referenced only by each other: the kernel's garbage collector must find them.
+        before="""
+import fcntl, json, socket
+held = os.open(json.__file__, os.O_RDONLY)
+fcntl.flock(held, fcntl.LOCK_EX)
+for _ in range(20):
+    one, other = socket.socketpair()
+    for end in (one, other): socket.send_fds(end, [b'x'], [one.fileno(), other.fileno(), held])
+    one.close(), other.close()
+os.close(held)
+""",
+        code="""
+import fcntl, json
+try:
+    fcntl.flock(os.open(json.__file__, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    breach()
+""",
+        control=REUSED,
+    ),
+]
+
+SAME_TIME = [
+    Attack(
+        name="sees a lock that another run holds",
+        beside=_COMMON_FILES
+        + """
+for descriptor in opened.values(): fcntl.flock(descriptor, fcntl.LOCK_SH)
+for _ in lasting(LONG): pass
+""",
+        code=_COMMON_FILES
+        + """
+seen = set()
+for _ in lasting(LONG):
+    for path, descriptor in opened.items():
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        except BlockingIOError:
+            seen.add(path)
+if seen: breach(sorted(seen))
+""",
+        control=without("locks"),
+    ),
+    _record_lock("sees a record lock that another run holds", 6, 5),  # F_SETLK, F_GETLK
+    _record_lock("sees a lock of an open file that another run holds", 37, 36),  # F_OFD_SETLK, F_OFD_GETLK
+    Attack(
+        name="watches which files another run opens",
+        beside=_COMMON_FILES
+        + """
+import subprocess
+for _ in lasting(LONG):
+    for path in opened: os.close(os.open(path, os.O_RDONLY))
+    subprocess.run(['/usr/bin/env', 'true'])
+""",
+        code=_COMMON_FILES
+        + """
+libc = ctypes.CDLL(None, use_errno=True)
+watch = libc.inotify_init1(os.O_NONBLOCK)
+EVERY_EVENT = 0xfff
+names = {libc.inotify_add_watch(watch, path.encode(), EVERY_EVENT): path for path in opened}
+assert -1 not in names, ctypes.get_errno()
+seen = set()
+for _ in lasting(LONG):
+    try:
+        events = os.read(watch, 1 << 16)
+    except BlockingIOError:
+        continue
+    while events:
+        number, _, _, size = struct.unpack('iIII', events[:16])
+        seen.add(names.get(number, number))
+        events = events[16 + size:]
+if seen: breach(sorted(map(str, seen)))
+""",
+        control=without("locks"),
+    ),
+]
+
+ATTACKS = [*FILES, *STATE, *KERNEL, *LATER, *SAME_TIME]

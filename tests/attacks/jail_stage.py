@@ -1,4 +1,4 @@
-"""The host as the attacks find it: a secret, listeners, a process, and a place that anybody may write to."""
+"""The host as the attacks find it: a secret, listeners, a process, and a directory that any user may write to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ for _ in range(60):
 
 
 class Victim:
-    """A process of the host that counts the signals it gets. It goes by itself after a minute."""
+    """A process of the host that counts the signals it gets. It ends by itself after a minute."""
 
     def __init__(self, token: str) -> None:
         self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Victim:
         return self._process.stdout
 
     def end(self) -> int:
-        """How many signals reached it."""
+        """End it. Returns how many signals reached it."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
         self._process.terminate()
@@ -85,13 +85,14 @@ class Stage:
             thread.start()
 
     def targets(self, token: str, victim: Victim | None) -> dict[str, Any]:
-        """What an attack is told. The secrets themselves it has to find."""
+        """Return what an attack is given. It must find the secrets themselves."""
         return {
             **self._listeners.addresses,
             "secret": str(self._secret),
             "place": str(self.place),
             "temp": tempfile.gettempdir(),
             "plant": str(self.plant(token)),
+            "file": str(self._file(token)),
             "token": token,
             "victim": victim.pid if victim else 0,
             "hostname": socket.gethostname(),
@@ -106,6 +107,12 @@ class Stage:
             "handle": _handle(str(self._secret)),
             **{f"ns_{name}": os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES},
         }
+
+    def _file(self, token: str) -> Path:
+        """Return a file of the host that no other attack uses."""
+        path = self.place / f"file-{token}"
+        path.write_text("of the host")
+        return path
 
     def plant(self, token: str) -> Path:
         return self._open / f"planted-{token}"
@@ -131,7 +138,9 @@ def _device_of_root() -> str:
 
 
 def _handle(path: str) -> str:
-    """What `open_by_handle_at` takes: with it, any descriptor of the same disk and a capability, paths don't matter."""
+    """Return the argument for `open_by_handle_at`: with it, any descriptor of the same disk and a capability, paths
+    don't matter.
+    """
     handle = ctypes.create_string_buffer(struct.pack("II", 128, 0), 136)
     mount = ctypes.c_int()
     number = 264 if platform.machine() == "aarch64" else 303
@@ -142,7 +151,7 @@ def _handle(path: str) -> str:
 
 
 class _Listeners:
-    """Whoever reaches one is told the marker."""
+    """Listeners of the host. A client that reaches one gets the marker."""
 
     def __init__(self, place: Path) -> None:
         self._tcp = socket.create_server(("127.0.0.1", 0))
@@ -190,7 +199,7 @@ class _Listeners:
         listener.sendto(answer if listener is self._dns else MARKER.encode(), sender)
 
     def _knocking(self, done: threading.Event) -> None:
-        """A client of the host's, for a guest that listens where the host would reach it."""
+        """Connect as a client of the host, for a guest that listens where the host would reach it."""
         while not done.wait(0.05):
             with suppress(OSError), socket.create_connection(("127.0.0.1", self._knock), timeout=0.2) as knock:
                 knock.sendall(b"from the host")

@@ -1,6 +1,6 @@
-"""Carries out attacks, several at a time, as whichever user started it: names as a JSON line in, verdicts as lines out.
+"""Carries out attacks, several at a time, as the user who started it: names as a JSON line in, verdicts as lines out.
 
-A program of its own, so that the same attacks can be run by root and by an unprivileged user (see `jail_crew`).
+A separate program, so that the same attacks can be run by root and by an unprivileged user (see `jail_crew`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jail_attack import SLOW, STARTED, Attack, Control, Seen, text_of
+from jail_attack import SLOW, STARTED, Attack, Control, Seen, met, text_of
 from jail_stage import Stage, Victim
 from jail_suite import ATTACKS
+from lean_suite import OWN, OWN_NAMES
 
 from redoma import Config
 from redoma.backends.base import Backend
 from redoma.backends.jail import JailBackend
+from redoma.backends.jail.lean import LeanBackend
 from redoma.backends.native.backend import NativeBackend
 from redoma.config import AuditConfig
 from redoma.lib.files import remove_tree
@@ -37,20 +39,24 @@ _LOOKS = 4
 """Runs that look for what an earlier one planted: the first get cells armed before it, the others cells made after."""
 _LIMITS = {"time": 20.0 * SLOW}
 _WHOLE_HOST = {"cpu": 1e9, "memory": 1 << 50, "processes": 1 << 20}
-"""Without its own /proc a cell's init counts the host's processes as the cell's: how much those use must not matter."""
+"""Without its own /proc a cell's init counts the host's processes as the cell's: their usage must not matter."""
 _OTHER_LOCKS = frozenset({"capabilities", "landlock", "user-namespaces"})
-"""What would hide a gap in the filter of system calls, by refusing for another reason."""
+"""Layers that would hide a gap in the system call filter, by refusing for another reason."""
 _NAIVE = Path(__file__).with_name("jail_naive.py")
 
 
 class Worker:
-    def __init__(self) -> None:
+    """`lean`: attack lean cells, and none with a layer left out: the jail's suite has seen each attack succeed."""
+
+    def __init__(self, *, lean: bool = False) -> None:
+        self._lean = lean
         self._stage = Stage()
         self._places = asyncio.Semaphore(_AT_ONCE)
+        self._victims = asyncio.Lock()
         self._executors: dict[str | frozenset[str], AsyncExecutor] = {}
 
     async def verdict(self, attack: Attack) -> dict[str, Any]:
-        """How the attack fared in the jail, and how where its layer is missing."""
+        """Return how the attack went in the jail, and how without its layer."""
         if why := attack.absent():
             return {"name": attack.name, "absent": why}
         async with self._places:
@@ -63,7 +69,11 @@ class Worker:
                 "breached": succeeded(attack, guarded) and not admitted,
                 "guarded": " | ".join(map(str, guarded)),
             }
-            if "seccomp" in attack.control.without and not attack.control.limits:
+            if attack.beside and not all(seen.met for seen in guarded):
+                report["broken"] = f"the two runs were not alive at the same time: {report['guarded']}"
+            if self._lean and attack.name not in OWN_NAMES:
+                return {**report, "seconds": time.monotonic() - start}
+            if "seccomp" in attack.control.without and not attack.control.limits and not self._lean:
                 alone = await self._attempt(attack, Control(without=_OTHER_LOCKS), attack.limits)
                 report |= {"filter": succeeded(attack, alone), "alone": " | ".join(map(str, alone))}
             if not attack.control.root or os.getuid() == 0:
@@ -72,12 +82,18 @@ class Worker:
             return {**report, "seconds": time.monotonic() - start}
 
     async def _attempt(self, attack: Attack, control: Control, limits: Any) -> list[Seen]:
-        """Every run that looks, in order. What is planted before is not looked at."""
+        """Return every run that looks, in order. The run that plants something is not included."""
         codes = [attack.code] * (2 if attack.alike else 1)
         if attack.before:
             codes = [attack.before, *[attack.code] * (_LOOKS if control.where == "jail" else 1)]
         if attack.before and control.where == "reused":
             codes = [attack.before + "\n" + attack.code]
+        if attack.victim:  # one at a time: some signal every pid
+            async with self._victims:
+                return await self._look(attack, control, limits, codes)
+        return await self._look(attack, control, limits, codes)
+
+    async def _look(self, attack: Attack, control: Control, limits: Any, codes: list[str]) -> list[Seen]:
         token = secrets.token_hex(12)
         victim = Victim(token) if attack.victim else None
         targets = self._stage.targets(token, victim)
@@ -86,7 +102,13 @@ class Worker:
             seen = await self._naive(codes, token, bool(attack.outputs))
         else:
             executor = self._executor(control)
-            seen = [await _run(executor, attack, code, limits, control) for code in codes]
+            if attack.beside:
+                codes.append(text_of(attack.beside, attack.language, targets))
+                runs = [_run(executor, attack, code, limits, control) for code in codes]
+                look, other = await asyncio.gather(*runs)
+                seen = [replace(look, met=met(look, other))]
+            else:
+                seen = [await _run(executor, attack, code, limits, control) for code in codes]
         survivors, planted = _survivors(token), self._stage.plant(token).exists()
         hits = victim.end() if victim else 0
         planter_ran = len(seen) > 1 and STARTED in seen[0].stdout
@@ -96,14 +118,15 @@ class Worker:
     def _executor(self, control: Control) -> AsyncExecutor:
         key = control.without if control.where != "native" else "native"
         if key not in self._executors:
-            backend: Backend = NativeBackend() if key == "native" else JailBackend(minimum=1, without=control.without)
+            cells = LeanBackend if self._lean else JailBackend
+            backend: Backend = NativeBackend() if key == "native" else cells(minimum=1, without=control.without)
             config = Config(audit=AuditConfig(enabled=False, directory=Path(tempfile.gettempdir())))
             self._executors[key] = AsyncExecutor(config, backends=[backend])
         return self._executors[key]
 
     async def _naive(self, codes: list[str], token: str, collect: bool) -> list[Seen]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", str(_NAIVE), token),  # by which what it leaves is found, and ended
+            *(sys.executable, "-I", str(_NAIVE), token),  # what it leaves is found, and ended, by this token
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -143,9 +166,9 @@ async def _run(executor: AsyncExecutor, attack: Attack, code: str, limits: Any, 
         policy="none",
         limits={**_LIMITS, **(_WHOLE_HOST if "proc" in control.without else {}), **limits},
         outputs=attack.outputs,
-        # With layers left out on purpose, a run has to say that it can do with fewer.
-        require=("filesystem",) if control.without else (),
-        # Native gives a run no variable but those of the request.
+        # With layers left out on purpose, a run must declare that it accepts fewer.
+        require=("descriptors",) if control.without else (),
+        # Native passes only the variables of the request.
         env={"PATH": os.defpath} if backend == "native" else {},
     )
     return _seen(result)
@@ -169,21 +192,22 @@ def _seen(result: Result) -> Seen:
 
 
 def _survivors(token: str) -> int:
-    """How many processes have the token among their arguments. They are ended: a control leaves nothing behind."""
+    """Return how many processes have the token among their arguments, and end them: a control leaves nothing behind."""
     found = 0
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes()
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with (
+            suppress(OSError),
+            open(f"/proc/{process}/cmdline", "rb", buffering=0) as file,
+        ):  # unbuffered: there are hundreds, hundreds of times
+            words = file.readall()
             if token.encode() in words and b"victim-" not in words:
                 found += 1
-                os.kill(int(process.name), signal.SIGKILL)
+                os.kill(int(process), signal.SIGKILL)
     return found
 
 
 def _traces() -> dict[str, set[str]]:
-    """Everything of the host's that a run could leave something in."""
+    """Return everything on the host that a run could leave something in."""
     children, todo = set[str](), [os.getpid()]
     while todo:
         with suppress(OSError):
@@ -191,7 +215,7 @@ def _traces() -> dict[str, set[str]]:
                 below = set((thread / "children").read_text().split())
                 todo.extend(int(child) for child in below - children)
                 children |= below
-    groups = {  # `os.walk` minds no directory that vanishes meanwhile: there may be others' cells
+    groups = {  # `os.walk` ignores directories that vanish meanwhile: other tests may have cells
         os.path.join(place, name)
         for place, names, _ in os.walk("/sys/fs/cgroup")
         for name in names
@@ -203,14 +227,21 @@ def _traces() -> dict[str, set[str]]:
         "directories": {
             entry.name
             for entry in os.scandir(tempfile.gettempdir())
-            if entry.name.startswith(("redoma", "jail-")) and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+            if entry.name.startswith(("redoma", "jail-")) and _is_ours(entry)
         },
-        # Other tests, which run at the same time, call theirs so.
+        # Other tests that run at the same time use this prefix.
         "shared memory": {name for name in os.listdir("/dev/shm") if not name.startswith("redoma-test-")}
         | _identifiers("shm"),
         "message queues": _identifiers("msg"),
         "control groups": groups,
     }
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_uid == os.getuid()
+    except FileNotFoundError:  # another test has removed it meanwhile
+        return False
 
 
 def _identifiers(kind: str) -> set[str]:
@@ -220,16 +251,18 @@ def _identifiers(kind: str) -> set[str]:
 async def _told(worker: Worker, attack: Attack) -> dict[str, Any]:
     try:
         return await worker.verdict(attack)
-    except Exception:  # a mistake of this harness: the other attacks go on
+    except Exception:  # a bug in this harness: the other attacks continue
         return {"name": attack.name, "broken": traceback.format_exc()}
 
 
 async def main() -> None:
     wanted: list[str] = json.loads(sys.stdin.readline())
     before = _traces()
-    worker = Worker()
+    attacks = ATTACKS | {attack.name: attack for attack in OWN}
+    worker = Worker(lean="lean" in sys.argv[1:])
     try:
-        for verdict in asyncio.as_completed([_told(worker, ATTACKS[name]) for name in wanted]):
+        begun = [asyncio.create_task(_told(worker, attacks[name])) for name in wanted]  # in the order of the request
+        for verdict in asyncio.as_completed(begun):
             print(json.dumps(await verdict), flush=True)
     finally:
         await worker.close()
@@ -237,8 +270,9 @@ async def main() -> None:
 
 
 def _left(before: dict[str, set[str]]) -> dict[str, list[str]]:
-    """What is there that wasn't. Orphans of the controls are reaped by the host's init, which may take a moment."""
-    deadline = time.monotonic() + 2
+    """Return what is there that wasn't. The host's init reaps orphans of the controls, which may take a moment; what
+    other tests have made meanwhile goes when they end."""
+    deadline = time.monotonic() + 120
     while True:
         left = {kind: sorted(there - before[kind]) for kind, there in _traces().items() if there - before[kind]}
         if not left or time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Ordinary programs: how they begin, what they read, how they end, and what is left of them: their value."""
+"""Ordinary programs: how they begin, what they read, how they end, and the value they return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an ordinary program is: code that knows nothing of a jail, and everything that must come of running it."""
+"""An ordinary program: code that knows nothing of a jail, and everything that running it must produce."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from redoma import Status
 from redoma.models import Language
 
 Text = str | re.Pattern[str] | None
-"""Text to the letter, a pattern that fits all of it, or None where it doesn't matter."""
+"""Literal text, a pattern that matches all of it, or None if it doesn't matter."""
 
 
 class Expect(msgspec.Struct, frozen=True, kw_only=True):
     stdout: Text = ""
     stderr: Text = ""
-    """Nothing, unless said otherwise: a warning that only the jail provokes is a failure too."""
+    """Empty by default: a warning that only the jail causes is a failure too."""
     status: Status = Status.OK
     exit_code: int | None = 0
     value: Any = msgspec.UNSET
-    """What the last expression gives, or a pattern of its text; not looked at when unset."""
+    """The value of the last expression, or a pattern of its text; not checked if unset."""
     error: str = ""
-    """A part of what is said to be wrong."""
+    """A part of the error message."""
     files: Mapping[str, bytes | Callable[[bytes], bool]] = {}
-    """What is brought back: path → the content, or a check of it. Nothing else may come."""
+    """The returned files: path → the content, or a check of it. Nothing else may be returned."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +41,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     files: Mapping[str, bytes | str] = {}
     outputs: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
-    """Run it once more in a cell where these were imported before: it must not notice."""
+    """Run it once more in a cell where these are already imported: it must not notice."""
     needs: tuple[str, ...] = ()
-    """Programs that the host has to have."""
+    """Programs that the host must have."""
     shares_memory: bool = False
-    """Needs shared memory without a file. Where no cgroup counts a cell's memory, that is refused: once unmapped, it is
-    in no process that could be looked at."""
+    """Needs shared memory without a file. If no cgroup counts a cell's memory, that is refused: once unmapped, it
+    belongs to no process that could be measured.
+    """
 
 
 def _source(text: str) -> str:
@@ -54,22 +55,22 @@ def _source(text: str) -> str:
 
 
 def expected(text: str) -> str:
-    """Lines of output, written indented for reading."""
+    """Return lines of output, written indented for reading."""
     return _source(text)
 
 
 def python(name: str, code: str, stdout: Text = "", *, stderr: Text = "", **more: Any) -> Program:
-    """A Python program that ends well and prints this."""
+    """Return a Python program that succeeds and prints this."""
     return _program(name, "python", code, stdout, stderr, more)
 
 
 def bash(name: str, code: str, stdout: Text = "", *, stderr: Text = "", **more: Any) -> Program:
-    """A Bash script that ends well and prints this."""
+    """Return a Bash script that succeeds and prints this."""
     return _program(name, "bash", code, stdout, stderr, more)
 
 
 def command(name: str, argv: tuple[str, ...], stdout: Text = "", *, stderr: Text = "", **more: Any) -> Program:
-    """An argument vector that ends well and prints this."""
+    """Return an argument vector that succeeds and prints this."""
     program = _program(name, "command", "", stdout, stderr, more)
     return msgspec.structs.replace(program, code="", argv=argv)
 

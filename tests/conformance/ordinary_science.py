@@ -21,7 +21,7 @@ _PANDAS = ("numpy", "pandas")
 
 
 def _is_png(width: int, height: int) -> object:
-    """A check that a file is a whole PNG of this size: the signature, the header and an end."""
+    """Return a check that a file is a complete PNG of this size: the signature, the header and an end."""
 
     def check(data: bytes) -> bool:
         size = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")

@@ -1,4 +1,4 @@
-"""Every backend with the programs the suite runs on it, each in the language that backend speaks."""
+"""Every backend with the programs the suite runs on it, each in a language of that backend."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 
 from redoma import Answer, Backend, FakeBackend, Status
 from redoma.backends.jail import JailBackend
+from redoma.backends.jail.lean import LeanBackend
 from redoma.backends.monty.backend import MontyBackend
 from redoma.backends.native.backend import NativeBackend
 from redoma.models import Language
@@ -91,7 +92,7 @@ _NATIVE_PYTHON = _PYTHON | {
 }
 
 
-# A cell always has these, so that programs find what they expect.
+# A cell always has these variables, so that programs find what they expect.
 _JAIL_PYTHON = _NATIVE_PYTHON | {
     "reads all variables": "import os\nprint(sorted(set(os.environ) - {'HOME', 'LANG', 'PATH', 'LD_LIBRARY_PATH'}))",
 }
@@ -99,6 +100,16 @@ _JAIL_BASH = _BASH | {
     "reads all variables": (
         "env | grep -v '^_=\\|^PWD=\\|^SHLVL=\\|^OLDPWD=\\|^HOME=\\|^LANG=\\|^PATH=\\|^LD_LIBRARY_PATH=' || echo '[]'"
     ),
+}
+
+# A lean cell also has this one, because it has no private /tmp.
+_LEAN_PYTHON = _JAIL_PYTHON | {
+    "reads all variables": (
+        "import os\nprint(sorted(set(os.environ) - {'HOME', 'LANG', 'PATH', 'LD_LIBRARY_PATH', 'TMPDIR'}))"
+    ),
+}
+_LEAN_BASH = _JAIL_BASH | {
+    "reads all variables": _JAIL_BASH["reads all variables"].replace("^HOME=", "^HOME=\\|^TMPDIR=")
 }
 
 _DOCKER_PYTHON = _NATIVE_PYTHON | {
@@ -128,6 +139,8 @@ RUNNERS = {
     "monty": Runner(make=MontyBackend, language="python", programs=_PYTHON),
     "jail-python": Runner(make=JailBackend, language="python", programs=_JAIL_PYTHON),
     "jail-bash": Runner(make=JailBackend, language="bash", programs=_JAIL_BASH),
+    "lean-python": Runner(make=LeanBackend, language="python", programs=_LEAN_PYTHON),
+    "lean-bash": Runner(make=LeanBackend, language="bash", programs=_LEAN_BASH),
     "native-python": Runner(make=NativeBackend, language="python", programs=_NATIVE_PYTHON),
     "native-bash": Runner(make=NativeBackend, language="bash", programs=_BASH),
     "docker-python": Runner(runtime="runc", language="python", programs=_DOCKER_PYTHON),

@@ -58,8 +58,10 @@ def jail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
 
 
 @pytest.fixture(scope="module")
-def watched_jail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+def watched_jail(jail: Executor, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
     """As on a host that gives us no cgroup: the cell's init sums up its memory, and the filter is stricter."""
+    if "watched" in jail.run("1", policy="none", backend="jail").isolation.layers["memory"]:
+        pytest.skip("this is such a host: the other tests are the same")
     with _executor(tmp_path_factory.mktemp("watched"), without=["memory"]) as executor:
         yield executor
 

@@ -1,6 +1,6 @@
-"""The process interface, alike on every kind of executor: what is written, printed, sent and returned.
+"""The process interface, the same on every kind of executor: what is written, printed, sent and returned.
 
-The modules that run this give the `executor`, with entries as in `process_stage`.
+The modules that run this provide the `executor`, with entries as in `process_stage`.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def test_a_dialogue(shell: ProcessExecutor) -> None:
     for question, answer in (("6 * 7", "42"), ("2 - 3", "-1")):
         process.write_stdin(f"{question}\n")
         told = out.read()
-        if not told.endswith("> "):  # the prompt comes a moment later than a whole line
+        if not told.endswith("> "):  # the prompt arrives a moment after a whole line
             told += out.read()
         assert told == f"{answer}\n> "
     process.close_stdin()
     assert process.wait() == 0
-    assert process.stderr_stream().read_all() == "bye\n"  # asked for when all was over
+    assert process.stderr_stream().read_all() == "bye\n"  # requested after the end
 
 
 def test_bytes_go_in_as_they_are_and_the_input_of_the_request_comes_first(shell: ProcessExecutor) -> None:

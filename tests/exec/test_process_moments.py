@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from process_stage import KINDS, configured
 import redoma
 from redoma import AsyncExecutor, Executor, InvalidRequest, Status
 from redoma.backends.base import Control
-from redoma.backends.native.backend import _Run
+from redoma.backends.native.backend import _REPORT, _Run
 from redoma.models import Request
 
 
@@ -43,17 +42,14 @@ async def test_a_signal_that_meets_the_end_takes_nothing_from_the_report() -> No
     run = _Run(request, lambda *_: True, control, "/")
     run._leash.setblocking(False)
     with run._leash, run._far_end:
-        answer = asyncio.create_task(run._answer())
-        loop = asyncio.get_running_loop()
-        run._far_end.setblocking(False)
-        assert json.loads(await loop.sock_recv(run._far_end, 1 << 16))["argv"] == ["true"]
-        report = {"status": 0, "cause": "", "cpu": 0.0, "memory": 0}
-        run._far_end.send(b"4194305\n" + json.dumps(report).encode() + b"\n")  # the number of no process
+        run._far_end.sendall(_REPORT.pack(0, 4194305, 0, 0, 0, 0))  # started: the number of no process
+        assert run._receive()
         control.signal(signal.SIGTERM)
-        while not run._group:  # noqa: ASYNC110 - it tells nobody
-            await asyncio.sleep(0)
+        run._far_end.sendall(_REPORT.pack(1, 0, 0, 0, 500, 4096))
         run._far_end.close()
-        assert await answer == report
+        while run._receive():
+            continue
+        assert run._report() == (0, "", 0.0005, 4096, "", False)
 
 
 @pytest.mark.parametrize("kind", ["jail", "native"])
@@ -77,10 +73,10 @@ def test_closing_in_one_thread_while_another_starts_it(tmp_path: Path, monkeypat
         task_made, go_on = threading.Event(), threading.Event()
         follow = executor.core.follow
 
-        def held(asked: Any) -> Any:
+        def held(asked: Any, **options: Any) -> Any:
             task_made.set()
             assert go_on.wait(20)
-            return follow(asked)
+            return follow(asked, **options)
 
         monkeypatch.setattr(executor.core, "follow", held)
         starting = threads.submit(process.start)

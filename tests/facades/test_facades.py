@@ -78,6 +78,7 @@ async def test_execute_safe_always_has_a_memory_limit(executor: Executor) -> Non
     [
         ("print(2 + 2)", "4"),
         ("2 + 2", "4"),
+        ("range(3)", "range(0, 3)"),
         ("lista = [1, 2, 3]\nprint(sum(lista), lista[::-1])", "6 [3, 2, 1]"),
         ("s = 'abc'\nprint(s.upper(), len(s), 'b' in s)", "ABC 3 True"),
         ("nome = 'A³X'\nprint(f'Olá, {nome}!')", "Olá, A³X!"),
@@ -266,6 +267,8 @@ def test_a_rule_of_the_users_own_speaks_for_itself(config: Config) -> None:
 def test_no_advice_of_the_profile_is_something_that_it_refuses(core: Core) -> None:
     for rule in load("core").rules:
         if "python" not in rule.example_languages or rule.command or rule.writes or rule.time_over:
+            continue
+        if rule.id.startswith("hosts."):  # about a request that names hosts, which the profile has no way to do
             continue
         named = re.findall(r"[a-z_]+(?=\.[a-z])|[a-z_]+(?=\()|\bjson\b|\bcsv\b|\bfile\b|\bvariable\b", rule.suggestion)
         assert named == [], f"{rule.id}: {rule.suggestion}"

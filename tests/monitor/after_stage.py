@@ -1,4 +1,4 @@
-"""Rounds by hand: what a rule found is given, and what follows from it is real."""
+"""Rounds with given findings; what follows from them is real."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OK, WARNING, CRITICAL, UNKNOWN = State
 
 
 def found(states: Mapping[str, State] | State, time: float = NOON, message: str = "", **fields: Any) -> Round:
-    """A round as the rules leave it."""
+    """Return a round as the rules leave it."""
     given = states if isinstance(states, Mapping) else {"disk": states}
     verdicts = [
         Verdict(check=check, state=state, found=state, message=message, sandbox="monty", seconds=0.001)
@@ -28,7 +28,7 @@ def found(states: Mapping[str, State] | State, time: float = NOON, message: str 
 
 
 class Place:
-    """What one machine remembers. A second one at the same path is the same after a restart."""
+    """The state of one machine. A second one at the same path is the same machine after a restart."""
 
     def __init__(self, directory: Path, *, approver: str = "deny", whitelist: Iterable[str] | None = None) -> None:
         self.directory = directory

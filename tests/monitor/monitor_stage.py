@@ -1,4 +1,4 @@
-"""One executor for all tests of a file: its zygote and its cells are what takes time."""
+"""One executor for all tests of a file, because starting its zygote and its cells takes time."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_file_system_that_never_answers_costs_only_itself(
     gone = machine.Mount("/proc", "server:/export", "nfs4", False)
     monkeypatch.setattr(machine, "stored", lambda: [machine.Mount("/", "/dev/vda", "ext4", False), gone])
     monkeypatch.setattr(os, "statvfs", statvfs)
-    monkeypatch.setattr(collecting, "_MOUNT_SECONDS", 0.2)
+    monkeypatch.setattr(collecting, "MOUNT_SECONDS", 0.2)
     calls = BoundedCalls()
     try:
         facts, problems = executor.wait(collect({}, executor.core, calls))

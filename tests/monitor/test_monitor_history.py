@@ -113,8 +113,8 @@ def test_a_check_that_is_gone_is_forgotten_and_one_that_lasts_is_not(tmp_path: P
 
 
 def test_spells_and_deeds_are_bounded_in_number(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "_MAX_SPELLS", 5)
-    monkeypatch.setattr(history_module, "_MAX_DEEDS", 5)
+    monkeypatch.setattr(history_module, "MAX_SPELLS", 5)
+    monkeypatch.setattr(history_module, "MAX_DEEDS", 5)
     for number in range(20):
         history.add(found(CRITICAL if number % 2 else OK, NOON + number), CHECKS)
         history.note(_deed(NOON + number))

@@ -116,7 +116,7 @@ async def test_nobody_is_led_elsewhere(place: Place, listener: Listener, monkeyp
 async def test_one_that_hangs_holds_nobody_up_and_is_shown(
     place: Place, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "_NOTICE_SECONDS", 0.2)
+    monkeypatch.setattr(actions, "NOTICE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hung = WebhookNotifier(url=f"http://127.0.0.1:{silent.getsockname()[1]}/")
         seen = await place.after(notify={"hung": hung, **ops(listener)}).follow(found(CRITICAL))
@@ -127,7 +127,7 @@ async def test_one_that_hangs_holds_nobody_up_and_is_shown(
 async def test_one_that_answers_a_byte_at_a_time_is_given_up_too_and_gets_no_second_connection(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "_NOTICE_SECONDS", 0.3)
+    monkeypatch.setattr(actions, "NOTICE_SECONDS", 0.3)
     stop = threading.Event()
 
     def drip(server: socket.socket) -> None:

@@ -13,7 +13,6 @@ from redoma.approval import Ledger
 from redoma.audit import AuditLog
 from redoma.config import NativeEntry
 from redoma.lib.sqlite import NAME, Store
-from redoma.monitor import actions
 from redoma.monitor.model import Check, CommandProbe, Plan, Remedy, Round, State
 from redoma.monitor.report import render
 from redoma.monitor.service import Monitor
@@ -103,7 +102,7 @@ async def test_a_kill_in_the_middle_does_not_make_it_run_again_at_once(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(actions, "_run_remedy", killed)
+        patch.setattr(AsyncExecutor, "submit", killed)
         with pytest.raises(KeyboardInterrupt):
             await mend(listed, HARMLESS)
     assert "nothing is known of its end" in listed.history.deeds(0)[0].text

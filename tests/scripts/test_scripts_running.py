@@ -217,7 +217,7 @@ async def test_a_timeout_returns_what_was_printed_and_leaves_nothing(bench: Benc
 
 async def test_who_runs_out_of_processor_time_is_told_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = {"docker": 300, "jail": 60}[bench.kind]
-    monkeypatch.setattr(executor, "_CPU_GRACE", 1.0 - budget)  # so that a second is left of it
+    monkeypatch.setattr(executor, "CPU_GRACE", 1.0 - budget)  # so that a second is left of it
     result = await bench.scripts.execute("print('busy')\nwhile True: pass", "python", 60)
     assert (result.timeout, result.exit_code, result.stdout) == (True, -1, "busy\n")
     assert result.error == "Script execution timed out: it used more than 1 s of processor time and was ended"
