@@ -22,6 +22,7 @@ import math
 import os
 import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -63,7 +64,7 @@ THINK = 0.005
 QUIET = 1.5
 """Load above which the figures are not worth writing down."""
 
-MONTY = "monty"
+MONTY, LEAN = "monty", "lean cell, Python"
 JAIL, JAIL_BASH, JAIL_ARGV, JAIL_BARE = "jail, Python", "jail, Bash", "jail, argv", "jail, Python, backend only"
 
 
@@ -143,6 +144,9 @@ class Bench:
         request = Request(code=PYTHON_CODE)
         synchronous = self.stack.enter_context(Executor(self.config))
         self.watch(synchronous.core)
+        lean = executor.backends["lean"]
+        assert isinstance(lean, JailBackend)
+        self.jails.append(lean)
         threads = self.threads
 
         async def bare() -> float:
@@ -166,6 +170,7 @@ class Bench:
             Contender(
                 "jail, Python, synchronous Executor", threads.blocking(lambda: synchronous.run(PYTHON_CODE).stdout)
             ),
+            Contender(LEAN, lambda: self.asked(lambda: executor.run(PYTHON_CODE, backend="lean"), "lean")),
             Contender(MONTY, lambda: self.asked(lambda: executor.run(PYTHON_CODE, backend="monty"), "monty")),
             *interpreters(threads),
         ]
@@ -260,13 +265,13 @@ class Bench:
                 await self.asked(lambda executor=executor: executor.run(PYTHON_CODE))  # type: ignore[misc]
                 await rest([jail])
                 await asyncio.sleep(0.2)  # whoever made the last cell has ended by then
-                zygote = jail._pools[None, None].zygote_pid
+                zygote = jail._pools[None, None, None].zygote_pid
                 assert zygote is not None
                 tree = children()
-                found = [megabytes(below(cell, tree), "Private_") for cell in tree.get(zygote, ())]
+                found = [megabytes(without_holders(below(cell, tree)), "Private_") for cell in tree.get(zygote, ())]
                 assert len(found) == cells
                 private += found
-                sums.append(megabytes(below(zygote, tree), "Pss:"))
+                sums.append(megabytes(without_holders(below(zygote, tree)), "Pss:"))
         return {"private": statistics.median(private), "most": max(private), "all told": (sums[1] - sums[0]) / 8}
 
     async def preloaded(self, rounds: int) -> dict[str, Times]:
@@ -288,9 +293,9 @@ class Bench:
 def at_rest(jail: JailBackend) -> bool:
     if not jail._pools:
         return True  # it has not been used yet, and does nothing
-    pool = jail._pools[None, None]
+    pool = jail._pools[None, None, None]
     counts = pool.counts()
-    return pool._lacking() <= 0 and not counts["arming"] and not counts["running"] and not pool._dying
+    return pool._lacking() is None and not counts["arming"] and not counts["running"] and not pool._dying
 
 
 async def rest(jails: list[JailBackend]) -> None:
@@ -315,6 +320,11 @@ def children() -> dict[int, list[int]]:
 
 def below(process: int, tree: dict[int, list[int]]) -> list[int]:
     return [process, *(found for child in tree.get(process, ()) for found in below(child, tree))]
+
+
+def without_holders(processes: Iterable[int]) -> list[int]:
+    """All but the third process of each cell: it shares the memory of the second, which would count twice."""
+    return [pid for pid in processes if not re.search(r"^NSpid:.*\b3$", Path(f"/proc/{pid}/status").read_text(), re.M)]
 
 
 def megabytes(processes: list[int], prefix: str) -> float:

@@ -27,7 +27,7 @@ from redoma.pipeline.projects import Projects
 from redoma.telemetry import logs
 
 STAGES: list[tuple[type, str]] = [
-    *((AsyncExecutor, name) for name in ("submit", "judge", "_decided")),
+    *((AsyncExecutor, name) for name in ("submit", "judge", "_decide")),
     (Projects, "run"),
 ]
 DECORATED: dict[tuple[type, str], Any] = {stage: getattr(*stage) for stage in STAGES}

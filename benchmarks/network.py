@@ -1,0 +1,231 @@
+"""What the proxy of a run costs: one request through it beside the same request directly, and many at once.
+
+    python benchmarks/network.py [--rounds 300]
+
+Host, client and proxy are processes of their own on this machine's loopback; ways take turns, request by request, on
+connections that are kept. `squid` takes part if it is installed. Then 200 connections at once go through the proxy of
+one run in a cell, while another thread of the same executor makes small runs: their latency beside that without the
+load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import resource
+import shutil
+import socket
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from redoma import Config, Executor
+from redoma.config import AuditConfig
+from redoma.models.network import host_rules
+from redoma.network.authority import Authority
+from redoma.network.proxy import Proxy
+
+BODY = b"x" * 1024
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 1024\r\n\r\n" + BODY
+
+CLIENT = """
+import json, socket, ssl, sys, time
+told = json.loads(sys.argv[1])
+
+def connect(way):
+    stream = socket.create_connection(("127.0.0.1", way["port"]))
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if way["tunnel"]:
+        stream.sendall(f"CONNECT {way['tunnel']} HTTP/1.1\\r\\nHost: {way['tunnel']}\\r\\n\\r\\n".encode())
+        answer = b""
+        while b"\\r\\n\\r\\n" not in answer:
+            answer += stream.recv(65536)
+        assert b" 200 " in answer, answer
+    if way["trust"]:
+        context = ssl.create_default_context(cadata=way["trust"])
+        stream = context.wrap_socket(stream, server_hostname="host.test")
+    return stream
+
+ways = {name: (connect(way), way["request"].encode(), []) for name, way in told["ways"].items()}
+for number in range(told["rounds"] + 20):
+    for stream, request, times in ways.values():
+        began = time.perf_counter()
+        stream.sendall(request)
+        got = 0
+        while got < 1024:
+            got += len(stream.recv(65536))
+        if number >= 20:
+            times.append(time.perf_counter() - began)
+print(json.dumps({name: times for name, (_, _, times) in ways.items()}))
+"""
+
+
+def host(listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+    """A host that answers every request with a kilobyte, in a thread with an event loop of its own."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(ANSWER)
+
+    async def serve() -> None:
+        async with await asyncio.start_server(answer, sock=listener, ssl=tls, backlog=512) as server:
+            await server.serve_forever()
+
+    asyncio.run(serve())
+
+
+@contextlib.contextmanager
+def squid(place: Path) -> Iterator[int | None]:
+    if (program := shutil.which("squid")) is None:
+        yield None
+        return
+    place.chmod(0o755)  # it gives its rights up before it reads its list of hosts
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (place / "squid.conf").write_text(
+        f"http_port 127.0.0.1:{port}\nhttp_access allow all\ncache deny all\naccess_log none\ncache_log /dev/null\n"
+        f"pid_filename {place}/squid.pid\nhosts_file {place}/hosts\nlogfile_rotate 0\n"
+    )
+    (place / "hosts").write_text("127.0.0.1 host.test\n")
+    process = subprocess.Popen([program, "-N", "-f", str(place / "squid.conf")])
+    try:
+        for _ in range(200):
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def one_by_one(rounds: int, plain: int, secure: int, theirs: Authority, other: int | None) -> None:
+    ours, sockets = Authority(), [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    context = ssl.create_default_context(cadata=theirs.certificate.decode())
+    whole = host_rules([f"host.test:{port}=127.0.0.1" for port in (plain, secure)])
+    read = host_rules([f"GET host.test:{secure}=127.0.0.1/**"])
+
+    def proxy(which: int, rules: object) -> Proxy:
+        return Proxy(
+            sockets[which],
+            rules,  # type: ignore[arg-type]
+            authority=lambda: ours,
+            max_bytes=1 << 40,
+            max_connections=300,
+            trust=lambda: context,
+        )
+
+    def get(target: str) -> str:
+        return f"GET {target} HTTP/1.1\r\nHost: host.test:{plain if 'http' in target else secure}\r\n\r\n"
+
+    ports = [one.getsockname()[1] for one in sockets]
+    http, tunnel = f"http://host.test:{plain}/x", f"host.test:{secure}"
+    certificates = theirs.certificate.decode(), ours.certificate.decode()
+    ways = {
+        "direct": {"port": plain, "tunnel": "", "trust": "", "request": get(http).replace(http, "/x")},
+        "proxy": {"port": ports[0], "tunnel": "", "trust": "", "request": get(http)},
+        **({"squid": {"port": other, "tunnel": "", "trust": "", "request": get(http)}} if other else {}),
+        "TLS, direct": {"port": secure, "tunnel": "", "trust": certificates[0], "request": get("/x")},
+        "TLS, tunnel": {"port": ports[0], "tunnel": tunnel, "trust": certificates[0], "request": get("/x")},
+        "TLS, read": {"port": ports[1], "tunnel": tunnel, "trust": certificates[1], "request": get("/x")},
+    }
+    async with proxy(0, whole), proxy(1, read):
+        told = json.dumps({"ways": ways, "rounds": rounds})
+        client = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CLIENT, told, stdout=asyncio.subprocess.PIPE
+        )
+        out, _ = await client.communicate()
+    print(f"one request of 1 KiB on a kept connection, µs ({rounds} rounds)")
+    for name, times in json.loads(out).items():
+        ordered = sorted(time * 1e6 for time in times)
+        p50, p90 = statistics.median(ordered), ordered[len(ordered) * 9 // 10]
+        print(f"  {name:12} p50 {p50:7.0f}   p90 {p90:7.0f}")
+
+
+MANY = """
+import socket, sys, threading, time
+host, streams = sys.argv[1], []
+for _ in range(200):
+    stream = socket.create_connection(("127.0.0.1", 3128))
+    streams.append(stream)
+began, done = time.perf_counter(), 0
+while time.perf_counter() - began < 4:
+    for stream in streams:
+        stream.sendall(f"GET http://{host}/x HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n".encode())
+    for stream in streams:
+        got = 0
+        while got < 1024:
+            got += len(stream.recv(65536))
+        done += 1
+print(f"{done / (time.perf_counter() - began):.0f}")
+"""
+
+
+def at_once(plain: int, place: Path) -> None:
+    config = Config(audit=AuditConfig(directory=place / "audit"), state=place / "state")
+    with Executor(config) as executor:
+
+        def latencies(seconds: float) -> float:
+            times, end = [], time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                time.sleep(0.03)
+                began = time.perf_counter()
+                executor.run("1 + 1", policy="none")
+                times.append(time.perf_counter() - began)
+            return statistics.median(times) * 1e3
+
+        latencies(1)
+        before, alone = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, latencies(3)
+        found: list[str] = []
+
+        def load() -> None:
+            rules = [f"host.test:{plain}=127.0.0.1"]
+            result = executor.run(
+                MANY,
+                args=[f"host.test:{plain}"],
+                network=rules,
+                policy="none",
+                limits={"open_files": 512, "connections": 256},
+            )
+            found.append(result.stdout.strip() or result.stderr)
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        time.sleep(1)
+        beside = latencies(2.5)
+        thread.join()
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print("200 connections at once, through the proxy of one run")
+    print(f"  requests a second      {found[0]}")
+    print(f"  memory of Redoma       {grown:+.1f} MB at its peak")
+    print(f"  another run, p50       {alone:.1f} ms alone, {beside:.1f} ms beside that load")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=300)
+    rounds = parser.parse_args().rounds
+    theirs = Authority()
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    contexts = [None, theirs.context("host.test")]
+    for listener, context in zip(listeners, contexts, strict=True):
+        threading.Thread(target=host, args=(listener, context), daemon=True).start()
+    plain, secure = (one.getsockname()[1] for one in listeners)
+    with tempfile.TemporaryDirectory(prefix="redoma-network-") as directory:
+        with squid(Path(directory)) as other:
+            asyncio.run(one_by_one(rounds, plain, secure, theirs, other))
+        at_once(plain, Path(directory))
+
+
+if __name__ == "__main__":
+    main()
