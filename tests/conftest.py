@@ -28,6 +28,7 @@ from redoma.backends.docker import DockerBackend
 from redoma.backends.jail import cgroup
 from redoma.config import AuditConfig, SessionsConfig
 from redoma.pipeline import sync
+from redoma.telemetry import metrics
 from serving import Serving
 
 if TYPE_CHECKING:
@@ -194,6 +195,18 @@ def _no_loops_of_other_libraries(request: pytest.FixtureRequest) -> Iterator[Non
             asyncio.get_event_loop_policy().get_event_loop().close()
         asyncio.set_event_loop(None)
         gc.collect()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_run_left_on_its_way() -> Iterator[None]:
+    """Every run that a file began has ended with it, and so has every session, which is one long run."""
+    before = metrics._running
+    yield
+    deadline = time.monotonic() + 3 * SLOW
+    while metrics._running > before and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.02)
+    assert metrics._running <= before, "a run or a session was left open"
 
 
 @pytest.fixture(scope="session", autouse=True)

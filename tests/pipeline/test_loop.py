@@ -10,10 +10,11 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,6 +186,24 @@ def test_closing_while_others_call_leaves_nobody_waiting() -> None:
             time.sleep(0.005)
             loop.close(_nothing)
             assert wait(calls, 20).not_done == set()
+
+
+def test_closing_ends_a_loop_that_still_waits_for_an_interrupted_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = SharedLoop()
+    loop._waited_for.add(Future())  # a signal handler raised between registering a caller and starting its work
+    start = loop._start_elsewhere
+
+    def start_and_be_slow(work: Coroutine[Any, Any, None]) -> object:
+        started = start(work)
+        wait([started], 10)
+        time.sleep(0.1)  # the loop is in its select again before anybody asks to be told of the end
+        return started
+
+    monkeypatch.setattr(loop, "_start_elsewhere", start_and_be_slow)
+    closing = threading.Thread(target=loop.close, args=[_nothing], daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
 
 
 _INTERRUPTED = """

@@ -190,11 +190,12 @@ class SharedLoop:
         return True
 
     def _end(self, _finished: object) -> None:
-        """End the loop; called in the driving thread when the last work is done. Other registered waiters don't count:
-        Ctrl-C may have interrupted one after it registered.
+        """End the loop once the last work is done. Called in the driving thread, or in the closing one if the work was
+        done before this was registered; then the driving thread may be blocked in the loop's own select. Other
+        registered waiters don't count: a signal may have interrupted one after it registered.
         """
         self._over = True
-        self._loop.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._wake()
 
     def _wake(self) -> None:

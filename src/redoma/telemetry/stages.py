@@ -50,8 +50,8 @@ def run(submit: F) -> F:
         result: Result | None = None
         # A cancelled run ends like this; the record says the same.
         status = "killed"
-        metrics.running(+1)
         with Span("redoma.run", run=request.id, language=request.language, workspace=request.workspace) as span:
+            metrics.running(+1)
             try:
                 result = await submit(self, submission, *args, **kwargs)
                 return result
