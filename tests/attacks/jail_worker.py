@@ -10,11 +10,13 @@ import json
 import os
 import secrets
 import signal
+import socket
 import sys
 import tempfile
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,6 @@ class Worker:
         self._lean = lean
         self._stage = Stage()
         self._places = asyncio.Semaphore(_AT_ONCE)
-        self._victims = asyncio.Lock()
         self._executors: dict[str | frozenset[str], AsyncExecutor] = {}
 
     async def verdict(self, attack: Attack) -> dict[str, Any]:
@@ -88,8 +89,8 @@ class Worker:
             codes = [attack.before, *[attack.code] * (_LOOKS if control.where == "jail" else 1)]
         if attack.before and control.where == "reused":
             codes = [attack.before + "\n" + attack.code]
-        if attack.victim:  # one at a time: some signal every pid
-            async with self._victims:
+        if attack.victim:
+            async with _only_victim():
                 return await self._look(attack, control, limits, codes)
         return await self._look(attack, control, limits, codes)
 
@@ -149,6 +150,21 @@ class Worker:
         for executor in self._executors.values():
             await executor.aclose()
         self._stage.close()
+
+
+@asynccontextmanager
+async def _only_victim() -> AsyncIterator[None]:
+    """Wait until this machine has no other victim: some controls signal every pid, also those of other workers, which
+    may be other users'. The lock is an abstract socket, which every user can take and which goes with its owner.
+    """
+    with socket.socket(socket.AF_UNIX) as lock:
+        while True:
+            try:
+                lock.bind("\0redoma-test-victim")
+                break
+            except OSError:
+                await asyncio.sleep(0.02)
+        yield
 
 
 def succeeded(attack: Attack, seen: list[Seen]) -> bool:

@@ -4,7 +4,7 @@ about it. And attacks that only lean cells must withstand, since they share thei
 
 from __future__ import annotations
 
-from jail_attack import NAIVE, NATIVE, SYSCALLS, Attack, without
+from jail_attack import NAIVE, NATIVE, SYSCALLS, Attack, raised, without
 from jail_suite import ATTACKS
 
 _NOWHERE = {
@@ -40,7 +40,11 @@ _NOWHERE = {
 }
 _NOT_WITH_REDOMAS_USER = {
     "Redoma may not empty that set: no program gains by it, because of `no_new_privs`": ("has bounding capabilities",),
-    "processes are counted every 10 ms, and a run with too many is ended": ("starts threads without end",),
+    "processes are counted every 10 ms, and a run with too many is ended: see `goes on with too many processes`": (
+        "starts threads without end",
+        "forks without end",
+        "forks without end in Bash",
+    ),
 }
 
 _WITHOUT = without("landlock", "user", "seccomp")
@@ -185,6 +189,20 @@ for name in ('environ', 'cmdline', 'maps', 'status', 'fd'):
 """,
         control=NATIVE,
         victim=True,
+    ),
+    Attack(
+        name="goes on with too many processes",
+        code="""
+import time
+for number in range(80):
+    if os.fork() == 0:
+        time.sleep(8)
+        os._exit(0)
+time.sleep(4)
+breach(number)
+""",
+        limits={"processes": 30},
+        control=raised(processes=200),
     ),
     Attack(
         name="leaves the end of its init unnoticed",
