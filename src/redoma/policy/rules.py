@@ -232,7 +232,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
         return hashlib.sha256(self.encoded).hexdigest()
 
-    @property
+    @functools.cached_property
     def encoded(self) -> bytes:
         """The whole policy as JSON, for `decode`."""
         whole = (self.name, self.rules, self.permits, *([self.hosts] if self.hosts else []))

@@ -149,6 +149,8 @@ class Redactor:
     def redact_bytes(self, data: bytes) -> tuple[bytes, dict[str, int]]:
         """Do the same as `redact` for UTF-8 bytes."""
         found = self.find(data)
+        if not found:
+            return data, {}
         return replace(data, found)[0], dict(Counter(item.kind for item in found))
 
     def redact_data(self, value: Any) -> tuple[Any, dict[str, int]]:
