@@ -52,7 +52,7 @@ class Before:
 
     def check(self, keepers: Iterable[int] = ()) -> None:
         """Fail if there is more. Processes below `keepers` don't count: they are kept ready for a next run."""
-        deadline = time.monotonic() + 3 * SLOW  # monty's pool reaps its warm worker a moment after it is closed
+        deadline = time.monotonic() + 20 * SLOW  # monty's pool reaps its warm worker a moment after it is closed
         while (left := self._left(keepers)) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not left, f"left behind: {[_command_of(pid) for pid in left]}"

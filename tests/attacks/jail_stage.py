@@ -70,7 +70,7 @@ class Victim:
 
 class Stage:
     def __init__(self) -> None:
-        self.place = Path(tempfile.mkdtemp(prefix="jail-attacks-"))
+        self.place = Path(tempfile.mkdtemp(prefix="attack-stage-"))
         self.place.chmod(0o755)
         self._secret = self.place / "secret.txt"
         self._secret.write_text(MARKER)

@@ -53,6 +53,17 @@ def test_a_stream_tells_output_as_it_comes(server: Serving) -> None:
     assert events[-1][1]["status"] == "ok"
 
 
+def test_who_follows_a_run_after_its_end_is_told_the_same(server: Serving) -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); display('shown'); 6 * 7"
+    live = list(server.events("/v1/runs/stream", {"code": code}))
+    late = list(server.events(f"/v1/runs/{live[0][1]['id']}/events"))
+    for events in (live, late):
+        said = [(data["stream"], data["text"]) for name, data in events if name == "output"]
+        assert sorted(said) == [("stderr", "err\n"), ("stdout", "out\n")]
+    assert [data for name, data in late if name == "display"] == [data for name, data in live if name == "display"]
+    assert late[-1] == live[-1]
+
+
 def test_an_asynchronous_run_has_an_id_at_once_and_a_result_later(server: Serving) -> None:
     answer = server.ask("POST", "/v1/runs/async", {"code": "print('late')", "label": "nightly"})
     assert answer.status == 202

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -662,8 +662,12 @@ class Service:
             if (over and row.state == state) or signal is None or self.draining:
                 break
             await signal.wait()
-        if row.result is not None and row.state in ("done", "waiting"):
-            yield "result", msgspec.Raw(row.result)
+        if row.result is None or row.state not in ("done", "waiting"):
+            return
+        if isinstance(found, Row):  # who comes after the end is told the same
+            for name, data in _as_events(row.result):
+                yield name, data
+        yield "result", msgspec.Raw(row.result)
 
     def encoded(self, result: Result, id: str) -> bytes:  # noqa: A002 - the row's own word
         """A result as JSON, without paths of this host."""
@@ -786,6 +790,16 @@ def _digest(body: RunBody, mode: Mode) -> str:
 def _max_limits(configured: Limits, given: dict[str, int | float]) -> dict[str, float]:
     values = msgspec.structs.asdict(configured)
     return {name: given.get(name, _FACTOR * value) for name, value in values.items()}
+
+
+def _as_events(result: bytes) -> Iterator[tuple[str, Any]]:
+    """Yield what a kept result has of a run's `output` and `display` events."""
+    shape = msgspec.json.decode(result)
+    for stream in ("stdout", "stderr"):
+        if text := shape.get(stream):
+            yield "output", {"stream": stream, "text": text}
+    for display in shape.get("displays", ()):
+        yield "display", display
 
 
 def _same(found: sqlite3.Row | None, digest: str) -> Row | None:
