@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+
 from ...lib.errors import BackendError, BackendUnavailable, InvalidRequest
 from ...models import OTHER, EnvironmentUse, Isolation, Limits, Request
 from ...models.reach import NOTHING
@@ -111,9 +113,20 @@ class JailBackend:
             del layers[name]
         for alias, name in LAYER_ALIASES.items():
             layers[alias] = layers[name]
+        return msgspec.structs.replace(
+            self._offered(Isolation(layers=layers, missing=missing)),
+            fork=self._forks,
+            network=True,
+            environments=self._environments is not None,
+            workspaces=frozenset({"scratch", "read-only", "overlay"}),
+            run_over=self.run_over,
+        )
+
+    def _offered(self, isolation: Isolation) -> Capabilities:
+        """Return what every kind of cell can do."""
         return Capabilities(
             languages=frozenset({"python", "bash", "javascript", "command", OTHER}),
-            isolation=Isolation(layers=layers, missing=missing),
+            isolation=isolation,
             limits=frozenset(Limits.__struct_fields__),
             arguments=True,
             stdin=True,
@@ -122,11 +135,6 @@ class JailBackend:
             value=True,
             outputs=True,
             control=True,
-            fork=self._forks,
-            network=True,
-            environments=self._environments is not None,
-            workspaces=frozenset({"scratch", "read-only", "overlay"}),
-            run_over=self.run_over,
         )
 
     def _beyond_this_kernel(self) -> tuple[str, ...]:

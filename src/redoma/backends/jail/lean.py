@@ -16,7 +16,7 @@ import sys
 from typing import ClassVar
 
 from ...lib.errors import BackendUnavailable
-from ...models import OTHER, EnvironmentUse, Isolation, Limits
+from ...models import EnvironmentUse, Isolation
 from .. import linux
 from ..base import Capabilities, Fact
 from . import seccomp
@@ -46,19 +46,7 @@ class LeanBackend(JailBackend):
             del layers["user"]
         layers |= {alias: layers[name] for alias, name in _ALIASES.items()}
         self._own_user = own_user
-        return Capabilities(
-            languages=frozenset({"python", "bash", "javascript", "command", OTHER}),
-            isolation=Isolation(layers=layers, missing=missing),
-            limits=frozenset(Limits.__struct_fields__),
-            arguments=True,
-            stdin=True,
-            env=True,
-            files=True,
-            value=True,
-            outputs=True,
-            control=True,
-            workspaces=frozenset({"scratch"}),
-        )
+        return self._offered(Isolation(layers=layers, missing=missing))
 
     def facts(self) -> tuple[Fact, ...]:
         """What this host offers a lean cell: for `redoma doctor`."""
