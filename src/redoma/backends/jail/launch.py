@@ -183,7 +183,7 @@ class Zygote:
         kind, text = next(protocol.Frames().feed(answer), (b"", b"its first process ended without a word"))
         if kind != protocol.ARMED:
             why = text.decode("utf-8", "replace")
-            if why.startswith("preload "):
+            if kind == protocol.UNLOADED:
                 raise BackendError("the jail could not be warmed", why=why, next="check `preload`")
             raise BackendUnavailable("the jail can't be had on this host", why=why, next="see `redoma doctor`")
         armed = json.loads(text)

@@ -29,6 +29,8 @@ BROKEN = b"X"
 """From whoever could not do its part of making a cell or a zygote: the step and the reason."""
 REFUSED = b"N"
 """The same, from a zygote, where the kernel does not allow the step: trying again is of no use."""
+UNLOADED = b"P"
+"""From a zygote: a module that it was told to preload can't be imported, and why."""
 REPORT = b"R"
 """From init: what the guest left about itself (value, exception). Hostile."""
 FILES = b"W"
@@ -53,6 +55,7 @@ MAX_PAYLOAD = {
     ARMED: 16 << 10,
     BROKEN: 4 << 10,
     REFUSED: 4 << 10,
+    UNLOADED: 4 << 10,
     REPORT: 12 << 20,
     FILES: 0,
     VERDICT: VERDICT_PARTS.size,

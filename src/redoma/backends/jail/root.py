@@ -49,6 +49,14 @@ _READ_ONLY = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
 class Broken(Exception):
     """A step that could not be done, and why."""
 
+    kind = protocol.BROKEN
+
+
+class Unloaded(Broken):
+    """A module that was to be preloaded can't be imported."""
+
+    kind = protocol.UNLOADED
+
 
 class Parts:
     """What the root is made of, in the order of mounting: c/views.h makes each cell's view of it from these."""
@@ -116,9 +124,10 @@ class step:  # noqa: N801 - reads like a statement
 def tell(control: int, error: BaseException) -> None:
     """The last thing that a process does which can't do its part."""
     text = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
-    cause = error.__cause__
-    refused = isinstance(cause, OSError) and cause.errno in NOT_ALLOWED
-    said = protocol.frame(protocol.REFUSED if refused else protocol.BROKEN, text.encode("utf-8", "replace")[:4000])
+    kind, cause = error.kind if isinstance(error, Broken) else protocol.BROKEN, error.__cause__
+    if kind == protocol.BROKEN and isinstance(cause, OSError) and cause.errno in NOT_ALLOWED:
+        kind = protocol.REFUSED
+    said = protocol.frame(kind, text.encode("utf-8", "replace")[:4000])
     try:
         os.write(control, said)
     except OSError:

@@ -87,7 +87,7 @@ def prepare(built: dict[str, Any], told: dict[str, Any]) -> compiled.ZygoteData:
         try:
             importlib.import_module(name)
         except Exception as error:
-            raise root.Broken(f"preload {name}: {type(error).__name__}: {error}") from error
+            raise root.Unloaded(f"preload {name}: {type(error).__name__}: {error}") from error
     if told["prelude"] and hasattr(prelude := sys.modules[told["prelude"]], "prepare"):
         prelude.prepare()
     guest.use_pipes()
