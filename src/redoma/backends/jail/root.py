@@ -219,8 +219,10 @@ def mounts_as_root() -> bool:
 
 
 def populate(plan: dict[str, Any]) -> dict[str, Any]:
-    """Our working directory is the new root, the host's is at /old. Returns what `place_for_changes` does, and the
-    `Parts`."""
+    """Fill the new root, which is our working directory; the host's is at /old.
+
+    Returns what `place_for_changes` returns and, as `parts` and `bound`, what `Parts` holds.
+    """
     built: dict[str, Any] = {"changes": "", "why": ""}
     for name in ("usr", "etc/ssl", "dev", "opt", "proc", "mnt", "var", "home", "root"):
         os.makedirs(name)
@@ -229,13 +231,7 @@ def populate(plan: dict[str, Any]) -> dict[str, Any]:
     parts = Parts()
     parts.prepare()
     with step("bring in the system's programs"):
-        show("usr", "usr", parts)
-        for name in SYSTEM:
-            if os.path.islink(f"/old/{name}"):
-                os.symlink(os.readlink(f"/old/{name}"), name)
-            elif os.path.isdir(f"/old/{name}"):
-                os.mkdir(name)
-                show(name, name, parts)
+        system_programs(parts)
     with step("bring in the interpreter"):
         interpreter(plan, parts)
     with step("bring in programs of ours"):
@@ -247,48 +243,68 @@ def populate(plan: dict[str, Any]) -> dict[str, Any]:
         built |= place_for_changes(**plan["layers"])
         if built["changes"] == "disk":
             parts.take_over(CHANGES)
-    if not os.path.lexists("." + HOME):  # or the project is there
+    if not os.path.lexists("." + HOME):  # it exists if the project is there
         os.symlink(WORKSPACE, "." + HOME)
     with step("make /etc"):
-        for path, text in TEXTS.items():
-            write(path, text.encode())
-        for name in ETC_FILES:
-            if (content := read(f"/old/etc/{name}")) is not None:
-                write(f"etc/{name}", content)
-        if not os.path.exists("etc/services"):
-            write("etc/services", SERVICES)
-        os.symlink("../usr/lib/os-release", "etc/os-release")
-        for name in (*ETC_TREES, *(name for name in os.listdir("/old/etc") if name.startswith("java-"))):
-            if os.path.isdir(f"/old/etc/{name}"):
-                os.mkdir(f"etc/{name}")
-                show(f"etc/{name}", f"etc/{name}", parts)
+        etc(parts)
     with step("make /dev"):
-        for name in DEVICES:
-            if name == "zero" and not linux.landlock_abi():
-                continue  # see `only_these_files` in c/cell.c: nothing else can keep it from being written to
-            write(f"dev/{name}", b"")
-            linux.mount(f"/old/dev/{name}", f"dev/{name}", "", linux.MS_BIND)
-            restrict(f"dev/{name}", linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NOEXEC)
-            parts.take_over(f"dev/{name}")
-        os.mkdir("dev/pts")
-        os.symlink("pts/ptmx", "dev/ptmx")
-        os.symlink("/proc/self/fd", "dev/fd")
-        for number, name in enumerate(("stdin", "stdout", "stderr")):
-            os.symlink(f"/proc/self/fd/{number}", f"dev/{name}")
+        dev(parts)
     with step("bring in /proc"):
-        # For the zygote's eyes only: a cell mounts its own over it. A user namespace may mount a fresh /proc only where
-        # it can see a whole one already.
+        # Only for the zygote: a cell mounts its own over it. But the kernel lets a user namespace mount a fresh /proc
+        # only where a complete one is visible already.
         linux.mount("/old/proc", "proc", "", linux.MS_BIND | linux.MS_REC)
-        attributes = linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV | linux.MOUNT_ATTR_NOEXEC
-        restrict("proc", attributes)
+        restrict("proc", linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV | linux.MOUNT_ATTR_NOEXEC)
         parts.take_over("proc")
     with step("give the zygote a place to write to"):
         # Some modules write when they are first imported. A cell mounts its own over these.
         for path in WRITABLE[:-1]:
             linux.mount("tmpfs", path[1:], "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777,size=64m")
-    if not os.path.isdir("var/tmp"):  # or the project is there
+    if not os.path.isdir("var/tmp"):  # it exists if the project is there
         os.symlink("/tmp", "var/tmp")  # noqa: S108 - inside the cell
     return built | {"parts": parts.all, "bound": parts.bound}
+
+
+def system_programs(parts: Parts) -> None:
+    """Show /usr and the directories beside it, which are links into it on most systems."""
+    show("usr", "usr", parts)
+    for name in SYSTEM:
+        if os.path.islink(f"/old/{name}"):
+            os.symlink(os.readlink(f"/old/{name}"), name)
+        elif os.path.isdir(f"/old/{name}"):
+            os.mkdir(name)
+            show(name, name, parts)
+
+
+def etc(parts: Parts) -> None:
+    """Write our own files, copy single files of the host, and show some of its directories."""
+    for path, text in TEXTS.items():
+        write(path, text.encode())
+    for name in ETC_FILES:
+        if (content := read(f"/old/etc/{name}")) is not None:
+            write(f"etc/{name}", content)
+    if not os.path.exists("etc/services"):
+        write("etc/services", SERVICES)
+    os.symlink("../usr/lib/os-release", "etc/os-release")
+    for name in (*ETC_TREES, *(name for name in os.listdir("/old/etc") if name.startswith("java-"))):
+        if os.path.isdir(f"/old/etc/{name}"):
+            os.mkdir(f"etc/{name}")
+            show(f"etc/{name}", f"etc/{name}", parts)
+
+
+def dev(parts: Parts) -> None:
+    """Bind the host's harmless devices, and make the links that programs expect."""
+    for name in DEVICES:
+        if name == "zero" and not linux.landlock_abi():
+            continue  # only Landlock can keep it from being written to: see `only_these_files` in c/cell.c
+        write(f"dev/{name}", b"")
+        linux.mount(f"/old/dev/{name}", f"dev/{name}", "", linux.MS_BIND)
+        restrict(f"dev/{name}", linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NOEXEC)
+        parts.take_over(f"dev/{name}")
+    os.mkdir("dev/pts")
+    os.symlink("pts/ptmx", "dev/ptmx")
+    os.symlink("/proc/self/fd", "dev/fd")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.symlink(f"/proc/self/fd/{number}", f"dev/{name}")
 
 
 def interpreter(plan: dict[str, Any], parts: Parts) -> None:
