@@ -133,15 +133,7 @@ static void send_frame(int to, char kind, const char *payload, int descriptor) {
     memcpy(frame + FRAME_HEADER, payload, size);
     struct iovec piece = {frame, FRAME_HEADER + size};
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
-    if (descriptor >= 0) {
-        message.msg_control = space;
-        message.msg_controllen = sizeof space;
-        struct cmsghdr *with = CMSG_FIRSTHDR(&message);
-        with->cmsg_level = SOL_SOCKET;
-        with->cmsg_type = SCM_RIGHTS;
-        with->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(with), &descriptor, sizeof descriptor);
-    }
+    if (descriptor >= 0) attach_descriptor(&message, space, descriptor);
     sendmsg(to, &message, MSG_NOSIGNAL); /* if nobody listens any more, nobody needs to know */
 }
 

@@ -1,6 +1,7 @@
 /* What Redoma, the zygote and a cell's init tell each other. `cell.py` and `protocol.py` have the same in Python. */
 
 #include <stdint.h>
+#include <sys/socket.h>
 
 /* The first letter of a frame; its length (four bytes, big-endian) and its payload follow. */
 #define FRAME_INIT 'I'     /* a descriptor of the cell's init comes along */
@@ -11,6 +12,17 @@
 #define FRAME_FILES 'W'    /* a descriptor of the workspace comes along */
 #define FRAME_VERDICT 'V'  /* how it ended: struct verdict */
 #define FRAME_HEADER 5
+
+/* Let a message carry a descriptor, in `space` of CMSG_SPACE(sizeof(int)) bytes. */
+static inline void attach_descriptor(struct msghdr *message, char *space, int descriptor) {
+    message->msg_control = space;
+    message->msg_controllen = CMSG_SPACE(sizeof(int));
+    struct cmsghdr *with = CMSG_FIRSTHDR(message);
+    with->cmsg_level = SOL_SOCKET;
+    with->cmsg_type = SCM_RIGHTS;
+    with->cmsg_len = CMSG_LEN(sizeof(int));
+    *(int *)(void *)CMSG_DATA(with) = descriptor;
+}
 
 /* Process ids inside a cell. The guest is the first process that init forks, the holder the first that the guest clones. */
 #define PID_INIT 1

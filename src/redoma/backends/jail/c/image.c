@@ -27,7 +27,7 @@
 #include <sys/vfs.h>
 #include <sys/wait.h>
 
-#define WITH_LIBRARY /* there is no program to begin */
+#define WITHOUT_START
 #include "../../c/raw.h"
 
 #define PAGE 4096ul
@@ -94,33 +94,6 @@ static uint64_t state_end(void) { return ((uint64_t)&state + sizeof state + PAGE
 
 /* --- tools --- */
 
-static long call6(long number, long a, long b, long c, long d, long e, long f) {
-#if defined __x86_64__
-    long answer;
-    register long fourth __asm__("r10") = d;
-    register long fifth __asm__("r8") = e;
-    register long sixth __asm__("r9") = f;
-    __asm__ volatile("syscall"
-                     : "=a"(answer)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
-                     : "rcx", "r11", "memory");
-    return answer;
-#else
-    register long which __asm__("x8") = number;
-    register long first __asm__("x0") = a;
-    register long second __asm__("x1") = b;
-    register long third __asm__("x2") = c;
-    register long fourth __asm__("x3") = d;
-    register long fifth __asm__("x4") = e;
-    register long sixth __asm__("x5") = f;
-    __asm__ volatile("svc 0"
-                     : "+r"(first)
-                     : "r"(which), "r"(second), "r"(third), "r"(fourth), "r"(fifth), "r"(sixth)
-                     : "memory");
-    return first;
-#endif
-}
-
 static long sys_mmap(uint64_t start, uint64_t size, int protection, int flags, int file, uint64_t offset) {
     return call6(SYS_mmap, (long)start, (long)size, protection, flags, file, (long)offset);
 }
@@ -136,19 +109,6 @@ static void copy(char *to, const char *from, uint64_t size) {
         *(volatile uint64_t *)(void *)to = *(const uint64_t *)(const void *)from;
     while (size--) *(volatile char *)to++ = *from++;
 #endif
-}
-
-/* The compiler may put calls of these where it copies or clears a structure. */
-__attribute__((visibility("hidden"))) void *memcpy(void *to, const void *from, size_t size) {
-    char *target = to;
-    const char *source = from;
-    while (size--) *(volatile char *)target++ = *source++;
-    return to;
-}
-__attribute__((visibility("hidden"))) void *memset(void *to, int value, size_t size) {
-    char *target = to;
-    while (size--) *(volatile char *)target++ = (char)value;
-    return to;
 }
 
 static int same(const char *one, const char *other) {

@@ -401,13 +401,7 @@ static void send_workspace(void) {
     struct msghdr message = {0};
     message.msg_iov = &piece;
     message.msg_iovlen = 1;
-    message.msg_control = space;
-    message.msg_controllen = sizeof space;
-    struct cmsghdr *with = CMSG_FIRSTHDR(&message);
-    with->cmsg_level = SOL_SOCKET;
-    with->cmsg_type = SCM_RIGHTS;
-    with->cmsg_len = CMSG_LEN(sizeof(int));
-    *(int *)(void *)CMSG_DATA(with) = (int)directory;
+    attach_descriptor(&message, space, (int)directory);
     sys_sendmsg(CONTROL, &message, MSG_NOSIGNAL);
     sys_close((int)directory);
 }
