@@ -61,8 +61,8 @@ def ended(judged: Judged, verdict: Verdict, *, status: Status, **fields: Any) ->
 
 
 def refusal(finding: Finding, status: Status, answer: str = "") -> str:
-    """Return why policy refused it; or why no person has approved it: `answer` is the person's answer, if there was
-    one.
+    """Return why policy refused it; or why no person has approved it: `answer` is the person's answer, or why there was
+    none.
     """
     where = f" (line {finding.line}, column {finding.column})" if finding.line else ""
     asked = "" if status is Status.FORBIDDEN else f"{answer or NOBODY}: "
