@@ -235,7 +235,7 @@ def python(told: dict[str, Any]) -> NoReturn:
     source, leave = told["source"], os._exit  # bound now: the code may put anything in its place
     environment(told["env"])
     if told["env"].get("PYTHONUNBUFFERED"):  # as the interpreter itself takes it
-        set_streams(sys.stdin, *(stream(number, through=True) for number in (1, 2)))
+        set_streams(sys.stdin, stream(1, through=True), stream(2, through=True))
     keep(source)
     sys.argv += told["arguments"]
     allow_calls(told["recursion"], _OUR_FRAMES)
