@@ -404,9 +404,8 @@ class AsyncExecutor:
         person it asked.
         """
         evaluation, submission, status = judged.evaluation, judged.submission, verdict.status or Status.DENIED
-        alarm = (
-            verdict.alarm and evaluation.decision is Decision.PROMPT
-        )  # a forbidden request is reported as forbidden, pinned or not
+        # A forbidden request is reported as forbidden, pinned or not.
+        alarm = verdict.alarm and evaluation.decision is Decision.PROMPT
         if alarm or evaluation.decision is Decision.ALLOW:
             no = denial.of_pin(judged.request, redactor) if verdict.alarm else None
             return results.ended(judged, verdict, status=status, error=verdict.error, denial=no)

@@ -25,6 +25,7 @@ from typing import Self
 import msgspec
 
 from ...lib.errors import BackendError
+from ...lib.files import SPECIAL
 from ..base import EVERYTHING, Entry
 
 MAX_ENTRIES = 100_000
@@ -39,12 +40,6 @@ _OTHERS_BYTES, _OTHERS_FILES = 1 << 30, 100_000
 """What other programs may write to the same disk while a cell is alive before we assume that the cell wrote it."""
 _OPAQUE = "user.overlay.opaque"
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_ODD = {
-    stat.S_IFIFO: "a pipe, which is no file",
-    stat.S_IFSOCK: "a socket, which is no file",
-    stat.S_IFCHR: "a device, which is no file",
-    stat.S_IFBLK: "a device, which is no file",
-}
 
 
 def read_live(layer: int, stage: str, *, disk: int) -> tuple[Entry, ...]:
@@ -189,7 +184,8 @@ class _Reader:
         elif stat.S_ISCHR(about.st_mode) and about.st_rdev == 0:
             self.entries.append(Entry(path=path, kind="removed"))
         elif not stat.S_ISREG(about.st_mode):
-            self.refuse(path, _ODD.get(stat.S_IFMT(about.st_mode), "no regular file"))
+            what = SPECIAL.get(stat.S_IFMT(about.st_mode))
+            self.refuse(path, f"{what}, which is no file" if what else "no regular file")
         elif about.st_nlink > 1 and (first := self._linked.get(about.st_ino)) is not None:
             self.entries.append(msgspec.structs.replace(first, path=path, mode=mode, link_of=first.path))
         elif about.st_size > self._room:

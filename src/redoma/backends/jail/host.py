@@ -202,9 +202,8 @@ def _overlay(seen: Observed) -> Fact:
     on_tmpfs = seen.steps.get("overlay-write", 0)
     if not on_tmpfs:
         return Fact(name="overlayfs", what="can be mounted in a user namespace, also for writing")
-    if kernels.IDMAPPED_OVERLAYS.is_missing(
-        seen.release, root=seen.root
-    ):  # then no project can be written to, and `_kernel` says so
+    # Without them no project can be written to, and `_kernel` says so.
+    if kernels.IDMAPPED_OVERLAYS.is_missing(seen.release, root=seen.root):
         return Fact(name="overlayfs", what="can be mounted in a user namespace")
     fix = f"{_boot(kernels.TMPFS_XATTRS)}, built with CONFIG_TMPFS_XATTR=y"
     on_disk = seen.steps.get("overlay-disk", errno.EOPNOTSUPP)
