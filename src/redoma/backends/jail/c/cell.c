@@ -208,13 +208,16 @@ static int join_groups(struct cell *cell) {
     return 0;
 }
 
-/* Let the kernel kill init, and so the cell, when the zygote ends. */
-static int die_with_the_zygote(struct cell *cell) {
+/* Let the kernel send init this signal when the zygote ends. */
+static int signal_at_the_zygotes_end(struct cell *cell, int number) {
     struct pollfd zygote = {cell->zygote->self, POLLIN, 0};
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0) return -1;
+    if (prctl(PR_SET_PDEATHSIG, number, 0, 0, 0) < 0) return -1;
     if (poll(&zygote, 1, 0) != 0) _exit(1); /* it had died before we asked */
     return 0;
 }
+
+/* The cell ends with its init, and init with the zygote. */
+static int die_with_the_zygote(struct cell *cell) { return signal_at_the_zygotes_end(cell, SIGKILL); }
 
 /* Enter a copy of the view: later mounts are in this cell only. */
 static int own_mounts(struct cell *cell) {
@@ -344,16 +347,25 @@ static int own_listener(struct cell *cell) {
 
 #define SECUREBITS 0xef /* uid 0 is not special, setuid keeps nothing, no ambient capabilities; all locked */
 
-/* Empty every capability set. The bounding set first, because emptying it needs a capability. */
-static int no_capabilities(struct cell *cell) {
+/* Drop everything from the bounding set. Returns the errno that ends it: EINVAL past the last capability of this kernel. */
+static int empty_bounding_set(void) {
+    for (int number = 0; prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0; number++) continue;
+    return errno;
+}
+
+/* Empty every capability set but the bounding set. */
+static int no_capabilities_left(struct cell *cell) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
     (void)cell;
-    for (int number = 0; prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0; number++) continue;
-    if (errno != EINVAL) return -1; /* EINVAL: past the last capability of this kernel */
-    if (prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0) < 0) return -1;
     if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0) return -1;
     return (int)syscall(SYS_capset, &header, none);
+}
+
+/* Empty every capability set. The bounding set first, because emptying it needs a capability. */
+static int no_capabilities(struct cell *cell) {
+    if (empty_bounding_set() != EINVAL) return -1;
+    return prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0) < 0 ? -1 : no_capabilities_left(cell);
 }
 
 /* No program gains privileges by being setuid or by file capabilities. */
@@ -488,16 +500,8 @@ static int only_its_streams(struct cell *cell) {
 /* Empty the bounding set, if we are root. Otherwise no_new_privs keeps programs from gaining what is left in it. */
 static int no_bounding_set(struct cell *cell) {
     (void)cell;
-    for (int number = 0; prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0; number++) continue;
-    return errno == EINVAL || errno == EPERM ? 0 : -1;
-}
-
-static int no_capabilities_left(struct cell *cell) {
-    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
-    (void)cell;
-    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0) return -1;
-    return (int)syscall(SYS_capset, &header, none);
+    int number = empty_bounding_set();
+    return number == EINVAL || number == EPERM ? 0 : -1;
 }
 
 /* Switch to the cell's own user, if it has one. The effective id of init is the guest's, so that it can signal the
@@ -517,12 +521,7 @@ static int become_that_number(struct cell *cell) {
 }
 
 /* Send init a SIGTERM when the zygote ends, so that it kills everything. Without a pid namespace the kernel doesn't. */
-static int be_told_of_the_zygotes_end(struct cell *cell) {
-    struct pollfd zygote = {cell->zygote->self, POLLIN, 0};
-    if (prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0) < 0) return -1;
-    if (poll(&zygote, 1, 0) != 0) _exit(1); /* it had died before we asked */
-    return 0;
-}
+static int be_told_of_the_zygotes_end(struct cell *cell) { return signal_at_the_zygotes_end(cell, SIGTERM); }
 
 /* Orphans of the cell become children of init, so none can escape by losing its parent. */
 static int adopt_orphans(struct cell *cell) {
@@ -668,6 +667,14 @@ static void write_line(struct probe *probe, const char *format, ...) {
     int length = vsnprintf(probe->place, (size_t)(probe->end - probe->place), format, values);
     va_end(values);
     if (length > 0 && length < probe->end - probe->place) probe->place += length;
+}
+
+static void begin(struct probe *probe, struct cell *cell, char *found, size_t size) {
+    probe->cell = cell;
+    probe->place = found;
+    probe->end = found + size;
+    int status = open_proc(cell, "self/status", O_RDONLY);
+    if (read_text(status, probe->status, sizeof probe->status) < 0) probe->status[0] = 0;
 }
 
 /* The report has a line for each layer: its name if it is in force; its name, a space and the reason if not. */
@@ -981,10 +988,7 @@ static const char *probe_names(struct probe *probe) {
 /* Probe every layer, by its effect or by what the kernel reports; never by what the steps intended. */
 static void look(struct cell *cell, char *found, size_t size, const char *user_namespaces) {
     static struct probe probe;
-    probe.cell = cell;
-    probe.place = found;
-    probe.end = found + size;
-    if (read_text(open_proc(cell, "self/status", O_RDONLY), probe.status, sizeof probe.status) < 0) probe.status[0] = 0;
+    begin(&probe, cell, found, size);
     probe_namespaces(&probe);
     tell_of(&probe, "user-namespaces", user_namespaces);
     tell_of(&probe, "capabilities", probe_capabilities(&probe));
@@ -1002,7 +1006,7 @@ static void look(struct cell *cell, char *found, size_t size, const char *user_n
     if (cell->order->project[0]) tell_of(&probe, "workspace", probe_project(&probe));
     write_line(&probe, "=landlock %d\n=overlay %d\n=proc %d\n", cell->zygote->landlock, cell->zygote->shared < 2,
                !cell->empty_proc);
-    if (probe.end - probe.place < 128) _exit(1); /* it was cut short: then it says nothing */
+    if (probe.end - probe.place < 128) _exit(1); /* the report may be cut off: then there is none */
     if (user_namespaces == ONLY_THE_FILTER && !filter_refuses_namespaces()) {
         say_broken(ORDER, "user-namespaces", EROFS);
         _exit(1);
@@ -1089,10 +1093,7 @@ static const char *probe_places(struct probe *probe) {
 
 static void look_lean(struct cell *cell, char *found, size_t size) {
     static struct probe probe;
-    probe.cell = cell;
-    probe.place = found;
-    probe.end = found + size;
-    if (read_text(open_proc(cell, "self/status", O_RDONLY), probe.status, sizeof probe.status) < 0) probe.status[0] = 0;
+    begin(&probe, cell, found, size);
     tell_of(&probe, "user", probe_user(&probe));
     tell_of(&probe, "user-namespaces", filter_refuses_namespaces() ? NULL : "the filter doesn't refuse to make them");
     tell_of(&probe, "capabilities", probe_capabilities_left(&probe));
@@ -1108,7 +1109,7 @@ static void look_lean(struct cell *cell, char *found, size_t size) {
     tell_of(&probe, "environment", probe_environment(&probe));
     tell_of(&probe, "init", probe_own_init(&probe));
     write_line(&probe, "=landlock %d\n", cell->zygote->landlock);
-    if (probe.end - probe.place < 128) _exit(1); /* it was cut short: then it says nothing */
+    if (probe.end - probe.place < 128) _exit(1); /* the report may be cut off: then there is none */
 }
 
 /* --- making one --- */
