@@ -192,10 +192,10 @@ class Cell:
                     self.close_handle()
                     self.handle = descriptors.pop(0)
                 elif kind == protocol.LISTENER:
-                    self.close_listener()
+                    self._close_listener()
                     self.listener = socket.socket(fileno=descriptors.pop(0))
                 else:
-                    self.close_layer()
+                    self._close("layer")
                     self.layer = descriptors.pop(0)
             else:
                 self._break(kind, payload)
@@ -254,12 +254,9 @@ class Cell:
         """Close our descriptors, which also ends the cell. `handle` stays open until `reap` finds it dead."""
         for each in self._sockets:
             each.close()
-        for name in ("stdin", "stdout", "stderr"):
-            if (number := getattr(self, name)) >= 0:
-                setattr(self, name, -1)  # first: a child forked in between must not close a reused number
-                os.close(number)
-        self.close_layer()
-        self.close_listener()
+        for name in ("stdin", "stdout", "stderr", "layer"):
+            self._close(name)
+        self._close_listener()
 
     def take_listener(self) -> socket.socket:
         """Return the socket that listens on its loopback. The caller closes it."""
@@ -268,19 +265,17 @@ class Cell:
             raise BackendError("the cell has no way to the network", why="it was made without", next="report it")
         return listener
 
-    def close_listener(self) -> None:
+    def _close_listener(self) -> None:
         if self.listener is not None:
             self.listener.close()
             self.listener = None
 
-    def close_layer(self) -> None:
-        if (number := self.layer) >= 0:
-            self.layer = -1
-            os.close(number)
-
     def close_handle(self) -> None:
-        if (number := self.handle) >= 0:
-            self.handle = -1
+        self._close("handle")
+
+    def _close(self, name: str) -> None:
+        if (number := getattr(self, name)) >= 0:
+            setattr(self, name, -1)  # first: a child forked in between must not close a reused number
             os.close(number)
 
     def reap(self) -> bool:

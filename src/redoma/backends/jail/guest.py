@@ -419,7 +419,6 @@ def finish(known: int) -> dict[str, Any]:
     """Do what the interpreter does at its end: wait for threads, run exit handlers, close files. Returns what to report
     if that fails.
     """
-    found: dict[str, Any] = {}
     try:
         if (threading := sys.modules.get("threading")) is not None:
             threading._shutdown()
@@ -431,9 +430,8 @@ def finish(known: int) -> dict[str, Any]:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except BaseException as error:
-        number = error.errno if isinstance(error, OSError) else None
-        found = {"at_exit": type(error).__name__, "errno": number}
-    return found
+        return {"errno": error.errno if isinstance(error, OSError) else None}
+    return {}
 
 
 def flush_files() -> None:

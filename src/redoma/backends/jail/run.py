@@ -53,7 +53,6 @@ class Report(msgspec.Struct, frozen=True):
     errno: int | None = None
     memory: bool = False
     broken: str | None = None
-    at_exit: str | None = None
     displays: msgspec.Raw = msgspec.Raw(b"[]")
     """Decode it only with `displays.read`."""
 
