@@ -1,8 +1,9 @@
 """The whole configuration of a cell as data: who the guest is, what it sees, where it may write, and which isolation
 layers it is promised. Also loaded inside cells.
 
-The system calls are listed in `seccomp`, and the limits of a run come with its request. `root` and c/cell.c build what
-is written here; then c/cell.c probes from inside whether it is in force.
+`root` and c/cell.c build what is written here; then c/cell.c probes from inside whether it is in force. Elsewhere are
+only the system calls (`seccomp`), the limits that come with a request (`run`), and the limits on inotify (c/cell.c,
+`no_more_user_namespaces`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ ENVIRONMENT = {
 """Environment variables of every run, besides those of the request."""
 VARIABLES = (*ENVIRONMENT, "LD_LIBRARY_PATH", "PYTHONHASHSEED")
 """The only variables that a zygote may be executed with: every process forked from it can read them in /proc."""
-
+RLIMITS = {"RLIMIT_CORE": 0, "RLIMIT_MEMLOCK": 64 << 10}
+"""Resource limits of every process, besides those that follow from the limits of the request."""
 PROXY_PORT = 3128
 """The port on the cell's own loopback at which it reaches the proxy, if the request names hosts. The proxy itself runs
 outside.

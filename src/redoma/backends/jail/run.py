@@ -23,6 +23,7 @@ from ..endings import Ending, not_started
 from . import protocol
 from .cell import Cell
 from .changes import LayerSize, read_changes, read_live
+from .configuration import RLIMITS
 
 _CHUNK = 1 << 16
 _BROKEN = (125, 126, 127)  # exit codes of a program that could not be started
@@ -517,11 +518,10 @@ def _argv(request: Request, script: str) -> list[str]:
 
 def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
     wanted = {
+        **RLIMITS,
         "RLIMIT_CPU": min(math.ceil(limits.cpu) + 1, 2**31),  # per process; init adds them up
         "RLIMIT_FSIZE": limits.file_size,
         "RLIMIT_NOFILE": limits.open_files,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_MEMLOCK": 64 << 10,
     }
     if processes:
         wanted["RLIMIT_NPROC"] = limits.processes  # counted in the guest's user namespace; init is in another

@@ -53,7 +53,8 @@ def main() -> NoReturn:
             with root.step("user"):
                 root.enter_user_namespace(0)
         told = root.told()
-        data = prepare(built, told)
+        load(told)
+        data = data_for_cells(built, told)
     except Exception as error:  # importing a module may raise anything
         root.tell(root.SOCKET, error)
         os._exit(1)
@@ -73,8 +74,8 @@ def main() -> NoReturn:
     guest.start(data.found, data.order.seed, prelude, maker.hold, os.fsdecode(data.order.place))
 
 
-def prepare(built: dict[str, Any], told: dict[str, Any]) -> compiled.ZygoteData:
-    """Load everything that cells need in memory, and return the data that c/cell.c needs."""
+def load(told: dict[str, Any]) -> None:
+    """Load everything that cells are to find in memory. Raises `Broken`."""
     # Ignored signals are inherited, from Python or from whoever started Redoma (nohup). Guests get the defaults.
     # (`_signal`, because `signal` looks each number up in an enum.)
     for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP, _signal.SIGINT}:
@@ -94,6 +95,10 @@ def prepare(built: dict[str, Any], told: dict[str, Any]) -> compiled.ZygoteData:
     linux.hide_from_peers()  # other processes of this user on the host can't trace it
     if told["preload"]:
         ignore_forks()
+
+
+def data_for_cells(built: dict[str, Any], told: dict[str, Any]) -> compiled.ZygoteData:
+    """Return what c/cell.c has to know: our descriptors, and the settings of `configuration` and `seccomp`."""
     lean, on_disk = built["lean"], built["changes"] == "disk"
     program = seccomp.program(told["watched"], changes_on_disk=lean or on_disk, lean=lean, own_user=told["own_user"])
     return compiled.ZygoteData(
