@@ -15,6 +15,7 @@ from redoma.approval import STATES, Ask, Callback, Chain, Console, Deny, Queue, 
 from redoma.approval.ask import ask_of, decode, encode, is_same_person
 from redoma.lib.errors import ApprovalError, AuditError
 from redoma.models import (
+    Approval,
     Decision,
     EnvironmentUse,
     Judged,
@@ -202,6 +203,20 @@ async def test_of_a_chain_one_who_is_absent_leaves_it_to_the_next(
     assert (await stage.gate(Chain(Console("bob"), stage.approving)).ask(case_of())).status is None
     verdict = await stage.gate(Chain(Console("bob"), Deny())).ask(case_of())
     assert (verdict.status, "no approver is configured" in verdict.error) == (Status.DENIED, True)
+
+
+async def test_a_verdict_says_whether_a_person_or_nobody_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redoma.approval.console.TERMINAL", "/nowhere")
+    for absent in (Deny(), Chain(Console("bob"), Deny()), Console("bob")):
+        assert (await stage.gate(absent).ask(case_of())).nobody
+
+    def fail(ask: Ask) -> Approval:
+        raise OSError
+
+    for approver in (Callback(stage.no), Callback(lambda ask: None), Callback(fail)):
+        verdict = await stage.gate(approver).ask(case_of())
+        assert verdict.status is not None
+        assert not verdict.nobody
 
 
 def test_a_chain_of_nobody_can_not_be_made() -> None:

@@ -67,7 +67,7 @@ def test_tls_works_again_once_it_is_wanted(tmp_path: Path) -> None:
     """A handshake with ourselves, in a process that has loaded asyncio without it."""
     program = textwrap.dedent("""
         import sys
-        from redoma.lib.optional import load_small, restore_tls
+        from redoma.lib.extras import load_small, restore_tls
         load_small()
         import asyncio
         assert "ssl" not in sys.modules and asyncio.sslproto.ssl is None

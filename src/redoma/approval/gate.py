@@ -30,6 +30,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     alarm: bool = False
     """Whether something else is pinned under its label."""
+    nobody: bool = False
+    """Whether it was refused because no person could be asked."""
 
 
 class Gate:
@@ -109,9 +111,10 @@ class Gate:
             try:
                 return told(await self._ask(judged, wait))
             except ApprovalError as error:
-                kind = "approval.denied" if isinstance(error, Absent) else "approval.refused"
+                nobody = isinstance(error, Absent)
+                kind = "approval.denied" if nobody else "approval.refused"
                 self.ledger.audit(kind, judged.request.id, {"approval": None, "why": encodable(str(error))})
-                return told(Verdict(status=Status.DENIED, error=str(error)))
+                return told(Verdict(status=Status.DENIED, error=str(error), nobody=nobody))
 
     async def _ask(self, judged: Judged, wait: bool) -> Verdict:
         nobody = isinstance(self._approver, Deny)
@@ -174,19 +177,27 @@ class Gate:
         try:
             if self._notify is not None:
                 await self._notify(ask)
-            answer = await self._answer(ask)
-            return await asyncio.to_thread(self._settle, ask, answer)
+            try:
+                answer, nobody = await self._answer(ask), False
+            except Absent as error:
+                answer, nobody = self._no(ask, str(error)), True
+            verdict = await asyncio.to_thread(self._settle, ask, answer)
+            ours = verdict.approval is not None and verdict.approval.approver == _OURSELVES
+            return msgspec.structs.replace(verdict, nobody=nobody and ours)  # a person may have answered meanwhile
         except asyncio.CancelledError:
             with suppress(RedomaError):  # the question expires soon anyway; the cancellation has priority
                 self.ledger.expire(ask.id)  # the run no longer waits, so no answer may be given
             raise
 
     async def _answer(self, ask: Ask) -> Approval | None:
-        """Return the approver's answer; None if it gives none. If it fails or answers wrongly, the answer is no."""
+        """Return the approver's answer; None if it gives none. If it fails or answers wrongly, the answer is no.
+
+        Raises `Absent` if no person can be asked.
+        """
         try:
             answer: object = await self._approver.decide(ask)
-        except Absent as error:
-            return self._no(ask, str(error))
+        except Absent:
+            raise
         except Exception as error:  # third-party code: its failure must not become a yes, nor look like a bug of ours
             return self._no(ask, f"the approver failed: {error!r}")
         if answer is None:
@@ -200,7 +211,7 @@ class Gate:
         return answer
 
     def _no(self, ask: Ask, why: str) -> Approval:
-        return ask.answer("denied", approver="redoma", reason=why[:_MAX_WHY], at=self.ledger.now())
+        return ask.answer("denied", approver=_OURSELVES, reason=why[:_MAX_WHY], at=self.ledger.now())
 
     def _settle(self, ask: Ask, answer: Approval | None) -> Verdict:
         """Write the answer into the ledger unless there is another; then act on what the ledger says."""
@@ -252,6 +263,8 @@ class Gate:
 
 
 _MAX_WHY = 1000
+_OURSELVES = "redoma"
+"""Who answers in the place of a person."""
 
 
 def _passed(entry: Entry) -> Verdict:
@@ -281,7 +294,7 @@ def _verdict(entry: Entry, seconds: float) -> Verdict:
             return Verdict(status=Status.EXPIRED, id=ask.id, approval=approval, error=error)
         case "denied":
             who, why = (approval.approver, approval.reason) if approval else ("somebody", "")
-            error = why if who == "redoma" else f"{who} has denied it: {why}"
+            error = why if who == _OURSELVES else f"{who} has denied it: {why}"
         case "used":
             error = "its approval has been used: one is good for one run"
         case _:

@@ -17,6 +17,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
+from ..lib.files import SPECIAL
 from ..lib.patterns import pattern as compiled_later
 
 MAX_FILES = 1000
@@ -32,13 +33,8 @@ MAX_ENTRIES = 100_000
 """Entries that are looked at: listing a directory of millions would take too long."""
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_KINDS = {
-    stat.S_IFLNK: "a symbolic link, which is not followed",
-    stat.S_IFIFO: "a pipe, not a regular file",
-    stat.S_IFSOCK: "a socket, not a regular file",
-    stat.S_IFCHR: "a device, not a regular file",
-    stat.S_IFBLK: "a device, not a regular file",
-}
+_NO_FILES = {kind: f"{what}, not a regular file" for kind, what in SPECIAL.items()}
+_NO_FILES[stat.S_IFLNK] = "a symbolic link, which is not followed"
 
 
 def collect(
@@ -189,7 +185,7 @@ class _Walk:
             elif not patterns.fit(name):
                 continue
             elif not stat.S_ISREG(mode):
-                self.found.leave_out(path, _KINDS.get(stat.S_IFMT(mode), "not a regular file"))
+                self.found.leave_out(path, _NO_FILES.get(stat.S_IFMT(mode), "not a regular file"))
             else:
                 self._file(directory, name, path)
 

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
-_PR_SET_SECUREBITS = 28
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
-_PR_CAP_AMBIENT = 47
-_PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
@@ -43,8 +40,8 @@ def _syscall(number: int, *arguments: Any, name: str | None = None) -> int:
     return int(answer)
 
 
-def _prctl(option: int, value: int, third: int = 0) -> None:
-    _check(_libc.prctl(option, value, third, 0, 0))
+def _prctl(option: int, value: int) -> None:
+    _check(_libc.prctl(option, value, 0, 0, 0))
 
 
 # --- processes ---
@@ -71,31 +68,6 @@ def show_to_peers() -> None:
 
 
 # --- privileges ---
-
-
-class _CapHeader(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
-
-
-_CAP_VERSION_3 = 0x20080522
-_NO_CAPS = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable, in two halves
-# No privileges for uid 0, none kept over setuid, none ambient; each bit with its lock.
-_SECUREBITS = sum(1 << bit for bit in range(8)) & ~(1 << 4)  # of KEEP_CAPS only the lock
-
-
-def drop_capabilities() -> None:
-    """Empty every capability set; the bounding set first, because that needs a capability."""
-    number = 0
-    try:
-        while True:
-            _prctl(_PR_CAPBSET_DROP, number)
-            number += 1
-    except OSError:  # EINVAL after the last capability that this kernel knows
-        if number == 0:
-            raise
-    _prctl(_PR_SET_SECUREBITS, _SECUREBITS)
-    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
-    _check(_libc.capset(ctypes.byref(_CapHeader(_CAP_VERSION_3, 0)), _NO_CAPS))
 
 
 CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP = 5, 6, 7, 8

@@ -158,38 +158,10 @@ def learn(
 
     Raises `AuditError` if the proposal would change anything but what was approved.
     """
-    given, taken_back, refused = _answers(history.answers())
+    answers = _answers(history.answers())
     left_out: dict[str, list[str]] = defaultdict(list)
-    candidates: dict[_Key, _Candidate] = {}
-    said_no = history.said_no(refused)
-    count = 0
-    for run in history:
-        key = _key(run)
-        approval = run.intent.approval.id if run.intent.approval else ""
-        if not run.approver or run.status in _REFUSED:
-            continue
-        count += 1
-        if approval not in given:  # a pin can outlive the record of its approval
-            left_out["the approval itself is no longer on record"].append(run.id)
-        elif approval in taken_back:
-            left_out["the approval was taken back"].append(run.id)
-        elif why := _unfit(run):
-            left_out[why].append(run.id)
-        else:
-            candidate = candidates.setdefault(key, _Candidate(run))
-            approver, reason, pinned = given[approval]
-            candidate.approved.append(
-                Approved(
-                    id=run.id,
-                    time=run.time,
-                    requester=run.judged.requester,
-                    approval=approval,
-                    approver=approver,
-                    reason=reason,
-                    pinned=pinned,
-                    status=run.status,
-                )
-            )
+    candidates, count = _candidates(history, answers, left_out)
+    said_no = history.said_no(answers.refused)
     judge = Judge(lambda pack: load(pack, ()))
     for key, candidate in [*candidates.items()]:
         if why := _objection(candidate, judge, said_no.get(key.fingerprint), at_least):
@@ -220,20 +192,63 @@ def learn(
     )
 
 
-def _answers(records: Iterable[Record]) -> tuple[dict[str, tuple[str, str, bool]], set[str], set[str]]:
-    """Return the approvals by question id, the question ids whose approval was revoked, and the denied runs."""
-    given: dict[str, tuple[str, str, bool]] = {}
-    taken_back: set[str] = set()
-    refused: set[str] = set()
+class _Answers(NamedTuple):
+    """What people have answered."""
+
+    given: dict[str, tuple[str, str, bool]]
+    """Question id → approver, reason, and whether it was pinned."""
+    taken_back: set[str]
+    """The ids of questions whose approval was revoked."""
+    refused: set[str]
+    """The ids of denied runs."""
+
+
+def _answers(records: Iterable[Record]) -> _Answers:
+    found = _Answers({}, set(), set())
     for record in records:
         data, question = record.data, str(record.data.get("approval"))
         if record.kind == "approval.given":
-            given[question] = str(data.get("approver")), str(data.get("reason")), bool(data.get("pinned"))
+            found.given[question] = str(data.get("approver")), str(data.get("reason")), bool(data.get("pinned"))
         elif record.kind == "approval.unpinned":
-            taken_back.add(question)
+            found.taken_back.add(question)
         elif record.kind == "approval.denied" and data.get("approver") not in (None, "redoma"):
-            refused.add(record.id)  # `redoma` denies if an approver fails; that is not a person's decision
-    return given, taken_back, refused
+            found.refused.add(record.id)  # `redoma` denies if an approver fails; that is not a person's decision
+    return found
+
+
+def _candidates(
+    history: History, answers: _Answers, left_out: dict[str, list[str]]
+) -> tuple[dict[_Key, _Candidate], int]:
+    """Return the requests that were approved, and the number of approved runs. Adds to `left_out`."""
+    candidates: dict[_Key, _Candidate] = {}
+    count = 0
+    for run in history:
+        key = _key(run)
+        approval = run.intent.approval.id if run.intent.approval else ""
+        if not run.approver or run.status in _REFUSED:
+            continue
+        count += 1
+        if approval not in answers.given:  # a pin can outlive the record of its approval
+            left_out["the approval itself is no longer on record"].append(run.id)
+        elif approval in answers.taken_back:
+            left_out["the approval was taken back"].append(run.id)
+        elif why := _unfit(run):
+            left_out[why].append(run.id)
+        else:
+            approver, reason, pinned = answers.given[approval]
+            candidates.setdefault(key, _Candidate(run)).approved.append(
+                Approved(
+                    id=run.id,
+                    time=run.time,
+                    requester=run.judged.requester,
+                    approval=approval,
+                    approver=approver,
+                    reason=reason,
+                    pinned=pinned,
+                    status=run.status,
+                )
+            )
+    return candidates, count
 
 
 def _key(run: Recorded) -> _Key:
@@ -256,9 +271,7 @@ def _unfit(run: Recorded) -> str:
 def _runs_files(run: Recorded) -> bool:
     """Return whether it executes files of the host. An approval is bound to their content; a permit is not."""
     request, found = run.request, executes(run.request)
-    if (
-        run.submission.entry and request.backend == "docker"
-    ):  # which volumes there are only its configuration of then could tell
+    if run.submission.entry and request.backend == "docker":  # its volumes at that time are not on record
         return bool(found.files or found.imported or found.unbound or found.opaque)
     if (view := visible_to(request)) is None:
         return False

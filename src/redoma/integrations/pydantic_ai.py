@@ -7,7 +7,7 @@ from typing import Any
 from pydantic_ai import BinaryContent
 from pydantic_ai.toolsets import FunctionToolset
 
-from .sandbox import MAX_TEXT, Sandbox, told
+from .sandbox import MAX_TEXT, Sandbox, told, tools
 
 _REQUESTER = "pydantic-ai"
 _MAX_PICTURES = 3
@@ -25,32 +25,8 @@ def toolset(sandbox: Sandbox) -> FunctionToolset[Any]:
         """
         return await sandbox.in_thread(_run, sandbox, code)
 
-    async def run_bash(script: str) -> str:
-        """Run a Bash script in the same sandbox.
-
-        Args:
-            script: The source text.
-        """
-        return await sandbox.in_thread(sandbox.run_text, script, "bash", requester=_REQUESTER)
-
-    async def read_file(path: str) -> str:
-        """Read a text file of the sandbox.
-
-        Args:
-            path: Relative to its first directory.
-        """
-        return await sandbox.in_thread(sandbox.read_text, path)
-
-    async def write_file(path: str, text: str) -> str:
-        """Write a text file of the sandbox.
-
-        Args:
-            path: Relative to its first directory.
-            text: The whole content.
-        """
-        return await sandbox.in_thread(sandbox.write_text, path, text)
-
-    return FunctionToolset([run_python, run_bash, read_file, write_file])
+    _, *others = tools(sandbox, _REQUESTER)
+    return FunctionToolset([run_python, *others])
 
 
 def _run(sandbox: Sandbox, code: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar, Unpack
 
 from ..lib.errors import RedomaError
@@ -72,6 +72,47 @@ class Sandbox:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def tools(sandbox: Sandbox, requester: str) -> list[Callable[..., Awaitable[str]]]:
+    """Return `run_python`, `run_bash`, `read_file` and `write_file` as asynchronous functions, for frameworks that make
+    tools from names, signatures and docstrings.
+    """
+
+    async def run_python(code: str) -> str:
+        """Run Python in a sandbox, and get what it printed and its last expression. Variables and files stay.
+
+        Args:
+            code: The source text.
+        """
+        return await sandbox.in_thread(sandbox.run_text, code, requester=requester)
+
+    async def run_bash(script: str) -> str:
+        """Run a Bash script in the same sandbox.
+
+        Args:
+            script: The source text.
+        """
+        return await sandbox.in_thread(sandbox.run_text, script, "bash", requester=requester)
+
+    async def read_file(path: str) -> str:
+        """Read a text file of the sandbox.
+
+        Args:
+            path: Relative to its first directory.
+        """
+        return await sandbox.in_thread(sandbox.read_text, path)
+
+    async def write_file(path: str, text: str) -> str:
+        """Write a text file of the sandbox.
+
+        Args:
+            path: Relative to its first directory.
+            text: The whole content.
+        """
+        return await sandbox.in_thread(sandbox.write_text, path, text)
+
+    return [run_python, run_bash, read_file, write_file]
 
 
 def told(function: Callable[[], str]) -> str:

@@ -72,10 +72,10 @@ class Entries:
                 why="what runs later is what was asked for, and an executor may be configured anew until then",
                 next="leave `wait` out",
             )
-        place = {"backend": own, "cwd": None if apart else directory}
-        request = msgspec.structs.replace(request, **place)
-        # With its directory set, since only now it is known whether there is something to checkpoint.
-        request = msgspec.structs.replace(request, checkpoint=options.get("checkpoint"))
+        # Together, since it depends on the directory whether there is something to checkpoint.
+        request = msgspec.structs.replace(
+            request, backend=own, cwd=None if apart else directory, checkpoint=options.get("checkpoint")
+        )
         limits = request.limits
         if limits.time <= entry.limits.get("time", 0):  # the entry's owner has allowed that long
             limits = msgspec.structs.replace(limits, time=min(limits.time, Limits().time))

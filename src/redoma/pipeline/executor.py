@@ -17,7 +17,7 @@ import msgspec
 
 from .. import config as configuration
 from .. import telemetry
-from ..approval import NOBODY, Gate, Verdict, setting_of
+from ..approval import Gate, Verdict, setting_of
 from ..audit import AuditLog
 from ..audit.inputs import Inputs
 from ..backends.base import Backend, Capabilities, Control, Outcome, Sink
@@ -404,15 +404,14 @@ class AsyncExecutor:
         person it asked.
         """
         evaluation, submission, status = judged.evaluation, judged.submission, verdict.status or Status.DENIED
-        alarm = (
-            verdict.alarm and evaluation.decision is Decision.PROMPT
-        )  # a forbidden request is reported as forbidden, pinned or not
+        # A forbidden request is reported as forbidden, pinned or not.
+        alarm = verdict.alarm and evaluation.decision is Decision.PROMPT
         if alarm or evaluation.decision is Decision.ALLOW:
             no = denial.of_pin(judged.request, redactor) if verdict.alarm else None
             return results.ended(judged, verdict, status=status, error=verdict.error, denial=no)
-        answer = "" if verdict.error == NOBODY else verdict.error
+        answer = "" if verdict.nobody else verdict.error
         no = denial.of_policy(judged, self._policy(submission.policy), redactor, status, answer)
-        error = results.refusal(evaluation.deciding[0], status, answer)
+        error = results.refusal(evaluation.deciding[0], status, verdict.error)
         return results.ended(judged, verdict, status=status, error=error, denial=no)
 
     # --- recording ---

@@ -58,9 +58,8 @@ class Installed(Mapping[str, "Backend"]):
     def __getitem__(self, name: str) -> Backend:
         if (found := self.made.get(name)) is not None:
             return found
-        return self.made.setdefault(
-            name, _make(name, self._config, once=self._once)
-        )  # if two threads race, both get the first one's
+        # If two threads race, both get the first one's.
+        return self.made.setdefault(name, _make(name, self._config, once=self._once))
 
     def warm(self, name: Literal["jail", "monty"]) -> None:
         """Start a backend that a run is about to need, so that the run waits less."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Protocol
 
@@ -61,8 +62,8 @@ def ended(judged: Judged, verdict: Verdict, *, status: Status, **fields: Any) ->
 
 
 def refusal(finding: Finding, status: Status, answer: str = "") -> str:
-    """Return why policy refused it; or why no person has approved it: `answer` is the person's answer, if there was
-    one.
+    """Return why policy refused it; or why no person has approved it: `answer` is the person's answer, or why there was
+    none.
     """
     where = f" (line {finding.line}, column {finding.column})" if finding.line else ""
     asked = "" if status is Status.FORBIDDEN else f"{answer or NOBODY}: "
@@ -229,52 +230,51 @@ def with_safe_names(result: Result, redactor: Redactor) -> Result:
     Personal data stays: a report that is named after a person must be found by its name.
     """
     effect = result.effect
-    changes = effect.changes if effect else ()
     names = [*result.files, *result.left_out, *result.unexpected, *(result.rollback or {})]
-    for change in changes:
+    for change in effect.changes if effect else ():
         names += [change.path, change.old_path, *(v.target for v in (change.before, change.after) if v)]
     names += [*effect.refused, *effect.conflicts] if effect else []
     safe = {name: _safe_name(name, redactor) for name in set(names)} if _has_secret("\n".join(names), redactor) else {}
     if all(name == shown for name, shown in safe.items()):
         return result
 
+    return msgspec.structs.replace(
+        result,
+        files=_renamed(result.files, safe),
+        left_out=_renamed(result.left_out, safe),
+        unexpected=tuple(safe[path] for path in result.unexpected),
+        rollback=None if result.rollback is None else _renamed(result.rollback, safe),
+        effect=_with_names(effect, safe) if effect else None,
+    )
+
+
+def _with_names(effect: Effect, safe: Mapping[str, str]) -> Effect:
     def version(one: Version | None) -> Version | None:
         return one and msgspec.structs.replace(one, target=safe[one.target])
 
-    def mapped(values: dict[str, Any]) -> dict[str, Any]:
-        shown: dict[str, Any] = {}
-        for name, value in values.items():
-            label, times = safe[name], 1
-            while label in shown:  # two secrets get the same label; neither file may vanish
-                times += 1
-                label = f"{safe[name]} ({times})"
-            shown[label] = value
-        return shown
-
-    if effect is not None:
-        effect = msgspec.structs.replace(
-            effect,
-            changes=tuple(
-                msgspec.structs.replace(
-                    change,
-                    path=safe[change.path],
-                    old_path=safe[change.old_path],
-                    before=version(change.before),
-                    after=version(change.after),
-                )
-                for change in changes
-            ),
-            refused=mapped(effect.refused),
-            conflicts=mapped(effect.conflicts),
+    changes = [
+        msgspec.structs.replace(
+            change,
+            path=safe[change.path],
+            old_path=safe[change.old_path],
+            before=version(change.before),
+            after=version(change.after),
         )
-    return msgspec.structs.replace(
-        result,
-        files=mapped(result.files),
-        left_out=mapped(result.left_out),
-        unexpected=tuple(safe[path] for path in result.unexpected),
-        rollback=None if result.rollback is None else mapped(result.rollback),
-        effect=effect,
-    )
+        for change in effect.changes
+    ]
+    refused, conflicts = _renamed(effect.refused, safe), _renamed(effect.conflicts, safe)
+    return msgspec.structs.replace(effect, changes=tuple(changes), refused=refused, conflicts=conflicts)
+
+
+def _renamed(values: Mapping[str, Any], safe: Mapping[str, str]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for name, value in values.items():
+        label, times = safe[name], 1
+        while label in shown:  # two secrets get the same label; neither file may vanish
+            times += 1
+            label = f"{safe[name]} ({times})"
+        shown[label] = value
+    return shown
 
 
 def _secrets(data: bytes, redactor: Redactor) -> list[Found]:

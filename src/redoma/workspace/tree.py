@@ -15,14 +15,13 @@ from typing import Literal, Self
 
 from ..backends import linux
 from ..lib.errors import WorkspaceError
-from ..lib.files import NotRegular, closing, open_regular, reason
+from ..lib.files import SPECIAL, NotRegular, closing, open_regular, reason
 from ..models import Version
 from .copying import digest_of
 
 BENEATH = linux.RESOLVE_BENEATH | linux.RESOLVE_NO_SYMLINKS | linux.RESOLVE_NO_MAGICLINKS
 Kind = Literal["file", "directory", "symlink", "odd"]
 _KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
-_ODD = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 def kind_of(about: os.stat_result) -> Kind:
@@ -32,7 +31,7 @@ def kind_of(about: os.stat_result) -> Kind:
 
 def odd_name(about: os.stat_result | None) -> str:
     """Return the word for an odd file in a message; empty if it isn't odd."""
-    return _ODD.get(stat.S_IFMT(about.st_mode), "") if about else ""
+    return SPECIAL.get(stat.S_IFMT(about.st_mode), "") if about else ""
 
 
 class Tree:

@@ -14,7 +14,7 @@ from jail_insides import pool_of
 
 from redoma import Config, Executor, Status
 from redoma.backends import linux
-from redoma.backends.jail import lean, places
+from redoma.backends.jail import directories, lean, places
 from redoma.backends.jail.lean import LeanBackend
 from redoma.backends.jail.places import Places
 from redoma.config import AuditConfig
@@ -145,7 +145,7 @@ def test_a_cell_whose_zygote_is_killed_leaves_nothing(executor: Executor, backen
 
 def test_what_a_killed_redoma_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(places, "_NEW", 0.0)
+    monkeypatch.setattr(directories, "_NEW", 0.0)
     left = tmp_path / "redoma-lean-left"
     (left / "1" / "workspace").mkdir(parents=True)
     left.chmod(0o700)

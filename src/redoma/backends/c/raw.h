@@ -1,18 +1,21 @@
-/* System calls without a C library: they return a negative errno. A program that includes this defines `run_program`,
- * which is called with its first argument, and returns its exit status. */
+/* System calls without a C library: they return a negative errno.
+ *
+ * A program that includes this defines `run_program`, which gets the program's first argument and returns its exit status.
+ * A shared library defines WITHOUT_START first; tests, which have a C library and sanitizers, WITH_LIBRARY. */
 
 #include <stdint.h>
 #include <time.h>
 
 #if defined __x86_64__
 
-static inline long call(long number, long a, long b, long c, long d, long e) {
+static inline long call6(long number, long a, long b, long c, long d, long e, long f) {
     long answer;
     register long fourth __asm__("r10") = d;
     register long fifth __asm__("r8") = e;
+    register long sixth __asm__("r9") = f;
     __asm__ volatile("syscall"
                      : "=a"(answer)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
                      : "rcx", "r11", "memory");
     return answer;
 }
@@ -22,16 +25,17 @@ static inline long call(long number, long a, long b, long c, long d, long e) {
 
 #elif defined __aarch64__
 
-static inline long call(long number, long a, long b, long c, long d, long e) {
+static inline long call6(long number, long a, long b, long c, long d, long e, long f) {
     register long which __asm__("x8") = number;
     register long first __asm__("x0") = a;
     register long second __asm__("x1") = b;
     register long third __asm__("x2") = c;
     register long fourth __asm__("x3") = d;
     register long fifth __asm__("x4") = e;
+    register long sixth __asm__("x5") = f;
     __asm__ volatile("svc 0"
                      : "+r"(first)
-                     : "r"(which), "r"(second), "r"(third), "r"(fourth), "r"(fifth)
+                     : "r"(which), "r"(second), "r"(third), "r"(fourth), "r"(fifth), "r"(sixth)
                      : "memory");
     return first;
 }
@@ -41,6 +45,10 @@ static inline long call(long number, long a, long b, long c, long d, long e) {
 #else
 #error "this has been written for x86-64 and aarch64"
 #endif
+
+static inline long call(long number, long a, long b, long c, long d, long e) {
+    return call6(number, a, b, c, d, e, 0);
+}
 
 static inline long sys_openat(int directory, const char *path, int flags) {
     return call(SYS_openat, directory, (long)path, flags, 0, 0);
@@ -63,7 +71,7 @@ static inline long sys_fchmodat(int directory, const char *path, unsigned mode) 
     return call(SYS_fchmodat, directory, (long)path, mode, 0, 0);
 }
 static inline long sys_recvfrom(int socket, void *buffer, size_t size) {
-    return call(SYS_recvfrom, socket, (long)buffer, (long)size, 0, 0); /* the sixth argument is unused without a fifth */
+    return call(SYS_recvfrom, socket, (long)buffer, (long)size, 0, 0);
 }
 static inline long sys_sendto(int socket, const void *data, size_t size, int flags) {
     return call(SYS_sendto, socket, (long)data, (long)size, flags, 0);
@@ -101,7 +109,7 @@ static inline uint64_t now_ms(void) {
 
 int run_program(const char *argument);
 
-#ifndef WITH_LIBRARY /* tests compile this with a C library and sanitizers */
+#if !defined WITH_LIBRARY && !defined WITHOUT_START
 
 BEGIN
 
@@ -113,16 +121,20 @@ __attribute__((noreturn, used)) void begin(const long *stack) {
     for (;;) call(SYS_exit_group, status, 0, 0, 0, 0);
 }
 
-/* The compiler may put calls of these where it copies or clears a structure. */
-void *memcpy(void *to, const void *from, size_t size) {
+#endif
+
+#ifndef WITH_LIBRARY
+
+/* The compiler may call these where a structure is copied or cleared. Volatile, or it could do so in them, too. */
+__attribute__((visibility("hidden"))) void *memcpy(void *to, const void *from, size_t size) {
     char *target = to;
     const char *source = from;
-    while (size--) *target++ = *source++;
+    while (size--) *(volatile char *)target++ = *source++;
     return to;
 }
-void *memset(void *to, int value, size_t size) {
+__attribute__((visibility("hidden"))) void *memset(void *to, int value, size_t size) {
     char *target = to;
-    while (size--) *target++ = (char)value;
+    while (size--) *(volatile char *)target++ = (char)value;
     return to;
 }
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...lib.errors import BackendError, BackendUnavailable
-from ...lib.extras import pip_install
-from ...lib.optional import restore_tls
+from ...lib.extras import pip_install, restore_tls
 from ...lib.units import ENGINES, engine_problem
 from ..base import uncancellable
 from ..processes import exists, start_time

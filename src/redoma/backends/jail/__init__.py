@@ -1,31 +1,37 @@
-"""The jail: a fresh, single-use, fully isolated CPython, Bash or command. No root, no daemon.
+"""The jail: runs Python, Bash or a command in a cell that is isolated by the kernel and used once. No root, no daemon.
 
 Theory of operation
 -------------------
 
     parent ──socket──▶ zygote (its own root, clean environment, warm interpreter, one thread, a user namespace U)
       │                  └─clone─▶ maker: new pid, mount, net, ipc and uts namespaces of U. Mounts, forks the guest,
-      │                     │      and executes init: pid 1 of the cell, no Python. Watches, ends, reports
-      ├──control socket─────┘         └─fork─▶ guest: a user namespace below U; the code that nobody has reviewed
+      │                     │      then executes init: pid 1 of the cell, without Python. Watches, kills, reports
+      ├──control socket─────┘         └─fork─▶ guest: in a user namespace below U; runs the untrusted code
       └──order socket (closed before any of that code runs), stdin, stdout, stderr ──┘
 
-- `configuration` shows the whole of it as data: who the guest is, what it finds, what it is promised. `seccomp` has the
-  system calls.
-- `root` runs once: it builds a root directory from nothing, moves into it, gives up root if it had it, and executes
-  the zygote there with an environment that says nothing of the host. Whatever is forked from the zygote has never
-  shared memory with a process that knew a secret.
-- `zygote` loads what guests will need, then waits for orders in c/cell.c, which makes one cell for each.
-- c/cell.c is the list of steps that make a cell, each named by the layer that it puts up, and the look from inside,
-  with the guest's own rights, at what is really in force; `found` has that in words.
-- c/views.h gives each cell overlays of its own over the files that it may only read: no other living cell has these.
-- c/init.c is the only judge: the status of a run is what `wait` told it. It can be neither traced nor signalled by the
-  guest, and when it ends, by whatever cause, the kernel ends everything else in the cell.
-- `guest` waits, armed, for an order; closes the socket it came by; and becomes the program.
-- `protocol` is the boundary: what comes back is bounded and checked there, never unpickled; values by `value`. Files
-  and `changes` to a project are read through a directory descriptor when everything in the cell is dead.
-- `pool` keeps cells armed ahead of time. Each is used once. `run` takes one through a request.
+In the order in which a run meets them:
 
-A cell dies with any of: its init, the zygote, the parent, or the control socket.
+1. `root` runs once for each zygote, in a bare interpreter. It builds a root directory from nothing, moves into it,
+   gives up root if it had it, and executes the zygote there with an environment that contains nothing of the host. So
+   no process forked from the zygote has ever shared memory with one that knew a secret.
+2. `zygote` imports what guests will need, then waits for orders in c/cell.c, which makes one cell for each order.
+3. c/cell.c is the list of steps that make a cell. Each step sets up one isolation layer and has its name. Afterwards
+   the guest probes, from inside and with its own rights, which layers are really in force; `found` describes the
+   answer. A cell in which a step failed, or a required layer is missing, runs nothing. c/views.h gives each cell its
+   own overlays over the files that it may only read, so that cells don't share locks.
+4. `pool` makes cells ahead of time, so a run finds one armed. A cell is used once.
+5. `run` takes one request through one cell. `guest`, inside, receives the order, closes the socket that it came by, and
+   becomes the program.
+6. c/init.c decides how a run ended: the status is what `wait` returned to it. The guest can neither trace nor signal
+   it. When it ends, for whatever reason, the kernel kills everything else in the cell.
+7. `protocol` is the trust boundary. What comes back is bounded and checked there and never unpickled; values go through
+   `value`. Output files and `changes` to a project are read through a directory descriptor once everything in the cell
+   is dead.
+
+`configuration` shows all settings of a cell as data: who the guest is, what it sees, where it may write, and which
+layers it is promised. `seccomp` lists the system calls that it may make.
+
+A cell dies with any of these: its init, the zygote, the parent, or the control socket.
 """
 
 from __future__ import annotations
@@ -40,7 +46,7 @@ __all__ = ["JailBackend"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazily: the zygote imports this package in a bare interpreter, where the backend's own imports don't exist.
+    # Imported lazily: the zygote imports this package in a bare interpreter, which can't import the backend.
     if name == "JailBackend":
         from .backend import JailBackend
 

@@ -1,4 +1,4 @@
-"""The jail as a backend: which cells it needs, and what it promises of them."""
+"""The jail as a backend: which pool a request needs, what cells promise, and refusing to run with less."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
 
 from ...lib.errors import BackendError, BackendUnavailable, InvalidRequest
 from ...models import OTHER, EnvironmentUse, Isolation, Limits, Request
@@ -30,25 +32,26 @@ from .run import Run
 if TYPE_CHECKING:
     from ...network.authority import Authority
 
-_MAX_PROJECTS = 8  # with cells of their own that are kept ready
+_MAX_PROJECTS = 8  # for which cells are kept ready
 _WATCHED = "watched by the cell's init every 10 ms; what the kernel keeps in pipes and sockets is not counted"
 
 
 class JailBackend:
-    """Keeps `minimum` cells armed, runs `maximum` at a time, lets `queue` more wait, and trims after `idle` seconds.
+    """Runs requests in cells. Keeps `minimum` cells armed, runs at most `maximum` at a time, lets `queue` more wait,
+    and trims after `idle` seconds.
 
-    `preload` names modules that every Python run will find already imported. `without` leaves layers out, for tests
-    that must see an attack succeed; a run then has to name the layers that it requires. `changes_on_disk` keeps what
-    runs change in a project on disk, as on kernels where memory can't hold it (before 6.6).
+    `preload` names modules that every Python run finds already imported. `without` leaves layers out, for tests that
+    must see an attack succeed; a run must then name the layers that it requires. `changes_on_disk` keeps changes to a
+    project on disk, as on kernels before 6.6, where memory can't hold them.
 
-    For another backend that runs in cells: `prelude` names a module of ours whose `arm()` every guest calls when it has
-    been made ready; the code finds what it returns in its namespace. `programs` are files of the host to have inside,
-    in `configuration.PROGRAMS`. `forks`: what that module starts can be copied, see c/image.c.
+    For another backend that runs in cells: `prelude` names a module of ours whose `arm()` every guest calls; the code
+    finds the names that it returns. `programs` are files of the host to show inside, in `configuration.PROGRAMS`.
+    `forks`: whether sessions can be copied, see c/image.c.
 
-    `environments` is the directory with the packages of environments, each under its digest; None: there are none.
+    `environments` is the directory of environments, each under its digest; None if there are none.
 
-    `once` is for a process that makes one run and ends: nothing is loaded for later runs, and the zygote ends as soon
-    as the first has.
+    `once` is for a process that makes one run and ends: nothing is loaded for later runs, and the zygote ends with the
+    first.
     """
 
     name = "jail"
@@ -92,7 +95,7 @@ class JailBackend:
         self._vouching: Authority | None = None
 
     def capabilities(self) -> Capabilities:
-        if self._can is None:  # asked twice in every run, and the host doesn't change
+        if self._can is None:  # called twice in every run, and the host doesn't change
             self._can = self._look()
         return self._can
 
@@ -111,9 +114,20 @@ class JailBackend:
             del layers[name]
         for alias, name in LAYER_ALIASES.items():
             layers[alias] = layers[name]
+        return msgspec.structs.replace(
+            self._offered(Isolation(layers=layers, missing=missing)),
+            fork=self._forks,
+            network=True,
+            environments=self._environments is not None,
+            workspaces=frozenset({"scratch", "read-only", "overlay"}),
+            run_over=self.run_over,
+        )
+
+    def _offered(self, isolation: Isolation) -> Capabilities:
+        """Return what every kind of cell can do."""
         return Capabilities(
             languages=frozenset({"python", "bash", "javascript", "command", OTHER}),
-            isolation=Isolation(layers=layers, missing=missing),
+            isolation=isolation,
             limits=frozenset(Limits.__struct_fields__),
             arguments=True,
             stdin=True,
@@ -122,15 +136,12 @@ class JailBackend:
             value=True,
             outputs=True,
             control=True,
-            fork=self._forks,
-            network=True,
-            environments=self._environments is not None,
-            workspaces=frozenset({"scratch", "read-only", "overlay"}),
-            run_over=self.run_over,
         )
 
     def _beyond_this_kernel(self) -> tuple[str, ...]:
-        """Layers that this host can't give to any cell. Results list them as missing; `require` insists on them."""
+        """Return the layers that no cell can have on this host. Results list them as missing; requests that `require`
+        them fail.
+        """
         landlock = () if linux.landlock_abi() else ("landlock",)
         names = ("names",) if self._lacks(USER_OVERLAYS) else ()
         locks = ("locks",) if OWN_OVERLAYS.is_missing(self._release, root=False) else ()
@@ -140,13 +151,13 @@ class JailBackend:
         return feature.is_missing(self._release, root=os.geteuid() == 0)
 
     def facts(self) -> tuple[Fact, ...]:
-        """What this host offers the jail, tried for real: for `redoma doctor`."""
+        """Return what this host offers the jail, for `redoma doctor`. It is really tried."""
         from .host import facts
 
         return facts()
 
     def warm(self) -> None:
-        """Begin to start what the first run without a project will need. Returns at once, and runs nothing."""
+        """Begin to start what the first run without a project will need. Returns at once."""
         limits = Limits()
         pool = self._pool_for(Spec(disk=limits.disk, files=limits.files, workspace="scratch", project=""), None)
         pool.warm()
@@ -208,7 +219,7 @@ class JailBackend:
         return await work.execute(processes_by_rlimit=self._counts_processes_by_rlimit(), watched=cell.group is None)
 
     def _authority(self) -> Authority:
-        """What vouches for hosts in our cells where TLS is read. Made when it is first needed."""
+        """Return the certificate authority for runs whose TLS is inspected. Made when it is first needed."""
         from ...network.authority import Authority
 
         with _making:
@@ -220,11 +231,11 @@ class JailBackend:
         return not self._lacks(COUNTED_PROCESSES)
 
     def _pool_for(self, spec: Spec, hash_seed: int | None, uses: EnvironmentUse | None = None) -> Pool:
-        """The pool of this process for one more run; a forked child makes its own.
+        """Return the pool for a run, and count the run in. A forked child makes its own pools.
 
-        There is one for each project, since a zygote has one project in its root: another directory under the same name
-        is another project. One for each environment. And one for each seed of hashes that was asked for, which an
-        interpreter has from its start; those keep no cells ahead of time.
+        A pool has one zygote, so there is one for each project (another directory under the same name is another
+        project), for each environment, and for each requested seed of hashes, which an interpreter gets at its start.
+        Pools with such a seed keep no cells ready.
         """
         usual = Limits()
         packages = (uses.digest, uses.preload) if uses is not None else None
@@ -245,12 +256,12 @@ class JailBackend:
                     once=self._once,
                 )
                 metrics.watch(self.name, self._pools[key])
-            pool = self._pools[key] = self._pools.pop(key)  # the last used is the last
+            pool = self._pools[key] = self._pools.pop(key)  # moved to the end: the most recently used
             pool.runs += 1
             return pool
 
     def _forget_projects(self) -> None:
-        """Close the pools that were unused for longest, but for those in use."""
+        """Close the least recently used pools that no run uses."""
         self._leaving = [pool for pool in self._leaving if not pool.has_ended]
         for key in [key for key in self._pools if key != _USUAL][: -_MAX_PROJECTS + 1]:
             if not self._pools[key].runs and self._pools[key].leave():
@@ -259,7 +270,7 @@ class JailBackend:
     def _start(
         self, project: str, hash_seed: int | None, uses: EnvironmentUse | None
     ) -> tuple[Zygote, cgroup.Cgroups | None]:
-        """Start a zygote, on the pool's thread."""
+        """Start a zygote. Called on the pool's thread. Also returns where control groups for its cells can be made."""
         if self._groups is None:
             self._groups = cgroup.find()
             if isinstance(self._groups, cgroup.Cgroups):
@@ -284,7 +295,7 @@ class JailBackend:
         return zygote, groups
 
     def _isolation(self, cell: Cell, required: tuple[str, ...]) -> Isolation:
-        """What was found in this very cell. Raises `BackendError` if a layer is missing that was not waived."""
+        """Return what this cell's probe found. Raises `BackendError` if a required layer is missing."""
         if cell.found is None:
             raise BackendError("the cell was not looked over", why="it never said what it found", next="report it")
         layers, missing = dict(cell.found.layers), dict(cell.found.missing)
@@ -295,7 +306,7 @@ class JailBackend:
         needed = {self.aliases.get(name, name) for name in required}
         if not needed:
             needed = set(self.capabilities().isolation.layers) - set(cell.beyond_this_host)
-        needed.add("workspace")  # not to be waived: a project that could be written to is not what was asked for
+        needed.add("workspace")  # always: the project must not be writable if that was not requested
         for name, why in missing.items():
             if name in needed:
                 raise BackendError(
@@ -309,7 +320,7 @@ class JailBackend:
         await self._close(unused=False)
 
     async def let_go(self) -> None:
-        """Close it if nothing runs, on any thread. A run that begins meanwhile makes a pool of its own."""
+        """Close the pools unless something runs. A run that begins meanwhile makes a new pool."""
         await self._close(unused=True)
 
     async def _close(self, *, unused: bool) -> None:
@@ -324,11 +335,11 @@ class JailBackend:
 
 _Key = tuple[tuple[str, int, int] | None, int | None, tuple[str, tuple[str, ...]] | None]
 _USUAL: _Key = (None, None, None)
-"""The key of the pool for runs without a project that take any hashes."""
+"""The key of the pool for runs without a project, a seed of hashes or an environment."""
 
 
 def _is_read_only(path: str) -> bool:
-    """Whether what is mounted there, as /proc/sys is in most containers, can't be written to by anybody."""
+    """Return whether the file system there is mounted read-only, as /proc/sys is in most containers."""
     try:
         return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except OSError:
@@ -336,7 +347,7 @@ def _is_read_only(path: str) -> bool:
 
 
 def _identity(project: str) -> tuple[str, int, int]:
-    """What a directory is called, and which one it is."""
+    """Return the path of a directory with its device and inode. Raises `InvalidRequest` if it can't be used."""
     try:
         about = os.stat(project)
     except OSError as error:
@@ -346,5 +357,5 @@ def _identity(project: str) -> tuple[str, int, int]:
     return project, about.st_dev, about.st_ino
 
 
-_making = threading.Lock()  # two threads that come first at the same time must not make a pool each
+_making = threading.Lock()  # two threads must not make the same pool twice
 os.register_at_fork(before=_making.acquire, after_in_parent=_making.release, after_in_child=_making.release)

@@ -1,4 +1,4 @@
-"""One cell, seen from outside: the descriptors we hold of it, and how it comes to be and to an end."""
+"""One cell, seen from outside: our descriptors of it, how it is made, and how it is ended."""
 
 from __future__ import annotations
 
@@ -22,41 +22,43 @@ from .launch import Zygote
 from .root import NOT_ALLOWED
 
 _WORKSPACES = ("scratch", "read-only", "overlay")
-"""By `enum workspace` of c/cell.h."""
+"""In the order of `enum workspace` in c/cell.h."""
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """What must be known when a cell is made. Cells of one spec are interchangeable."""
+    """What must be known when a cell is made. Cells with equal specs are interchangeable."""
 
     disk: int
     files: int
     workspace: WorkspaceKind = "scratch"
     project: str = ""
-    """The path of the project to work in; empty for a workspace of the cell's own."""
+    """The path of the project to work in; empty if the cell has only its own workspace."""
     seed: int | None = None
-    """The seed of its random numbers, to repeat a run; by default each cell has its own."""
+    """The seed of its random numbers, to repeat a run; by default a random one."""
     network: bool = False
-    """Whether a socket on its own loopback listens for connections, which are served from outside."""
+    """Whether it gets a socket that listens on its loopback, served from outside."""
 
 
 def _one_way() -> tuple[int, int]:
-    """A socket to read from, and one to write to and pass descriptors by. Nothing can be sent the other way: what
-    nobody receives would count as the user's."""
+    """Return a socket to read from, and one to write to and send descriptors with. Nothing can be sent the other way:
+    descriptors that nobody receives would count against the user's limit.
+    """
     reading, writing = socket.socketpair()
     writing.shutdown(socket.SHUT_RD)
     return reading.detach(), writing.detach()
 
 
 def readable(number: int) -> bool:
-    """Whether a descriptor is readable now. Uses `poll`: `select` takes no descriptor above 1023."""
+    """Return whether a descriptor is readable now. Uses `poll`, since `select` takes no descriptor above 1023."""
     watch = select.poll()
     watch.register(number, select.POLLIN)
     return bool(watch.poll(0))
 
 
 class Cell:
-    """One cell. Making it only orders it from the zygote: call `advance` whenever `control` or `order` is readable,
-    until it is `ready` or `broken`."""
+    """One cell. The constructor only orders it from the zygote. Then call `advance` whenever `control` or `order` is
+    readable, until it is `ready` or `broken`.
+    """
 
     def __init__(self, zygote: Zygote, spec: Spec, without: frozenset[str], group: Group | None) -> None:
         self.spec, self.group = spec, group
@@ -64,17 +66,17 @@ class Cell:
         self._changes = zygote.changes if spec.workspace == "overlay" else None
         self._layer = ""
         self.place, self._user = "", 0
-        """Of a lean cell: its directory, and its user."""
+        """Only for a lean cell: its directory, and its user."""
         self.layer = -1
-        """The directory that takes what is written to the project."""
+        """The directory that receives what is written to the project."""
         self.listener: socket.socket | None = None
-        """What listens on its own loopback, if it was to. Whoever takes it closes it."""
+        """The socket that listens on its loopback, if requested. See `take_listener`."""
         self.found: found.Found | None = None
         self.broken: str | None = None
         self.refused = False
-        """Whether it broke because the kernel does not allow what a cell needs."""
+        """Whether it is broken because the kernel does not allow what a cell needs."""
         self.handle = -1
-        """A pidfd of its init: readable once nothing of the cell is alive."""
+        """A pidfd of its init: readable when nothing of the cell is alive."""
         self._frames = protocol.Frames()
         self._order_frames = protocol.Frames()
         self._sockets: list[socket.socket] = []
@@ -124,8 +126,9 @@ class Cell:
         )
 
     def _open(self, theirs: list[int]) -> None:
-        """Both ends of everything that a cell is connected with: ours are kept, `theirs` are sent to the zygote, in the
-        order that c/cell.h has."""
+        """Open both ends of the cell's sockets and pipes. Ours are kept; theirs are appended to `theirs`, in the order
+        of c/cell.h, and sent to the zygote.
+        """
         for _ in ("control", "order"):
             ours, their_end = socket.socketpair()
             ours.setblocking(False)
@@ -139,7 +142,7 @@ class Cell:
             setattr(self, name, near)
             os.set_blocking(near, False)
             user = self._user if self.place else UNPRIVILEGED_ID
-            if user and os.geteuid() == 0:  # or the guest could not open /dev/stdout, which leads to this very pipe
+            if user and os.geteuid() == 0:  # or the guest could not open /dev/stdout, which is this pipe
                 os.fchown(reading, user, user)
 
     @property
@@ -148,13 +151,13 @@ class Cell:
 
     @property
     def beyond_this_host(self) -> dict[str, str]:
-        """Layers that its zygote can't give to any cell, for what it found on this host, and why."""
+        """Layers that its zygote can't give to any cell on this host → why."""
         why = self._zygote.why_files_are_shared
         return {"locks": why} if why else {}
 
     @property
     def env(self) -> dict[str, str]:
-        """Its variables, beside those of the request."""
+        """Its environment variables, besides those of the request."""
         home = os.path.join(self.place, "tmp")
         return {**self._zygote.env, **({"HOME": home, "TMPDIR": home} if self.place else {})}
 
@@ -164,7 +167,7 @@ class Cell:
         return self.found is not None and self.handle >= 0 and listens
 
     def advance(self) -> None:
-        """Take in what the makers of the cell say. Afterwards it may be `ready` or `broken`."""
+        """Receive what the maker and the guest have sent. Afterwards it may be `ready` or `broken`."""
         try:
             self._hear_the_maker()
             self._hear_the_guest()
@@ -183,16 +186,16 @@ class Cell:
             self.broken = self.broken or "it ended while it was being made"
         for kind, payload in self._frames.feed(data):
             if kind in (protocol.INIT, protocol.LAYER, protocol.LISTENER):
-                if not descriptors:  # the kernel drops a descriptor that there is no room for
+                if not descriptors:  # the kernel drops descriptors beyond our limit
                     self.broken = "too many open files: no descriptor for its init"
                 elif kind == protocol.INIT:
                     self.close_handle()
                     self.handle = descriptors.pop(0)
                 elif kind == protocol.LISTENER:
-                    self.close_listener()
+                    self._close_listener()
                     self.listener = socket.socket(fileno=descriptors.pop(0))
                 else:
-                    self.close_layer()
+                    self._close("layer")
                     self.layer = descriptors.pop(0)
             else:
                 self._break(kind, payload)
@@ -224,7 +227,7 @@ class Cell:
             self.broken = self.broken or "its guest ended while it was being made"
 
     def _break(self, kind: bytes, payload: bytes) -> None:
-        """Someone could not do its part: a step of c/cell.c and its errno, or in Python's words."""
+        """Note why it can't be made: the payload is a step of c/cell.c and its errno, or a message from Python."""
         text = payload.decode("utf-8", "replace")
         step, _, number = text.rpartition(" ")
         if kind == protocol.BROKEN and step and number.isdigit():
@@ -236,51 +239,47 @@ class Cell:
         return self.handle >= 0 and not readable(self.handle)
 
     def waits(self) -> bool:
-        """Whether it is armed and alive. A guest says nothing once it is armed: then its socket only tells its end."""
+        """Return whether it is armed and alive. An armed guest sends nothing, so a readable socket means its end."""
         return self.alive() and not readable(self.order.fileno())
 
     def kill(self) -> None:
-        """Kill its init, and so everything in it: the kernel doesn't let a pid namespace outlive its first process. The
-        init of a lean cell is told to end everything, and then itself."""
+        """Kill its init, and so everything in it: the kernel ends a pid namespace with its first process. The init of a
+        lean cell is told to kill everything and then itself.
+        """
         if self.handle >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.handle, signal.SIGTERM if self.place else signal.SIGKILL)
 
     def close(self) -> None:
-        """Close our descriptors, which ends it too; `handle` stays open until it is dead (`reap`)."""
+        """Close our descriptors, which also ends the cell. `handle` stays open until `reap` finds it dead."""
         for each in self._sockets:
             each.close()
-        for name in ("stdin", "stdout", "stderr"):
-            if (number := getattr(self, name)) >= 0:
-                setattr(self, name, -1)  # first: a child forked in between must not close what has that number by then
-                os.close(number)
-        self.close_layer()
-        self.close_listener()
+        for name in ("stdin", "stdout", "stderr", "layer"):
+            self._close(name)
+        self._close_listener()
 
     def take_listener(self) -> socket.socket:
-        """The socket that listens on its loopback, which is the caller's from now on."""
+        """Return the socket that listens on its loopback. The caller closes it."""
         listener, self.listener = self.listener, None
         if listener is None:
             raise BackendError("the cell has no way to the network", why="it was made without", next="report it")
         return listener
 
-    def close_listener(self) -> None:
+    def _close_listener(self) -> None:
         if self.listener is not None:
             self.listener.close()
             self.listener = None
 
-    def close_layer(self) -> None:
-        if (number := self.layer) >= 0:
-            self.layer = -1
-            os.close(number)
-
     def close_handle(self) -> None:
-        if (number := self.handle) >= 0:
-            self.handle = -1
+        self._close("handle")
+
+    def _close(self, name: str) -> None:
+        if (number := getattr(self, name)) >= 0:
+            setattr(self, name, -1)  # first: a child forked in between must not close a reused number
             os.close(number)
 
     def reap(self) -> bool:
-        """Remove what is left of it once it is dead. Returns False if it is not yet: call it again."""
+        """Remove what is left of a dead cell. Returns False if it is not dead yet: call it again."""
         if self.handle >= 0:
             if self.alive():
                 return False

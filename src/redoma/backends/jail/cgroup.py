@@ -1,14 +1,15 @@
-"""Control groups: the memory of a whole cell, counted and limited by the kernel.
+"""Control groups: the kernel counts and limits the memory of a whole cell.
 
-`find` takes a place where this process may make groups (`cgroup_place` says which) and makes one there to be sure.
-`Cgroups.make` makes one for each cell. It is all done with the rights of whoever started Redoma.
+`find` determines where this process may make groups (see `cgroup_place`) and tries it. `Cgroups.make` makes a group for
+each cell. Nothing needs more rights than those of the user who started Redoma.
 
-Adding a process is the one slow step: it waits for an RCU grace period, 7 ms after a pause, 0.1 ms in the wake of
-another. So it belongs to the arming of a cell. What each run does goes through descriptors that are kept open, and
-takes one to five microseconds.
+The only slow step is adding a process, which waits for an RCU grace period: 7 ms after a pause, 0.1 ms right after
+another one. So it is done when a cell is armed. What happens in each run uses descriptors that are kept open, and takes
+one to five microseconds.
 
-Both versions count what is in the cell's tmpfs. Out of memory, v2 kills the cell as a whole (`memory.oom.group`), v1
-the process of its choice, so one that has to outlive the others there needs a low `oom_score_adj`.
+Both versions count the content of the cell's tmpfs as memory. If memory runs out, v2 kills the whole cell
+(`memory.oom.group`). v1 kills a process of its choice, so a process that must outlive the others needs a low
+`oom_score_adj`.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from ..processes import exists, start_time
 from .cgroup_place import Place, Unavailable, enable, locate, write
 
 _NAME = pattern(r"redoma-(\d+)-(\d+)\.(\d+)-.")
-_WAITS = (0.0005, 0.001, 0.002, 0.005, 0.01)  # between tries to remove: the last process may be on its way out
+_WAITS = (0.0005, 0.001, 0.002, 0.005, 0.01)  # between attempts to remove a group: a process may still be exiting
 
 
 class Files(NamedTuple):
-    """The names of the kernel's files in one version of control groups; empty for one that it doesn't have."""
+    """The names of the kernel's files in one version of control groups; empty if it doesn't have that file."""
 
     version: Literal["v1", "v2"]
     join: str
-    """To which a process writes `0` to be in. In v1 the one for threads, which needs no lock of the whole machine."""
+    """A process writes `0` to it to join. In v1 it is the file for threads, which needs no machine-wide lock."""
     limit: str
     with_swap: str
     events: str
     peaks: tuple[str, ...]
-    """The first that is there."""
+    """The first that exists is used."""
     cpu: str
     settings: dict[str, bytes]
-    """Written once. A kernel without swap, or without accounting for it, lacks some."""
+    """Written once, if they exist: a kernel without swap accounting lacks some."""
 
 
 V1 = Files(
@@ -67,7 +68,7 @@ V2 = Files(
 
 
 def find() -> Cgroups | Unavailable:
-    """Find a place for groups, and try it by making one. In v2 this may move us to the leaf `redoma-main`."""
+    """Find where groups can be made, and try it. In v2 this may move this process to the leaf `redoma-main`."""
     place = locate()
     if isinstance(place, Unavailable):
         return place
@@ -75,7 +76,7 @@ def find() -> Cgroups | Unavailable:
         return refused
     groups = Cgroups(place)
     try:
-        probe = groups.make(f"probe-{time.monotonic_ns()}")  # several threads may look at once
+        probe = groups.make(f"probe-{time.monotonic_ns()}")  # several threads may do this at once
         try:
             probe.limit(1 << 30)
             probe.oom_kills()
@@ -87,21 +88,21 @@ def find() -> Cgroups | Unavailable:
 
 
 class Cgroups:
-    """A place where groups can be made."""
+    """Makes groups in a place that `locate` found."""
 
     def __init__(self, place: Place) -> None:
         self.version = place.version
         self.base = place.base
         self._files = V1 if place.version == "v1" else V2
         self._counts = place.version == "v2" or place.cpu is not None
-        self._bases = tuple(dict.fromkeys((place.base, place.cpu or place.base)))  # once, if v1 mounts both in one
+        self._bases = tuple(dict.fromkeys((place.base, place.cpu or place.base)))  # one, if v1 joins them
 
     def describe(self) -> str:
         cpu = " and counts its CPU time" if self._counts else ""
         return f"cgroup {self.version} limits the memory of a cell{cpu}; groups are made in {self.base}"
 
     def make(self, name: str) -> Group:
-        """A group for one cell. The name has to be new in this process."""
+        """Make a group for one cell. The name must be new in this process. Raises `BackendError`."""
         made: list[str] = []
         try:
             for base in self._bases:
@@ -116,19 +117,19 @@ class Cgroups:
             raise _failed("the cgroup of a cell can't be made", error) from error
 
     def sweep(self) -> int:
-        """Remove what a Redoma that was killed outright left behind: empty groups of processes that are no more.
+        """Remove the empty groups that a killed Redoma left. Returns how many.
 
-        The name tells the process, when it began, and the namespace its number is from: a number that was given out
-        again doesn't hide a leftover, and one from another container is never taken for dead.
+        The name of a group contains the process id, its start time, and its pid namespace. So a reused id doesn't hide
+        a leftover, and a process of another container is never taken for dead.
         """
         if os.readlink("/proc/self") != str(os.getpid()):
-            return 0  # this /proc belongs to another namespace: its numbers are not ours
+            return 0  # this /proc is that of another pid namespace
         removed = 0
         for base in self._bases:
             for name in os.listdir(base):
                 owner = _NAME.match(name)
                 if owner and int(owner[2]) == _namespace() and _is_gone(int(owner[1]), began=int(owner[3])):
-                    with contextlib.suppress(OSError):  # it is not empty, or somebody else sweeps too
+                    with contextlib.suppress(OSError):  # it is not empty, or another process removed it
                         os.rmdir(f"{base}/{name}")
                         removed += 1
         return removed
@@ -140,7 +141,7 @@ class Group:
     __slots__ = ("_cpu", "_events", "_files", "_limit", "_open", "_peak", "_with_swap", "paths")
 
     def __init__(self, paths: tuple[str, ...], files: Files) -> None:
-        """`paths` are groups that were just made. In v1, the second counts CPU time."""
+        """`paths` are groups that were just made; in v1, the second one counts CPU time."""
         self.paths, self._files, self._open = paths, files, list[int]()
         try:
             for name, value in files.settings.items():
@@ -183,8 +184,9 @@ class Group:
         return self.paths[0]
 
     def doors(self) -> list[int]:
-        """Descriptors by which a process puts itself in: it writes `0`. Its children will be in too; what it used until
-        now stays counted where it was. The caller closes them."""
+        """Return descriptors with which a process joins, by writing `0`. Its later children are in the group, too; what
+        it has used so far stays counted where it was. The caller closes them.
+        """
         opened: list[int] = []
         try:
             for path in self.paths:
@@ -196,16 +198,16 @@ class Group:
         return opened
 
     def limit(self, memory_bytes: int) -> None:
-        """All the memory that the processes in it may have together, swap and their tmpfs included.
+        """Limit the memory of all its processes together, including swap and their tmpfs.
 
-        Less than they have already: v2 kills them, and counts that. v1 refuses, which is raised.
+        If they use more already, v2 kills them and counts that; v1 refuses, and `BackendError` is raised.
         """
         number = b"%d" % memory_bytes
         try:
             if self._with_swap < 0:
                 os.pwrite(self._limit, number, 0)
                 return
-            try:  # v1 has two limits, and the one with swap can't be the smaller at any moment
+            try:  # v1 has two limits, and the one that includes swap must never be the smaller one
                 os.pwrite(self._limit, number, 0)
                 os.pwrite(self._with_swap, number, 0)
             except OSError as error:
@@ -220,21 +222,21 @@ class Group:
             raise _failed("the memory of a cell can't be limited", error) from error
 
     def oom_kills(self) -> int:
-        """How many of its processes were killed for want of memory: over this limit, or one further up."""
+        """Return how many of its processes the OOM killer has killed, for this limit or one above it."""
         try:
             return oom_kills_in(os.pread(self._events, 512, 0))
         except (OSError, ValueError) as error:
             raise _failed("it is not known whether a cell ran out of memory", error) from error
 
     def peak(self) -> int | None:
-        """The most memory it used so far. Linux 5.18 and before, in v2: what it uses now."""
+        """Return its peak memory in bytes, if known. In v2 before Linux 5.19, its current memory."""
         try:
             return int(os.pread(self._peak, 32, 0)) if self._peak >= 0 else None
         except OSError as error:
             raise _failed("the memory used by a cell can't be read", error) from error
 
     def cpu(self) -> float | None:
-        """Seconds of CPU time used by everything that is or was in it; None where that isn't counted."""
+        """Return the seconds of CPU time of everything that is or was in it; None if not counted."""
         if self._cpu < 0:
             return None
         try:
@@ -244,7 +246,7 @@ class Group:
         return int(answer) / 1e9 if self._files.version == "v1" else int(answer.split(None, 2)[1]) / 1e6
 
     def remove(self) -> bool:
-        """Remove it, waiting some 20 ms for processes that are on their way out. False: not yet, try again later."""
+        """Remove it, waiting up to about 20 ms for exiting processes. Returns False if it can't be removed yet."""
         self._close()
         for wait in (*_WAITS, None):
             left = [path for path in self.paths if not _removed(path)]
@@ -267,7 +269,7 @@ def _removed(path: str) -> bool:
 
 
 def oom_kills_in(events: bytes) -> int:
-    """The count in memory.events (v2) or memory.oom_control (v1, since Linux 4.13)."""
+    """Return the count in memory.events (v2) or memory.oom_control (v1, since Linux 4.13)."""
     _, found, rest = events.partition(b"\noom_kill ")
     if not found:
         raise ValueError("this kernel doesn't count the processes it kills in a group")
@@ -281,13 +283,13 @@ def _failed(what: str, error: OSError | ValueError) -> BackendError:
     return BackendError(what, why=str(error))
 
 
-# --- whose group it is ---
+# --- the owner of a group ---
 
 _own: tuple[int, str] = (0, "")
 
 
 def _identity() -> str:
-    """Our process id, its namespace, and when we began. Looked up again after a fork."""
+    """Return our process id, pid namespace and start time, as text. Read again after a fork."""
     global _own
     pid = os.getpid()
     if _own[0] != pid:
@@ -300,6 +302,6 @@ def _namespace() -> int:
 
 
 def _is_gone(pid: int, began: int) -> bool:
-    """Whether the process with this id that began then has ended. False if it can't be known (hidepid)."""
+    """Return whether the process with this id and start time has ended. False if that is unknown (hidepid)."""
     now = start_time(pid)
     return not exists(pid) if now is None else now != began

@@ -1,24 +1,24 @@
-"""Where groups of processes can be made: our own group, or the one above it, and never anybody else's.
+"""Determines where control groups can be made: in our own group or the one above it, never in anybody else's.
 
     v1   <our group of the memory controller>/redoma-<pid>-…        and the same in cpuacct, where that is writable
     v2   <base>/redoma-<pid>-…       with Redoma itself in <base>, or in <base>/redoma-main
 
-Cells stay under whatever limit Redoma itself is under. In v2 a group that holds processes can't hand controllers to the
-groups in it (only the root of all can), and Redoma is always in some group. What was decided about that:
+So the limits on Redoma itself also hold for its cells. In v2, a group that contains processes can't pass controllers to
+the groups in it (except the root group), and Redoma is always in some group. Therefore:
 
-- The base is the parent of our group where the parent was plainly meant for it: systemd marked it as delegated (a
-  service with `DelegateSubgroup=`), it is the top of what a container sees, or our own group is called `redoma-main`.
-- Else the base is our own group, if nobody but ourselves and what we started is in it. We move these to a new group
-  `redoma-main` in it: what they may use together stays the same, and what we start from then on starts there.
-- Processes of others are never moved. Where some are in the way, the answer is `Unavailable`, with the command that
-  moves them for a person who wants that. A Redoma started by `uv run`, or by hand in the scope of a shell, is a case.
-- A group of a systemd unit is used only if systemd delegated it: in any other unit systemd may take the controller back
-  at its next reload, and the limits with it. The system's manager marks the groups it delegates with an xattr; a user's
-  manager marks none, so it is asked (`systemctl --user show`). Systemd before 251 shows the mark to root alone; there,
-  for others, being able to write has to do. Should a controller be taken back all the same, reading from the cell
-  fails: a run is never said to have been limited when it was not.
+- The base is the parent of our group if the parent is clearly meant for that: systemd marked it as delegated (a service
+  with `DelegateSubgroup=`), it is the topmost group that a container sees, or our own group is called `redoma-main`.
+- Otherwise the base is our own group, if it contains only this process and its descendants. They are moved to a new
+  group `redoma-main` in it. Their limits stay the same, and processes that we start later start there.
+- Processes of others are never moved. If there are some, the answer is `Unavailable`, with a command that moves them,
+  for a person to decide on. This is so if Redoma was started by `uv run`, or by hand in the scope of a shell.
+- A group of a systemd unit is used only if systemd delegated it. In other units systemd may revoke the controller, and
+  the limits with it, at its next reload. The system manager marks delegated groups with an xattr. A user manager
+  doesn't, so we ask it (`systemctl --user show`). systemd before 251 shows the mark only to root; for other users we
+  then rely on being able to write. If a controller is revoked all the same, reading from the group fails: no run is
+  reported as limited when it was not.
 
-`locate` only looks; `enable` acts.
+`locate` only reads; `enable` makes changes.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from ...lib.patterns import pattern
 
 MAIN = "redoma-main"
 _UNIT = pattern(r"\.(service|scope|slice)$")
-_MARKS = ("user.delegate", "trusted.delegate")  # the second is older, and shown to root alone
+_MARKS = ("user.delegate", "trusted.delegate")  # the second is older, and only root can read it
 _USER_MANAGER = pattern(r"/user@(\d+)\.service/")
 _ROUNDS = 100
-_SYSTEM_PATH = "/usr/bin:/bin"  # not the user's: it may lead into a project that nobody has reviewed
-_PATIENCE = 5.0  # seconds for systemd's answer, which takes milliseconds
+_SYSTEM_PATH = "/usr/bin:/bin"  # not the user's PATH, which may contain a directory of an unreviewed project
+_PATIENCE = 5.0  # seconds for an answer of systemd; it takes milliseconds
 
 
 class Unavailable(msgspec.Struct, frozen=True):
-    """Why no group can be made here, and lines for a shell that would change it."""
+    """Why no group can be made here, and shell commands that would change that."""
 
     reason: str
     fix: str
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where groups can be made, as far as looking can tell."""
+    """Where groups can probably be made. Nothing has been tried yet."""
 
     version: Literal["v1", "v2"]
     base: str
     cpu: str | None = None
-    """v1: our group in the hierarchy that counts CPU time, where we may write to it."""
+    """v1: our group in the hierarchy that counts CPU time, if we may write to it."""
     move: bool = False
-    """v2: our own processes have to leave the base first."""
+    """v2: whether our own processes must leave the base first."""
 
 
 # --- looking ---
@@ -79,7 +79,7 @@ def locate(proc: str = "/proc/self", controller: str = "memory") -> Place | Unav
 
 
 def _groups(proc: str) -> dict[str, str]:
-    """Controller → our group in its hierarchy. The one of v2 has no name."""
+    """Return controller → our group in its hierarchy. The key of v2 is empty."""
     with open(f"{proc}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
         lines = [line.rstrip("\n").split(":", 2) for line in file]
     return {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
@@ -90,9 +90,9 @@ def _is_read_only(mount: Mount) -> bool:
 
 
 def _visible(group: str, mounts: list[Mount]) -> tuple[str, Mount] | None:
-    """The directory of a group of ours. A container may see a part of the tree that our group isn't in.
+    """Return the directory of our group, and its mount; None if it isn't visible, as in some containers.
 
-    That we are really in it is checked: a mount may be covered by another, or come from another cgroup namespace.
+    Checks that we are really in it: a mount may be covered by another, or come from another cgroup namespace.
     """
     for mount in sorted(mounts, key=_is_read_only):
         below = os.path.relpath(group, mount.root)
@@ -135,14 +135,14 @@ def _locate_v2(group: str, mounts: list[Mount], controller: str) -> Place | Unav
     if own == top or (isinstance(answer, Place) and not answer.move):
         return answer
     meant = os.path.basename(own) == MAIN or _marked(parent) or (parent == top and not _is_root(parent))
-    if not meant and _UNIT.search(parent) and not _UNIT.search(own):  # a subgroup of a unit that we are in
+    if not meant and _UNIT.search(parent) and not _UNIT.search(own):  # we are in a subgroup of a unit
         meant = _delegated_by_users_manager(parent)
     other = _consider(parent, top, controller) if meant else answer
     return other if isinstance(other, Place) else answer
 
 
 def _consider(directory: str, top: str, controller: str) -> Place | Unavailable:
-    """Whether groups can be made in this directory: the place, or why not."""
+    """Return a `Place` if groups can be made in this directory, else why not."""
     passed = controller in _words(f"{directory}/cgroup.subtree_control")
     if controller not in _words(f"{directory}/cgroup.controllers"):
         if _is_root(directory):
@@ -166,7 +166,7 @@ def _consider(directory: str, top: str, controller: str) -> Place | Unavailable:
 
 
 def _is_root(directory: str) -> bool:
-    """Whether it is the root of all groups: the only one without a type, and free to have both processes and groups."""
+    """Return whether it is the root group: the only one without a type, which may contain processes and groups."""
     return not os.path.exists(f"{directory}/cgroup.type")
 
 
@@ -179,14 +179,14 @@ def _may_write(path: str) -> bool:
 
 
 def _unit(directory: str, top: str) -> str:
-    """The unit of systemd that a group belongs to: itself, or the nearest further up; empty where there is none."""
+    """Return the group of the systemd unit that a group belongs to: itself or the nearest above it; empty if none."""
     while directory != top and not _UNIT.search(directory):
         directory = os.path.dirname(directory)
     return directory if directory != top else ""
 
 
 def _delegated(unit: str, top: str) -> bool:
-    """Whether systemd left a unit to its processes. Marks anywhere above mean that ours would be seen if it were."""
+    """Return whether systemd delegated a unit. If a group above has a mark, we can see marks: a missing one counts."""
     if _marked(unit):
         return True
     if _USER_MANAGER.search(unit):
@@ -199,7 +199,7 @@ def _delegated(unit: str, top: str) -> bool:
 
 
 def _delegated_by_users_manager(unit: str) -> bool:
-    """Ask our `systemd --user`, if the unit is one of its own: it marks nothing, only the system's manager does."""
+    """Ask our `systemd --user`, if the unit is one of its own: unlike the system manager, it sets no marks."""
     found = _USER_MANAGER.search(unit)
     if not found or int(found[1]) != os.geteuid():
         return False
@@ -215,7 +215,7 @@ def _delegated_by_users_manager(unit: str) -> bool:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             cwd="/",
-            env={"XDG_RUNTIME_DIR": f"/run/user/{os.geteuid()}"},  # where systemd has it, also for cron and sudo
+            env={"XDG_RUNTIME_DIR": f"/run/user/{os.geteuid()}"},  # cron and sudo don't set it
             timeout=_PATIENCE,
             check=False,
         )
@@ -233,12 +233,12 @@ def _marked(directory: str) -> bool:
 
 
 def _processes(directory: str) -> list[int]:
-    """Process ids in a group; 0 stands for one that our pid namespace doesn't show."""
+    """Return the ids of processes in a group; 0 for one outside of our pid namespace."""
     return [int(pid) for pid in _words(f"{directory}/cgroup.procs")]
 
 
 def _is_ours(pid: int) -> bool:
-    """Whether a process is ourselves, or was started by us or by what we started."""
+    """Return whether a process is this one or a descendant."""
     while pid > 1 and pid != os.getpid():
         try:
             with open(f"/proc/{pid}/stat", "rb") as stat:
@@ -253,7 +253,7 @@ def _name(pid: int) -> str:
 
 
 def _words(path: str) -> list[str]:
-    """The words in a file of the kernel; none if it doesn't exist or isn't shown."""
+    """Return the words in a file of the kernel; none if it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().split()
@@ -261,12 +261,13 @@ def _words(path: str) -> list[str]:
         return []
 
 
-# --- making it so ---
+# --- changing ---
 
 
 def enable(place: Place, controller: str = "memory") -> Unavailable | None:
-    """Hand the controller to the groups below the base, after moving ourselves out of it if need be. All or nothing.
-    Returns why not, or None."""
+    """Enable the controller for groups in the base, after moving our processes out of it if needed. All or nothing.
+    Returns None, or why it is impossible.
+    """
     control = f"{place.base}/cgroup.subtree_control"
     if place.version == "v1":
         return None
@@ -289,7 +290,7 @@ def enable(place: Place, controller: str = "memory") -> Unavailable | None:
 def _move_ours(source: str, target: str) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(target, 0o755)
-    for _ in range(_ROUNDS):  # they may fork meanwhile
+    for _ in range(_ROUNDS):  # they may fork while we move them
         ours = [pid for pid in _processes(source) if _is_ours(pid)]
         if not ours:
             return
@@ -307,7 +308,7 @@ def write(path: str, value: bytes) -> None:
         os.close(fd)
 
 
-# --- what to do about it ---
+# --- advice ---
 
 _CONTAINER_FIX = (
     "# give the container a writable cgroup tree of its own (Docker 28 or later, or podman):\n"
@@ -333,7 +334,7 @@ def _by_systemd() -> bool:
 
 
 def _delegate(top: str, controller: str) -> str:
-    """Commands that make a group for this user and put this shell in it."""
+    """Return commands that make a group for this user and put this shell in it."""
     if _by_systemd():
         return _systemd_run()
     user = os.geteuid()

@@ -1,14 +1,14 @@
-"""What a run has changed in a project, read from the upper layer of its overlay.
+"""Reads what a run has changed in a project, from the upper layer of its overlay.
 
-The layer comes as a descriptor of a directory. Nothing of the cell is alive any more when it is read; but a session may
-be, and then what is told is what was found, some of it a moment later than the rest. A guest has shaped it, and we are
-not confined: every name is opened once, below the directory that it was listed in, links are never followed, and
-nothing but regular files is read. Contents go into a stage, a directory that only we know, under numbers:
-no name that the run chose is used on the host.
+The layer comes as a descriptor of a directory. Usually everything in the cell is dead when it is read. A session may be
+alive; then the parts are read one after the other, while it may change them. The guest controls what is in it, and we
+are not confined. So every name is opened once, below the directory in which it was listed; links are never followed;
+and only regular files are read. Contents are copied into a stage, a private directory, under numbers: no name that the
+run chose is used on the host.
 
-Hidden names of the kernel's overlay are its own: a character device 0/0 stands for what was removed, an attribute marks
-a directory that nothing shows through. A guest can make neither; if it could, it would only lie about what it did, to
-somebody who is shown exactly that before anything happens.
+The kernel's overlay has two marks of its own: a character device 0/0 stands for something that was removed, and an
+extended attribute marks an opaque directory. A guest can make neither. If it could, it would only misreport its own
+changes, which are shown before anything is applied.
 """
 
 from __future__ import annotations
@@ -25,30 +25,25 @@ from typing import Self
 import msgspec
 
 from ...lib.errors import BackendError
+from ...lib.files import SPECIAL
 from ..base import EVERYTHING, Entry
 
 MAX_ENTRIES = 100_000
 MAX_DEPTH = 256
-"""Directories on the way to an entry: one descriptor is open for each."""
+"""Maximum depth of directories: one descriptor is open for each."""
 MAX_PATH = 4000
 HOLES = 1 << 30
-"""Beyond its limit on the disk: bytes that files may have together, holes included, which cost the guest nothing."""
+"""Bytes that all files may have beyond the disk limit, including holes, which cost the guest nothing."""
 _PIECE = 1 << 20
 _COUNT_EVERY = 0.5  # seconds
 _OTHERS_BYTES, _OTHERS_FILES = 1 << 30, 100_000
-"""What others may write to the same disk while a cell is alive, before we assume that the cell wrote it."""
+"""What other programs may write to the same disk while a cell is alive before we assume that the cell wrote it."""
 _OPAQUE = "user.overlay.opaque"
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_ODD = {
-    stat.S_IFIFO: "a pipe, which is no file",
-    stat.S_IFSOCK: "a socket, which is no file",
-    stat.S_IFCHR: "a device, which is no file",
-    stat.S_IFBLK: "a device, which is no file",
-}
 
 
 def read_live(layer: int, stage: str, *, disk: int) -> tuple[Entry, ...]:
-    """As `read_changes`, of a cell that is alive. Closes the layer: the caller may be gone when this ends."""
+    """Do the same as `read_changes` for a live cell, and close the layer: the caller may be gone by then."""
     try:
         return read_changes(layer, stage, disk=disk)
     finally:
@@ -56,11 +51,12 @@ def read_live(layer: int, stage: str, *, disk: int) -> tuple[Entry, ...]:
 
 
 def read_changes(layer: int, stage: str, *, disk: int) -> tuple[Entry, ...]:
-    """Every entry of the layer, which could hold `disk` bytes; a directory before what is in it. Slow: not for an event
-    loop.
+    """Return every entry of the layer, a directory before its content. `disk` is the number of bytes that it may hold.
+    Slow: don't call it on an event loop.
 
-    What is not told would look as if the run had not put it there, and what the project has in its place would go. So
-    a directory that can't be told as a whole is refused in place of its entry, and too many entries refuse everything.
+    An entry that was left out would look as if the run had not written it, and applying the others could delete what
+    the project has there. So a directory that can't be read as a whole becomes one refused entry, and too many entries
+    refuse everything. Raises `BackendError` if the stage has no room.
     """
     reader = _Reader(stage, disk)
     try:
@@ -71,7 +67,7 @@ def read_changes(layer: int, stage: str, *, disk: int) -> tuple[Entry, ...]:
 
 
 class LayerSize:
-    """How much a layer on disk holds, while the cell is alive. A layer in memory has a cap of its own."""
+    """Measures a layer on disk while the cell is alive. (In memory, its file system has a fixed size.)"""
 
     def __init__(self, layer: int, *, max_bytes: int, max_files: int) -> None:
         self._layer, self._max_bytes, self._max_files = layer, max_bytes, max_files
@@ -79,10 +75,11 @@ class LayerSize:
         self._count_at = 0.0
 
     def excess(self) -> str:
-        """`disk` if it holds too much, `space` if the disk has lost too much meanwhile, else nothing.
+        """Return "disk" if the layer holds too much, "space" if too much space of the disk was used, else nothing.
 
-        Cheap: free space tells when to count. Others use the disk too, so now and then count anyway. Deleted files that
-        are still open can't be counted, so there is a limit on what the disk may lose, whoever used it.
+        Cheap: the layer is counted only if free space has shrunk, and from time to time, since others use the disk,
+        too. Deleted files that are still open can't be counted, so there is a limit on the loss of free space, whoever
+        used it.
         """
         now = os.fstatvfs(self._layer)
         taken_bytes = (self._before.f_bfree - now.f_bfree) * now.f_frsize
@@ -99,7 +96,7 @@ class LayerSize:
         return "disk" if found else ""
 
     def counted(self, *, unreadable: bool = False) -> bool:
-        """Whether it holds too much. `unreadable` is the answer where a part of it can't be read or is too deep."""
+        """Return whether it holds too much. `unreadable` is the answer if a part of it can't be read or is too deep."""
         left_bytes, left_files = self._max_bytes, self._max_files
         hidden = False
         opened = [os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._layer)]
@@ -124,7 +121,7 @@ class LayerSize:
                         opened.append(os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=opened[-1]))
                         todo.append(os.listdir(opened[-1]))
                 except FileNotFoundError:
-                    continue  # it has gone since
+                    continue  # it was removed meanwhile
                 except OSError:
                     hidden = True
         finally:
@@ -159,7 +156,7 @@ class _Reader:
                 self.refuse(path, f"it can't be read: {error.strerror}")
 
     def _one(self, above: int, name: str, path: str, depth: int) -> None:
-        # What has this name is opened once, and everything is asked of that: the session may live, and change it.
+        # Open the name once and use only that descriptor: a live session may change what the name stands for.
         found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
         try:
             about = os.fstat(found)
@@ -187,7 +184,8 @@ class _Reader:
         elif stat.S_ISCHR(about.st_mode) and about.st_rdev == 0:
             self.entries.append(Entry(path=path, kind="removed"))
         elif not stat.S_ISREG(about.st_mode):
-            self.refuse(path, _ODD.get(stat.S_IFMT(about.st_mode), "no regular file"))
+            what = SPECIAL.get(stat.S_IFMT(about.st_mode))
+            self.refuse(path, f"{what}, which is no file" if what else "no regular file")
         elif about.st_nlink > 1 and (first := self._linked.get(about.st_ino)) is not None:
             self.entries.append(msgspec.structs.replace(first, path=path, mode=mode, link_of=first.path))
         elif about.st_size > self._room:
@@ -197,7 +195,7 @@ class _Reader:
             self._file(found, path, about)
 
     def _directory(self, directory: int, path: str, mode: int, depth: int) -> None:
-        # All that can fail comes before its entry: a path is either told or refused.
+        # Everything that can fail comes before its entry: a path is either listed or refused.
         names, opaque = os.listdir(directory), _is_opaque(directory)
         longest = max((len(os.fsencode(below)) for below in names), default=0)
         if len(os.fsencode(path)) + 1 + longest > MAX_PATH:
@@ -211,7 +209,7 @@ class _Reader:
         file = _open(found, mode)
         try:
             self._data -= sum(end - start for start, end in _between_holes(file, size))
-            if self._data < 0:  # only on disk, where nothing stops a write at once
+            if self._data < 0:  # only on disk, where no write fails at once
                 self.refuse(path, "more was written than may be")
                 return
             blob = str(len(self.entries))
@@ -224,8 +222,9 @@ class _Reader:
 
 
 def _open(found: int, mode: int, more: int = 0) -> int:
-    """Open what was found, a file or a directory. Its owner may always look, whatever its mode was made; that of a file
-    is put back, that of a directory is for the caller to put back."""
+    """Open a file or directory for reading, whatever mode the guest gave it. The mode of a file is restored here, that
+    of a directory by the caller.
+    """
     place = f"/proc/self/fd/{found}"
     if not _may_look(mode, more):
         os.chmod(place, mode | _LOOK[more])
@@ -253,23 +252,23 @@ def _is_opaque(directory: int) -> bool:
 
 
 def _between_holes(file: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where there is something in a file, from and to."""
+    """Yield start and end of each part of a file that is not a hole."""
     end = 0
     while end < size:
         try:
             start = os.lseek(file, end, os.SEEK_DATA)
             end = min(os.lseek(file, start, os.SEEK_HOLE), size)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole is left
+            if error.errno == errno.ENXIO:  # only a hole follows
                 return
             raise
         yield start, end
 
 
 def _copy(file: int, size: int, target: str) -> str:
-    """Copy the first `size` bytes, holes as holes, to a new file. Returns their SHA-256.
+    """Copy the first `size` bytes to a new file, keeping holes. Returns their SHA-256.
 
-    Raises `BackendError` if there is no room for them: a change that we can't keep is no fault of the run's.
+    Raises `BackendError` if there is no room: that is our failure, not the run's.
     """
     with _Staged(target) as staged:
         for place, end in _between_holes(file, size):
@@ -299,7 +298,7 @@ class _Staged:
                 place, piece = place + written, piece[written:]
 
     def finish(self, size: int) -> str:
-        """Give it its size. Returns the SHA-256 of its content."""
+        """Set its size. Returns the SHA-256 of its content."""
         with _keeping():
             os.ftruncate(self._number, size)
             with open(self._number, "rb", closefd=False) as made:

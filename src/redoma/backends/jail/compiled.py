@@ -1,7 +1,7 @@
-"""The compiled part: where it is, and how Python calls it. Inner.
+"""How Python calls the compiled part.
 
-`c/cell.c` makes cells in the zygote, `c/init.c` is pid 1 of each. Read them in that order. `c/image.c` copies a Python
-from one cell to another.
+`c/cell.c` makes cells in the zygote, and `c/init.c` is pid 1 of each: read them in that order. `c/image.c` copies a
+Python process from one cell to another.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOUND_BYTES = 8192
 
 
 class CellOrder(ctypes.Structure):
-    """`struct cell_order` of cell.h: what a cell is to be."""
+    """An order for a cell: `struct cell_order` of cell.h."""
 
     _fields_ = [
         ("disk", ctypes.c_uint64),
@@ -39,7 +39,7 @@ _Strings = ctypes.POINTER(ctypes.c_char_p)
 
 
 class ZygoteData(ctypes.Structure):
-    """`struct zygote` of cell.c: what is the same for all cells of a zygote, and what the guest finds in it."""
+    """What is the same for all cells of a zygote, and what a guest finds when it begins: `struct zygote` of cell.c."""
 
     _fields_ = [
         ("orders", ctypes.c_int),
@@ -74,29 +74,31 @@ class ZygoteData(ctypes.Structure):
 
 
 def strings(*texts: str) -> ctypes.Array[ctypes.c_char_p]:
-    """An array of C strings that ends with NULL."""
+    """Return an array of C strings that ends with NULL."""
     return (ctypes.c_char_p * (len(texts) + 1))(*map(os.fsencode, texts), None)
 
 
 def fork_function(*, alone: bool) -> int | None:
-    """The address of the C library's fork: `alone`, where no other thread can hold a lock, the one without handlers."""
+    """Return the address of the C library's fork. With `alone` (no other thread can hold a lock), the one that runs no
+    handlers.
+    """
     library = ctypes.CDLL(None)
     function = getattr(library, "_Fork", library.fork) if alone else library.fork
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
 class Maker:
-    """Makes cells, in the zygote. Loaded ahead: afterwards nothing of ours can be imported any more."""
+    """Makes cells, in the zygote. Created early, because our modules can't be imported later."""
 
     def __init__(self, data: ZygoteData) -> None:
         self._data, self._library, self._python = data, load(), ctypes.pythonapi
 
     def why_no_own_views(self) -> int:
-        """The errno of why cells can't have views of their own of the read-only files; 0 if they can."""
+        """Return 0 if each cell can have its own view of the read-only files, else the errno of why not."""
         return int(self._library.cell_own_views(ctypes.byref(self._data)))
 
     def serve(self) -> bool:
-        """Make cells until Redoma is gone: then return False. Returns True in each guest."""
+        """Make cells until Redoma is gone, then return False. Returns True in each guest."""
         self._python.PyOS_BeforeFork()
         if self._library.cell_serve(ctypes.byref(self._data)) == 0:
             return False
@@ -104,7 +106,7 @@ class Maker:
         return True
 
     def hold(self) -> int:
-        """In a guest: start a process that keeps its memory, for a quick end. Returns its id, or -1."""
+        """In a guest: start the holder, which keeps its memory so that it ends quickly. Returns its id, or -1."""
         return int(self._library.cell_hold())
 
 
@@ -117,11 +119,11 @@ _NO_IMAGE = {
     1006: "its pages can't be told apart",
     1007: "its Python is too large: it has to fit twice into the limit on memory",
 }
-"""By the numbers of c/image.c."""
+"""By error number of c/image.c."""
 
 
 class Imager:
-    """Writes a process to a file, and becomes one. Made in the zygote, so that all cells have it at one address."""
+    """Saves a process to a file, and loads one. Created in the zygote, so that it has the same address in all cells."""
 
     def __init__(self) -> None:
         self._library = ctypes.PyDLL(IMAGE)
@@ -133,12 +135,14 @@ class Imager:
         self._library.image_prepare(*(int.from_bytes(os.urandom(8), "little") for _ in range(2)))
 
     def settle(self) -> None:
-        """In a guest, before anything else."""
+        """Find where the C library keeps the id of this thread. Call it in a guest before anything else."""
         self._library.image_settle()
 
     def save(self, file: int, most: int) -> int:
-        """Write this process, which has one thread, to a file that has its size already. Returns how many bytes it
-        took; and 0 in each process that becomes it. Raises `OSError` if it can't be done."""
+        """Write this process, which must have one thread, to a file of at most `most` bytes.
+
+        Returns the number of bytes; and 0 in each process that loads it. Raises `OSError` if it can't be saved.
+        """
         if os.sysconf("SC_PAGESIZE") != 4096:
             raise OSError(errno.ENOSYS, "the pages of this kernel are not of 4 KiB")
         size: int = self._library.image_save(file, most)
@@ -147,7 +151,7 @@ class Imager:
         return size
 
     def load(self, file: int) -> None:
-        """Become what was saved, and close the file. Raises `OSError` if that can't be begun."""
+        """Become the process that was saved, and close the file. Raises `OSError` if that can't begin."""
         number = -self._library.image_load(file)
         raise OSError(number, self._why(number))
 
@@ -157,7 +161,7 @@ class Imager:
 
 
 def load() -> ctypes.PyDLL:
-    """The library. Its functions are called with the interpreter's lock held: they fork."""
+    """Return the library. Its functions are called with the interpreter's lock held, because they fork."""
     library = ctypes.PyDLL(LIBRARY)
     library.cell_step_name.restype = ctypes.c_char_p
     library.cell_place_shown.restype = ctypes.c_char_p
@@ -165,7 +169,7 @@ def load() -> ctypes.PyDLL:
 
 
 def step_names() -> tuple[str, ...]:
-    """Every step of making a cell that tests may leave out; its place is its bit in `CellOrder.without`."""
+    """Return the names of the steps that tests may leave out. The index of one is its bit in `CellOrder.without`."""
     library = load()
     names: list[str] = []
     while (name := library.cell_step_name(len(names))) is not None:

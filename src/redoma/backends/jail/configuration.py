@@ -1,7 +1,9 @@
-"""The whole configuration of a cell: who the guest is, what it finds there, and what it is promised. Data only. Inner.
+"""The whole configuration of a cell as data: who the guest is, what it sees, where it may write, and which isolation
+layers it is promised. Also loaded inside cells.
 
-What it may ask of the kernel is the other half, in `seccomp`. `root` and c/cell.c build what is written here, and the
-latter looks, from inside, whether it is so.
+`root` and c/cell.c build what is written here; then c/cell.c probes from inside whether it is in force. Elsewhere are
+only the system calls (`seccomp`), the limits that come with a request (`run`), and the limits on inotify (c/cell.c,
+`no_more_user_namespaces`).
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from redoma.backends import linux
 # --- who it is ---
 
 GUEST_ID = 1000
-"""Who the guest is, inside."""
+"""User and group id of the guest inside the cell."""
 UNPRIVILEGED_ID = 65530
-"""Who it is on the host, when root starts Redoma: a number that belongs to nobody, and so owns no file or process.
-(Up to 65519 systemd gives numbers to services, 65534 is nobody's.)"""
+"""User and group id of the guest on the host, if root starts Redoma: an id that nobody has, so it owns no file and no
+process. (systemd assigns ids up to 65519 to services; 65534 is `nobody`.)
+"""
 HOST_NAME = "redoma"
 NAMESPACES = {
     "mount": linux.CLONE_NEWNS,
@@ -24,29 +27,32 @@ NAMESPACES = {
     "uts": linux.CLONE_NEWUTS,
     "cgroup": linux.CLONE_NEWCGROUP,
 }
-"""Namespaces of its own, within a user namespace of its own."""
+"""The namespaces that each cell has, besides a user namespace."""
 ENVIRONMENT = {
     "HOME": "/tmp",  # noqa: S108 - inside the cell
     "LANG": "C.UTF-8",
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
 }
-"""Its variables, beside those of the request."""
+"""Environment variables of every run, besides those of the request."""
 VARIABLES = (*ENVIRONMENT, "LD_LIBRARY_PATH", "PYTHONHASHSEED")
-"""Those that a zygote may have been executed with: they stay readable for all that is forked from it."""
-
+"""The only variables that a zygote may be executed with: every process forked from it can read them in /proc."""
+RLIMITS = {"RLIMIT_CORE": 0, "RLIMIT_MEMLOCK": 64 << 10}
+"""Resource limits of every process, besides those that follow from the limits of the request."""
 PROXY_PORT = 3128
-"""Of its own loopback: where a cell that may reach named hosts finds the proxy, which is served from outside."""
+"""The port on the cell's own loopback at which it reaches the proxy, if the request names hosts. The proxy itself runs
+outside.
+"""
 
 # --- what it sees of the host, read-only ---
 
 READ_ONLY = ("/", "/usr", "/etc", "/opt/redoma/redoma")
-"""Places that are looked at, in every cell, for whether they can be written to."""
+"""Directories that every cell probes to be read-only."""
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-"""Beside /usr; links into it on most systems."""
+"""Directories of programs besides /usr; on most systems they are links into it."""
 DEVICES = ("null", "zero", "full", "random", "urandom")
 ETC_FILES = ("ld.so.cache", "mime.types", "protocols", "services", "ssl/openssl.cnf")
 ETC_TREES = ("alternatives", "fonts", "ssl/certs", "terminfo")
-"""And that of Java, which has a version in its name."""
+"""Directories of /etc that are shown, besides Java's, which has a version in its name."""
 TEXTS = {
     "etc/passwd": f"root:x:0:0:root:/root:/bin/false\nguest:x:{GUEST_ID}:{GUEST_ID}:guest:/tmp:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/:/bin/false\n",
@@ -55,49 +61,49 @@ TEXTS = {
     "etc/hostname": f"{HOST_NAME}\n",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
-"""Files that are ours, so that those of the host don't show."""
+"""Files that we write ourselves, because the host's would name its users and its network."""
 SERVICES = b"ssh 22/tcp\ndomain 53/tcp\ndomain 53/udp\nhttp 80/tcp\nhttps 443/tcp\n"
-"""Where the host has no list of its own."""
+"""The content of /etc/services if the host has none."""
 PYTHON, VENV, PACKAGE, PROGRAMS = "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs"
-"""Where the interpreter is inside, its packages, Redoma, and programs that another backend brings along."""
+"""Paths inside of the interpreter, its packages, Redoma, and programs that another backend brings along."""
 ENVIRONMENT_PREFIX = "/opt/environment"
-"""Where the packages of an environment are, below which are `bin` and `lib`."""
+"""Path inside of the packages of an environment; `bin` and `lib` are below."""
 PROJECT = "/.project"
-"""Where the zygote has a project of the host, read-only. A cell sees it at its own path."""
+"""Where the zygote mounts a project of the host, read-only. A cell sees the project at its own path."""
 PARTS = "/.parts"
-"""Where the zygote has the directories of the host from which each cell has a view of its own. Not in cells."""
+"""Where the zygote mounts the host's directories from which each cell gets its own view. Not visible in cells."""
 EMPTY = "/.empty"
-"""An overlay that is only read needs a second layer."""
+"""An empty directory: a read-only overlay needs a second lower layer."""
 
 # --- what it may write to ---
 
 WRITABLE = ("/tmp", "/workspace", "/dev/shm", "/run")  # noqa: S108 - names inside the cell, each a private mount
-"""Where each cell mounts what is its own. The first three share a file system, capped by `disk` and `files`."""
+"""Where each cell mounts its own file systems. The first three share one, whose size `disk` and `files` limit."""
 WORKSPACE, HOME = "/workspace", "/home/user"
-"""The working directory, and another name for it: a link, for code that has the paths of other sandboxes."""
+"""The working directory, and a link to it for code that has paths of other sandboxes in it."""
 RUN_BYTES = 16 << 20
-"""Of /run: the code and the report."""
+"""Size of /run, which holds the code and the report."""
 CHANGES = "/.changes"
-"""Where the zygote has a directory on disk for what cells write to the project, if they can't keep it in memory."""
+"""Where the zygote mounts a directory on disk for what cells write to the project, if memory can't hold it."""
 OVERLAY_OPTIONS = "userxattr,volatile"
-"""Volatile: nobody needs the layer after a crash, and without it every unmount would flush the whole disk."""
+"""`volatile`: nobody needs the layer after a crash, and without it each unmount would flush the whole disk."""
 WRITABLE_DEVICES = ("null", "full", "random", "urandom", "pts")
-"""Not /dev/zero: a shared mapping of it is memory that belongs to no process, and so escapes a watcher."""
+"""Without /dev/zero: a shared mapping of it is memory of no process, so a watcher would not count it."""
 
-# --- what it is promised ---
+# --- lean cells: what they may read and write, and which layers they have ---
 
 LEAN_WRITABLE = ("/tmp", "/workspace", "/run")  # noqa: S108 - below the directory of the cell
 LEAN_READABLE = (
-    # Not all of /usr: many images have the application itself in /usr/src.
+    # Not all of /usr: many container images have their application in /usr/src.
     *(f"{place}/{name}" for place in ("", "/usr", "/usr/local") for name in (*SYSTEM, "libexec", "share", "include")),
     *(f"/etc/{name}" for name in (*ETC_FILES, *ETC_TREES)),
     *(f"/etc/{name}" for name in ("nsswitch.conf", "localtime", "os-release")),
     "/dev/zero",
-    # Of /proc, what concerns the process alone, and not its namespaces: those are the host's.
+    # Of /proc, only what is about the process itself. Its namespaces are the host's.
     *(f"/proc/self/{name}" for name in ("fd", "fdinfo", "maps", "status", "stat", "statm", "cmdline", "environ")),
     *(f"/proc/self/{name}" for name in ("limits", "comm", "io", "auxv", "schedstat", "smaps_rollup")),
 )
-"""What the guest of a lean cell may read and execute, beside the interpreter and its packages."""
+"""What the guest of a lean cell may read and execute, besides the interpreter and its packages."""
 LEAN_DEVICES = ("null", "full", "random", "urandom")
 LEAN_LAYERS = {
     "user": "a user id of its own, which owns nothing else",
@@ -115,7 +121,7 @@ LEAN_LAYERS = {
     "environment": "only the variables of the request",
     "init": "the process that reports can't be traced, read or signalled",
 }
-"""The layers of a lean cell, probed like the others."""
+"""The layers of a lean cell. They are probed like those of a jail."""
 LEAN_MISSING = {
     "pid": "it can find out which process ids are in use",
     "mount": "it has the mounts of whoever started Redoma",
@@ -127,7 +133,9 @@ LEAN_MISSING = {
     "names": "those of the host show",
     "locks": "other cells see its locks on files of the system",
 }
-"""What a jail has and a lean cell can't have, and what that means."""
+"""The layers of a jail that a lean cell can't have, and what that means."""
+
+# --- which layers it is promised ---
 
 LAYERS = {
     "user": "a user of its own, without privileges on the host",
@@ -151,4 +159,4 @@ LAYERS = {
     "names": "those of the host and its users don't show",
     "locks": "on files that are only read they are its own, and so are watches; devices aside",
 }
-"""Isolation layers that every cell is probed for, from inside, before it runs anything."""
+"""The isolation layers. Every cell is probed for them from inside before it runs anything."""

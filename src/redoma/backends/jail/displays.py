@@ -1,4 +1,4 @@
-"""Reads what a run showed, out of the report that its guest left. Hostile: bounded in count, types and bytes."""
+"""Decodes the displays in the report of a guest. They are untrusted: count, types and bytes are bounded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _decoder = msgspec.json.Decoder(Annotated[list[_Shown], msgspec.Meta(max_length=
 
 
 def read(data: bytes) -> tuple[Display, ...]:
-    """The displays; none if they are not what our guest reports. What is too much, or of another type, is left out."""
+    """Return the displays; none if the report is malformed. Parts that are too large or of another type are left
+    out.
+    """
     try:
         shown = _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError):

@@ -1,7 +1,7 @@
-"""What a cell found to be in force around it, in words.
+"""Describes what a cell's probe found: which layers are in force, and why others are missing.
 
-c/cell.c looks, from inside and with the guest's own rights, and sends a line for each layer: its name if it is in
-force; its name, a space and the reason if it is not. Lines with `=` have facts.
+c/cell.c probes from inside, with the guest's own rights, and sends a line for each layer: its name if it is in force;
+its name, a space and the reason if it is not. Lines that begin with `=` are further facts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHARED_LOCKS = "; locks on files of the system are seen by the host, and its ar
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Layers in force with a word on each, and why others are missing."""
+    """Layer → description, for those in force; layer → reason, for those missing."""
 
     layers: dict[str, str]
     missing: dict[str, str]
@@ -40,7 +40,7 @@ class Found(msgspec.Struct, frozen=True):
 def read(
     payload: bytes, *, disk: int, files: int, project: str, writable: bool, on_disk: bool, lean: bool = False
 ) -> Found:
-    """What the cell says that it found. Raises ValueError if it doesn't speak of every layer."""
+    """Return what the cell reports. Raises ValueError if a layer is not in the report, or an unknown one is."""
     lines = payload.decode("utf-8", "replace").splitlines()
     facts = dict(line[1:].split(" ", 1) for line in lines if line.startswith("="))
     words = {

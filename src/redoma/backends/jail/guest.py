@@ -1,8 +1,8 @@
-"""The last process of a cell: it waits for an order, and becomes the code that nobody has reviewed. Inner.
+"""The process of a cell that waits for an order and then runs the untrusted code. Loaded in the zygote.
 
-Until then it is ours, and does with the guest's own rights what has to be done there: it warms the interpreter, places
-the files and sets the limits. From the first line of the guest's code on nothing here is trusted any more; what it
-leaves at `REPORT` is a claim about its value, not about how it ended.
+Until it runs that code it is trusted. It has the guest's own rights already, and does what must be done with them: it
+warms the interpreter up, places files and sets limits. From the first line of untrusted code on, nothing here is
+trusted any more. What it leaves at `REPORT` is a claim about its value, not about how it ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redoma.backends.interpreter import Through, allow_calls
 from redoma.backends.jail import protocol, value
 from redoma.backends.jail.root import tell
 
-TYPE_CHECKING = False  # nothing is loaded here that a run can do without: see `load`
+TYPE_CHECKING = False  # import only what every run needs: see `load`
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn, TextIO
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from redoma.backends.display import Displays
 
 MAIN, REPORT, SCRIPT, WORKSPACE = "/run/main.py", "/run/report", "/run/script", "/workspace"
-"""Below the directory of a lean cell, see `start`."""
-_ORDER = 3  # the socket that the order comes by
-# Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
+"""In a lean cell they are below its directory: see `start`."""
+_ORDER = 3  # the descriptor of the socket that the order comes by
+# Frames between `allow_calls` and the first call of the code. Before Python 3.12, calls into C count, too.
 _OUR_FRAMES = 5 if sys.version_info < (3, 12) else 1
 _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _MAX_SOURCE = 2 << 20  # bytes of code kept as a file, for tracebacks and for processes that start over from it
 
 
 def load() -> None:
-    """In the zygote: what many programs need, so that they find it loaded. A zygote of one cell does without."""
+    """In the zygote: import what many programs need. A zygote for one run skips this."""
     import ast
     import base64
     import contextlib
@@ -65,7 +65,7 @@ def load() -> None:
 
 
 def use_pipes() -> None:
-    """In the zygote: have the streams on pipes, as they are in a guest, which then needs no others."""
+    """In the zygote: open the standard streams on pipes, as in a guest, so that guests can keep the objects."""
     reading, writing = os.pipe()
     for number in range(3):
         os.dup2(writing if number else reading, number)
@@ -80,15 +80,18 @@ def set_streams(stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
 
 
 def start(found: bytes, seed: int, prelude: types.ModuleType | None, hold: Callable[[], int], place: str) -> NoReturn:
-    """In the guest, which c/cell.c has made and looked over: arm the interpreter, wait for the order, and run it.
+    """In the guest, after c/cell.c has made and probed the cell: arm the interpreter, wait for the order, run it.
 
-    `place` is the directory of a lean cell; empty in the others, which have a root of their own."""
+    `found` is the result of the probe, `seed` that of the random numbers. `prelude` is a module of another backend
+    whose `arm()` is called. `hold` starts the holder (see c/cell.c). `place` is the directory of a lean cell; empty in
+    other cells, which have their own root.
+    """
     global MAIN, REPORT, SCRIPT, WORKSPACE
     MAIN, REPORT, SCRIPT, WORKSPACE = (place + path for path in (MAIN, REPORT, SCRIPT, WORKSPACE))
     order = _socket.socket(fileno=_ORDER)
     try:
         if (threading := sys.modules.get("threading")) is not None:
-            threading.main_thread()._set_native_id()  # or it would be the zygote's, on the host
+            threading.main_thread()._set_native_id()  # or it would be that of the zygote
         warm()
         names = prelude.arm() if prelude is not None else offer_displays()
         settle(seed)
@@ -104,15 +107,15 @@ def start(found: bytes, seed: int, prelude: types.ModuleType | None, hold: Calla
     if not told["argv"]:
         order.close()
         if "RLIMIT_NPROC" in told["rlimits"] and holder > 0:
-            told["rlimits"]["RLIMIT_NPROC"] += 1  # it is one of them
-    elif holder > 0:  # it would hold on to memory that nobody needs. (The socket closes when we become the program.)
+            told["rlimits"]["RLIMIT_NPROC"] += 1  # the holder counts as one
+    elif holder > 0:  # it would keep memory that nobody needs. (The socket closes on exec.)
         os.kill(holder, _signal.SIGKILL)
     run(told)
 
 
 def offer_displays() -> dict[str, Any]:
-    """Names that code finds for showing things, as it does in a notebook."""
-    if _PYPLOT in sys.modules:  # it was preloaded
+    """Return the names that code can use to display things, as in a notebook."""
+    if _PYPLOT in sys.modules:  # preloaded
         watch_pyplot()
     else:
         sys.meta_path.insert(0, PyplotFinder())
@@ -120,8 +123,9 @@ def offer_displays() -> dict[str, Any]:
 
 
 def stream(number: int, *, through: bool = False) -> io.TextIOWrapper:
-    """By the line, so that what was printed before a kill is
-    kept; a line without its end only if that was asked for, since it takes twice as long to print."""
+    """Return a text stream on a descriptor, flushed after each line, so that output before a kill is kept. `through`
+    flushes after each write, which takes twice as long.
+    """
     errors = "backslashreplace" if number == 2 else "surrogateescape"
     if through:
         return io.TextIOWrapper(Through(number, "wb", closefd=False), "utf-8", errors, write_through=True)
@@ -130,8 +134,9 @@ def stream(number: int, *, through: bool = False) -> io.TextIOWrapper:
 
 
 def warm() -> None:
-    """Go the whole way of a small program once. A page that is written to for the first time since the fork is copied,
-    which takes longer than most of what is done with it; better now than when somebody waits."""
+    """Run a small program once, ahead of time: the first write to each page after the fork copies it, which would cost
+    more than the run itself.
+    """
     paper = io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True)
     streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), paper, paper
     told = protocol.order({"env": dict(os.environ), "files": {}, "source": "", "rlimits": {}})
@@ -150,8 +155,9 @@ def warm() -> None:
 
 
 def settle(seed: int) -> None:
-    """Everything that is the same for all Python code. Each cell has a seed of its own: preloaded modules have the
-    state of the zygote, and every cell would draw the same numbers."""
+    """Do what is the same for all Python code. Seeds the random numbers: otherwise every cell would have the state of
+    the zygote and draw the same ones.
+    """
     sys.argv[:] = [MAIN]
     sys.path.insert(0, WORKSPACE)
     random.seed(seed)
@@ -159,14 +165,14 @@ def settle(seed: int) -> None:
         numpy.random.seed([seed >> 32, seed & 0xFFFFFFFF])
     gc.freeze()
     gc.enable()
-    # After the freeze, and held by nobody else: at the end it is collected, with all that only it held.
+    # Made after the freeze and referenced by nothing else, so it is collected at the end with all that only it holds.
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=MAIN, __builtins__=__builtins__)
     sys.modules["__main__"] = main
 
 
 def limit(limits: dict[str, int]) -> None:
-    """Resource limits by name, soft and hard alike; never above what we are under ourselves."""
+    """Set resource limits by name, soft and hard; never above our own."""
     for name, wanted in limits.items():
         which = getattr(resource, name)
         hard = resource.getrlimit(which)[1]
@@ -175,13 +181,13 @@ def limit(limits: dict[str, int]) -> None:
 
 
 def keep(source: str) -> None:
-    """As a file: for tracebacks, and for processes that start over from it."""
+    """Write the code to a file, for tracebacks and for child processes that load it again (multiprocessing)."""
     if len(source) < _MAX_SOURCE:
         put(MAIN, source.encode("utf-8", "surrogatepass"))
 
 
 def put(path: str, content: bytes) -> None:
-    """Cheaper than `open`, and this is done in every run."""
+    """Write a file. Cheaper than `open`, and every run does it."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         while content:
@@ -212,7 +218,7 @@ def run(told: dict[str, Any]) -> NoReturn:
 
 
 def execute(told: dict[str, Any]) -> NoReturn:
-    """Become a program. Of us nothing stays, not even the memory."""
+    """Execute a program in place of this process. Reports it if none can be started."""
     argv, search = told["argv"], told["env"].get("PATH", os.defpath).split(":")
     if told["source"] is not None:
         with open(SCRIPT, "w", encoding="utf-8", errors="surrogateescape") as script:
@@ -226,16 +232,16 @@ def execute(told: dict[str, Any]) -> NoReturn:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            broken = error  # type: ignore[assignment]  # another directory may have one that can be started
+            broken = error  # type: ignore[assignment]  # another directory of PATH may have one that works
     report({"broken": f"start {argv[0]}: {broken.strerror}", "errno": broken.errno})
     os._exit(126 if broken.errno in (errno.EACCES, errno.ENOEXEC) else 127)
 
 
 def python(told: dict[str, Any]) -> NoReturn:
-    source, leave = told["source"], os._exit  # bound now: the code may put anything in its place
+    source, leave = told["source"], os._exit  # bound now: the code may replace os._exit
     environment(told["env"])
-    if told["env"].get("PYTHONUNBUFFERED"):  # as the interpreter itself takes it
-        set_streams(sys.stdin, *(stream(number, through=True) for number in (1, 2)))
+    if told["env"].get("PYTHONUNBUFFERED"):  # as the interpreter does
+        set_streams(sys.stdin, stream(1, through=True), stream(2, through=True))
     keep(source)
     sys.argv += told["arguments"]
     allow_calls(told["recursion"], _OUR_FRAMES)
@@ -245,7 +251,7 @@ def python(told: dict[str, Any]) -> NoReturn:
         find_packages()
     try:
         program = parse(source)
-    except BaseException as error:  # not the code's own doing: it has no frame to show yet
+    except BaseException as error:  # before the code has a frame, so there is no traceback to show
         error.__traceback__ = None
         program, code, found = [], 1, failure(error)
     try:
@@ -263,26 +269,29 @@ def python(told: dict[str, Any]) -> NoReturn:
     if found.get("value") is not None or len(found) > 1:
         report(found)
     if code == 130 and found.get("exception") == "KeyboardInterrupt":
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # as the interpreter ends by it: the status says so
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # end by the signal, as the interpreter does
         os.kill(os.getpid(), _signal.SIGINT)
     leave(code & 0xFF)
     raise AssertionError
 
 
 def find_packages() -> None:
-    """Do what the interpreter does at its start where there are packages: the zygote saw none of those of the
-    environment. Their `.pth` files and `sitecustomize` are code of the guest's from here on."""
+    """Do what `site` does at the start of an interpreter: the zygote did not see the packages of the environment. Their
+    `.pth` files and `sitecustomize` run here, as code of the guest.
+    """
     import site
 
-    sys.path_importer_cache.clear()  # it knows the place as empty
+    sys.path_importer_cache.clear()  # it has cached that the directory is empty
     site.addsitedir(f"{sys.prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages")
     site.execsitecustomize()
 
 
 def parse(source: str) -> list[types.CodeType]:
-    """The code, and its last expression if it ends with one. What is compiled is text, so a `coding:` cookie has no
-    meaning: what runs is what the policy read."""
-    # As `ast.parse` does it, whose module is large.
+    """Compile the code, and its last expression separately if it ends with one.
+
+    Text is compiled, so a `coding:` cookie is ignored: what runs is what the policy read.
+    """
+    # What `ast.parse` does, without importing that large module.
     tree: Any = compile(source, MAIN, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
     if not tree.body or not isinstance(last := tree.body[-1], _ast.Expr):
         return [compile(tree, MAIN, "exec", dont_inherit=True)]
@@ -292,23 +301,23 @@ def parse(source: str) -> list[types.CodeType]:
 
 
 def evaluate(program: list[types.CodeType], namespace: dict[str, Any]) -> object:
-    """Run it; what its last expression gave."""
+    """Run it. Returns the value of its last expression."""
     exec(program[0], namespace)  # noqa: S102 - this is what we are for
     return eval(program[1], namespace) if len(program) > 1 else None  # noqa: S307
 
 
-# --- what it shows beside what it prints ---
+# --- displays ---
 
 _PYPLOT = "matplotlib.pyplot"
 _PLAIN = (type(None), int, float, str, bool, bytes, list, tuple, dict, set)
-"""Types of values that have nothing to show but themselves."""
+"""Types whose values have no representation but their `repr`."""
 _shown: list[dict[str, str]] = []
 _displays: Displays | None = None
 _showing: dict[str, Any] = {"__name__": "display"}
 
 
 def displays() -> Displays:
-    """Made, and loaded, when something is first shown."""
+    """Return the one collector of displays. Made, and its module loaded, when something is first shown."""
     global _displays
     if _displays is None:
         _displays = showing()["Displays"](keep_display, protocol.MAX_SHOWN)
@@ -316,7 +325,7 @@ def displays() -> Displays:
 
 
 def showing() -> dict[str, Any]:
-    """The names of `backends.display`. Read as a text: in a guest our package can't be imported any more."""
+    """Return the names of `backends.display`. Its source is executed: our package can't be imported in a guest."""
     if "Displays" not in _showing:
         path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "display.py")
         with open(path, encoding="utf-8") as file:
@@ -330,8 +339,9 @@ def display(*objects: Any) -> None:
 
 
 def show(result: object) -> None:
-    """Show the value of a last expression, if it has more to show than its `repr`, and all open figures. What goes
-    wrong with that is told, and is no failure of the code."""
+    """Display the value of the last expression, if it has more than a `repr`, and all open figures. A failure is
+    printed, but does not fail the run.
+    """
     if type(result) in _PLAIN and _PYPLOT not in sys.modules:
         return
     try:
@@ -352,7 +362,7 @@ def keep_display(types_: list[tuple[str, int]], body: bytes, _is_value: bool) ->
 
 
 class PyplotFinder:
-    """Has `plt.show()` show figures here, from the moment that pyplot is imported. Nothing is loaded before."""
+    """Makes `plt.show()` display figures, as soon as pyplot is imported. Loads nothing before that."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != _PYPLOT:
@@ -370,11 +380,11 @@ def environment(wanted: dict[str, str]) -> None:
     if dict(os.environ) != wanted:
         os.environ.clear()
         os.environ.update(wanted)
-        time.tzset()  # the C library has looked at TZ already, in the zygote
+        time.tzset()  # the C library has already read TZ, in the zygote
 
 
 def exit_code(leaving: SystemExit) -> int:
-    """As the interpreter itself has it: a number, nothing, or a last word on stderr."""
+    """Return the exit code that the interpreter would; print the argument to stderr if it is not a number."""
     if leaving.code is None:
         return 0
     if isinstance(leaving.code, int):
@@ -384,7 +394,7 @@ def exit_code(leaving: SystemExit) -> int:
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """Print it as the interpreter would, without our own frames."""
+    """Print an exception as the interpreter would, without our own frames. Returns what to report of it."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
@@ -400,40 +410,40 @@ def failure(error: BaseException) -> dict[str, Any]:
     except BaseException:
         text = type(error).__name__
     number = error.errno if isinstance(error, OSError) else None
-    # The interpreter's own has no words, and numpy's is of a kind of its own; code that raises one says something.
+    # The interpreter's own MemoryError has no arguments, and numpy's is a subclass. Others are raised by the code.
     memory = isinstance(error, MemoryError) and (type(error) is not MemoryError or not error.args)
     return {"exception": type(error).__name__, "error": text[:65536], "errno": number, "memory": memory}
 
 
 def finish(known: int) -> dict[str, Any]:
-    """What the interpreter does at its end: wait for threads, run exit handlers, close what was left open."""
-    found: dict[str, Any] = {}
+    """Do what the interpreter does at its end: wait for threads, run exit handlers, close files. Returns what to report
+    if that fails.
+    """
     try:
         if (threading := sys.modules.get("threading")) is not None:
             threading._shutdown()
         atexit._run_exitfuncs()
         flush_files()
         forget_modules(known)
-        # Runs last words, while what they name is still there. What is new is young, unless there was a lot of it.
+        # Runs finalisers while the names they use still exist. New objects are in young generations, unless many.
         gc.collect(2 if gc.get_objects(2) else 1)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except BaseException as error:
-        number = error.errno if isinstance(error, OSError) else None
-        found = {"at_exit": type(error).__name__, "errno": number}
-    return found
+        return {"errno": error.errno if isinstance(error, OSError) else None}
+    return {}
 
 
 def flush_files() -> None:
-    """The collector may close a file before it has taken what was written to it."""
+    """Flush open files: the garbage collector may close a raw file before the buffer above it is written."""
     for held in gc.get_objects():
         if type(held) in _FILES and not held.closed:
             held.flush()
 
 
 def forget_modules(known: int) -> None:
-    """Only the code's own: the others are shared with the zygote, and would be copied."""
-    new = islice(reversed(sys.modules.items()), len(sys.modules) - known)  # to look at one is to touch it
+    """Clear the modules that the code imported. The others are shared with the zygote; touching them copies pages."""
+    new = islice(reversed(sys.modules.items()), len(sys.modules) - known)  # looking at one writes to it
     for name, module in list(new):
         if _is_the_guests(module):
             del sys.modules[name]
@@ -449,11 +459,11 @@ def report(found: dict[str, Any]) -> None:
     try:
         put(REPORT, as_json(found).encode())
     except BaseException:
-        return  # then there is no value: the guest has spoilt the place it should have been left at
+        return  # the guest has made the file unusable, so there is no value
 
 
 def as_json(value: object) -> str:
-    """As `json.dumps`, whose module is large, for what we report: plain data with text for its keys."""
+    """Return plain data with text keys as JSON. (`json` is a large module to import.)"""
     if isinstance(value, str):
         return _json.encode_basestring_ascii(value)
     if value is None or value is True or value is False:

@@ -1,6 +1,6 @@
-"""What this host offers the jail, what is missing, what that costs, and the command that fixes it: for `redoma doctor`.
+"""For `redoma doctor`: what this host offers the jail, what is missing, what that costs, and the command that fixes it.
 
-`host_look` observes; `explain` finds the words. That one is pure, so tests can describe hosts that we don't have.
+`host_look` observes, `explain` describes. `explain` is pure, so tests can cover hosts that we don't have.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _WATCHED = (
 
 
 def facts() -> tuple[Fact, ...]:
-    """What this host offers. Takes about a tenth of a second, needs no root and leaves nothing behind."""
+    """Return what this host offers. Takes about 0.1 s, needs no root, and leaves nothing behind."""
     if sys.platform != "linux":
         what = f"{platform.system()}; the jail is made of Linux namespaces"
         return (Fact(name="kernel", state="missing", what=what, costs=_NO_JAIL, fix="# run it in a Linux machine"),)
     return explain(look())
 
 
-# --- what it means ---
+# --- describing ---
 
 
 def explain(seen: Observed) -> tuple[Fact, ...]:
-    """What was observed, in words. What could not be tried, for want of something named before it, is left out."""
+    """Describe what was observed. Leaves out what could not be tried because something before it is missing."""
     found = [_kernel(seen), _architecture(seen)]
     if "user" in seen.steps or seen.broken:
         found.append(_user_namespaces(seen))
@@ -64,7 +64,7 @@ def explain(seen: Observed) -> tuple[Fact, ...]:
 def _kernel(seen: Observed) -> Fact:
     what = f"Linux {seen.release}"
     if kernels.CELLS.is_missing(seen.release, root=seen.root):
-        wsl1 = seen.release.endswith("-Microsoft")  # the second version calls itself -microsoft-standard-WSL2
+        wsl1 = seen.release.endswith("-Microsoft")  # WSL 2 ends in -microsoft-standard-WSL2
         return Fact(
             name="kernel",
             state="missing",
@@ -108,7 +108,7 @@ def _user_namespaces(seen: Observed) -> Fact:
 
 
 def _why_no_user_namespace(seen: Observed, step: str, number: int) -> tuple[str, str]:
-    """Why a step was refused, and what would change that. The surest cause comes first."""
+    """Return why a step was refused, and commands that would change that. The surest cause is checked first."""
     if number == errno.ENOSPC:
         return _used_up(seen, "user")
     if number in (errno.EINVAL, errno.ENOSYS) and step == "user":
@@ -196,15 +196,14 @@ def _proc(seen: Observed) -> Fact:
 
 
 def _overlay(seen: Observed) -> Fact:
-    """One hides where the interpreter lies; one that can be written to takes what a run changes in a project."""
+    """Describe overlays: one hides the interpreter's path, a writable one receives what a run changes in a project."""
     if number := seen.steps.get("overlay", 0):
         return _no_overlay(seen, number)
     on_tmpfs = seen.steps.get("overlay-write", 0)
     if not on_tmpfs:
         return Fact(name="overlayfs", what="can be mounted in a user namespace, also for writing")
-    if kernels.IDMAPPED_OVERLAYS.is_missing(
-        seen.release, root=seen.root
-    ):  # no project is written to then, and `_kernel` says so
+    # Without them no project can be written to, and `_kernel` says so.
+    if kernels.IDMAPPED_OVERLAYS.is_missing(seen.release, root=seen.root):
         return Fact(name="overlayfs", what="can be mounted in a user namespace")
     fix = f"{_boot(kernels.TMPFS_XATTRS)}, built with CONFIG_TMPFS_XATTR=y"
     on_disk = seen.steps.get("overlay-disk", errno.EOPNOTSUPP)
@@ -222,9 +221,9 @@ def _no_overlay(seen: Observed, number: int) -> Fact:
     if number == errno.ENODEV:
         what, fix = "this kernel has none, or its module is not loaded", "sudo modprobe overlay"
     needed = kernels.USER_OVERLAYS
-    if seen.root and not fix:  # it hides the interpreter while it is still root
+    if seen.root and not fix:  # root mounts it before it drops its rights
         needed, costs = kernels.IDMAPPED_OVERLAYS, kernels.NO_PROJECTS
-    elif kernels.version_of(seen.release) >= kernels.USER_OVERLAYS.since:  # there, `names` is expected of a cell
+    elif kernels.version_of(seen.release) >= kernels.USER_OVERLAYS.since:  # such kernels should have the layer `names`
         costs += "; a run has to name the layers that it requires, without `names`"
     fix = fix or (_boot(needed) if needed.is_missing(seen.release, root=seen.root) else _LAST_RESORT)
     costs = f"{costs}; {kernels.OWN_OVERLAYS.without}"
@@ -287,7 +286,7 @@ def _bash(seen: Observed) -> Fact:
 
 
 def _root_user(seen: Observed) -> Fact:
-    """Root gives itself up, so it needs the means to, and an interpreter that others may read."""
+    """Describe whether root can drop its rights: that needs capabilities, and an interpreter that others can read."""
     user = f"uid {UNPRIVILEGED_ID}, which root drops to,"
     what, fix = f"{user} can read the interpreter", ""
     if number := seen.steps.get("drop", 0):
@@ -301,7 +300,7 @@ def _root_user(seen: Observed) -> Fact:
     return Fact(name="root", state="missing" if fix else "ok", what=what, costs=costs, fix=fix)
 
 
-# --- what to do about it ---
+# --- fixes ---
 
 _LAST_RESORT = "# the kernel's log may say who refused it:\nsudo dmesg | tail -20"
 _AS_ANOTHER_USER = "# start Redoma as another user; for a container:  docker run --user 1000"
@@ -318,12 +317,12 @@ def _boot(feature: kernels.Feature) -> str:
 
 
 def _confined(seen: Observed) -> bool:
-    """Whether AppArmor or SELinux has rules for us, a container's for instance. One that only complains has none."""
+    """Return whether AppArmor or SELinux restricts us, as in a container. Complain mode doesn't count."""
     return seen.label.endswith("(enforce)") or (seen.selinux and ":unconfined_t:" not in seen.label)
 
 
 def _sysctl(seen: Observed, name: str, value: int) -> str:
-    """Now, and at every start."""
+    """Return commands that change a setting now and at every boot."""
     file = "/etc/sysctl.d/60-redoma.conf"
     where = f"# on the machine that runs this {seen.container} container:\n" if seen.container else ""
     return f"{where}echo '{name} = {value}' | sudo tee -a {file}\nsudo sysctl -p {file}"
@@ -351,7 +350,7 @@ def _service_fix(seen: Observed) -> str:
 
 
 def _unmask(seen: Observed) -> str:
-    """How to have a container's /proc whole. That is more than most will grant, and cells work without it."""
+    """Return how to start a container with an unmasked /proc. Few will grant that, and cells work without it."""
     match seen.container:
         case "kubernetes":
             return (

@@ -1,5 +1,5 @@
-"""Looking at this host for `redoma doctor`: settings are read, and a child really takes each step of making a cell (see
-`host_trial`). Nothing is changed, and nothing of it stays.
+"""Inspects this host for `redoma doctor`: reads settings, and has a child process really take each step of making a
+cell (see `host_trial`). Changes nothing and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .changes_disk import ChangesDirectory
 
 _PACKAGES = str(Path(__file__).parents[3])
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from redoma.backends.jail.host_trial import main; main()"
-_PATIENCE = 10.0  # seconds for the tries, which take some 50 ms
+_PATIENCE = 10.0  # seconds for the steps, which take about 50 ms
 _SETTINGS = (
     "kernel.unprivileged_userns_clone",
     "kernel.apparmor_restrict_unprivileged_userns",
@@ -34,7 +34,7 @@ _SETTINGS = (
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was observed. The defaults describe a host on which nothing is in the way of a jail."""
+    """What was observed. The defaults describe a host on which everything works."""
 
     release: str
     machine: str
@@ -42,32 +42,32 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     steps: dict[str, int] = {}
     """The errno of each step of `host_trial`."""
     broken: str = ""
-    """Why the steps could not even be tried."""
+    """Why the steps could not be tried at all."""
     closed: str = ""
-    """A path of the interpreter that the user which root drops to can't read."""
+    """A path of the interpreter that the unprivileged user can't read."""
     unfiltered: str = ""
     """Why there is no filter of system calls for this machine."""
     settings: dict[str, str] = {}
     container: str = ""
     service: str = ""
-    """The unit of systemd that we run in."""
+    """The systemd unit that we run in."""
     chrooted: bool = False
     filtered: bool = False
-    """Whether we run under a seccomp filter of somebody else."""
+    """Whether we already run under a seccomp filter."""
     label: str = ""
-    """What AppArmor or SELinux calls us."""
+    """Our label in AppArmor or SELinux."""
     selinux: bool = False
     landlock: int = 0
     cgroup: str | Unavailable = ""
-    """How groups limit a cell here, or why they can't."""
+    """How control groups limit a cell here, or why they can't."""
     modules: str = ""
-    """The kernel's security modules, where they can be read."""
+    """The kernel's security modules, if they can be read."""
     bash: str | None = None
     executable: str = ""
 
 
 def look() -> Observed:
-    """Look at this host. Takes about a tenth of a second, and leaves nothing behind."""
+    """Inspect this host. Takes about 0.1 s and leaves nothing behind."""
     report, broken = _take_steps()
     status = _read("/proc/self/status")
     service = re.search(r"/([^/\n]+\.service)", _read("/proc/self/cgroup"))
@@ -93,7 +93,7 @@ def look() -> Observed:
 
 
 def _take_steps() -> tuple[dict[str, Any], str]:
-    """What the child reports, or why there is no report."""
+    """Return the report of the child, or why there is none."""
     prefix = os.path.realpath(sys.base_prefix)
     needed = [
         (prefix, os.path.relpath(os.path.realpath(sys.executable), prefix)),
@@ -124,7 +124,7 @@ def _take_steps() -> tuple[dict[str, Any], str]:
 
 
 def _read(path: str) -> str:
-    """A file of the kernel's, or nothing where it doesn't exist or isn't shown."""
+    """Return the content of a file of the kernel; empty if it can't be read."""
     try:
         return Path(path).read_text(errors="replace").strip()
     except OSError:
@@ -132,7 +132,7 @@ def _read(path: str) -> str:
 
 
 def _sees_a_root() -> bool:
-    """Whether something is mounted at /, which is not so in a chroot."""
+    """Return whether something is mounted at /. In a chroot nothing is."""
     try:
         return any(mount.path == "/" for mount in read_mounts())
     except OSError:
@@ -148,7 +148,9 @@ def _unfiltered() -> str:
 
 
 def _cgroup() -> str | Unavailable:
-    """In v1 by making a group. In v2 by looking alone: there, making the first one moves us to another group."""
+    """Return how control groups work here. In v1 by making one; in v2 only by looking, since making the first one would
+    move this process to another group.
+    """
     place = locate()
     if isinstance(place, Unavailable):
         return place

@@ -1,8 +1,8 @@
-"""Takes each step of making a cell once, for real, in a child that ends right after. Inner: standard library only.
+"""Really takes each step of making a cell once, in a child process that ends right after. Standard library only.
 
-Settings tell what should work; whether it does depends on security modules and on filters that nobody can read.
-So each step of building a cell is taken once, in the order of `root` and `setup`, and its errno is written down. A step
-that needs one that failed is not tried. All of it happens in namespaces of the child's own, and ends with it.
+Settings say what should work. Whether it does depends on security modules and filters that nobody can read. So each
+step is taken once, in the order of `root` and c/cell.c, and its errno is noted. A step that depends on a failed one is
+not tried. Everything happens in namespaces of the child, and ends with it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _PLACE = "/tmp"  # noqa: S108 - covered, as in `root`, by a tmpfs that only this
 
 
 def main() -> None:
-    """Arguments: a directory on disk to write to, or nothing; pairs of a directory and a path in it that a guest has to
-    read."""
+    """Take the steps and print the result as JSON. Arguments: a directory on disk to write to, or an empty string; then
+    pairs of a directory and a path in it that a guest must be able to read.
+    """
     _, layers, *needed = sys.argv
     os.write(1, json.dumps(take(layers, needed)).encode())
 
@@ -33,27 +34,27 @@ def main() -> None:
 def take(layers: str, needed: list[str]) -> dict[str, Any]:
     steps, closed = Steps(layers), ""
     if os.getuid() == 0:
-        # Root binds the interpreter before it gives up root, so what is above these directories doesn't matter.
+        # Root binds the interpreter before it drops its rights, so the directories above these don't matter.
         opened = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in needed[::2]]
         steps.take("sight", linux.unshare, linux.CLONE_NEWNS)
         if steps.take("drop", become_unprivileged):
             closed = next(filter(None, map(obstacle, opened, needed[::2], needed[1::2])), "")
     if not steps.taken.get("drop"):
         steps.build()
-    steps.take("seccomp", _filter)  # last: it holds for good
+    steps.take("seccomp", _filter)  # last: it can't be undone
     return {"steps": steps.taken, "closed": closed, "landlock": linux.landlock_abi()}
 
 
 def become_unprivileged() -> None:
-    """What holds for root says nothing about the user it drops to."""
+    """Become the user that root drops to: what works for root may not work for it."""
     os.setgroups([])
     os.setresgid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
     os.setresuid(UNPRIVILEGED_ID, UNPRIVILEGED_ID, UNPRIVILEGED_ID)
-    linux.show_to_peers()  # a change of uid gave /proc/self to root, and the map of users is written there
+    linux.show_to_peers()  # changing the user made /proc/self root's, and the id maps are written there
 
 
 def obstacle(opened: int, directory: str, path: str) -> str:
-    """The first part of a path in a directory that can't be entered, or read at its end; empty if there is none."""
+    """Return the first part of a path in a directory that can't be entered (the last: read); empty if all can."""
     parts = path.split("/") if path else []
     for end in range(len(parts) + 1):
         part = "/".join(parts[:end])
@@ -64,7 +65,7 @@ def obstacle(opened: int, directory: str, path: str) -> str:
 
 
 class Steps:
-    """The errno of each step taken: 0 for one that worked."""
+    """Takes steps and notes the errno of each: 0 if it worked."""
 
     def __init__(self, layers: str) -> None:
         self.taken: dict[str, int] = {}
@@ -74,7 +75,7 @@ class Steps:
         user, group = os.getuid(), os.getgid()
         if not (self.take("user", linux.unshare, linux.CLONE_NEWUSER) and self.take("map", _map, user, group)):
             return
-        # The zygote of an unprivileged user is in one already, and each of its cells in another.
+        # The zygote of an unprivileged user is in a user namespace, and each of its cells in a nested one.
         self.take("nested", _in_child, linux.unshare, linux.CLONE_NEWUSER)
         namespaces = [self.take(name, linux.unshare, flag) for name, flag in NAMESPACES.items()]
         if all(namespaces) and self.take("tmpfs", _cover, self._layers):
@@ -82,7 +83,7 @@ class Steps:
             self.take("overlay", _overlay)
             self.take("overlay-write", _overlay_for_writing, f"{_PLACE}/memory")
             self.take("overlay-disk", _overlay_for_writing, f"{_PLACE}/disk/try")
-            self.take("proc", _in_child, _proc)  # in pid 1 of the new namespace, and with its end the namespace ends
+            self.take("proc", _in_child, _proc)  # in pid 1 of the new namespace, which ends with it
             self.take("knobs", _write, "/proc/sys/user/max_user_namespaces", "0")
             self.take("pivot", linux.pivot_root, _PLACE, f"{_PLACE}/old")
 
@@ -119,7 +120,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _map(user: int, group: int) -> None:
-    """Needs CAP_SYS_ADMIN in the new namespace: where AppArmor takes it away, this is the first step that fails."""
+    """Write the id maps. Needs CAP_SYS_ADMIN in the new namespace: if AppArmor removes it, this step fails first."""
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{GUEST_ID} {user} 1")
     _write("/proc/self/gid_map", f"{GUEST_ID} {group} 1")
@@ -135,7 +136,7 @@ def _cover(layers: str) -> None:
     if disk is not None:
         linux.mount(f"/proc/self/fd/{disk}", f"{_PLACE}/disk", "", linux.MS_BIND)
     else:
-        os.rmdir(f"{_PLACE}/disk")  # so that there is none to be tried
+        os.rmdir(f"{_PLACE}/disk")  # so that it is not tried
 
 
 def _overlay() -> None:
@@ -144,7 +145,7 @@ def _overlay() -> None:
 
 
 def _overlay_for_writing(place: str) -> None:
-    """Mounting alone proves little: a directory that is replaced needs an xattr, which tmpfs has since Linux 6.6."""
+    """Try an overlay, and replace a directory in it: that needs an xattr, which tmpfs supports since Linux 6.6."""
     os.mkdir(place)
     for name in ("upper", "work"):
         os.mkdir(f"{place}/{name}")

@@ -1,5 +1,6 @@
-"""What the jail uses that came with some version of Linux, and what is different without it: one table, which `redoma
-doctor` goes by and docs/kernels.md shows."""
+"""The table of Linux features that the jail uses: since which version, and what is different without each. `redoma
+doctor` uses it and docs/kernels.md shows it.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +11,20 @@ import msgspec
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
-    """Something of Linux that the jail uses."""
+    """A feature of Linux that the jail uses."""
 
     since: tuple[int, int]
-    """The first version that has it. Distributions bring some features to older ones: what can be tried is tried."""
+    """The first version that has it. Distributions backport some, so what can be tried is tried."""
     what: str
     whom: Literal["everybody", "ordinary users", "root"] = "everybody"
-    """Who lacks something without it."""
+    """Whom it matters to."""
     without: str
     """What is different without it."""
     fact: str
-    """The name of the fact that tells of it. `kernel` goes by the version alone."""
+    """The name of the fact in `redoma doctor` that reports it. `kernel` depends on the version only."""
 
     def is_missing(self, release: str, *, root: bool) -> bool:
-        """Whether root, or else an ordinary user, lacks it on this release of Linux."""
+        """Return whether root, or else an ordinary user, lacks it on this release of Linux."""
         concerned = self.whom == "everybody" or (self.whom == "root") == root
         return concerned and version_of(release) < self.since
 
@@ -105,10 +106,10 @@ BY_KERNEL = (
     TMPFS_XATTRS,
     LANDLOCK_SIGNALS,
 )
-"""What the jail needs (the first) and what it may lack, by version. docs/kernels.md has the same table."""
+"""The features by version. The first is required, the others are optional. docs/kernels.md has the same table."""
 
 
 def version_of(release: str) -> tuple[int, int]:
-    """Major and minor number of a release of Linux; (0, 0) for one that can't be read."""
+    """Return the major and minor version of a release of Linux; (0, 0) if it can't be parsed."""
     numbers = re.match(r"(\d+)\.(\d+)", release)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)

@@ -1,4 +1,4 @@
-"""Starting a zygote: the process that will be it, and what it is told."""
+"""A zygote, seen from outside: starting it, ordering cells from it, ending it."""
 
 from __future__ import annotations
 
@@ -28,42 +28,43 @@ if TYPE_CHECKING:
     from .places import Places
 
 _USER_NAMESPACES = "sys/user/max_user_namespaces"
-_ANSWER = 5.0  # seconds for each order after that
-_START = 60.0  # seconds for the interpreter and whatever it preloads
+_ANSWER = 5.0  # seconds for sending an order
+_START = 60.0  # seconds for starting the interpreter and preloading modules
 
 
 class ZygoteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a zygote, and each cell that is forked from it, is to have."""
+    """The settings of a zygote and of all cells forked from it."""
 
     watched: bool
-    """Whether the cell's init watches its memory, since no control group limits it."""
+    """Whether init watches the memory of a cell, because no control group limits it."""
     preload: tuple[str, ...] = ()
-    """Modules that are loaded ahead of time."""
+    """Modules to import ahead of time."""
     prelude: str = ""
     """A module of ours whose `arm()` every guest calls, for a backend that runs in cells."""
     passes: bool = False
-    """Whether a run can be passed descriptors with its input."""
+    """Whether descriptors can be sent to a run with its input."""
     programs: dict[str, str] = {}
-    """Files of the host to have inside, in `configuration.PROGRAMS`."""
+    """Files of the host to show inside, in `configuration.PROGRAMS`."""
     project: str = ""
-    """The directory of the host to work in; a zygote has one at most."""
+    """The directory of the host to work in; a zygote has at most one."""
     hash_seed: int | None = None
-    """The seed of the hashes of strings; None draws one."""
+    """The seed of string hashes; None for a random one."""
     changes_on_disk: bool = False
-    """Whether to keep what runs change in the project on disk, whatever memory can hold."""
+    """Whether to keep changes to the project on disk even if memory could hold them."""
     once: bool = False
-    """Whether it makes one cell only: then it loads nothing that a run may not need."""
+    """Whether it makes only one cell: then it imports nothing that a run may not need."""
     lean: bool = False
-    """Whether its cells have no namespaces."""
+    """Whether its cells are lean: without namespaces."""
     own_user: bool = False
-    """Whether each of its lean cells has a user of its own."""
+    """Whether each of its lean cells has its own user."""
     environment: str = ""
     """The directory of packages that its cells have instead of those of this interpreter. Modules of it in `preload`
-    are loaded by the zygote itself, so by foreign code outside of a cell."""
+    are imported by the zygote itself, so their code runs outside of a cell.
+    """
 
 
 def _places_of_the_interpreter() -> list[str]:
-    """The directories that a lean cell has to read from: this interpreter and its packages, never a whole root."""
+    """Return the directories that a lean cell must be able to read: this interpreter and its packages, never /."""
     paths = {"stdlib", "platstdlib", "purelib", "platlib"}
     found = [*(sysconfig.get_path(name) for name in paths), sys.executable, os.path.realpath(sys.executable)]
     found += [os.path.join(sys.base_prefix, "lib"), os.path.join(sys.base_prefix, "share")]
@@ -73,14 +74,17 @@ def _places_of_the_interpreter() -> list[str]:
 
 
 def is_seen_in_cells(file: str) -> bool:
-    """Whether a cell has this file, too: one of the system's, or of the packages of this interpreter. Those that come
-    from PYTHONPATH or from a user's own directory are not there."""
+    """Return whether a cell has this file: one of the system, or of this interpreter's packages. Packages from
+    PYTHONPATH or from the user's own directory are not in cells.
+    """
     inside = ("/usr", sys.base_prefix, sysconfig.get_path("platlib"))
     return any(Path(os.path.realpath(file)).is_relative_to(os.path.realpath(path)) for path in inside)
 
 
 def _hold(environment: str) -> int:
-    """Keep the packages of an environment from being removed for as long as its zygote lives: a shared lock."""
+    """Lock the packages of an environment (shared), so that they are not removed while its zygote lives. Returns the
+    descriptor that holds the lock. Raises `BackendError`.
+    """
     try:
         number = os.open(environment, files.OPEN_DIRECTORY)
     except OSError as error:
@@ -100,10 +104,12 @@ def _make_places(*, own_user: bool) -> Places:
 
 
 class Zygote:
-    """The process, and our end of its socket."""
+    """A zygote: the process, and our end of its socket. The constructor starts it. Raises `BackendError` if that fails,
+    `BackendUnavailable` if it can't work on this host.
+    """
 
     passes = False
-    """Whether its cells can be passed descriptors with their input."""
+    """Whether descriptors can be sent to its cells with their input."""
 
     def __init__(self, options: ZygoteOptions) -> None:
         on_disk = options.changes_on_disk or TMPFS_XATTRS.is_missing(os.uname().release, root=os.geteuid() == 0)
@@ -133,7 +139,7 @@ class Zygote:
             plan = started.plan or self._plan(options)
             self.env: dict[str, str] = plan["env"]
             self.hash_seed: int = plan["hashes"]
-            with suppress(BrokenPipeError, ConnectionResetError):  # it has said why
+            with suppress(BrokenPipeError, ConnectionResetError):  # it ended, and has sent the reason
                 if started.plan is None:
                     started.build(plan)
                 started.tell(
@@ -179,11 +185,11 @@ class Zygote:
             answer = self._hear()
         except OSError as error:
             raise BackendError("the jail did not start", why=str(error), next="run it again") from error
-        self.socket.settimeout(_ANSWER)  # one that was stopped takes no orders any more
+        self.socket.settimeout(_ANSWER)  # a zygote that was stopped (SIGSTOP) accepts no orders
         kind, text = next(protocol.Frames().feed(answer), (b"", b"its first process ended without a word"))
         if kind != protocol.ARMED:
             why = text.decode("utf-8", "replace")
-            if why.startswith("preload "):
+            if kind == protocol.UNLOADED:
                 raise BackendError("the jail could not be warmed", why=why, next="check `preload`")
             raise BackendUnavailable("the jail can't be had on this host", why=why, next="see `redoma doctor`")
         armed = json.loads(text)
@@ -197,7 +203,7 @@ class Zygote:
     def _hear(self) -> bytes:
         try:
             return self.socket.recv(1 << 16)
-        except ConnectionResetError:  # it ended before it had read all; this is told before its own last words
+        except ConnectionResetError:  # it ended with unread input: the kernel reports that before its last message
             return self.socket.recv(1 << 16)
 
     def _forget_changes(self) -> None:
@@ -209,11 +215,11 @@ class Zygote:
         return self.socket.fileno()
 
     def order(self, cell: CellOrder, descriptors: list[int]) -> None:
-        """Ask for a cell. Raises OSError if the zygote is gone or far behind."""
+        """Order a cell. Raises OSError if the zygote is gone or too slow."""
         socket.send_fds(self.socket, [bytes(cell)], descriptors)
 
     def explain(self, step: str, number: int) -> str:
-        """Why a step of making a cell failed, in words."""
+        """Return a message for a step of making a cell that failed with this errno."""
         if step == "project":
             if number == errno.EINVAL and self.mounts_below:
                 where = os.path.relpath(self.mounts_below[0], PROJECT)
@@ -223,20 +229,20 @@ class Zygote:
         return f"{step}: {os.strerror(number)}{where}"
 
     def hang_up(self) -> None:
-        """Tell the zygote to end, and every cell with it. `close` waits for that."""
+        """Make the zygote end, and every cell with it. `close` waits for that."""
         self.socket.close()
 
     def close(self) -> None:
-        """End the zygote, and every cell with it."""
+        """End the zygote, and every cell with it, and wait for its end."""
         self.hang_up()
-        if not self._has_ended(2000):  # busy with an import, say
+        if not self._has_ended(2000):  # busy with an import, for example
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
             self._has_ended(None)
         os.close(self._handle)
         self._let_packages_go()
         if self.changes is not None:
-            self.changes.close()  # it goes with the last of the cells
+            self.changes.close()  # removed with the last cell
         if self.places is not None:
             self.places.close()
 
@@ -254,11 +260,11 @@ class Zygote:
             os.close(self._packages)
 
     def _has_ended(self, milliseconds: int | None) -> bool:
-        """Wait for its end, so long at most, and reap it."""
+        """Wait for its end, at most this long (None: no limit), and reap it. Returns whether it has ended."""
         watch = select.poll()
         watch.register(self._handle, select.POLLIN)
         if not watch.poll(milliseconds):
             return False
-        with suppress(ChildProcessError):  # the application waits for all its children, or ignores them
+        with suppress(ChildProcessError):  # the application reaps or ignores all its children
             os.waitpid(self.pid, 0)
         return True

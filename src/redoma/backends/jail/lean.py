@@ -1,12 +1,12 @@
-"""The lean backend: cells without namespaces, for where there are none to be had (most containers).
+"""The lean backend: cells without namespaces, for hosts where none can be made (most containers).
 
-It has the jail's zygote, pool, protocol and guest. What stands between a run and everything else is Landlock, the
-filter of system calls and, where Redoma is root and may change users, a user id of its own; c/cell.c has the steps
-under "the lean cell". Its promises: Redoma's process, memory, environment and files are out of a guest's reach, and one
-guest is out of another's. Where a kernel can't give one of them, there is no lean cell.
+It uses the zygote, pool, protocol and guest of the jail. A run is isolated by Landlock, the filter of system calls and,
+if Redoma is root and may change users, its own user id; c/cell.c has the steps under "the lean cell". It promises that
+a guest can't reach the process, memory, environment and files of Redoma, nor another guest. If a kernel can't ensure
+that, there are no lean cells on it.
 
-It is weaker than the jail: `configuration.LEAN_MISSING` says what it lacks, and every result lists that. So it is never
-chosen by itself: a request or the configuration has to name it.
+It is weaker than the jail: `configuration.LEAN_MISSING` says what it lacks, and every result lists it. So it is never
+chosen automatically: a request or the configuration must name it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from typing import ClassVar
 
 from ...lib.errors import BackendUnavailable
-from ...models import OTHER, EnvironmentUse, Isolation, Limits
+from ...models import EnvironmentUse, Isolation
 from .. import linux
 from ..base import Capabilities, Fact
 from . import seccomp
@@ -30,7 +30,7 @@ _ALIASES = {"kernel": "seccomp"}
 
 
 class LeanBackend(JailBackend):
-    """Takes the options of `JailBackend`; those about projects have no use here."""
+    """Takes the options of `JailBackend`; those about projects and environments are ignored."""
 
     name = "lean"
     aliases: ClassVar[dict[str, str]] = _ALIASES
@@ -46,22 +46,10 @@ class LeanBackend(JailBackend):
             del layers["user"]
         layers |= {alias: layers[name] for alias, name in _ALIASES.items()}
         self._own_user = own_user
-        return Capabilities(
-            languages=frozenset({"python", "bash", "javascript", "command", OTHER}),
-            isolation=Isolation(layers=layers, missing=missing),
-            limits=frozenset(Limits.__struct_fields__),
-            arguments=True,
-            stdin=True,
-            env=True,
-            files=True,
-            value=True,
-            outputs=True,
-            control=True,
-            workspaces=frozenset({"scratch"}),
-        )
+        return self._offered(Isolation(layers=layers, missing=missing))
 
     def facts(self) -> tuple[Fact, ...]:
-        """What this host offers a lean cell: for `redoma doctor`."""
+        """Return what this host offers lean cells, for `redoma doctor`."""
         own_user = may_change_users()
         if why := why_not(own_user=own_user):
             costs, fix = "the backend `lean` doesn't work", "# boot Linux 6.12 or later, with Landlock"
@@ -87,12 +75,13 @@ class LeanBackend(JailBackend):
         return zygote, None
 
     def _counts_processes_by_rlimit(self) -> bool:
-        return self._own_user  # the kernel counts them by user
+        return self._own_user  # the kernel counts processes by user
 
 
 def advice() -> str:
-    """What works on this host where no jail can be had, how to say so, and what one change would add; empty if a lean
-    cell can't be had either."""
+    """Return advice for a host on which the jail can't work: how to use lean cells, and which change would allow the
+    jail. Empty if lean cells can't work either.
+    """
     if sys.platform != "linux" or why_not(own_user=may_change_users()):
         return ""
     return "\n".join(
@@ -119,7 +108,7 @@ def change_for_the_jail() -> str:
 
 
 def why_not(*, own_user: bool) -> str:
-    """Why a lean cell can't keep its promises on this host; empty if it can."""
+    """Return why a lean cell can't keep its promises on this host; empty if it can."""
     if sys.platform != "linux":
         return "it is made of Linux's Landlock and seccomp"
     try:

@@ -1,11 +1,11 @@
-"""Cells kept armed ahead of time, each used once. One thread makes them, trims them and reaps them.
+"""The pool of cells that are made ahead of time. Each is used once. One thread makes, trims and reaps them.
 
     take() ─▶ an armed cell at once, or a place in the queue      give_back() ─▶ killed, reaped, never used again
 
-Whoever runs things, on whichever event loop, only touches the lock; everything slow (starting a zygote, control groups,
-waiting for a death) is the thread's. As many cells are kept armed as were lately in use at one time, so a burst is
-answered from what is ready; after a while without use, only the minimum. Those are of the usual kind; another kind (a
-run may have its own limit on disk) is made to order, and from the second time on one of it is kept ready, too.
+Runs, on any event loop, only take the lock. Everything slow (starting a zygote, control groups, waiting for the death
+of a cell) happens on the thread. The pool keeps as many cells armed as were recently in use at one time, so that a
+burst finds them ready; after some idle time, only the minimum. These are cells of the usual kind. Another kind (a run
+with its own disk limit, for example) is made on demand; from the second request on, one of that kind is kept ready.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from .cell import Cell, Spec, readable
 from .cgroup import Cgroups
 from .launch import Zygote
 
-_MAX_ARMING = 2  # at one time: more would only take the processors from what runs
-_PATIENCE = 10.0  # seconds to make a cell, on a machine that is very busy
-_REFILL_AFTER = 0.004  # seconds after a cell was taken: first the run, then the next cell
-_MAX_KINDS = 4  # besides the usual one, of which one is kept ready
-_RETRY_AFTER = 0.25  # seconds after a cell could not be made, before one is made that nobody waits for
+_MAX_ARMING = 2  # at one time: more would take processor time from the runs
+_PATIENCE = 10.0  # seconds that making a cell may take on a busy machine
+_REFILL_AFTER = 0.004  # seconds after a cell was taken: the run goes first
+_MAX_KINDS = 4  # other kinds of which one cell is kept ready
+_RETRY_AFTER = 0.25  # seconds after a failure before a cell is made that no run waits for
 
 
 class Waiter:
-    """A run that waits for a cell, and how to deliver one to its event loop from another thread."""
+    """A run that waits for a cell. The pool's thread delivers one to the event loop of the run."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.since = time.monotonic()
         self.cell: Cell | None = None
-        """Its cell, from the moment that it has left the queue. If the wait is cancelled then, it is found here."""
+        """Its cell, as soon as the waiter has left the queue: if the wait is cancelled then, the cell is not lost."""
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Cell] = self._loop.create_future()
 
@@ -51,7 +51,7 @@ class Waiter:
 
         def on_its_loop() -> None:
             if self.future.done():
-                return  # cancelled meanwhile
+                return  # it was cancelled
             if isinstance(outcome, RedomaError):
                 self.future.set_exception(outcome)
             else:
@@ -59,7 +59,7 @@ class Waiter:
 
         try:
             self._loop.call_soon_threadsafe(on_its_loop)
-        except RuntimeError:  # its loop has been closed
+        except RuntimeError:  # the loop is closed
             return False
         return True
 
@@ -67,8 +67,8 @@ class Waiter:
 class Pool:
     """Cells of one zygote. Keeps `minimum` armed, lets `maximum` run and `queue` wait, trims after `idle` seconds.
 
-    `usual` is the kind of cell that is made ahead; `start` starts a zygote, on the pool's own thread. `once`: there
-    is going to be one run, so the zygote ends while its result is still being made.
+    `usual` is the kind of cell that is made ahead. `without` are layers to leave out, for tests. `start` starts a
+    zygote; it is called on the pool's thread. `once`: there will be only one run, so the zygote ends right after it.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Pool:
         self._once = once
         self._minimum, self._maximum, self._queue_size, self._idle = minimum, maximum, queue, idle
         self._usual, self._without, self._start = usual, without, start
-        # Re-entrant: a run that was dropped with its loop gives its cell back when the garbage collector gets to it, in
-        # the middle of anything.
+        # Re-entrant: a run that was dropped with its loop gives its cell back whenever the garbage collector finds it,
+        # perhaps on a thread that holds the lock.
         self._lock = threading.RLock()
         try:
             self._wake_reading, self._wake_writing = os.pipe()
@@ -101,25 +101,25 @@ class Pool:
         self._dying: list[Cell] = []
         self._arming: dict[Cell, float] = {}
         self._asked: dict[Spec, int] = {}
-        """How often each other kind of cell was asked for lately."""
+        """How often each other kind of cell was requested recently."""
         self._zygote: Zygote | None = None
         self._hung_up: list[Zygote] = []
-        """Zygotes that are about to end, and are waited for when we do."""
+        """Zygotes that were told to end. They are waited for when the pool closes."""
         self._groups: Cgroups | None = None
-        self._closing = self._ended = False  # asked to end; everything has ended
-        self._warming = False  # asked to start the zygote before anybody waits for a cell
-        self._spent = False  # of a pool for one run: it has been made
-        self._expected = 0  # runs that were announced by `warm`, and have no cell yet
+        self._closing = self._ended = False  # told to end; everything has ended
+        self._warming = False  # told to start the zygote before a run waits for a cell
+        self._spent = False  # a pool with `once` has had its run
+        self._expected = 0  # runs that `warm` announced and that have no cell yet
         self.runs = 0
-        """How many runs use it, from before they take a cell until they have given it back."""
+        """How many runs use this pool, from before they take a cell until they have given it back."""
         self._peak, self._last_use, self._refill_at, self._retry_at = 0, time.monotonic(), 0.0, 0.0
         self._thread: threading.Thread | None = None
         _pools.add(self)
 
-    # --- for those who run things, on any thread ---
+    # --- called by runs, on any thread ---
 
     async def take(self, spec: Spec) -> Cell:
-        """An armed cell of this kind, as soon as there is one. Must be given back with `give_back`.
+        """Return an armed cell of this kind, as soon as there is one. Give it back with `give_back`.
 
         Raises `BackendError` if too many runs wait already or a cell can't be made.
         """
@@ -145,7 +145,7 @@ class Pool:
             self._wake()
         try:
             return await waiter.future
-        except BaseException:  # cancelled, refused, or dropped along with its loop
+        except BaseException:  # cancelled, refused, or dropped with its loop
             with self._lock:
                 if waiter in self._queue:
                     self._queue.remove(waiter)
@@ -154,26 +154,26 @@ class Pool:
             raise
 
     def warm(self) -> None:
-        """Begin to make a cell, for a run that is about to come. Whatever goes wrong, that run will be told."""
+        """Begin to make a cell for a run that will come soon. Errors are reported to that run."""
         with self._lock, suppress(RuntimeError):
             self._warming, self._expected = True, 1
             self._ensure_thread()
 
     def _count(self, spec: Spec) -> None:
-        """Note that a cell of this kind is asked for. Called with the lock held."""
-        if spec != self._usual and spec.seed is None:  # a seed is asked for once
+        """Count a request for a cell of this kind. The lock must be held."""
+        if spec != self._usual and spec.seed is None:  # a given seed is rarely requested twice
             self._asked[spec] = self._asked.pop(spec, 0) + 1
             if len(self._asked) > 4 * _MAX_KINDS:
                 del self._asked[next(iter(self._asked))]
 
     def _kept(self) -> list[Spec]:
-        """The other kinds of which one is kept ready: those last asked for among those asked for more than once."""
+        """Return the other kinds of which a cell is kept ready: the latest that were requested more than once."""
         return [spec for spec, times in self._asked.items() if times > 1][-_MAX_KINDS:]
 
     def _pop(self, spec: Spec) -> Cell | None:
-        """An armed cell of this kind that is still alive. Called with the lock held."""
+        """Return an armed cell of this kind that is still alive, or None. The lock must be held."""
         if self._zygote_is_gone():
-            return None  # they are about to be
+            return None  # its cells are about to die
         for cell in list(self._armed):
             if cell.spec == spec:
                 self._armed.remove(cell)
@@ -202,14 +202,14 @@ class Pool:
                 self._spent = True
                 self._wake()
             if not self._ended:
-                with suppress(RuntimeError):  # no thread to be had: `aclose`, or the next thread, will reap it
+                with suppress(RuntimeError):  # no thread can be started: `aclose`, or the next thread, reaps the cell
                     self._ensure_thread()
                 self._wake_soon()
                 return
         self._reap_all(seconds=1.0)
 
     def leave(self) -> bool:
-        """Begin to end everything, unless it is in use. Returns whether it does; `aclose` waits for the end."""
+        """Begin to close the pool, unless it is in use. Returns whether it does; `aclose` waits for the end."""
         with self._lock:
             if self._running or self._queue:
                 return False
@@ -218,15 +218,15 @@ class Pool:
             return True
 
     async def aclose(self) -> None:
-        """End everything. Returns when nothing of it is alive."""
+        """Close the pool. Returns when none of its processes is alive."""
         with self._lock:
             self._closing = True
             thread = self._thread
             self._wake()
-        # Not in another thread: at the end of the interpreter none can be started any more.
+        # Not joined in another thread: at the end of the interpreter none can be started.
         while thread is not None and thread.is_alive():  # noqa: ASYNC110 - a thread sets no asyncio.Event
             await asyncio.sleep(0.002)
-        if not self._ended:  # there never was a thread, or it has died
+        if not self._ended:  # there was no thread, or it died
             self._end()
 
     def _close_pipe(self) -> None:
@@ -237,8 +237,8 @@ class Pool:
                 os.close(number)
 
     def forget(self) -> None:
-        """In a forked child, close our copies of the parent's descriptors: else its death would go unnoticed."""
-        self._lock = threading.RLock()  # the old one may be held by a thread that is not here
+        """In a forked child: close our copies of the parent's descriptors, so that cells notice the parent's death."""
+        self._lock = threading.RLock()  # the old one may be held by a thread that this process doesn't have
         self._closing = self._ended = True
         for cell in [*self._armed, *self._running, *self._arming, *self._dying]:
             cell.close()
@@ -248,7 +248,7 @@ class Pool:
         for zygote in self._hung_up:
             zygote.forget()
         self._close_pipe()
-        # A run of the parent's that is collected here as garbage finds nothing to give back.
+        # So that a run of the parent which is garbage-collected here gives nothing back.
         self._armed, self._running, self._arming, self._dying = deque(), set(), {}, []
         self._queue = deque()
 
@@ -259,7 +259,7 @@ class Pool:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it is alive any more."""
+        """Whether the pool is closed and none of its processes is alive."""
         return self._ended
 
     @property
@@ -267,16 +267,17 @@ class Pool:
         return self._zygote.pid if self._zygote else None
 
     def _wake(self) -> None:
-        """Wake the thread. Called with the lock held: once the pipe is closed, its number may be another file's."""
+        """Wake the thread. The lock must be held: after the pipe is closed, its number may be that of another file."""
         if self._wake_writing >= 0:
             try:
                 os.write(self._wake_writing, b"w")
             except BlockingIOError:
-                return  # so full that it will wake anyway
+                return  # the pipe is full, so it will wake anyway
 
     def _wake_soon(self) -> None:
-        """Wake the thread at once if somebody waits. Else let the caller have its result first, since the thread would
-        hold the interpreter's lock for half a millisecond."""
+        """Wake the thread at once if a run waits. Otherwise a little later, so that the caller gets its result first:
+        the thread would hold the interpreter's lock for half a millisecond.
+        """
         try:
             loop = None if self._queue else asyncio.get_running_loop()
         except RuntimeError:
@@ -306,16 +307,16 @@ class Pool:
                 except RedomaError as error:
                     self._fail_all(error, self._waiting_since(begun))
                     time.sleep(0.01)
-                except Exception as error:  # no descriptors, no memory, a bug: who waits is told, the thread goes on
+                except Exception as error:  # no descriptors, no memory, a bug: report it, go on
                     why = f"{type(error).__name__}: {error}"
                     self._fail_all(BackendError("the jail ran into a problem", why=why, next="run it again"), begun)
                     time.sleep(0.05)
         finally:
             if self._closing:
                 self._end()
-            else:  # nobody is left to answer them; the next who comes starts another thread
+            else:  # the thread was interrupted; the next run starts another one
                 with self._lock:
-                    self._thread = None  # or one who comes while we are on our way out would count on us
+                    self._thread = None  # so that a run which comes now doesn't rely on this one
                 self._fail_all(BackendError("the jail was interrupted", why="its thread ended", next="run it again"))
 
     def _round(self) -> None:
@@ -330,7 +331,7 @@ class Pool:
         self._trim()
 
     def _end_early(self) -> None:
-        """Begin to end the zygote of a pool that was for one run. Another run would get another."""
+        """Tell the zygote of a pool with `once` to end after its run. A further run would get a new zygote."""
         with self._lock:
             spent, self._spent = self._spent, False
             if not spent or self._queue or self._running or self._zygote is None:
@@ -340,7 +341,7 @@ class Pool:
         zygote.hang_up()
 
     def _listen(self) -> None:
-        """Sleep until something happens, or something is due."""
+        """Sleep until a descriptor is readable or something is due."""
         poll = select.poll()
         poll.register(self._wake_reading, select.POLLIN)
         for cell in self._arming:
@@ -361,7 +362,7 @@ class Pool:
                 cell.advance()
 
     def _pause(self) -> float | None:
-        """Milliseconds until something is due that no descriptor tells of; None if nothing is."""
+        """Return the milliseconds until something is due that no descriptor reports; None if nothing is."""
         now = time.monotonic()
         due: list[float] = []
         if self._dying:
@@ -375,7 +376,7 @@ class Pool:
         return min(due) * 1000 + 0.5 if due else None
 
     def _zygote_is_gone(self) -> bool:
-        # It never says anything but its end.
+        # It sends nothing once it is ready, so this can only be its end.
         return self._zygote is not None and readable(self._zygote.fileno())
 
     def _need_zygote(self) -> None:
@@ -386,12 +387,15 @@ class Pool:
             self._zygote, self._groups = self._start()
 
     def _waiting_since(self, begun: float) -> float:
-        """Since when a run must have waited to be told of a failure that began at this moment. If the zygote was
-        killed, and its cells with it, runs wait a while longer: the next zygote will make their cells."""
+        """Return since when a run must have waited to be told of a failure that began at `begun`.
+
+        If the zygote was killed, and its cells with it, runs wait on for a while: the next zygote will make their
+        cells.
+        """
         return min(begun, time.monotonic() - _PATIENCE) if self._zygote_is_gone() else begun
 
     def _lose_zygote(self) -> None:
-        """The zygote was killed, and every cell with it. Those that run will notice by themselves."""
+        """Clean up after a killed zygote: all its cells are dead. Runs in them notice it themselves."""
         with self._lock:
             lost, self._zygote = self._zygote, None
             self._dying += [*self._armed, *self._arming]
@@ -402,12 +406,12 @@ class Pool:
             lost.close()
 
     def _lacking(self) -> Spec | None:
-        """The kind of the next cell to make ahead, if there is to be one."""
+        """Return the kind of the next cell to make ahead, or None."""
         with self._lock:
             ready = [cell.spec for cell in (*self._armed, *self._arming)]
             if len(ready) + len(self._running) >= self._maximum:
                 return None
-            # With a minimum of none, none is made ahead but for a run that was announced.
+            # If the minimum is 0, a cell is made ahead only for a run that was announced.
             ahead = max(self._minimum, self._peak) if self._minimum else self._expected
             if ready.count(self._usual) < ahead:
                 return self._usual
@@ -427,7 +431,7 @@ class Pool:
                 coming.remove(spec)
             elif self._room():
                 self._begin(zygote, spec)
-        with suppress(BackendError):  # nobody waits for these: tried again later
+        with suppress(BackendError):  # no run waits for these: try again later
             while quiet and not waiting and (lacking := self._lacking()) is not None and self._room():
                 self._begin(zygote, lacking)
 
@@ -438,7 +442,7 @@ class Pool:
             while len(self._armed) + len(self._arming) + len(self._running) >= self._maximum:
                 if not (self._armed and self._queue):
                     return False
-                self._dying.append(self._armed.popleft())  # of another kind than those who wait need
+                self._dying.append(self._armed.popleft())  # no waiting run needs this kind
             return True
 
     def _begin(self, zygote: Zygote, spec: Spec) -> None:
@@ -454,7 +458,7 @@ class Pool:
         self._arming[cell] = time.monotonic() + _PATIENCE
 
     def _sort_out(self) -> None:
-        """Move the cells that have become ready to the armed ones, and those that broke to the dying."""
+        """Move cells that are ready now to the armed ones, and broken cells to the dying ones."""
         now = time.monotonic()
         for cell, deadline in list(self._arming.items()):
             if cell.broken is None and not cell.ready and now > deadline:
@@ -481,7 +485,7 @@ class Pool:
             for cell in [cell for cell in self._armed if cell.spec != self._usual]:
                 if cell.spec in keep:
                     keep.remove(cell.spec)
-                else:  # made to order, and not fetched
+                else:  # made on demand, for a run that no longer waits
                     self._armed.remove(cell)
                     self._dying.append(cell)
         for waiter, cell in served:
@@ -489,9 +493,9 @@ class Pool:
                 self.give_back(cell)
 
     def _fail_one(self, cell: Cell, begun: float) -> None:
-        """Tell the first run that waited for this cell. Those that came later get another try, which may go well."""
+        """Report a broken cell to the first run that waited for its kind. Later runs get another attempt."""
         why = cell.broken or ""
-        # What the kernel refuses is no accident: another backend may be tried.
+        # If the kernel refuses it, trying again is useless: another backend may be tried.
         kind = BackendUnavailable if cell.refused else BackendError
         error = kind("a cell could not be made", why=why, next="see `redoma doctor`")
         since = self._waiting_since(begun)
@@ -504,7 +508,7 @@ class Pool:
             waiter.settle(error)
 
     def _fail_all(self, error: RedomaError, begun: float = math.inf) -> None:
-        """Tell every run that waited since before `begun`."""
+        """Report an error to every run that waited since before `begun`."""
         with self._lock:
             waiting = [waiter for waiter in self._queue if waiter.since <= begun]
             self._queue = deque(waiter for waiter in self._queue if waiter.since > begun)
@@ -517,7 +521,7 @@ class Pool:
         with self._lock:
             self._peak = 0
             self._asked.clear()
-            self._armed = deque(sorted(self._armed, key=lambda cell: cell.spec == self._usual))  # the others go first
+            self._armed = deque(sorted(self._armed, key=lambda cell: cell.spec == self._usual))  # other kinds go first
             while len(self._armed) > self._minimum:
                 self._dying.append(self._armed.popleft())
 
@@ -534,14 +538,14 @@ class Pool:
                 if not dying[-1].reap():
                     left.append(dying[-1])
                 dying.pop()
-        finally:  # one that can't be reaped keeps neither us nor the others from trying again
+        finally:  # one that can't be reaped must not keep the others from being reaped
             with self._lock:
                 self._dying += left + dying
 
     def _reap_all(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._dying and time.monotonic() < deadline:
-            with suppress(BackendError):  # a control group that can't be removed is swept by the next Redoma
+            with suppress(BackendError):  # the next Redoma sweeps a control group that can't be removed
                 self._reap()
             if self._dying:
                 time.sleep(0.001)
@@ -553,7 +557,7 @@ class Pool:
             self._armed.clear()
             self._arming.clear()
             running = list(self._running)
-        for cell in running:  # only killed: its descriptors are in the hands of an event loop, which gives it back
+        for cell in running:  # only killed: an event loop uses its descriptors, and gives the cell back
             cell.broken = "the jail was closed"
             cell.kill()
         self._reap_all(seconds=5.0)
@@ -561,7 +565,7 @@ class Pool:
         while any(cell.alive() for cell in running) and time.monotonic() < deadline:
             time.sleep(0.001)
         with self._lock:
-            self._ended = True  # from here on, whoever gives a cell back reaps it
+            self._ended = True  # from now on, `give_back` reaps
             self._close_pipe()
             lost = [*self._hung_up, *([self._zygote] if self._zygote is not None else [])]
             self._zygote, self._hung_up = None, []
@@ -570,7 +574,7 @@ class Pool:
         self._reap_all(seconds=1.0)
 
 
-_numbers = itertools.count(1)  # of this process: several pools make their groups in one place
+_numbers = itertools.count(1)  # unique in this process: several pools make their groups in one place
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 

@@ -1,8 +1,8 @@
-"""What crosses the boundary, and how much of it. Inner: loaded in the cell too.
+"""The trust boundary: which messages cross it, and how large they may be. Also loaded inside cells.
 
-Towards the guest everything is ours, so it travels as `marshal`; init, which is no Python, gets a structure. What comes
-back may have been shaped by the guest: a frame is a letter, a length and so many bytes. The parent takes only letters
-it expects, lengths below a bound for each, and decodes the bytes as JSON at most.
+Messages to the guest are our own, so they are in `marshal`; init, which is written in C, gets a structure. The guest
+may have forged anything that comes back. That consists of frames: a letter, a length, and that many bytes. The parent
+accepts only the letters that it expects, bounds the length for each, and decodes the bytes at most as JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import marshal
 import struct
 
-TYPE_CHECKING = False  # both are large, and this is loaded in a bare interpreter
+TYPE_CHECKING = False  # these modules are large, and this is loaded in a bare interpreter
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
@@ -18,33 +18,35 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct("!cI")
 
 INIT = b"I"
-"""From the zygote: a descriptor of the cell's init comes along."""
+"""From the zygote, with a pidfd of the cell's init."""
 LAYER = b"Y"
-"""From the maker of a cell: a descriptor of the layer above the project comes along."""
+"""From the maker of a cell, with a descriptor of the layer above the project."""
 LISTENER = b"S"
-"""From the maker of a cell: a socket that listens on the cell's own loopback comes along."""
+"""From the maker of a cell, with a socket that listens on the cell's own loopback."""
 ARMED = b"A"
-"""From the guest, before it has run anything: what it found to be in force. From the zygote: that it is ready."""
+"""From the guest, before it has run anything: the result of the probe. From the zygote: that it is ready."""
 BROKEN = b"X"
-"""From whoever could not do its part of making a cell or a zygote: the step and the reason."""
+"""From a process that can't do its part of making a cell or a zygote: the step and the reason."""
 REFUSED = b"N"
-"""The same, from a zygote, where the kernel does not allow the step: trying again is of no use."""
+"""The same, if the kernel does not allow the step: trying again is useless."""
+UNLOADED = b"P"
+"""From a zygote: a module that it was told to preload can't be imported, and why."""
 REPORT = b"R"
-"""From init: what the guest left about itself (value, exception). Hostile."""
+"""From init: the guest's report on itself (value, exception). Untrusted."""
 FILES = b"W"
-"""From init: a descriptor of the workspace comes along. Its contents are hostile."""
+"""From init, with a descriptor of the workspace. Its contents are untrusted."""
 VERDICT = b"V"
-"""From init, the last word: how it ended and what it used."""
+"""From init, at the end: how the run ended and what it used."""
 
 END = b"e"
-"""To init: end the run. Any other byte that it is sent after its order is the number of a signal for the guest."""
+"""To init: end the run. Any other byte after its order is the number of a signal for the guest."""
 
 RUN_ORDER = struct.Struct("=QQ6I")
-"""`struct run_order` of c/cell.h: what init is told when a run begins."""
+"""`struct run_order` of c/cell.h: the order that init gets when a run begins."""
 VERDICT_PARTS = struct.Struct("=IIQQ")
 """`struct verdict` of c/cell.h: status, cause, microseconds of processor time, bytes of memory."""
 CAUSES = ("", "end", "cpu", "processes", "memory")
-"""Why init ended a run, by `enum cause`."""
+"""Why init ended a run, in the order of `enum cause`."""
 
 MAX_PAYLOAD = {
     INIT: 0,
@@ -53,19 +55,20 @@ MAX_PAYLOAD = {
     ARMED: 16 << 10,
     BROKEN: 4 << 10,
     REFUSED: 4 << 10,
+    UNLOADED: 4 << 10,
     REPORT: 12 << 20,
     FILES: 0,
     VERDICT: VERDICT_PARTS.size,
 }
-"""Bytes that a frame of each kind may have."""
+"""The maximum payload of each kind of frame, in bytes."""
 
 
 MAX_SHOWN = 3 << 20
-"""Bytes of all that a run shows: pictures, tables. In a report they are base64, and so a third more."""
+"""Maximum bytes of all displays of a run. In a report they are base64, which takes a third more."""
 
 
 class Malformed(Exception):
-    """What came back is not what a cell sends. The cell is destroyed."""
+    """Something came back that no cell sends. The cell is destroyed."""
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
@@ -73,7 +76,7 @@ def frame(kind: bytes, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Takes bytes as they come, gives whole frames."""
+    """Splits a stream of bytes into frames. `feed` raises `Malformed`."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -95,13 +98,13 @@ class Frames:
 
 
 def order(content: dict[str, Any]) -> bytes:
-    """What the guest is told, by us: from the same interpreter to the same interpreter."""
+    """Encode an order for the guest. `marshal` is safe here: both ends are the same interpreter, and we write it."""
     body = marshal.dumps(content)
     return struct.pack("!Q", len(body)) + body
 
 
 def read_order(receive: Any) -> dict[str, Any] | None:
-    """The other end of `order`; None when the parent went away instead. `receive(n)` gives at most n bytes."""
+    """Receive and decode an order; None if the parent went away. `receive(n)` returns at most n bytes."""
     head = read_exactly(receive, 8)
     if head is None:
         return None

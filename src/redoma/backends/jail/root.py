@@ -1,7 +1,7 @@
-"""The root directory that every cell sees, built from nothing, and the way into it. Inner: a bare interpreter.
+"""Builds the root directory that every cell sees, and executes the zygote in it. Runs in a bare interpreter.
 
-Runs once for each zygote, as the user who started Redoma. What a guest needs is mounted here read-only, under names
-that say nothing of the host; what it must not see is simply not there. Then the zygote is executed inside.
+It runs once for each zygote, as the user who started Redoma. What a guest needs is mounted read-only, under names that
+reveal nothing of the host. What it must not see is not there at all.
 """
 
 from __future__ import annotations
@@ -37,31 +37,40 @@ from redoma.backends.jail.configuration import (
 )
 from redoma.lib.mounts import read_mounts
 
-TYPE_CHECKING = False  # `typing` takes longer to load than all that is done here
+TYPE_CHECKING = False  # importing `typing` would take longer than everything that is done here
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, NoReturn
 
 _READ_ONLY = linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
-"""The attributes of `restrict_mounts` have the same numbers."""
+"""As flags of mount(2). The attributes that `restrict_mounts` takes have the same numbers."""
 
 
 class Broken(Exception):
     """A step that could not be done, and why."""
 
+    kind = protocol.BROKEN
+
+
+class Unloaded(Broken):
+    """A module that was to be preloaded can't be imported."""
+
+    kind = protocol.UNLOADED
+
 
 class Parts:
-    """What the root is made of, in the order of mounting: c/views.h makes each cell's view of it from these."""
+    """The mounts that the root consists of, in order. c/views.h builds each cell's own view from them."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, str, str]] = []
-        """Where the zygote has a directory of the host, a file in it or nothing, and where it is inside. See `struct
-        part` in c/views.h."""
+        """Source (where the zygote has a directory of the host), a file in it or nothing, and the path inside: the
+        fields of `struct part` in c/views.h.
+        """
         self.bound = ""
-        """One that could not be mounted through an overlay."""
+        """A directory that could only be bound, because it can't be mounted through an overlay."""
 
     def prepare(self) -> None:
-        """Our working directory is the new root."""
+        """Make the directory for the sources. The working directory must be the new root."""
         os.mkdir("." + PARTS)
         linux.mount("tmpfs", "." + PARTS, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")
         for name in ("empty", "root"):
@@ -70,7 +79,7 @@ class Parts:
         restrict(f".{PARTS}/root", _READ_ONLY)
 
     def keep(self, source: str, target: str, file: str = "") -> None:
-        """A directory of the host that is shown at `target`, or one file in it."""
+        """Add a directory of the host, or one `file` in it, to be shown at `target`."""
         place = f"{PARTS}/{len(self.all)}"
         os.mkdir("." + place)
         linux.mount(f"/old/{source}", "." + place, "", linux.MS_BIND)
@@ -78,28 +87,28 @@ class Parts:
         self.all.append((place, file, inside(target)))
 
     def lay_over(self, file: str, target: str) -> None:
-        """A file of the root that is mounted over another."""
+        """Add a file of the root that is mounted over another one."""
         self.all.append(("/", inside(file), inside(target)))
 
     def take_over(self, target: str) -> None:
-        """A mount of the zygote that cells are to have as it is."""
+        """Add a mount of the zygote that cells get unchanged."""
         self.all.append(("", "", inside(target)))
 
 
 def inside(path: str) -> str:
-    """What a path in the new root, our working directory, will be called."""
+    """Return the path inside of a path in the new root, which is our working directory."""
     return os.path.normpath("/" + path)
 
 
 NOT_ALLOWED = {
     *(errno.EPERM, errno.EACCES, errno.EROFS, errno.EINVAL),
-    *(errno.ENOSYS, errno.ENODEV, errno.EOPNOTSUPP, errno.ENOSPC),  # the last: no more namespaces may be made
+    *(errno.ENOSYS, errno.ENODEV, errno.EOPNOTSUPP, errno.ENOSPC),  # the last: the limit on namespaces
 }
-"""Answers of a kernel that will not do it; others (no memory, no process) may be different in a moment."""
+"""Errors that mean that this kernel will not do it. Others (no memory, no process) may pass."""
 
 
 class step:  # noqa: N801 - reads like a statement
-    """Whatever goes wrong inside is told with what was being done."""
+    """Context manager: raises an OSError of its block as `Broken`, with the name of the step."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -114,34 +123,35 @@ class step:  # noqa: N801 - reads like a statement
 
 
 def tell(control: int, error: BaseException) -> None:
-    """The last thing that a process does which can't do its part."""
+    """Report why this process can't do its part. It ends afterwards."""
     text = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
-    cause = error.__cause__
-    refused = isinstance(cause, OSError) and cause.errno in NOT_ALLOWED
-    said = protocol.frame(protocol.REFUSED if refused else protocol.BROKEN, text.encode("utf-8", "replace")[:4000])
+    kind, cause = error.kind if isinstance(error, Broken) else protocol.BROKEN, error.__cause__
+    if kind == protocol.BROKEN and isinstance(cause, OSError) and cause.errno in NOT_ALLOWED:
+        kind = protocol.REFUSED
+    said = protocol.frame(kind, text.encode("utf-8", "replace")[:4000])
     try:
         os.write(control, said)
     except OSError:
-        return  # nobody listens any more
+        return  # the reader is gone
 
 
 SOCKET = 3
-"""Our control socket; the parent's process is descriptor 4."""
+"""Descriptor of our control socket. Descriptor 4 is a pidfd of the parent."""
 
 
 _BUILT = 5
-"""A file with what `build` returned. Not among the arguments of the zygote: every guest can read those."""
+"""Descriptor of a file with what `build` returned. Not an argument of the zygote: every guest could read that."""
 
 
 def found_built() -> dict[str, Any]:
-    """In the zygote: what `build` returned."""
+    """In the zygote: return what `build` returned before it was executed."""
     content: dict[str, Any] = marshal.loads(os.read(_BUILT, 1 << 20))  # noqa: S302 - from the same interpreter, as below
     os.close(_BUILT)
     return content
 
 
 def told() -> dict[str, Any]:
-    """What Redoma tells next. Ends the process if there is no Redoma any more."""
+    """Return the next message from Redoma. Ends the process if Redoma is gone."""
     data = os.read(SOCKET, 1 << 20)
     if not data:
         os._exit(0)
@@ -150,7 +160,7 @@ def told() -> dict[str, Any]:
 
 
 def main() -> NoReturn:
-    """Build what we are told to, and become the zygote in it."""
+    """Receive a plan, build the root, and become the zygote in it."""
     plan = told()
     try:
         built: dict[str, Any] = {"changes": "", "why": "", "parts": [], "bound": ""}
@@ -167,16 +177,16 @@ def main() -> NoReturn:
 
 
 def build(plan: dict[str, Any]) -> dict[str, Any]:
-    """Build the root, and make it ours. Returns what the zygote has to know of it."""
+    """Build the root and move into it. Returns what the zygote must know of it."""
     with step("make a mount namespace"):
         if os.geteuid() != 0 or not mounts_as_root():
             become_unprivileged()
-            linux.show_to_peers()  # a change of user gave /proc/self to root, and the map of users is written there
+            linux.show_to_peers()  # changing the user made /proc/self root's, and the id maps are written there
             enter_user_namespace(linux.CLONE_NEWNS)
-        linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)  # nothing we mount reaches the host
+        linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)  # our mounts must not propagate to the host
     if plan["environment"]:
         with step("make a network namespace"):
-            # Before the zygote's interpreter starts: if modules are preloaded, foreign code runs as soon as it does.
+            # Before the zygote's interpreter starts: if modules of an environment are preloaded, their code runs in it.
             linux.unshare(linux.CLONE_NEWNET)
     with step("leave the host's root for an empty one"):
         linux.mount("tmpfs", "/tmp", "tmpfs", linux.MS_NOSUID, "mode=755")  # noqa: S108 - exists everywhere
@@ -200,8 +210,11 @@ def build(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def mounts_as_root() -> bool:
-    """With root's sight: the interpreter may lie where the unprivileged user can't even look. In many containers root
-    may not mount; there the unprivileged user can do it for itself, if anybody can."""
+    """Enter a mount namespace as root, if we may, and return whether we did.
+
+    Root can bind an interpreter that is in a directory closed to other users. In many containers root may not mount;
+    then the unprivileged user does it in its own user namespace.
+    """
     try:
         linux.unshare(linux.CLONE_NEWNS)
     except PermissionError:
@@ -210,8 +223,10 @@ def mounts_as_root() -> bool:
 
 
 def populate(plan: dict[str, Any]) -> dict[str, Any]:
-    """Our working directory is the new root, the host's is at /old. Returns what `place_for_changes` does, and the
-    `Parts`."""
+    """Fill the new root, which is our working directory; the host's is at /old.
+
+    Returns what `place_for_changes` returns and, as `parts` and `bound`, what `Parts` holds.
+    """
     built: dict[str, Any] = {"changes": "", "why": ""}
     for name in ("usr", "etc/ssl", "dev", "opt", "proc", "mnt", "var", "home", "root"):
         os.makedirs(name)
@@ -220,13 +235,7 @@ def populate(plan: dict[str, Any]) -> dict[str, Any]:
     parts = Parts()
     parts.prepare()
     with step("bring in the system's programs"):
-        show("usr", "usr", parts)
-        for name in SYSTEM:
-            if os.path.islink(f"/old/{name}"):
-                os.symlink(os.readlink(f"/old/{name}"), name)
-            elif os.path.isdir(f"/old/{name}"):
-                os.mkdir(name)
-                show(name, name, parts)
+        system_programs(parts)
     with step("bring in the interpreter"):
         interpreter(plan, parts)
     with step("bring in programs of ours"):
@@ -238,52 +247,72 @@ def populate(plan: dict[str, Any]) -> dict[str, Any]:
         built |= place_for_changes(**plan["layers"])
         if built["changes"] == "disk":
             parts.take_over(CHANGES)
-    if not os.path.lexists("." + HOME):  # or the project is there
+    if not os.path.lexists("." + HOME):  # it exists if the project is there
         os.symlink(WORKSPACE, "." + HOME)
     with step("make /etc"):
-        for path, text in TEXTS.items():
-            write(path, text.encode())
-        for name in ETC_FILES:
-            if (content := read(f"/old/etc/{name}")) is not None:
-                write(f"etc/{name}", content)
-        if not os.path.exists("etc/services"):
-            write("etc/services", SERVICES)
-        os.symlink("../usr/lib/os-release", "etc/os-release")
-        for name in (*ETC_TREES, *(name for name in os.listdir("/old/etc") if name.startswith("java-"))):
-            if os.path.isdir(f"/old/etc/{name}"):
-                os.mkdir(f"etc/{name}")
-                show(f"etc/{name}", f"etc/{name}", parts)
+        etc(parts)
     with step("make /dev"):
-        for name in DEVICES:
-            if name == "zero" and not linux.landlock_abi():
-                continue  # see `only_these_files` in c/cell.c: nothing else can keep it from being written to
-            write(f"dev/{name}", b"")
-            linux.mount(f"/old/dev/{name}", f"dev/{name}", "", linux.MS_BIND)
-            restrict(f"dev/{name}", linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NOEXEC)
-            parts.take_over(f"dev/{name}")
-        os.mkdir("dev/pts")
-        os.symlink("pts/ptmx", "dev/ptmx")
-        os.symlink("/proc/self/fd", "dev/fd")
-        for number, name in enumerate(("stdin", "stdout", "stderr")):
-            os.symlink(f"/proc/self/fd/{number}", f"dev/{name}")
+        dev(parts)
     with step("bring in /proc"):
-        # For the zygote's eyes only: a cell mounts its own over it. A user namespace may mount a fresh /proc only where
-        # it can see a whole one already.
+        # Only for the zygote: a cell mounts its own over it. But the kernel lets a user namespace mount a fresh /proc
+        # only where a complete one is visible already.
         linux.mount("/old/proc", "proc", "", linux.MS_BIND | linux.MS_REC)
-        attributes = linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV | linux.MOUNT_ATTR_NOEXEC
-        restrict("proc", attributes)
+        restrict("proc", linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV | linux.MOUNT_ATTR_NOEXEC)
         parts.take_over("proc")
     with step("give the zygote a place to write to"):
         # Some modules write when they are first imported. A cell mounts its own over these.
         for path in WRITABLE[:-1]:
             linux.mount("tmpfs", path[1:], "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777,size=64m")
-    if not os.path.isdir("var/tmp"):  # or the project is there
+    if not os.path.isdir("var/tmp"):  # it exists if the project is there
         os.symlink("/tmp", "var/tmp")  # noqa: S108 - inside the cell
     return built | {"parts": parts.all, "bound": parts.bound}
 
 
+def system_programs(parts: Parts) -> None:
+    """Show /usr and the directories beside it, which are links into it on most systems."""
+    show("usr", "usr", parts)
+    for name in SYSTEM:
+        if os.path.islink(f"/old/{name}"):
+            os.symlink(os.readlink(f"/old/{name}"), name)
+        elif os.path.isdir(f"/old/{name}"):
+            os.mkdir(name)
+            show(name, name, parts)
+
+
+def etc(parts: Parts) -> None:
+    """Write our own files, copy single files of the host, and show some of its directories."""
+    for path, text in TEXTS.items():
+        write(path, text.encode())
+    for name in ETC_FILES:
+        if (content := read(f"/old/etc/{name}")) is not None:
+            write(f"etc/{name}", content)
+    if not os.path.exists("etc/services"):
+        write("etc/services", SERVICES)
+    os.symlink("../usr/lib/os-release", "etc/os-release")
+    for name in (*ETC_TREES, *(name for name in os.listdir("/old/etc") if name.startswith("java-"))):
+        if os.path.isdir(f"/old/etc/{name}"):
+            os.mkdir(f"etc/{name}")
+            show(f"etc/{name}", f"etc/{name}", parts)
+
+
+def dev(parts: Parts) -> None:
+    """Bind the host's harmless devices, and make the links that programs expect."""
+    for name in DEVICES:
+        if name == "zero" and not linux.landlock_abi():
+            continue  # only Landlock can keep it from being written to: see `only_these_files` in c/cell.c
+        write(f"dev/{name}", b"")
+        linux.mount(f"/old/dev/{name}", f"dev/{name}", "", linux.MS_BIND)
+        restrict(f"dev/{name}", linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NOEXEC)
+        parts.take_over(f"dev/{name}")
+    os.mkdir("dev/pts")
+    os.symlink("pts/ptmx", "dev/ptmx")
+    os.symlink("/proc/self/fd", "dev/fd")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.symlink(f"/proc/self/fd/{number}", f"dev/{name}")
+
+
 def interpreter(plan: dict[str, Any], parts: Parts) -> None:
-    """The interpreter's prefix and packages, unless they are below /usr, where they are already."""
+    """Show Redoma, the interpreter's prefix and its packages, except for what is in /usr already."""
     os.makedirs("." + PACKAGE + "/redoma")
     show(plan["package"], "." + PACKAGE + "/redoma", parts)
     if plan["prefix"]:
@@ -292,7 +321,7 @@ def interpreter(plan: dict[str, Any], parts: Parts) -> None:
         if plan["library"]:
             find_library(plan, parts)
     if plan["packages"] or plan["environment"]:
-        # A virtual environment of our own making: the user's says where it lies on the host.
+        # We make our own virtual environment: the files of the user's contain its path on the host.
         library = f".{VENV}/lib/{plan['version']}"
         os.makedirs(f".{VENV}/bin")
         os.makedirs(library)
@@ -310,8 +339,11 @@ def interpreter(plan: dict[str, Any], parts: Parts) -> None:
 
 
 def environment(plan: dict[str, Any], library: str, parts: Parts) -> None:
-    """The packages of an environment, in cells only: nobody has reviewed them, and the zygote is no cell, so it must
-    not find them (a `.pth` file runs code when an interpreter starts). Unless modules of it are to be preloaded."""
+    """Show the packages of an environment, in cells only.
+
+    They are unreviewed, and the zygote is not in a cell: it must not find them, since a `.pth` file runs code when an
+    interpreter starts. Unless modules of the environment are to be preloaded.
+    """
     os.mkdir("." + ENVIRONMENT_PREFIX)
     os.symlink(f"{ENVIRONMENT_PREFIX}/lib/{plan['version']}/site-packages", f"{library}/site-packages")
     for name in ("share", "etc", "include"):
@@ -323,8 +355,11 @@ def environment(plan: dict[str, Any], library: str, parts: Parts) -> None:
 
 
 def find_library(plan: dict[str, Any], parts: Parts) -> None:
-    """An interpreter built with a shared library holds that library's path on the host. A copy of the program with the
-    path inside the cell in its place is laid over it. (A variable would not do: a child may have none.)"""
+    """Patch the path of the interpreter's shared library.
+
+    An interpreter built with one has the library's path on the host in its program file. A copy with the path inside
+    the cell is mounted over it. (LD_LIBRARY_PATH is not enough: a child may be started without variables.)
+    """
     program = "." + plan["base_executable"]
     content = read(program) or b""
     old, new = os.fsencode(plan["library"]) + b"\0", PYTHON.encode() + b"/lib"
@@ -336,7 +371,9 @@ def find_library(plan: dict[str, Any], parts: Parts) -> None:
 
 
 def program(name: str, path: str, parts: Parts) -> None:
-    """One file, by way of its directory, because only a directory can be had without telling where it lies."""
+    """Show one file of the host. It goes through an overlay of its directory, since a bind mount of the file would
+    reveal its path.
+    """
     os.makedirs("." + PROGRAMS, exist_ok=True)
     around, there = "./mnt", f".{PROGRAMS}/{name}"
     write(there, b"")
@@ -347,23 +384,26 @@ def program(name: str, path: str, parts: Parts) -> None:
 
 
 def project(path: str) -> None:
-    """A directory of the host for guests to work in, and the empty one at its own path that a cell mounts it on."""
+    """Mount a project of the host at `PROJECT`, and make the empty directory at its own path for cells to mount on."""
     with step(f"bring in the project {path}"):
         os.mkdir("." + PROJECT)
         if os.geteuid() == 0:
-            # The guest is to be its owner; and root's own files are not to be had by becoming root.
+            # The guest is to own the project's files. Becoming root inside must not give it the files of root.
             with owners(os.stat(f"/old/{path}")) as namespace:
                 linux.mount_with_owners(f"/old/{path}", "." + PROJECT, namespace)
         else:
             linux.mount(f"/old/{path}", "." + PROJECT, "", linux.MS_BIND | linux.MS_REC)
         restrict("." + PROJECT, _READ_ONLY)
-        if not path.startswith(tuple(f"{place}/" for place in WRITABLE)):  # those are new in each cell
+        if not path.startswith(tuple(f"{place}/" for place in WRITABLE)):  # each cell mounts those anew
             os.makedirs(f".{path}", exist_ok=True)
 
 
 def place_for_changes(layers: str, why: str, *, on_disk: bool) -> dict[str, str]:
-    """Find where a cell can keep what it writes to the project: in `memory` (unless `on_disk`), on `disk` (`layers` is
-    a directory of the host for that; if it is empty, `why` says why there is none), or nowhere, and why."""
+    """Find out where cells can keep what they write to the project.
+
+    Returns `changes`: "memory" (not if `on_disk`), "disk", or "" if neither works; then `why` is the reason. `layers`
+    is a directory of the host for keeping them on disk; if it is empty, `why` says why there is none.
+    """
     if not on_disk:
         try:
             with step("mount an overlay over the project"):
@@ -386,10 +426,13 @@ def place_for_changes(layers: str, why: str, *, on_disk: bool) -> dict[str, str]
 
 
 def hold_changes(upper: str, lower: str) -> None:
-    """Try an overlay with its upper layer in a directory that this makes: raise OSError if it can't be mounted, or if a
-    directory can't be removed and made again. That needs an xattr, which a tmpfs has since Linux 6.6."""
+    """Try an overlay over `lower` with its upper layer in the new directory `upper`.
+
+    Raises OSError if it can't be mounted, or if a directory in it can't be removed and made again: that needs an xattr,
+    which a tmpfs supports since Linux 6.6.
+    """
     linux.mount("try", "./mnt", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")
-    name = os.urandom(16).hex()  # nothing of the project's
+    name = os.urandom(16).hex()  # a name that the project doesn't have
     try:
         for path in (f"./mnt/lower/{name}/below", "./mnt/merged", f"{upper}/above", f"{upper}/work"):
             os.makedirs(path)
@@ -408,8 +451,9 @@ def hold_changes(upper: str, lower: str) -> None:
 
 
 class owners:  # noqa: N801 - reads like a statement
-    """A user namespace that says who the owner of a directory is, for the files of a mount: the unprivileged user. It
-    belongs to a child that does nothing else, for the length of the block."""
+    """Context manager: a user namespace that maps the owner of a directory to the unprivileged user, for an id-mapped
+    mount. It belongs to a child process that lives as long as the block.
+    """
 
     def __init__(self, about: os.stat_result) -> None:
         self._about = about
@@ -461,8 +505,11 @@ _FLAGS = {"ro": linux.MS_RDONLY, "nosuid": linux.MS_NOSUID, "nodev": linux.MS_NO
 
 
 def mounts_below(target: str, proc: str) -> list[tuple[str, int]]:
-    """Every mount at a path and below it, with the flags that it has: a remount takes away those that it doesn't name,
-    and in a user namespace that is refused. (How access times are kept stays as it is, if nothing is said of it.)"""
+    """Return the mounts at a path and below it, with their flags.
+
+    A remount clears the flags that it doesn't name, and clearing them is refused in a user namespace. (The mode of
+    access times stays if it isn't named.)
+    """
     return [
         (mount.path, sum(flag for name, flag in _FLAGS.items() if name in mount.options))
         for mount in read_mounts(f"{proc}/self")
@@ -471,25 +518,25 @@ def mounts_below(target: str, proc: str) -> list[tuple[str, int]]:
 
 
 def other_mounts(target: str, proc: str) -> list[str]:
-    """Paths of the mounts below a path: none of them would be in an overlay over it."""
+    """Return the paths of mounts below a path, which an overlay over it would not contain."""
     return [place for place, _ in mounts_below(target, proc) if place != target]
 
 
 def why_no_overlay(error: OSError, target: str, proc: str) -> str:
-    """Why an overlay over a directory could not be mounted. `proc` is where /proc is mounted."""
+    """Return why an overlay over a directory could not be mounted. `proc` is where /proc is mounted."""
     if error.errno == errno.EINVAL and (mounts := other_mounts(os.path.abspath(target), proc)):
         return f"something is mounted below it, at {os.path.relpath(mounts[0], os.path.abspath(target))}"
     return error.strerror or str(error)
 
 
 def show(source: str, target: str, parts: Parts, of: str = "", file: str = "") -> None:
-    """Mount a directory of the host to be read: an overlay that has contents, and nothing else, in common with it.
-    Cells are to have the same at the same path; or, at the path `of`, one `file` in it.
+    """Mount a directory of the host read-only, through an overlay. Cells get it at the same path; with `of` and `file`,
+    they get that one file at the path `of`.
 
-    Through a bind mount a guest would take locks that the host sees, watch who opens a file, and read in
-    /proc/self/mountinfo where the directory lies; an overlay shows its layers as they were given, and "." says nothing.
-    It needs Linux 5.11 in a user namespace, and a source that is not itself two overlays deep. Mounts below the source
-    would not be in it. Else the directory is bound, and `probe` tells.
+    With a bind mount a guest could take locks that the host sees, watch who opens a file, and read the directory's path
+    in /proc/self/mountinfo. An overlay shares only contents, and mountinfo shows its layers as they were given: as ".".
+    Overlays need Linux 5.11 in a user namespace, and a source that is not already two overlays deep; they don't contain
+    mounts below the source. Where that fails the directory is bound, and the probe reports it.
     """
     here, there = os.getcwd(), os.path.abspath(target)
     os.chdir(f"/old/{source}")
@@ -525,11 +572,13 @@ def write(path: str, content: bytes) -> None:
 
 
 def enter_user_namespace(others: int) -> None:
-    """A new user namespace: in it we have the guest's number and all rights; on the host we stay who we are."""
+    """Enter a new user namespace, and the namespaces `others`. In it we have the guest's id and all capabilities; on
+    the host we stay the same user.
+    """
     user, group = os.geteuid(), os.getegid()
     linux.unshare(linux.CLONE_NEWUSER | others)
     for name, text in (
-        ("setgroups", "deny"),  # without this the kernel refuses the group map: groups may also take rights away
+        ("setgroups", "deny"),  # or the kernel refuses the group map: leaving a group may also give access
         ("uid_map", f"{GUEST_ID} {user} 1"),
         ("gid_map", f"{GUEST_ID} {group} 1"),
     ):
@@ -537,7 +586,7 @@ def enter_user_namespace(others: int) -> None:
 
 
 def put(path: str, text: bytes) -> None:
-    """Into a file of the kernel's, which takes it in one piece."""
+    """Write to a file of the kernel, in one call."""
     file = os.open(path, os.O_WRONLY)
     try:
         os.write(file, text)
@@ -554,7 +603,7 @@ def become_unprivileged() -> None:
 
 
 def enter(plan: dict[str, Any], built: dict[str, Any]) -> NoReturn:
-    """Become the zygote. Executing it replaces the memory and the environment that we were started with."""
+    """Execute the zygote. That replaces the memory and the environment that this process was started with."""
     file = os.memfd_create("built")
     os.write(file, marshal.dumps(built))
     os.lseek(file, 0, os.SEEK_SET)
@@ -565,7 +614,7 @@ def enter(plan: dict[str, Any], built: dict[str, Any]) -> NoReturn:
         f"import sys; sys.path.append({package!r}); from redoma.backends.jail import zygote; "
         f"sys.path.remove({package!r}); zygote.main()"
     )
-    # As `-I`, but that it reads its environment, of which all is here: nothing else can be told a seed of the hashes.
+    # Like `-I`, but it reads PYTHON variables: only PYTHONHASHSEED can set the seed of hashes, and it is the only one.
     options = ["-P", "-s", "-B", "-X", "utf8"]
     arguments = [plan["executable"], *options, "-c", boot]
     env = {**plan["env"], "PYTHONHASHSEED": str(plan["hashes"])}

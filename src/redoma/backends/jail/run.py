@@ -1,4 +1,4 @@
-"""One request in one cell, on the caller's event loop: the order goes in, output and a verdict come out."""
+"""Runs one request in one cell, on the caller's event loop: sends the order, receives output and a verdict."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from ..endings import Ending, not_started
 from . import protocol
 from .cell import Cell
 from .changes import LayerSize, read_changes, read_live
+from .configuration import RLIMITS
 
 _CHUNK = 1 << 16
-_BROKEN = (125, 126, 127)  # what it ends with where the program could not be started
-_GRACE = 1.0  # seconds that init has to end the cell and report, before the kernel is asked to
-_LOOK = 0.25  # seconds between two looks at the processor time of a cell
-_LOOK_AT_LAYER = 0.01  # seconds between two looks at how much it has written to disk
+_BROKEN = (125, 126, 127)  # exit codes of a program that could not be started
+_GRACE = 1.0  # seconds that init has to end the cell and report, before the cell is killed
+_LOOK = 0.25  # seconds between checks of a cell's processor time
+_LOOK_AT_LAYER = 0.01  # seconds between checks of how much it has written to disk
 _MAX_VALUE = 1 << 20
-_SMALL = 4 << 10  # bytes of a value that are read sooner than a thread is found
+_SMALL = 4 << 10  # bytes: decoding a smaller value takes less time than handing it to a thread
 _NO_SPACE = "free space on the disk fell too far while it ran, so it was ended"
 
 
 class Verdict(NamedTuple):
-    """What init, which the guest can't touch, says of the end: the wait status, why it ended the run, what it used."""
+    """The report of init, which the guest can't influence: wait status, why init ended the run, resources used."""
 
     status: int
     cause: str
@@ -44,22 +45,21 @@ class Verdict(NamedTuple):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the guest says of itself. Hostile: it decides nothing but its own value and words."""
+    """The report of the guest. Untrusted: it determines only the value and messages of its own run."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
-    """To be read by `value_reading.decode` alone, which has a budget."""
+    """Decode it only with `value_reading.decode`, which is bounded."""
     exception: str | None = None
     error: str | None = None
     errno: int | None = None
     memory: bool = False
     broken: str | None = None
-    at_exit: str | None = None
     displays: msgspec.Raw = msgspec.Raw(b"[]")
-    """To be read by `displays.read` alone."""
+    """Decode it only with `displays.read`."""
 
 
 class Run:
-    """One request in one cell. With a `stage`, what it changes in its project is put there."""
+    """One request in one cell. With a `stage`, the changes to the project are put into that directory."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Run:
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         self._own_files = dict(files or {})
-        """What we place in the cell beside the files of the request, by absolute paths."""
+        """Further files to place in the cell, by absolute path."""
         self._stage = stage
         self._request, self._sink, self._cell, self._isolation = request, sink, cell, isolation
         self._control = control
@@ -90,7 +90,7 @@ class Run:
         self._verdict: Verdict | None = None
         self._report, self._reported = Report(), False
         self._workspace = -1
-        """A directory descriptor, once everything is dead and files were asked for."""
+        """A directory descriptor, if output files were requested and everything in the cell is dead."""
         self._files: dict[str, bytes] = {}
         self._left_out: dict[str, str] = {}
         self._entries: tuple[Entry, ...] | None = None
@@ -102,14 +102,14 @@ class Run:
         self._malformed: str | None = None
         self._used_up = self._flooded = False
         self._cpu_before = 0.0
-        """Seconds of processor time that it took to arm the cell."""
+        """Seconds of processor time that arming the cell took."""
 
     async def execute(self, *, processes_by_rlimit: bool, watched: bool) -> Outcome:
-        """Run to the end; everything of the cell is dead when this returns or raises.
+        """Run to the end. Everything in the cell is dead when this returns or raises.
 
-        `processes_by_rlimit`: whether the kernel counts processes by user namespace, so that a limit on them is the
-        cell's own. `watched`: whether init watches the memory, since no control group limits it. Raises `BackendError`
-        if the cell was lost.
+        `processes_by_rlimit`: whether the kernel counts processes by user namespace, so that RLIMIT_NPROC limits this
+        cell alone. `watched`: whether init watches the memory, because no control group limits it. Raises
+        `BackendError` if the cell was lost.
         """
         start = time.monotonic()
         limits = self._request.limits
@@ -137,11 +137,11 @@ class Run:
         if self._verdict is not None:
             if size is not None and not self._layer_excess and await asyncio.to_thread(size.counted):
                 self._layer_excess = "disk"
-            await uncancellable(self._collect())  # whoever goes on may remove the stage
+            await uncancellable(self._collect())  # afterwards the caller may remove the stage
         return self._outcome(wall, await self._value(), await self._displays())
 
     async def _collect(self) -> None:
-        """Take the files and the changes that the run left. Nothing of it is alive: init has waited for that."""
+        """Read the output files and changes. Nothing of the run is alive: init has waited for that."""
         try:
             if self._request.outputs:
                 if self._workspace < 0:  # the kernel drops a descriptor that there is no room for
@@ -159,11 +159,11 @@ class Run:
                 os.close(workspace)
 
     async def _read_changes(self, stage: str) -> tuple[Entry, ...]:
-        """While it goes on: what it has changed so far."""
+        """Return what the run has changed so far, while it goes on."""
         return await asyncio.to_thread(read_live, os.dup(self._cell.layer), stage, disk=self._request.limits.disk)
 
     def _layer_size(self) -> LayerSize | None:
-        """A layer in memory has a cap of its own; one on disk is watched by us."""
+        """Return what measures the layer if it is on disk. In memory, its file system has a fixed size."""
         if not self._cell.place and not self._cell.keeps_changes_on_disk:
             return None
         limits = self._request.limits
@@ -214,7 +214,7 @@ class Run:
             min(int(limits.cpu * 1e6), MAX_LIMIT),
             min(limits.memory, MAX_LIMIT),
             0 if processes_by_rlimit else min(limits.processes, 2**32 - 1),
-            # JSON may need six bytes for a character; what is shown is base64.
+            # JSON may need six bytes for a character; displays are in base64.
             6 * self._max_value + (1 << 19) + protocol.MAX_SHOWN // 3 * 4 + (1 << 16),
             watched,
             bool(self._request.outputs),
@@ -223,7 +223,7 @@ class Run:
         )
 
     def _feed(self, number: int, data: bytes, last: bool = False) -> None:
-        """Write what fits now, the rest when there is room. With `last`, the descriptor is closed after it."""
+        """Write what fits now, and the rest when there is room. With `last`, close the descriptor afterwards."""
         waiting = self._feeding.pop(number, None)
         view = memoryview(data) if waiting is None else memoryview(bytes(waiting) + data) if data else waiting
         try:
@@ -234,27 +234,27 @@ class Run:
             self._loop.add_writer(number, self._feed, number, b"", last)
             return
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it ended, or closed its input, without reading everything: its own business
+            pass  # it may end, or close its input, without reading everything
         self._loop.remove_writer(number)
         if last:
             os.close(number)
             self._cell.stdin = -1
 
     async def _write_input(self, control: Control, number: int) -> None:
-        """Write its input: that of the request, then what the caller writes while it runs."""
+        """Write its input: first that of the request, then what the caller writes while it runs."""
         data = memoryview(self._request.stdin or await control.read())
         while data:
             try:
                 data = data[self._put(number, data, control) :] or memoryview(await control.read())
             except BlockingIOError:
                 await self._room(number)
-            except BrokenPipeError:  # it reads no more: its own business, and nobody waits for room there
+            except BrokenPipeError:  # it has closed its input: discard the rest, so that no writer waits for room
                 data = memoryview(await control.read())
         self._cell.stdin = -1
         os.close(number)
 
     def _put(self, number: int, data: memoryview, control: Control) -> int:
-        """Write what fits now; what goes along with it goes with its first byte."""
+        """Write what fits now. A descriptor that belongs to it is sent with its first byte."""
         if control.descriptor < 0:
             return os.write(number, data)
         with socket.socket(fileno=os.dup(number)) as ours:
@@ -264,13 +264,13 @@ class Run:
 
     async def _room(self, number: int) -> None:
         room = self._loop.create_future()
-        # Cancelled rather than answered: whoever comes late finds it done and does nothing.
+        # Cancelled, not resolved: cancelling it twice is harmless.
         self._loop.add_writer(number, room.cancel)
         await asyncio.wait([room])
         self._loop.remove_writer(number)
 
     def _started(self, control: Control) -> None:
-        """The guest has become the program, since it closed the order socket: pass signals on from now."""
+        """Pass signals on from now: the guest has closed the order socket, so it has become the program."""
         self._loop.remove_reader(self._cell.order.fileno())
         control.deliver_signals(lambda number: self._feed(self._cell.control.fileno(), bytes([number])))
 
@@ -297,7 +297,7 @@ class Run:
         try:
             for kind, payload in self._frames.feed(data):
                 self._take(kind, payload)
-                if self._verdict is not None:  # the last word
+                if self._verdict is not None:  # nothing follows it
                     break
         except (protocol.Malformed, struct.error, IndexError) as error:
             self._malformed = str(error)
@@ -314,12 +314,12 @@ class Run:
             try:
                 self._report = msgspec.json.decode(payload, type=Report)
             except (msgspec.DecodeError, RecursionError):
-                self._report = Report()  # the guest's own doing: there is no value then
+                self._report = Report()  # the guest has spoilt it, so there is no value
         elif kind != protocol.FILES:
             raise protocol.Malformed(f"a frame of kind {kind!r} from a running cell")
 
     def _pump(self, stream: Stream, number: int) -> bool:
-        """Pass a piece of output on. Returns False if there is none now."""
+        """Pass a piece of output to the sink. Returns False if there is none now."""
         try:
             data = os.read(number, _CHUNK)
         except BlockingIOError:
@@ -329,18 +329,18 @@ class Run:
             self._open.pop(stream, None)
             return False
         if not self._flooded and not self._sink(stream, data):
-            self._flooded = True  # also when it has ended by itself meanwhile: what it printed is too much all the same
+            self._flooded = True  # even if it has ended by itself meanwhile: it printed too much
             self._end(Status.OUTPUT)
         return True
 
     def _drain(self) -> None:
-        """Read the rest of the output. Everything of the cell is dead, so no more will come."""
+        """Read the rest of the output. Everything in the cell is dead, so no more will come."""
         for stream, number in list(self._open.items()):
             while self._pump(stream, number):
                 continue
 
     def _end(self, ending: Status) -> None:
-        """Ask init to end the run and to report; kill the cell if it doesn't answer in time."""
+        """Tell init to end the run and report; kill the cell if it doesn't answer in time."""
         if self._ending is not None or self._done.done():
             return
         self._ending = ending
@@ -356,7 +356,7 @@ class Run:
             self._done.set_result(None)
 
     def _release(self) -> None:
-        """Take everything of ours off the event loop."""
+        """Remove our timers, readers and writers from the event loop."""
         for timer in self._timers.values():
             timer.cancel()
         self._loop.remove_reader(self._cell.control.fileno())
@@ -372,13 +372,13 @@ class Run:
             self._control.close()
             self._loop.remove_reader(self._cell.order.fileno())
         if self._input is not None:
-            # It does nothing any more, not even with the loop: the number of that pipe may soon be another's.
+            # It must not touch the loop any more: the number of that pipe may soon be reused.
             self._input.cancel()
             if self._cell.stdin >= 0:
                 self._loop.remove_writer(self._cell.stdin)
 
     async def _wait_until_dead(self) -> None:
-        """Wait until the kernel has ended the cell."""
+        """Wait until the cell is dead. Raises `BackendError` if it is still alive after 10 s."""
         handle, dead = self._cell.handle, self._loop.create_future()
         self._loop.add_reader(handle, dead.cancel)
         try:
@@ -388,18 +388,19 @@ class Run:
         if not dead.done():
             raise BackendError("the run could not be ended", why="it was still there after 10 s", next="see `dmesg`")
 
-    # --- what it comes to ---
+    # --- the outcome ---
 
     async def _value(self) -> Any:
-        """The value of the last expression, as the guest reports it. A large one is read on a thread: other runs depend
-        on the event loop for their time limits."""
+        """Return the value of the last expression, as the guest reports it. A large one is decoded on a thread, because
+        the time limits of other runs depend on the event loop.
+        """
         data = bytes(self._report.value)
         if data == b"null":
             return None
         return _decoded(data) if len(data) <= _SMALL else await asyncio.to_thread(_decoded, data)
 
     async def _displays(self) -> tuple[Display, ...]:
-        """What it showed, read as `_value` is."""
+        """Return what it displayed. Many are decoded on a thread, like a large value."""
         data = bytes(self._report.displays)
         if data == b"[]":
             return ()
@@ -433,15 +434,16 @@ class Run:
         )
 
     def _cpu(self) -> float | None:
-        """Processor time of the whole cell as the kernel counts it, if it does; init only knows of processes that were
-        waited for."""
+        """Return the processor time of the whole cell, from its control group if it has one. Init knows only about
+        processes that were waited for.
+        """
         counted = self._cell.group.cpu() if self._cell.group is not None else None
         counted = None if counted is None else counted - self._cpu_before
         told = self._verdict.cpu if self._verdict else None
         return max((used for used in (counted, told) if used is not None), default=None)
 
     def _check_cpu(self) -> None:
-        """Every now and then, end the run if its processor time is used up."""
+        """End the run if its processor time is used up; otherwise check again soon."""
         if (self._cpu() or 0.0) > self._request.limits.cpu:
             self._used_up = True
             self._end(Status.TIMEOUT)
@@ -449,7 +451,9 @@ class Run:
             self._timers["cpu"] = self._loop.call_later(_LOOK, self._check_cpu)
 
     def _ended(self, verdict: Verdict | None, out_of_memory: bool) -> Ending:
-        """What init and the kernel say of the end; what the guest says counts only for one that failed by itself."""
+        """Return how the run ended, from the reports of init and the kernel. The guest's report is used only for a
+        program that failed by itself.
+        """
         flooded = self._flooded and self._ending in (None, Status.OUTPUT)
         if self._layer_excess == "space":
             return Ending(out_of_memory=out_of_memory, flooded=flooded, killed=_NO_SPACE)
@@ -496,7 +500,7 @@ def _exit_code(status: int) -> int:
 
 
 def _name(claimed: str | None) -> str | None:
-    """The name of the guest's exception; None if what it claims is no name."""
+    """Return the name of the guest's exception; None if what it reports is not a name."""
     return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None
 
 
@@ -514,22 +518,21 @@ def _argv(request: Request, script: str) -> list[str]:
 
 def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
     wanted = {
-        "RLIMIT_CPU": min(math.ceil(limits.cpu) + 1, 2**31),  # of each process; init adds them up
+        **RLIMITS,
+        "RLIMIT_CPU": min(math.ceil(limits.cpu) + 1, 2**31),  # per process; init adds them up
         "RLIMIT_FSIZE": limits.file_size,
         "RLIMIT_NOFILE": limits.open_files,
-        "RLIMIT_CORE": 0,
-        "RLIMIT_MEMLOCK": 64 << 10,
     }
     if processes:
-        wanted["RLIMIT_NPROC"] = limits.processes  # counted within the guest's user namespace; its init is in another
+        wanted["RLIMIT_NPROC"] = limits.processes  # counted in the guest's user namespace; init is in another
     if watched:
-        # Only against one sudden huge allocation, which would be there before the next look.
+        # Only stops a sudden huge allocation before init's next check.
         wanted["RLIMIT_DATA"] = 2 * limits.memory + (1 << 30)
     return {name: min(number, MAX_LIMIT) for name, number in wanted.items()}
 
 
 def _hint(report: Report, limits: Limits) -> str:
-    """The limit behind an error that only names its symptom; empty if there is none."""
+    """Return which limit caused an error, in parentheses; empty if none did."""
     match report.errno:
         case errno.ENOSPC:
             return f" (its files may have {limits.disk} bytes together, and be {limits.files})"

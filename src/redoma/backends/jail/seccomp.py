@@ -1,25 +1,25 @@
-"""The system calls a cell may make. Everything here is data with a reason; `program` turns it into the kernel's BPF.
+"""The system calls that a cell may make, as data with reasons. `program` compiles them to BPF for the kernel.
 
-A call gets the first answer that applies:
+The first line that applies decides on a call:
 
-    a foreign architecture (32-bit, x32)   the process is killed: its numbers mean other calls than ours
+    a foreign architecture (32-bit, x32)   the process is killed: its numbers mean other calls
     CHECKED   by its arguments             the first rule that matches, else allowed
-    ALLOWED                                goes on to the kernel
-    REFUSED   an errno                     EPERM for what a cell must not do; a program can say so and go on
-    all else  ENOSYS                       as on a kernel without it: libraries fall back to what they used before
+    ALLOWED                                passed to the kernel
+    REFUSED   an errno                     EPERM for what a cell must not do; a program can report it and go on
+    all else  ENOSYS                       as on a kernel without the call: libraries fall back to older ones
 
-Refused calls are never fatal: programs probe for features. What is new in the kernel is refused until somebody has
-looked at it. The kernel reads only the low 32 bits of most arguments (commands, families, flags, ids), and so do the
-conditions here: whatever a guest leaves in the upper half makes no difference. Paths and structures are beyond any
-filter; they are the business of the other layers.
+Refused calls are never fatal, because programs probe for features. New calls of the kernel are refused until somebody
+has reviewed them. The kernel reads only the low 32 bits of most arguments (commands, families, flags, ids), and so do
+the conditions here: what a guest puts into the upper half makes no difference. A filter can't check paths and
+structures; other layers do that.
 
-Two calls of x86-64 the kernel makes itself, and asks no filter about: `uretprobe` (335, since Linux 6.14 and in later
-stable releases of earlier ones) and `uprobe` (336, since 6.18). They work only from the page of code that the kernel
-has put into a process in which root has set a probe, and tell that probe that it was met, as its breakpoint would.
-Called from anywhere else one ends the caller with SIGILL, the other fails with ENXIO. A test looks for more like them.
+Two calls of x86-64 bypass filters, because they are meant for the kernel itself: `uretprobe` (335, since Linux 6.14 and
+in stable releases of earlier versions) and `uprobe` (336, since 6.18). They work only from a page of code that the
+kernel puts into a process in which root has set a probe, and report to that probe, as its breakpoint would. Called from
+anywhere else, one kills the caller with SIGILL, the other fails with ENXIO. A test looks for more such calls.
 
-The program is made once for each zygote (1 ms), and by us: libseccomp can't say "these values are allowed, all others
-get that errno" (2.5.4 then drops the rules that allow, without an error), and it would be one more thing to install.
+We compile the program ourselves, once for each zygote (1 ms). libseccomp can't express "these values are allowed, all
+others get that errno" (2.5.4 silently drops the allowing rules), and it would be one more dependency.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ REFUSED = {
         settimeofday clock_settime adjtimex clock_adjtime sethostname setdomainname""",
 }
 
-# Refused as if the kernel had them not, which is the default: named for their reasons, and for the tests.
+# Refused with ENOSYS, which is the default anyway: listed for their reasons, and for tests.
 ABSENT = {
     "its flags are in memory, where no filter sees them; libraries fall back to clone": "clone3",
     "does what other calls do, past the filter": "io_uring_setup io_uring_enter io_uring_register",
@@ -102,7 +102,7 @@ ABSENT = {
     "tells what other processes have read": "cachestat",
 }
 
-# Memory that is in no process's resident set: a watcher can't see it. A cgroup counts it all.
+# Memory that is not in the resident set of a process: a watcher can't see it. A cgroup counts it.
 ABSENT_WHEN_WATCHED = {"memory without a process": "memfd_create shmget semget msgget"}
 
 # A lean cell shares its pid, IPC and network namespaces with whoever started Redoma.
@@ -111,28 +111,28 @@ ABSENT_WHEN_LEAN = {
         shmget shmat shmdt shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink
         mq_timedsend mq_timedreceive mq_notify mq_getsetattr""",
 }
-# Landlock has no say over modes, owners and times. Where the guest has Redoma's own user id it could change those of
-# Redoma's files, so it finds a file system that keeps none: as others of that kind it says yes, and does nothing.
+# Landlock doesn't restrict changing modes, owners and times. A guest with Redoma's own user id could change those of
+# Redoma's files. So these calls succeed and do nothing, as on file systems that don't store them.
 PRETENDED_WITHOUT_OWN_USER = """
     chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat futimesat"""
 UNSUPPORTED_WITHOUT_OWN_USER = """
     setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat"""
-# Nor over watching a directory, which tells the names of what others make in it, or over attributes of files.
+# Nor does it restrict watching a directory, which reveals the names of new files, or attributes of files.
 REFUSED_WHEN_LEAN = "inotify_init inotify_init1"
 UNSUPPORTED_WHEN_LEAN = "getxattr lgetxattr getxattrat listxattr llistxattr listxattrat"
 
-# A file system on disk has no cap: a cell's init looks now and then. One call could take all of the disk before that.
+# A file system on disk has no size limit, and is only checked from time to time. One call could fill the disk before.
 # (The C library then writes zeros instead.)
 UNSUPPORTED_ON_DISK = "fallocate"
 
-# Flushing disks slows the whole machine down, and nothing that a cell may write to needs it: says yes, does nothing.
+# Flushing disks slows the whole machine down, and nothing that a cell writes needs it: succeeds and does nothing.
 PRETENDED = "sync syncfs"
 
 _KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000  # the last two bytes are the errno
 
 
 class Condition:
-    """Whether the low 32 bits of an argument, under a mask, are among these values, or are none of them."""
+    """Holds if the low 32 bits of an argument, under a mask, are among these values (or not: `wanted`)."""
 
     __slots__ = ("argument", "mask", "values", "wanted")
 
@@ -153,7 +153,7 @@ class Condition:
 
 
 class Rule:
-    """The errno of a call for which all conditions hold."""
+    """The errno for a call if all conditions hold."""
 
     __slots__ = ("conditions", "errno")
 
@@ -215,7 +215,7 @@ CHECKED: dict[str, tuple[Rule, ...]] = {
     "socket": (
         _refuse(_is_not(0, _AF_UNIX, _AF_INET, _AF_INET6), by=errno.EAFNOSUPPORT),  # netlink, packet, vsock, alg …
         _refuse(_is_not(1, *_STREAM_DGRAM_SEQPACKET, mask=_SOCKET_TYPE)),  # raw, packet
-        # SCTP, L2TP, MPTCP, UDP-Lite: naming one is enough to have the kernel load its module.
+        # SCTP, L2TP, MPTCP, UDP-Lite: naming one makes the kernel load its module.
         _refuse(_is_not(0, _AF_UNIX), _is_not(2, 0, 6, 17), by=errno.EPROTONOSUPPORT),
     ),
     "socketpair": (
@@ -228,7 +228,7 @@ CHECKED: dict[str, tuple[Rule, ...]] = {
         _refuse(_is(1, 1), _is(2, 76), by=errno.ENOPROTOOPT),  # SO_PASSPIDFD: see getsockopt
     ),
     "getsockopt": (
-        # SO_PEERGROUPS and SO_PEERPIDFD: who made the socket by which a session gets its input is nobody's business.
+        # SO_PEERGROUPS and SO_PEERPIDFD: they would reveal who made the socket that a session gets its input from.
         _refuse(_is(1, 1), _is(2, 59, 77), by=errno.ENOPROTOOPT),
     ),
     "ioctl": (
@@ -254,7 +254,7 @@ CHECKED: dict[str, tuple[Rule, ...]] = {
     ),
     "arch_prctl": (_refuse(_is_not(0, *_ARCH_PRCTL), by=errno.EINVAL),),  # all but CRIU's mapping of vDSOs
     "prlimit64": (_refuse(_is_not(0, 0)),),
-    # Nothing may slow its init down, which counts what the cell uses.
+    # A guest must not slow its init down, which counts what the cell uses.
     "sched_setaffinity": (_refuse(_is(0, _INIT)),),
     "sched_setscheduler": (_refuse(_is(0, _INIT)),),
     "sched_setparam": (_refuse(_is(0, _INIT)),),
@@ -264,17 +264,17 @@ CHECKED: dict[str, tuple[Rule, ...]] = {
 }
 
 CHECKED_WHEN_WATCHED: dict[str, tuple[Rule, ...]] = {
-    # Shared memory without a file stays when all but a page of it is unmapped.
+    # Shared memory without a file stays allocated when all but one page of it is unmapped.
     "mmap": (_refuse(_has(3, _MAP_ANONYMOUS), _is(3, 1, 3, mask=0xF)),),
 }
 
 
 CHECKED_WHEN_LEAN: dict[str, tuple[Rule, ...]] = {
-    # No network but the container's, and no way to a socket of somebody else's: not by path, nor by sending.
+    # The network is the container's, so no sockets but pairs: none can be reached by path or by sending.
     "socket": (_refuse(),),
     "socketpair": (_refuse(_is_not(1, 1, 5, mask=_SOCKET_TYPE)),),  # a datagram can be sent to any address
     "prctl": (_refuse(_is(0, 1)),),  # PR_SET_PDEATHSIG: the guest ends with its init
-    # Of oneself alone: other processes may have the same user.
+    # Only for the process itself: other processes may have the same user.
     "sched_setaffinity": (_refuse(_is_not(0, 0)),),
     "sched_setscheduler": (_refuse(_is_not(0, 0)),),
     "sched_setparam": (_refuse(_is_not(0, 0)),),
@@ -292,12 +292,12 @@ def program(
     lean: bool = False,
     own_user: bool = True,
 ) -> bytes:
-    """The filter as the kernel takes it, for `linux.install_filter`.
+    """Return the filter as BPF, for `linux.install_filter`.
 
-    `watched`: the cell's memory is summed up over its processes, so there must be none outside of them.
-    `changes_on_disk`: what the cell writes to its project is not on a file system of a fixed size.
-    `lean`: the cell has no namespaces; `own_user`: but a user of its own.
-    `machine` is for the tests: the program of another architecture.
+    `watched`: init adds up the memory of the processes, so there must be no memory outside of them.
+    `changes_on_disk`: changes to the project are on a file system without a fixed size.
+    `lean`: the cell has no namespaces; `own_user`: but its own user.
+    `machine` is for tests: the architecture to compile for.
     """
     machine = machine or os.uname().machine
     if machine not in _ARCHITECTURES or sys.maxsize < 1 << 32:
@@ -330,7 +330,7 @@ def _answer(action: int) -> _Step:
 
 
 def _answers(watched: bool, changes_on_disk: bool, lean: bool, own_user: bool) -> dict[str, _Code]:
-    """What to do for each call by name. The first to name a call has the word: refusing comes before allowing."""
+    """Return the code for each call by name. The first list that has a call decides: refusals come first."""
     found: dict[str, _Code] = {}
 
     def add(names: str, action: int) -> None:
@@ -365,7 +365,7 @@ def _answers(watched: bool, changes_on_disk: bool, lean: bool, own_user: bool) -
 
 
 def _rule(rule: Rule) -> _Code:
-    """Answers if all conditions hold, else goes on behind itself."""
+    """Return code that answers if all conditions hold, and otherwise continues after itself."""
     code = [_answer(_ERRNO | rule.errno)]
     for condition in reversed(rule.conditions):
         code = [*_condition(condition, len(code)), *code]
@@ -373,7 +373,7 @@ def _rule(rule: Rule) -> _Code:
 
 
 def _condition(condition: Condition, skip: int) -> _Code:
-    """Goes on behind itself if the condition holds, else skips what follows."""
+    """Return code that continues after itself if the condition holds, and otherwise skips `skip` instructions."""
     code: _Code = [(_LOAD, 0, 0, 16 + 8 * condition.argument)]  # the low half: both architectures are little-endian
     if condition.mask != 0xFFFFFFFF:
         code.append((_AND, 0, 0, condition.mask))
@@ -384,13 +384,13 @@ def _condition(condition: Condition, skip: int) -> _Code:
 
 
 def _ranges(answers: dict[int, _Code], machine: str) -> list[tuple[int, _Code]]:
-    """From each of these numbers up, what to do; neighbours with the same answer are one."""
+    """Return pairs: the first number of a range of calls, and its code. Neighbours with equal code are merged."""
     absent = [_answer(_ERRNO | errno.ENOSYS)]
     starts = {0: absent}
     for number in sorted(answers):
         starts[number] = answers[number]
         starts.setdefault(number + 1, absent)
-    if machine == "x86_64":  # x32 differs from us in this bit of the number alone; with the sign bit it is no call
+    if machine == "x86_64":  # numbers of x32 have this bit set; with the sign bit, too, it is no call
         starts[_X32], starts[_X32 << 1] = [_answer(_KILL)], absent
     found: list[tuple[int, _Code]] = []
     for number, code in sorted(starts.items()):
@@ -400,7 +400,7 @@ def _ranges(answers: dict[int, _Code], machine: str) -> list[tuple[int, _Code]]:
 
 
 def _search(ranges: list[tuple[int, _Code]]) -> _Code:
-    """Halve the ranges until one is left. The kernel then knows by the number alone what is always allowed."""
+    """Return code that finds the range by bisection. The kernel can then tell by the number what is always allowed."""
     if len(ranges) == 1:
         return ranges[0][1]
     middle = len(ranges) // 2
@@ -408,12 +408,12 @@ def _search(ranges: list[tuple[int, _Code]]) -> _Code:
     number = ranges[middle][0]
     if len(below) < 256:
         return [(_JUMP_AT_LEAST, len(below), 0, number), *below, *above]
-    return [(_JUMP_AT_LEAST, 0, 1, number), (_JUMP, 0, 0, len(below)), *below, *above]  # conditions jump no farther
+    return [(_JUMP_AT_LEAST, 0, 1, number), (_JUMP, 0, 0, len(below)), *below, *above]  # conditions can't jump far
 
 
 # --- the numbers ---
 
-_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # what the kernel calls it; the column below
+_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # AUDIT_ARCH value; column of the table below
 
 _NUMBERS = """
     accept 43 202, accept4 288 242, access 21 -, acct 163 89, add_key 248 217, adjtimex 159 171, alarm 37 -,

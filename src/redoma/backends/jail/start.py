@@ -1,7 +1,7 @@
-"""Starts the bare interpreter that builds a root and becomes a zygote, and tells it what to build: see `root`.
+"""Starts the bare interpreter that builds a root and becomes a zygote, and sends it the plan of that root: see `root`.
 
-It loads next to nothing, so that the command line can do this first (`ahead`), and load the rest of Redoma meanwhile.
-What the zygote is told beyond its root (see `launch`) it gets later.
+It imports very little, so that the command line can start the interpreter first (`ahead`) and import the rest of Redoma
+meanwhile. The zygote gets its other settings later, from `launch`.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """The directory of Redoma itself."""
 MAX_HASH_SEED = 2**32 - 1
-"""The largest PYTHONHASHSEED; 0 would switch the randomness off."""
+"""The largest PYTHONHASHSEED. 0 would disable hash randomisation."""
 _BOOT = (
     "import os, sys; os.chdir('/'); os.closerange(5, 1 << 16); sys.path.append(sys.argv.pop(1)); "
     "from redoma.backends.jail.root import main; main()"
 )
 _SOCKET, _PARENT = 3, 4
-"""Its descriptors: the control socket, and our own process."""
+"""Its descriptors: the control socket, and a pidfd of this process."""
 
 
 class Started:
     """An interpreter that was started, and our end of its socket."""
 
     def __init__(self) -> None:
-        """Raises OSError."""
+        """Start it. Raises OSError."""
         self.plan: dict[str, Any] | None = None
-        """What it was told to build, if it was."""
+        """What it was told to build; None if nothing yet."""
         near, far = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         self.descriptor = near.detach()
         theirs = [far.detach()]
         try:
             theirs.append(os.pidfd_open(os.getpid()))
-            for place, number in enumerate(theirs):  # a small number could be where the other has to go
+            for place, number in enumerate(theirs):  # low numbers may be taken by the other one
                 theirs[place] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10)
                 os.close(number)
             nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
@@ -50,9 +50,9 @@ class Started:
             self.pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", "-B", "-c", _BOOT, os.path.dirname(PACKAGE)],
-                {},  # nothing of our environment: what a process knew first stays readable for ever
+                {},  # the environment of an exec stays readable in /proc for ever
                 file_actions=[*nowhere, *moved],
-                setsid=True,  # a Ctrl-C at our terminal is ours to handle
+                setsid=True,  # a Ctrl-C at our terminal is for us to handle
                 setsigdef=(_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD),
             )
         except BaseException:
@@ -63,7 +63,7 @@ class Started:
                 os.close(number)
 
     def tell(self, content: dict[str, Any]) -> None:
-        """Tell it something, in one piece. Raises OSError if it is gone."""
+        """Send it a message. Raises OSError if it is gone."""
         os.write(self.descriptor, marshal.dumps(content))
 
     def build(self, plan: dict[str, Any]) -> None:
@@ -73,12 +73,15 @@ class Started:
 
 
 _ahead: tuple[int, Started] | None = None
-"""One that was started ahead, and by which process."""
+"""The interpreter that was started ahead, with the id of the process that started it."""
 
 
 def ahead(programs: Callable[[], dict[str, str]] = dict) -> None:
-    """Start one before anybody has asked for it. It builds the root of a run without a project, with the `programs` of
-    another backend, which are looked for once it has been started. If something goes wrong, who asks for it is told."""
+    """Start an interpreter before a run needs it. It builds the root of a run without a project.
+
+    `programs` is called once it has been started, and returns the programs of another backend. Failures are ignored
+    here; `take` meets them again.
+    """
     global _ahead
     try:
         started = Started()
@@ -89,15 +92,16 @@ def ahead(programs: Callable[[], dict[str, str]] = dict) -> None:
 
 
 def take(programs: dict[str, str] | None) -> Started:
-    """One that has not been told what to build, or that builds just this: a root without a project, with these
-    programs; None for any other root. Raises OSError."""
+    """Return an interpreter that has no plan yet; or the one started ahead, if it builds what is wanted: a root without
+    a project, with these programs. None for `programs` means any other root. Raises OSError.
+    """
     global _ahead
     found, _ahead = _ahead, None
     if found is not None and found[0] == os.getpid():
         started = found[1]
         if started.plan is None or (programs is not None and started.plan["programs"] == _real(programs)):
             return started
-        os.close(started.descriptor)  # it ends with that
+        os.close(started.descriptor)  # which ends it
     return Started()
 
 
@@ -106,7 +110,7 @@ def _real(programs: dict[str, str]) -> dict[str, str]:
 
 
 def new_hash_seed() -> int:
-    """Drawn by us: a run can be repeated only where the order of its sets can be had again."""
+    """Return a random seed for hashes. We choose it, since repeating a run needs the same order of sets."""
     return 1 + int.from_bytes(os.urandom(8), "little") % MAX_HASH_SEED
 
 
@@ -121,19 +125,19 @@ def plan(
     environment: str = "",
     environment_preloaded: bool = False,
 ) -> dict[str, Any]:
-    """Where everything is on the host, and what it is called inside: for `root`.
+    """Return the plan for `root`: where everything is on the host, and its paths inside.
 
-    `programs` are files of the host to have inside. `layers` says where on disk there is room for what runs change in
-    the project, or why there is none. A `lean` zygote has the host's own root, and may keep the right to give each cell
-    an `own_user`. `environment` is a directory of packages to have instead of those of this interpreter; the zygote
-    sees them only if some are to be preloaded.
+    `programs` are files of the host to show inside. `layers` says where on disk changes to the project can be kept, or
+    why nowhere. A `lean` zygote keeps the host's root, and with `own_user` the right to change users. `environment` is
+    a directory of packages that replaces those of this interpreter; the zygote itself sees them only if modules of it
+    are preloaded.
     """
     from .configuration import ENVIRONMENT, ENVIRONMENT_PREFIX, PYTHON, VENV
 
     base = os.path.realpath(sys.base_prefix)
     below_usr = base == "/usr" or base.startswith("/usr/")
     virtual = sys.prefix != sys.base_prefix
-    # Of a virtual environment the one that it was made with: its own may be a copy (`venv --copies`), and not a link.
+    # In a virtual environment, take the base interpreter: the environment's own may be a copy (`venv --copies`).
     executable_here = os.path.realpath(sys._base_executable if virtual else sys.executable)  # type: ignore[attr-defined]
     base_executable, library, env = executable_here, "", dict(ENVIRONMENT)
     if not below_usr:
@@ -144,7 +148,7 @@ def plan(
         else:
             library = found
     executable = base_executable
-    if lean:  # there is no other root: everything has its own path
+    if lean:  # the root is the host's, so all paths are, too
         executable, library, env = sys.executable, "", dict(ENVIRONMENT)
         env["PATH"] = f"{os.path.dirname(sys.executable)}:{env['PATH']}"
     elif environment:
@@ -179,8 +183,9 @@ def _packages() -> str:
 
 
 def _library(executable: str) -> str | None:
-    """The path in which the interpreter looks for its own shared library, to be replaced by the one inside. Empty if
-    there is nothing to replace, None if that can't be done."""
+    """Return the path at which the interpreter looks for its shared library, so that it can be replaced by the one
+    inside. Empty if there is nothing to replace; None if it can't be replaced.
+    """
     import sysconfig
 
     from .configuration import PYTHON
@@ -191,7 +196,7 @@ def _library(executable: str) -> str | None:
     with open(executable, "rb") as file:
         content = file.read()
     if b"$ORIGIN" in content:
-        return ""  # relative to the program: it is found wherever both are
+        return ""  # relative to the program, so it works anywhere
     return library if os.fsencode(library) + b"\0" in content and len(library) >= len(PYTHON) + 4 else None
 
 

@@ -1,9 +1,8 @@
-"""The value of a last expression on its way out of a cell. Inner: `encode` runs in the guest. The parent reads what it
-made with `value_reading`.
+"""Encodes the value of a last expression, in the guest. The parent decodes it with `value_reading`.
 
-JSON, with a tag at the head of each container, so that tuples, sets, bytes and dictionaries with any key come back as
-what they were. Whatever is not plain data travels as its `repr`. Decoding builds nothing but plain data, and is bounded
-by the size of the frame, a depth, and a number of parts and of comparisons in the whole value.
+It is JSON, in which each container begins with a tag, so that tuples, sets, bytes and dictionaries with any keys keep
+their types. Anything that is not plain data is sent as its `repr`. Decoding builds only plain data, and is bounded by
+the size of the frame, the depth, and the number of parts and of comparisons in the whole value.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from __future__ import annotations
 import binascii
 import sys
 
-TYPE_CHECKING = False  # nothing is loaded here that a cell can do without
+TYPE_CHECKING = False  # import only what every cell needs
 if TYPE_CHECKING:
     from typing import Any
 
 MAX_DEPTH = 100
 MAX_ITEMS = 100_000
 MAX_INT_BITS = 14_000
-"""Beyond about 4300 digits CPython refuses to print an int, and so would every caller."""
+"""CPython refuses to print an int of more than about 4300 digits, so callers could not print it either."""
 EXACT = {"datetime": ("datetime", "date", "time", "timedelta"), "decimal": ("Decimal",)}
-"""Kinds that travel as text, by their module."""
+"""Types that are sent as text, by their module."""
 _SAFE_INT = 1 << 53
 
 
@@ -33,14 +32,14 @@ class _TooLarge(Exception):
 
 
 def encode(value: object, max_bytes: int) -> object:
-    """Something that `json.dumps` takes. Never raises for what the value is, if its `repr` doesn't."""
+    """Return data for `json.dumps`. Raises only if the `repr` of the value does."""
     try:
         return _Encoder(max_bytes).encode(value, 0)
     except _Odd:
         pass
     except (_TooLarge, RecursionError):
         return ["repr", f"<{type(value).__name__}, too large to return>"]
-    return ["repr", repr(value)[:max_bytes]]  # here, so that what it raises shows nothing of ours but this line
+    return ["repr", repr(value)[:max_bytes]]  # here, so that a traceback of it shows only this line of ours
 
 
 class _Encoder:
@@ -48,7 +47,7 @@ class _Encoder:
         self._bytes, self._items, self._keys = max_bytes, MAX_ITEMS, 0
 
     def encode(self, value: Any, depth: int) -> object:
-        # By exact type: a subclass may behave in any way, and would not come back as what it was.
+        # By exact type: a subclass may behave in any way, and its type would be lost.
         kind = type(value)
         self._items -= 1
         if depth > MAX_DEPTH or self._items < 0:
@@ -73,7 +72,7 @@ class _Encoder:
         return self._other(kind, value, depth)
 
     def _key(self, value: Any, depth: int) -> object:
-        """A key of a dictionary or a member of a set."""
+        """Encode a key of a dictionary or a member of a set."""
         self._keys += 1
         try:
             return self.encode(value, depth)
@@ -81,17 +80,19 @@ class _Encoder:
             self._keys -= 1
 
     def _other(self, kind: type, value: Any, depth: int) -> object:
-        """Dates, decimals, and NumPy's scalars as what they hold. Nothing is imported: whoever made one has."""
+        """Encode dates, decimals, and NumPy scalars as their plain values. Imports nothing: if there is such a value,
+        its module is loaded.
+        """
         for module, names in EXACT.items():
             for name in names:
                 if kind is getattr(sys.modules.get(module), name, None):
-                    if name == "Decimal" and self._keys:  # the parent takes none there: see `_unhashable`
+                    if name == "Decimal" and self._keys:  # the parent accepts none as a key: see `_unhashable`
                         raise _Odd
                     return [name, self._text(_spelt(value, name))]
         generic = getattr(sys.modules.get("numpy"), "generic", None)
         if isinstance(generic, type) and issubclass(kind, generic):
             item = value.item()
-            if type(item) is not kind:  # a `longdouble` has nothing plainer to offer
+            if type(item) is not kind:  # a `longdouble` has no plain equivalent
                 return self.encode(item, depth + 1)
         raise _Odd
 

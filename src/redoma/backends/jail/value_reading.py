@@ -1,4 +1,4 @@
-"""The value of a last expression, as it came out of a cell. What is read here is hostile: see `value` for its form."""
+"""Decodes the value of a last expression that came out of a cell. It is untrusted; `value` describes the format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_EXACT = 5000
 
 
 def decode(data: bytes) -> Any:
-    """The plain value of the JSON of what `encode` made. Raises ValueError for anything else, or RecursionError."""
+    """Return the plain value that `encode` encoded. Raises ValueError or RecursionError for anything else."""
     return _Decoder(data.decode()).whole()
 
 
@@ -30,8 +30,10 @@ _WORDS = {"null": None, "true": True, "false": False}
 
 
 class _Decoder:
-    """Reads JSON and builds the value in one go, under one budget for the whole of it: many small parts cost as much as
-    a large one. A decoder that built all lists of a hostile report first would hold up every thread for seconds."""
+    """Parses JSON and builds the value in one pass, with one budget for the whole value.
+
+    A general decoder would first build all lists of a hostile report, and hold up every thread for seconds.
+    """
 
     def __init__(self, text: str) -> None:
         self._text, self._at = text + _END, 0
@@ -44,7 +46,7 @@ class _Decoder:
         return found
 
     def _next(self) -> str:
-        """Skip blanks, and look at the character after them."""
+        """Skip blanks, and return the character after them."""
         if self._text[self._at] in " \t\r\n" and (blanks := _BLANKS.match(self._text, self._at)):
             self._at = blanks.end()
         return self._text[self._at]
@@ -78,7 +80,7 @@ class _Decoder:
         text: str
         text, self._at = scanstring(self._text, self._at + 1)
         if not text.isascii():
-            text.encode()  # raises for half a character, which nobody could print
+            text.encode()  # raises for a lone surrogate, which can't be printed
         return text
 
     def _tagged(self, depth: int) -> Any:
@@ -106,9 +108,11 @@ class _Decoder:
         raise ValueError("not a value")
 
     def _compare(self, keys: list[Any], parts: int) -> None:
-        """Count the comparisons that it takes to put these keys into a table. Those with the same hash are all compared
-        with each other, and numbers can be chosen to have the same: thousands of them take minutes. `parts` is how many
-        there are in all keys together, since to compare two of them is to compare their parts."""
+        """Count the comparisons that a hash table of these keys needs. Raises ValueError if the budget is used up.
+
+        Keys with equal hashes are all compared with each other, and numbers can be chosen to collide: thousands of them
+        take minutes. `parts` is the number of parts of all keys together, because comparing keys compares their parts.
+        """
         alike = Counter(map(hash, keys))
         if len(alike) == len(keys):
             return
@@ -138,8 +142,9 @@ def _scalar(tag: str, text: str) -> Any:
 
 @functools.cache
 def _unhashable() -> type:
-    """A `Decimal` that is no key: to compare one with an integer of 4000 digits takes a millisecond, and both can be
-    made to have the same hash. Redaction makes it a `Decimal`."""
+    """Return a `Decimal` type that can't be a key: comparing one with an integer of 4000 digits takes a millisecond,
+    and both can be made to have the same hash. Redaction turns it into a `Decimal`.
+    """
     from decimal import Decimal
 
     return type("Decimal", (Decimal,), {"__hash__": None, "__slots__": ()})
@@ -161,7 +166,7 @@ def _read_exact(name: str, text: str) -> Any:
     if name == "Decimal":
         number = Decimal(text)
         if number.is_finite() and abs(number.adjusted()) > _MAX_EXACT:
-            raise ValueError("not a Decimal that anybody uses")  # to compute with it could take for ever
+            raise ValueError("not a Decimal that anybody uses")  # computing with it could take for ever
         return _unhashable()(number)
     if name == "timedelta":
         days, seconds, microseconds = map(int, text.split(" "))

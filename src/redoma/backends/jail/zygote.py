@@ -1,8 +1,8 @@
-"""The warm interpreter that cells are forked from. Inner.
+"""The warm interpreter that cells are forked from.
 
-It has executed nothing but our own code and the modules it was told to load, holds no secret, and stays single-threaded
-as far as those modules do. Its whole life is `cell_serve` in c/cell.c: take an order for a cell with the descriptors
-that belong to it, make it, forget both. In each guest that call returns, and `guest` takes over.
+It has executed only our own code and the modules that it was told to preload, and it holds no secret. It spends its
+life in `cell_serve` of c/cell.c: receive an order for a cell with its descriptors, make the cell, close them. In each
+guest that call returns, and `guest` takes over.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ if TYPE_CHECKING:
 
 _PARENT = 4
 _SPACES = {"user": "user", "pid": "pid", "mount": "mnt", "net": "net", "ipc": "ipc", "uts": "uts", "cgroup": "cgroup"}
-"""Our names of namespaces, and the kernel's."""
+"""Namespaces: our name → the name in /proc/PID/ns."""
 
 
 def main() -> NoReturn:
     try:
         built = root.found_built()
         if built["lean"]:
-            linux.adopt_orphans()  # of a cell whose init was killed outright
+            linux.adopt_orphans()  # of a cell whose init was killed
         else:
-            # Cells make their namespaces in this one. Before anything else: a process with threads can't enter one.
+            # Cells make their namespaces below this one. First of all: a process with threads can't enter one.
             with root.step("user"):
                 root.enter_user_namespace(0)
         told = root.told()
-        data = prepare(built, told)
-    except Exception as error:  # a module that can't be imported may raise anything
+        load(told)
+        data = data_for_cells(built, told)
+    except Exception as error:  # importing a module may raise anything
         root.tell(root.SOCKET, error)
         os._exit(1)
     prelude = sys.modules[told["prelude"]] if told["prelude"] else None
@@ -73,27 +74,31 @@ def main() -> NoReturn:
     guest.start(data.found, data.order.seed, prelude, maker.hold, os.fsdecode(data.order.place))
 
 
-def prepare(built: dict[str, Any], told: dict[str, Any]) -> compiled.ZygoteData:
-    """Load everything now, so that a cell finds it in memory."""
-    # What is ignored is inherited: some from Python, others from who started Redoma (nohup). A guest has it plain.
-    # (`signal` would look each number up in an enumeration.)
+def load(told: dict[str, Any]) -> None:
+    """Load everything that cells are to find in memory. Raises `Broken`."""
+    # Ignored signals are inherited, from Python or from whoever started Redoma (nohup). Guests get the defaults.
+    # (`_signal`, because `signal` looks each number up in an enum.)
     for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP, _signal.SIGINT}:
         _signal.signal(number, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-    del os.environ["PYTHONHASHSEED"]  # it has done its part; else every run had variables to take away
+    del os.environ["PYTHONHASHSEED"]  # already used; otherwise every run would have to remove it
     if not told["once"]:
         guest.load()
     for name in told["preload"]:
         try:
             importlib.import_module(name)
         except Exception as error:
-            raise root.Broken(f"preload {name}: {type(error).__name__}: {error}") from error
+            raise root.Unloaded(f"preload {name}: {type(error).__name__}: {error}") from error
     if told["prelude"] and hasattr(prelude := sys.modules[told["prelude"]], "prepare"):
         prelude.prepare()
     guest.use_pipes()
-    linux.hide_from_peers()  # other processes of this user on the host have no business here
+    linux.hide_from_peers()  # other processes of this user on the host can't trace it
     if told["preload"]:
         ignore_forks()
+
+
+def data_for_cells(built: dict[str, Any], told: dict[str, Any]) -> compiled.ZygoteData:
+    """Return what c/cell.c has to know: our descriptors, and the settings of `configuration` and `seccomp`."""
     lean, on_disk = built["lean"], built["changes"] == "disk"
     program = seccomp.program(told["watched"], changes_on_disk=lean or on_disk, lean=lean, own_user=told["own_user"])
     return compiled.ZygoteData(
@@ -126,7 +131,9 @@ def prepare(built: dict[str, Any], told: dict[str, Any]) -> compiled.ZygoteData:
 
 
 def why_files_are_shared(data: compiled.ZygoteData, maker: compiled.Maker, bound: str) -> str:
-    """Why all cells must have one view of the read-only files, if so. `bound` is a directory without an overlay."""
+    """Return why all cells must share one view of the read-only files; empty if each has its own. `bound` is a
+    directory that could not be mounted through an overlay.
+    """
     why = f"{bound} can't be mounted through an overlay" if bound else ""
     if not why and (number := maker.why_no_own_views()):
         with root.step("mount overlays over the zygote's files"):
@@ -138,15 +145,15 @@ def why_files_are_shared(data: compiled.ZygoteData, maker: compiled.Maker, bound
 
 
 def ignore_forks() -> None:
-    """Python warns of a fork where there are threads, which a preloaded module may have started."""
+    """Silence Python's warning about forks with threads, which a preloaded module may have started."""
     import warnings
 
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
 
 
 def is_alone() -> bool:
-    """Whether this thread is the only one."""
-    child = os.fork()  # some libraries end their threads before a fork, and don't start them again
+    """Return whether this process has only one thread."""
+    child = os.fork()  # some libraries end their threads before a fork, for good
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
@@ -154,9 +161,9 @@ def is_alone() -> bool:
 
 
 def forget_ourselves() -> None:
-    """A guest that has Redoma installed gets that one, and whole."""
+    """Remove our own modules: a guest that imports Redoma gets the installed one, as a whole."""
     for name in [name for name in sys.modules if name == "redoma" or name.startswith("redoma.")]:
         del sys.modules[name]
     gc.collect()
-    gc.freeze()  # a collection in a cell doesn't touch, and so copy, what it shares with us
+    gc.freeze()  # so that a collection in a cell doesn't write to, and copy, the pages that it shares with us
     gc.disable()

@@ -167,7 +167,7 @@ class MontyBackend:
         except msgspec.ValidationError:
             why = found.error or "the cell did not answer as a worker does"
             raise BackendError("the monty worker died", why=why, next="run it again") from None
-        return _outcome(ended, limits, isolation, usage)
+        return _outcome(ended, isolation, usage)
 
     async def aclose(self) -> None:
         if self._without_cells is not None:
@@ -227,7 +227,7 @@ def _told(request: Request) -> session.Told:
     }
 
 
-def _outcome(ended: _Ended, limits: Limits, isolation: Isolation, usage: Usage) -> Outcome:
+def _outcome(ended: _Ended, isolation: Isolation, usage: Usage) -> Outcome:
     if ended.status == "unsupported":
         raise Unsupported(
             f"monty can't run this code (line {ended.line})",
@@ -355,7 +355,7 @@ class _Run:
             usage = Usage(wall=time.monotonic() - start, memory=_peak_memory(pid))
         if ended.status == "crashed" and (self._ending or time.monotonic() >= self._deadline):
             ended = _Ended(**session.ended("timeout"))
-        outcome = _outcome(ended, request.limits, self._isolation, usage)
+        outcome = _outcome(ended, self._isolation, usage)
         if self._ending is None:
             return outcome
         return msgspec.structs.replace(outcome, status=self._ending, exit_code=None, error=None, limit="")

@@ -186,7 +186,10 @@ class _Run:
             min(limits.processes, MAX_LIMIT),
             *rlimits,
             request.language != "command",
-            *(len(paths), len(self._argv), len(variables), len(removal)),
+            len(paths),
+            len(self._argv),
+            len(variables),
+            len(removal),
             0,
         )
         texts = (self._directory, *paths, *self._argv, *variables, *removal)

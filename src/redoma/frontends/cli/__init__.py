@@ -105,7 +105,7 @@ def is_plain(arguments: list[str]) -> bool:
 
 def _run_plain(arguments: list[str]) -> int:
     """Run a command that needs no click. What explains an error is loaded only if it fails."""
-    from redoma.lib.optional import load_small
+    from redoma.lib.extras import load_small
 
     gc.disable()  # until everything is loaded: see `State.executor`
     try:

@@ -112,13 +112,13 @@ def prepare() -> Config:
     from redoma.approval import console
     from redoma.config import AuditConfig, Config, load
     from redoma.frontends import shapes
-    from redoma.lib import optional
+    from redoma.lib import extras
     from redoma.lib.errors import RedomaError
     from redoma.pipeline.sync import Executor
 
     from . import app, eval, options, plain, result, run, state  # noqa: A004 - the command of that name
 
-    _ = app, console, eval, optional, options, plain, result, run, shapes, state
+    _ = app, console, eval, extras, options, plain, result, run, shapes, state
     with tempfile.TemporaryDirectory(prefix="redoma-user-service-") as place:
         with Executor(Config(audit=AuditConfig(directory=Path(place) / "audit"))) as executor:
             executor.run("print('ready'); 6 * 7", backend="jail")

@@ -1,28 +1,28 @@
-/* Makes a cell: the steps, in their order, each named by the layer that it puts up.
+/* Makes a cell: a list of steps, each of which sets up one isolation layer and has its name.
  *
  *   zygote: Python, in a user namespace of its own (call it U), waiting in cell_serve
- *     └─ clone, sharing memory ─ the maker: in new namespaces that belong to U. It takes `init_steps`,
- *          │                     forks the guest, and executes init.c: that is pid 1 of the cell
- *          └─ fork ─ the guest: enters a user namespace of its own below U, takes `guest_steps`,
- *               │    looks at what is in force, and returns from cell_serve into Python
+ *     └─ clone, sharing memory ─ the maker: in new namespaces that belong to U. Takes `init_steps`,
+ *          │                     forks the guest, and executes init.c, which is pid 1 of the cell
+ *          └─ fork ─ the guest: enters its own user namespace below U, takes `guest_steps`,
+ *               │    probes which layers are in force, and returns from cell_serve into Python
  *               └─ clone, sharing memory ─ the holder: see cell_hold
  *
- * The maker shares the zygote's memory, so only one process with an interpreter is forked for a cell. The zygote stands
- * still meanwhile (CLONE_VFORK), and the maker's memory is its own as soon as it executes init: nothing that runs while
- * a guest is alive shares memory with the zygote.
+ * The maker shares the zygote's memory, so only one process with an interpreter is forked for each cell. The zygote is
+ * suspended meanwhile (CLONE_VFORK), and the maker gets its own memory when it executes init: no process that runs
+ * while a guest is alive shares memory with the zygote.
  *
- * A step that fails breaks the cell: nothing runs with a layer less than was asked for. `without` leaves steps out, for
- * the tests that must see an attack succeed first. What the guest finds to be in force is looked at afterwards, with
- * its own rights, whatever the steps meant to do.
+ * If a step fails, the cell is broken: nothing runs with fewer layers than requested. `without` leaves steps out, for
+ * tests that must see an attack succeed first. Afterwards the guest probes, with its own rights, which layers are
+ * really in force; what the steps intended doesn't count.
  *
- * Where the kernel lets a user namespace have no /proc of its own, or keeps /proc/sys read-only (most containers do), a
- * cell has an empty /proc, and the filter alone keeps it from making user namespaces; what is looked at then is seen
- * through the zygote's /proc.
+ * In most containers the kernel doesn't let a user namespace mount its own /proc, or /proc/sys is read-only. Then the
+ * cell has an empty /proc, only the filter of system calls prevents further user namespaces, and the probes read the
+ * zygote's /proc.
  *
- * A *lean* cell has no namespaces at all, for where there are none to be had. It is made of the same steps but for those
- * that need one, and some of its own: see "the lean cell".
+ * A *lean* cell has no namespaces, for hosts where none can be made. It takes the steps that need none, and some of its
+ * own: see "the lean cell".
  *
- * The values (who the guest is, what it may write to) are in configuration.py and come in `struct zygote`.
+ * The settings (who the guest is, where it may write) are in configuration.py and come in `struct zygote`.
  */
 
 #include <dirent.h>
@@ -59,7 +59,7 @@
 #include "cell.h"
 #include "views.h"
 
-/* Numbers that older headers lack; the same on every architecture. */
+/* Missing in older headers; the same on every architecture. */
 #define NR_CLONE3 435
 #define NR_CLOSE_RANGE 436
 #define NR_LANDLOCK_CREATE_RULESET 444
@@ -68,33 +68,33 @@
 #define OVERLAYFS_MAGIC 0x794c7630
 #define LANDLOCK_SCOPES 6 /* the first version that keeps signals and abstract sockets inside (Linux 6.12) */
 
-/* What zygote.py fills in once. The same structure is there. */
+/* Filled in once by zygote.py; compiled.py has the same structure. */
 struct zygote {
     int orders;   /* the socket that orders for cells come by */
     int redoma;   /* process descriptors of Redoma */
     int self;     /* and of this zygote */
     int init;     /* the program init.c */
-    int landlock; /* its version; 0 for none */
-    int on_disk;  /* what is written to the project is kept on disk */
-    int shared;   /* 1: all cells have one view of the read-only files; 2: with files of the host, not overlays */
+    int landlock; /* the version of Landlock; 0 if there is none */
+    int on_disk;  /* changes to the project are kept on disk */
+    int shared;   /* 1: all cells share one view of the read-only files; 2: and see the host's own, not overlays */
     int lean;     /* its cells have no namespaces */
     int (*fork)(void);
     const struct sock_filter *filter;
     uint64_t filter_length;
-    uint64_t namespaces;      /* flags of clone(2): a cell's own */
-    const char *map;          /* of users and of groups */
+    uint64_t namespaces;      /* of each cell, as flags of clone(2) */
+    const char *map;          /* uid_map and gid_map */
     const char *host_name;
     const char *run_options;  /* of the tmpfs at /run */
     const char *overlay_options;
-    const char *project, *empty, *changes; /* where the zygote has them */
-    const char *const *writable;           /* the places a guest may write to; the last is /run */
-    const char *const *devices;            /* that it may write to */
-    const char *const *read_only;          /* places that must be */
-    const char *const *variables;          /* that may be in its environment */
+    const char *project, *empty, *changes; /* their paths in the zygote */
+    const char *const *writable;           /* where a guest may write; the last is /run */
+    const char *const *devices;            /* devices that it may write to */
+    const char *const *read_only;          /* paths that must be read-only */
+    const char *const *variables;          /* that the zygote may have been executed with */
     const char *const *spaces;             /* names of namespaces: ours, then the kernel's */
     const struct part *parts;              /* of the root; see views.h */
-    const char *const *readable;           /* what a guest of a lean cell may read and execute */
-    /* What the guest finds here when cell_serve returns in it. */
+    const char *const *readable;           /* what the guest of a lean cell may read and execute */
+    /* Set when cell_serve returns in the guest. */
     struct cell_order order;
     char found[8192];
 };
@@ -106,18 +106,18 @@ struct cell {
     struct view *view; /* of the read-only files */
     int control, order_socket, streams[3];
     int groups[MAX_GROUPS], group_count;
-    int hidden[2];     /* a pipe: its end tells the guest that init can't be looked into */
+    int hidden[2];     /* a pipe that init closes as soon as the guest can't trace or read it any more */
     int proc;          /* the zygote's /proc, which shows more than the cell's own */
     int empty_proc;    /* the cell's own /proc is empty */
-    int init_seen;     /* what the zygote's /proc calls its init */
+    int init_seen;     /* the pid of its init in the zygote's /proc */
     int layer;         /* the layer above the project, or -1 */
-    int only_loopback; /* its network has nothing else */
-    jmp_buf *guest;    /* where the guest goes on: in cell_serve, on the stack that Python called it on */
+    int only_loopback; /* its network has no other interface */
+    jmp_buf *guest;    /* where the guest continues: in cell_serve, on the stack on which Python called it */
 };
 
 struct step {
     const char *name;
-    int (*take)(struct cell *); /* returns -1, with errno */
+    int (*take)(struct cell *); /* returns 0, or -1 with errno */
 };
 
 static int left_out(const struct cell *cell, const char *name);
@@ -133,19 +133,11 @@ static void send_frame(int to, char kind, const char *payload, int descriptor) {
     memcpy(frame + FRAME_HEADER, payload, size);
     struct iovec piece = {frame, FRAME_HEADER + size};
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
-    if (descriptor >= 0) {
-        message.msg_control = space;
-        message.msg_controllen = sizeof space;
-        struct cmsghdr *with = CMSG_FIRSTHDR(&message);
-        with->cmsg_level = SOL_SOCKET;
-        with->cmsg_type = SCM_RIGHTS;
-        with->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(with), &descriptor, sizeof descriptor);
-    }
-    sendmsg(to, &message, MSG_NOSIGNAL); /* if nobody listens any more, nobody needs to know */
+    if (descriptor >= 0) attach_descriptor(&message, space, descriptor);
+    sendmsg(to, &message, MSG_NOSIGNAL); /* fails only if Redoma is gone */
 }
 
-/* The last thing that a process does which can't do its part. */
+/* Report the step that failed. The process ends afterwards. */
 static void say_broken(int to, const char *step, int number) {
     char text[128];
     snprintf(text, sizeof text, "%s %d", step, number);
@@ -154,7 +146,7 @@ static void say_broken(int to, const char *step, int number) {
 
 /* --- small tools --- */
 
-/* Into a file of the kernel's, which takes it in one piece. */
+/* Write to a file of the kernel, in one call. */
 static int put_at(int directory, const char *path, const char *text) {
     int file = openat(directory, path, O_WRONLY | O_CLOEXEC);
     if (file < 0) return -1;
@@ -167,8 +159,7 @@ static int put_at(int directory, const char *path, const char *text) {
 
 static int put(const char *path, const char *text) { return put_at(AT_FDCWD, path, text); }
 
-/* Read an open file of the kernel's as text, and close it. Returns its length, or -1; one that doesn't fit is an error
- * too. */
+/* Read an open file of the kernel as text, and close it. Returns its length; -1 on failure or if it doesn't fit. */
 static ssize_t read_text(int file, char *buffer, size_t size) {
     if (file < 0) return -1;
     size_t length = 0;
@@ -193,7 +184,7 @@ static int make_directories(const char *path) {
     return mkdir(partial, 0755) < 0 && errno != EEXIST && errno != EROFS ? -1 : 0;
 }
 
-/* Open something below /proc: in the cell's own, or in the zygote's if the cell's is empty. */
+/* Open a file below /proc: the cell's own, or the zygote's if that is empty. */
 static int open_proc(const struct cell *cell, const char *path, int flags) {
     char whole[96];
     if (cell->empty_proc) return openat(cell->proc, path, flags | O_CLOEXEC);
@@ -210,27 +201,30 @@ static int put_proc(const struct cell *cell, const char *path, const char *text)
 
 /* --- the maker: what a cell sees --- */
 
-/* The memory and the processor time of everything in the cell are counted from here on. */
+/* From here on, the memory and processor time of everything in the cell are counted. */
 static int join_groups(struct cell *cell) {
     for (int which = 0; which < cell->group_count; which++)
         if (write(cell->groups[which], "0", 1) < 0) return -1;
     return 0;
 }
 
-/* A cell ends with its zygote. */
-static int die_with_the_zygote(struct cell *cell) {
+/* Let the kernel send init this signal when the zygote ends. */
+static int signal_at_the_zygotes_end(struct cell *cell, int number) {
     struct pollfd zygote = {cell->zygote->self, POLLIN, 0};
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0) return -1;
+    if (prctl(PR_SET_PDEATHSIG, number, 0, 0, 0) < 0) return -1;
     if (poll(&zygote, 1, 0) != 0) _exit(1); /* it had died before we asked */
     return 0;
 }
 
-/* A copy of the view: what is mounted from here on is in this cell alone. */
+/* The cell ends with its init, and init with the zygote. */
+static int die_with_the_zygote(struct cell *cell) { return signal_at_the_zygotes_end(cell, SIGKILL); }
+
+/* Enter a copy of the view: later mounts are in this cell only. */
 static int own_mounts(struct cell *cell) {
     return setns(cell->view->mounts, CLONE_NEWNS) < 0 || unshare(CLONE_NEWNS) < 0 ? -1 : 0;
 }
 
-/* What the cell's own /proc doesn't have, or not on every kernel. */
+/* Keep the zygote's /proc open, for what the cell's own doesn't show on every kernel. */
 static int keep_the_old_proc(struct cell *cell) {
     char text[4096];
     cell->proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -246,11 +240,11 @@ static int keep_the_old_proc(struct cell *cell) {
     return 0;
 }
 
-/* The project at its own path: to be read, or beneath a layer that takes what is written.
+/* Mount the project at its own path: read-only, or beneath a layer that receives what is written.
  *
- * That layer can only be reached by the descriptor that Redoma is sent. In memory it is on the cell's own file system,
- * and the limits on that hold for both; on disk, Redoma looks after its size. Always through an overlay: its sockets,
- * pipes and locks are not those of the host, as they would be in a bind mount. */
+ * Only the descriptor that is sent to Redoma leads to that layer. In memory it is on the cell's own file system and
+ * shares its size limit; on disk, Redoma watches its size. Always an overlay: through a bind mount, sockets, pipes and
+ * locks would be those of the host. */
 static int show_project(struct cell *cell) {
     const struct zygote *zygote = cell->zygote;
     const struct cell_order *order = cell->order;
@@ -279,8 +273,8 @@ static int show_project(struct cell *cell) {
     return zygote->on_disk ? mount("cell", zygote->changes, "tmpfs", hidden, "mode=0,size=4k,nr_inodes=2") : 0;
 }
 
-/* One file system, capped, behind /tmp, /workspace and /dev/shm; and a small one for /run, so that a guest which has
- * filled its disk can still report. */
+/* Mount one file system of limited size for /tmp, /workspace and /dev/shm, and a small one for /run, so that a guest
+ * that has filled its disk can still report. */
 static int own_files(struct cell *cell) {
     const struct zygote *zygote = cell->zygote;
     char options[96], place[16];
@@ -298,18 +292,18 @@ static int own_files(struct cell *cell) {
     return mount("cell", "/run", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, zygote->run_options);
 }
 
-/* Terminals that nobody else is at. For pty.fork, script, pexpect. */
+/* Mount a devpts of its own, for pty.fork, script, pexpect. */
 static int own_terminals(struct cell *cell) {
     (void)cell;
     return mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=600");
 }
 
-/* /proc with the cell's processes and nothing else: neither the kernel's knobs nor its statistics (Linux 5.8). */
+/* Mount a /proc with only the cell's processes: no settings or statistics of the kernel (Linux 5.8). */
 static int own_processes(struct cell *cell) {
     unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
     if (mount("proc", "/proc", "proc", flags, "subset=pid") == 0) return 0;
     if (errno != EPERM) return -1;
-    /* Parts of every /proc here are covered, as in most containers, so the kernel lets us mount none. */
+    /* The kernel refuses if parts of the visible /proc are covered, as in most containers. */
     cell->empty_proc = 1;
     return mount("cell", "/proc", "tmpfs", flags | MS_RDONLY, "mode=555,size=4k,nr_inodes=1");
 }
@@ -320,7 +314,7 @@ static int own_name(struct cell *cell) {
     return sethostname(name, strlen(name)) < 0 || setdomainname("", 0) < 0 ? -1 : 0;
 }
 
-/* A cell may talk to itself. */
+/* Bring the cell's own loopback up. */
 static int own_loopback(struct cell *cell) {
     struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
     if (left_out(cell, "net")) return 0;
@@ -332,8 +326,8 @@ static int own_loopback(struct cell *cell) {
     return answer;
 }
 
-/* The way to hosts that the request names: a socket that listens inside and is served outside. The cell still has no
- * other interface; nobody inside keeps the socket, and no other cell has this loopback. */
+/* Make the way to the hosts that the request names: a socket that listens on the cell's loopback and is served outside.
+ * The cell still has no other interface, no process inside keeps the socket, and no other cell shares this loopback. */
 static int own_listener(struct cell *cell) {
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons((uint16_t)cell->order->listen)};
     if (!cell->order->listen) return 0;
@@ -349,23 +343,32 @@ static int own_listener(struct cell *cell) {
     return answer;
 }
 
-/* --- both: what they give up --- */
+/* --- maker and guest: giving up privileges --- */
 
-#define SECUREBITS 0xef /* no privilege for uid 0, none kept over setuid, none ambient; each with its lock */
+#define SECUREBITS 0xef /* uid 0 is not special, setuid keeps nothing, no ambient capabilities; all locked */
 
-/* Empty every set, the bounding set first: that one needs a capability to be emptied. */
-static int no_capabilities(struct cell *cell) {
+/* Drop everything from the bounding set. Returns the errno that ends it: EINVAL past the last capability of this kernel. */
+static int empty_bounding_set(void) {
+    for (int number = 0; prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0; number++) continue;
+    return errno;
+}
+
+/* Empty every capability set but the bounding set. */
+static int no_capabilities_left(struct cell *cell) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
     (void)cell;
-    for (int number = 0; prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0; number++) continue;
-    if (errno != EINVAL) return -1; /* that is: past the last one that this kernel knows */
-    if (prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0) < 0) return -1;
     if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0) return -1;
     return (int)syscall(SYS_capset, &header, none);
 }
 
-/* No program gains anything by being setuid or having file capabilities. */
+/* Empty every capability set. The bounding set first, because emptying it needs a capability. */
+static int no_capabilities(struct cell *cell) {
+    if (empty_bounding_set() != EINVAL) return -1;
+    return prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0) < 0 ? -1 : no_capabilities_left(cell);
+}
+
+/* No program gains privileges by being setuid or by file capabilities. */
 static int no_new_privileges(struct cell *cell) {
     (void)cell;
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -373,31 +376,31 @@ static int no_new_privileges(struct cell *cell) {
 
 /* --- the guest: who it is, and what it may do --- */
 
-/* Nothing that the zygote or whoever started Redoma (nohup) ignores or blocks is inherited. SIGINT keeps the handler
- * that Python has for it. */
+/* New session, default signals, its streams and its working directory. Ignored and blocked signals of the zygote, or of
+ * what started Redoma (nohup), must not be inherited. SIGINT keeps Python's handler. */
 static int own_session(struct cell *cell) {
     char workspace[sizeof cell->order->place + 16];
     sigset_t none;
     struct sigaction plain = {.sa_handler = SIG_DFL};
     if (setsid() < 0) return -1;
     for (int number = 1; number <= SIGRTMAX; number++)
-        if (number != SIGINT) sigaction(number, &plain, NULL); /* some can't be set: those are as they should be */
-    for (int number = 32; number < 34; number++) { /* the C library's own: it sets neither, and posix_spawn ignores both */
+        if (number != SIGINT) sigaction(number, &plain, NULL); /* fails for SIGKILL and SIGSTOP */
+    for (int number = 32; number < 34; number++) { /* sigaction refuses these, and posix_spawn leaves them ignored */
         static const unsigned long as_the_kernel_has_it[4] = {0};
         if (syscall(SYS_rt_sigaction, number, as_the_kernel_has_it, NULL, sizeof(uint64_t)) < 0) return -1;
     }
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0) return -1; /* or not even /proc/self would be its own */
+    if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0) return -1; /* or /proc/self would belong to root */
     for (int number = 0; number < 3; number++)
         if (dup2(cell->streams[number], number) < 0) return -1;
     snprintf(workspace, sizeof workspace, "%s/workspace", cell->order->place);
     if (chdir(workspace) < 0) return -1;
-    return put_proc(cell, "self/oom_score_adj", "1000"); /* if memory runs out the guest goes first, and init can say so */
+    return put_proc(cell, "self/oom_score_adj", "1000"); /* if memory runs out the guest is killed first, and init can report it */
 }
 
-/* Below the zygote's, to which the cell's other namespaces belong: whatever the guest becomes in its own, it has no say
- * over them. And a cgroup namespace, so that it doesn't see where its group is. */
+/* Enter a user namespace below the zygote's, which owns the cell's other namespaces: whatever the guest becomes in its
+ * own one, it has no rights over them. And a cgroup namespace, which hides the path of its group. */
 static int own_user(struct cell *cell) {
     int flags = CLONE_NEWUSER | (left_out(cell, "cgroup") ? 0 : CLONE_NEWCGROUP);
     if (unshare(flags) < 0) return -1;
@@ -408,13 +411,14 @@ static int own_user(struct cell *cell) {
 
 #define USER_NAMESPACES "sys/user/max_user_namespaces"
 
-/* The classic way back to kernel surface. The filter refuses it too; this holds where a filter has a gap.
+/* Forbid further user namespaces, which would expose much more of the kernel. The filter refuses them, too; this still
+ * holds if the filter has a gap.
  *
- * The kernel counts file watches for each user, and allows 128 instances: a run must not take all of them from the
- * programs that its user has on the host. A kernel may be built without them. */
+ * Also limit inotify: the kernel allows 128 instances for each user, and a run must not use those up for the programs
+ * of its user on the host. A kernel may be built without inotify. */
 static int no_more_user_namespaces(struct cell *cell) {
     if (put_at(cell->proc, USER_NAMESPACES, "0") < 0) {
-        /* A container's /proc/sys is read-only. `look` then wants to see that the filter refuses. */
+        /* /proc/sys is read-only in most containers. Then the probe checks that the filter refuses. */
         return errno == EROFS && !left_out(cell, "seccomp") ? 0 : -1;
     }
     if (put_at(cell->proc, "sys/user/max_inotify_instances", "16") < 0 && errno != ENOENT) return -1;
@@ -433,7 +437,7 @@ static int allow_beneath(int ruleset, const char *path, uint64_t rights) {
     return (int)answer;
 }
 
-/* Rights by their numbers: headers know only those of their own kernel. */
+/* Rights of Landlock: headers have only those of their own kernel. */
 enum {
     RIGHT_EXECUTE = 1 << 0,
     RIGHT_WRITE_FILE = 1 << 1,
@@ -444,18 +448,18 @@ enum {
     RIGHT_IOCTL_DEV = 1 << 15,
 };
 
-/* Every right to files and directories that a version of Landlock can take away. */
+/* All rights to files and directories that a version of Landlock can restrict. */
 static uint64_t all_rights(int version) { return (1u << (version < 3 ? 14 : version < 5 ? 15 : 16)) - 1; }
 
 static int only_these_files(struct cell *cell) {
     const struct zygote *zygote = cell->zygote;
     const struct cell_order *order = cell->order;
     int version = zygote->landlock;
-    if (!version) return 0; /* the mounts say the same; the probe tells that this second layer isn't there */
+    if (!version) return 0; /* the mounts restrict the same; the probe reports the missing second layer */
     uint64_t handled = all_rights(version), look = RIGHT_EXECUTE | RIGHT_READ_FILE | RIGHT_READ_DIR;
     uint64_t device = (RIGHT_READ_FILE | RIGHT_WRITE_FILE | RIGHT_IOCTL_DEV) & handled;
     uint64_t everything = handled & ~(uint64_t)(RIGHT_MAKE_CHAR | RIGHT_MAKE_BLOCK | RIGHT_IOCTL_DEV);
-    /* Files; TCP ports, which need no rule: the network has nobody else in it; abstract sockets and signals. */
+    /* Files; TCP ports, which need no rule because the network namespace is empty; abstract sockets and signals. */
     uint64_t attributes[3] = {handled, 0, 3};
     size_t size = sizeof *attributes * (version >= LANDLOCK_SCOPES ? 3 : version >= 4 ? 2 : 1);
     int ruleset = (int)syscall(NR_LANDLOCK_CREATE_RULESET, attributes, size, 0);
@@ -469,7 +473,7 @@ static int only_these_files(struct cell *cell) {
     return close(ruleset);
 }
 
-/* It holds for all threads of the process, or fails: a thread left out would be a way around it. */
+/* Install the filter, for all threads of the process or not at all: a thread without it would be a way around it. */
 static int only_these_calls(struct cell *cell) {
     struct sock_fprog program = {(unsigned short)cell->zygote->filter_length,
                                  (struct sock_filter *)cell->zygote->filter};
@@ -478,8 +482,8 @@ static int only_these_calls(struct cell *cell) {
     return thread == 0 ? 0 : -1;
 }
 
-/* Nothing inherited but the three streams, and for now the order socket, which closes before any code runs; and the
- * zygote's /proc, if that has to be looked at: `look` closes it. */
+/* Close everything but the three streams and the order socket, which closes before any untrusted code runs; and the
+ * zygote's /proc, if the probes need it: `look` closes it. */
 static int only_its_streams(struct cell *cell) {
     unsigned first = ORDER + 1;
     if (cell->empty_proc) {
@@ -491,27 +495,19 @@ static int only_its_streams(struct cell *cell) {
     return (int)syscall(NR_CLOSE_RANGE, first, ~0u, 0);
 }
 
-/* --- the lean cell: what stands in for namespaces --- */
+/* --- the lean cell: what replaces the namespaces --- */
 
-/* As far as we may: only root can. No program gains by what is left in this set, because of no_new_privs. */
+/* Empty the bounding set, if we are root. Otherwise no_new_privs keeps programs from gaining what is left in it. */
 static int no_bounding_set(struct cell *cell) {
     (void)cell;
-    for (int number = 0; prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0; number++) continue;
-    return errno == EINVAL || errno == EPERM ? 0 : -1;
+    int number = empty_bounding_set();
+    return number == EINVAL || number == EPERM ? 0 : -1;
 }
 
-static int no_capabilities_left(struct cell *cell) {
-    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
-    (void)cell;
-    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0) return -1;
-    return (int)syscall(SYS_capset, &header, none);
-}
-
-/* A user that nobody else is, if we may become one. Init acts as the guest's, and so can signal it and read what it
- * leaves; but it is really another, and that counts for whoever wants to signal init.
+/* Switch to the cell's own user, if it has one. The effective id of init is the guest's, so that it can signal the
+ * guest and read its report. Its real id is another one, and that decides who may signal init.
  *
- * By system calls: the C library's functions would have the zygote's threads change theirs too. */
+ * By raw system calls: the C library's functions would change the users of the zygote's threads, too. */
 static int own_number(struct cell *cell) {
     long user = cell->order->user;
     if (!user) return 0;
@@ -524,24 +520,20 @@ static int become_that_number(struct cell *cell) {
     return user ? (int)syscall(SYS_setresuid, user, user, user) : 0;
 }
 
-/* Init is told when the zygote ends, and ends everything: the kernel would not do it for us. */
-static int be_told_of_the_zygotes_end(struct cell *cell) {
-    struct pollfd zygote = {cell->zygote->self, POLLIN, 0};
-    if (prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0) < 0) return -1;
-    if (poll(&zygote, 1, 0) != 0) _exit(1); /* it had died before we asked */
-    return 0;
-}
+/* Send init a SIGTERM when the zygote ends, so that it kills everything. Without a pid namespace the kernel doesn't. */
+static int be_told_of_the_zygotes_end(struct cell *cell) { return signal_at_the_zygotes_end(cell, SIGTERM); }
 
-/* No process of the cell can leave it by losing its parent. */
+/* Orphans of the cell become children of init, so none can escape by losing its parent. */
 static int adopt_orphans(struct cell *cell) {
     (void)cell;
     return prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 }
 
-/* A Landlock domain around init and guest that signals can't leave: init ends a cell by kill(-1). The guest's own domain
- * is within it, so that its signals don't reach init either. Without such domains (Linux before 6.12), the user does it.
+/* Enter a Landlock domain with init and guest that signals can't leave, because init ends a cell by kill(-1). The
+ * guest's own domain is inside it, so its signals don't reach init. On Linux before 6.12, which has no such domains,
+ * the cell's own user has that effect.
  *
- * Not to be left out, not even by tests: without either, kill(-1) would end everything of whoever started Redoma. */
+ * Tests can't leave this out: without it, kill(-1) would kill every process of the user who started Redoma. */
 static int own_domain(struct cell *cell) {
     uint64_t attributes[3] = {0, 0, 3};
     if (cell->zygote->landlock >= LANDLOCK_SCOPES) {
@@ -549,21 +541,21 @@ static int own_domain(struct cell *cell) {
         if (ruleset < 0 || syscall(NR_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0) return -1;
         close(ruleset);
     }
-    if (kill(getppid(), 0) < 0 && errno == EPERM) return 0; /* the zygote is out of reach: so is everybody else */
+    if (kill(getppid(), 0) < 0 && errno == EPERM) return 0; /* we can't signal the zygote, so nobody else either */
     errno = ENOSYS;
     return -1;
 }
 
 static int enter_its_place(struct cell *cell) { return chdir(cell->order->place); }
 
-/* Init's end is the guest's. (Of its children's, init or the zygote makes sure.) */
+/* Let the kernel kill the guest when init ends. (Init, or else the zygote, ends its children.) */
 static int die_with_init(struct cell *cell) {
     (void)cell;
     return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 }
 
-/* Files: the system's to be read, its own to be written, and nothing else, not even other processes in /proc. And no TCP,
- * and no signal or abstract socket beyond the cell. */
+/* Restrict the guest with Landlock: it may read the system's files and write its own, and nothing else, not even other
+ * processes in /proc. No TCP; no signals or abstract sockets outside of the cell. */
 static int only_these_places(struct cell *cell) {
     const struct zygote *zygote = cell->zygote;
     int version = zygote->landlock;
@@ -577,7 +569,7 @@ static int only_these_places(struct cell *cell) {
     int ruleset = (int)syscall(NR_LANDLOCK_CREATE_RULESET, attributes, size, 0);
     if (ruleset < 0) return -1;
     for (int which = 0; zygote->readable[which]; which++) {
-        if (stat(zygote->readable[which], &about) < 0) continue; /* not every system has it */
+        if (stat(zygote->readable[which], &about) < 0) continue; /* not on this system */
         uint64_t rights = S_ISDIR(about.st_mode) ? look : look & ~(uint64_t)RIGHT_READ_DIR;
         if (allow_beneath(ruleset, zygote->readable[which], rights) < 0) return -1;
     }
@@ -631,14 +623,14 @@ static const struct step guest_steps[] = {
     {"descriptors", only_its_streams},
 };
 
-/* Every name that `without` may have; its place is its bit. Namespaces come first. */
+/* The names that `without` may contain. The index of one is its bit. Namespaces come first. */
 static const char *const names[] = {
     "net",  "ipc",          "uts",      "cgroup",       "lifeline", "private",        "terminals", "proc",    "names",
     "loopback", "capabilities", "no_new_privs", "memory-of-init", "session", "user", "user-namespaces", "landlock", "seccomp",
     "descriptors", "locks",
 };
 
-/* The name of a step by its bit; NULL past the last. */
+/* Returns the name of a step by its bit; NULL past the last. */
 const char *cell_step_name(unsigned which) { return which < sizeof names / sizeof *names ? names[which] : NULL; }
 
 static int left_out(const struct cell *cell, const char *name) {
@@ -659,7 +651,7 @@ static void take(struct cell *cell, int tell, const struct step *steps, size_t c
 
 #define TAKE(cell, tell, steps) take(cell, tell, steps, sizeof(steps) / sizeof *(steps))
 
-/* --- the guest: what is really in force --- */
+/* --- the guest: probing which layers are in force --- */
 
 struct probe {
     struct cell *cell;
@@ -677,7 +669,15 @@ static void write_line(struct probe *probe, const char *format, ...) {
     if (length > 0 && length < probe->end - probe->place) probe->place += length;
 }
 
-/* A line for each layer: its name if it is in force; its name, a space and the reason if it is missing. */
+static void begin(struct probe *probe, struct cell *cell, char *found, size_t size) {
+    probe->cell = cell;
+    probe->place = found;
+    probe->end = found + size;
+    int status = open_proc(cell, "self/status", O_RDONLY);
+    if (read_text(status, probe->status, sizeof probe->status) < 0) probe->status[0] = 0;
+}
+
+/* The report has a line for each layer: its name if it is in force; its name, a space and the reason if not. */
 static void in_force(struct probe *probe, const char *layer) { write_line(probe, "%s\n", layer); }
 
 static void missing(struct probe *probe, const char *layer, const char *why) {
@@ -725,17 +725,17 @@ static int nothing(void *with) {
     return 0;
 }
 
-/* Whether the filter refuses every way to a user namespace. Where it doesn't, what is made here ends with the cell. */
+/* Returns whether the filter refuses every way to make a user namespace. (One that is made here ends with the cell.) */
 static int filter_refuses_namespaces(void) {
     static char stack[4096] __attribute__((aligned(16)));
     if (unshare(CLONE_NEWUSER) == 0 || errno != EPERM) return 0;
     if (clone(nothing, stack + sizeof stack, CLONE_VM | CLONE_VFORK | CLONE_NEWUSER | SIGCHLD, NULL) >= 0 || errno != EPERM)
         return 0;
-    if (syscall(NR_CLONE3, NULL, 0) >= 0 || errno != ENOSYS) return 0; /* a kernel that has it says EINVAL */
-    return setns(ORDER, CLONE_NEWUSER) < 0 && errno == EPERM;         /* and to this, too: it is a socket */
+    if (syscall(NR_CLONE3, NULL, 0) >= 0 || errno != ENOSYS) return 0; /* without the filter, EINVAL */
+    return setns(ORDER, CLONE_NEWUSER) < 0 && errno == EPERM;         /* without the filter, EINVAL: it is a socket */
 }
 
-/* The guest's own /proc doesn't show it; the zygote's does. */
+/* Reads the limit in the zygote's /proc: the guest's own doesn't show it. */
 static const char *probe_user_namespaces(struct probe *probe) {
     char text[32] = "";
     int writable = faccessat(probe->cell->proc, USER_NAMESPACES, W_OK, AT_EACCESS) == 0 || errno != EROFS;
@@ -747,7 +747,7 @@ static const char *probe_user_namespaces(struct probe *probe) {
     return strcmp(text, "0\n") == 0 ? NULL : "more user namespaces can be made";
 }
 
-/* Whether a line of /proc/self/status has this value. */
+/* Returns whether a line of /proc/self/status has this value. */
 static int status_is(const struct probe *probe, const char *name, const char *value) {
     const char *line = strstr(probe->status, name);
     size_t size = strlen(name), wanted = strlen(value);
@@ -762,8 +762,8 @@ static const char *probe_capabilities(struct probe *probe) {
     return NULL;
 }
 
-/* By its effect. /dev/zero can be opened for reading, and only Landlock keeps it from being opened for writing: the
- * mounts and its mode allow that. Only Landlock keeps a signal from init, which has the guest's own user. */
+/* Tests Landlock by its effect. Only Landlock prevents opening /dev/zero for writing: mounts and mode allow it. Only
+ * Landlock prevents signals to init, which has the guest's user id. */
 static const char *probe_landlock(struct probe *probe) {
     int version = probe->cell->zygote->landlock;
     if (!version) return "this kernel has no Landlock, or it is switched off";
@@ -787,15 +787,15 @@ static int is_overlay(const char *path) {
     return statfs(path, &about) == 0 && (unsigned long)about.f_type == OVERLAYFS_MAGIC;
 }
 
-/* Whether a directory has an entry other than `known`, a name of `size` bytes: on the way to the project there is nothing
- * else. */
+/* Returns whether a directory has an entry other than `known`, a name of `size` bytes: directories above the project
+ * must contain nothing else. */
 static int has_others(const char *path, const char *known, size_t size) {
     DIR *directory = opendir(path);
     int others = !directory;
     for (struct dirent *entry; directory && (entry = readdir(directory));) {
         const char *name = entry->d_name;
         if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
-        /* Our own link, which configuration.HOME is: it leads to the cell's own directory. */
+        /* Our own link, configuration.HOME, to the cell's workspace. */
         char target[32];
         ssize_t length = readlinkat(dirfd(directory), name, target, sizeof target);
         if (strcmp(name, "user") == 0 && length == 10 && memcmp(target, "/workspace", 10) == 0) continue;
@@ -859,7 +859,7 @@ static const char *probe_descriptors(struct probe *probe) {
     return extra ? "some are open beside its streams" : NULL;
 }
 
-/* As it was when the zygote was executed: that stays readable, whatever is done to os.environ. */
+/* Checks the environment with which the zygote was executed: it stays readable, whatever is done to os.environ. */
 static const char *probe_environment(struct probe *probe) {
     char text[4096];
     ssize_t size = read_text(open_proc(probe->cell, "self/environ", O_RDONLY), text, sizeof text);
@@ -906,13 +906,13 @@ static void remember_files(const struct part *parts) {
         outside_files.parts[which] = device_of(parts[which].target);
 }
 
-/* Each overlay is a device of its own. One that the zygote has, too, is in other cells as well. */
+/* Each overlay has its own device number. A device that the zygote has, too, is shared with other cells. */
 static const char *probe_locks(struct probe *probe) {
     static char why[160];
     const struct part *parts = probe->cell->zygote->parts;
     const char *common = is_overlay("/") && device_of("/") != outside_files.root ? NULL : "/";
     for (size_t which = 0; !common && parts[which].source; which++) {
-        if (!parts[which].source[0]) continue; /* a device, or something that the cell has covered */
+        if (!parts[which].source[0]) continue; /* a device, or covered by a mount of the cell */
         const char *path = parts[which].target;
         if (which >= sizeof outside_files.parts / sizeof(dev_t) || !is_overlay(path) || !device_of(path) ||
             device_of(path) == outside_files.parts[which])
@@ -938,7 +938,7 @@ static const char *probe_init(struct probe *probe) {
     return number == EACCES || number == EPERM ? NULL : "it is not known whether the guest can look into its init";
 }
 
-/* Undo how the kernel writes spaces and the like in mountinfo: a backslash and three octal digits. */
+/* Decode a path of mountinfo, in which spaces and the like are a backslash and three octal digits. */
 static void unescape(char *text) {
     char *to = text;
     for (; *text; text++, to++) {
@@ -952,8 +952,8 @@ static void unescape(char *text) {
     *to = 0;
 }
 
-/* What is ours below /opt and tells where it lies on the host: a mount there that is neither an overlay nor a tmpfs. A
- * project has the path that it has there anyhow. Returns its path, or NULL. Cuts `mountinfo` up. */
+/* Returns the path of a mount below /opt that reveals a path of the host, or NULL: one that is neither an overlay nor a
+ * tmpfs. (A project is shown at its own path anyway.) Modifies `mountinfo`. */
 const char *cell_place_shown(char *mountinfo, const char *project) {
     size_t own = strlen(project);
     for (char *rest = NULL, *line = strtok_r(mountinfo, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
@@ -985,13 +985,10 @@ static const char *probe_names(struct probe *probe) {
     return NULL;
 }
 
-/* Each layer is looked for by its effect, or in what the kernel says of us; none is taken from what the set-up meant. */
+/* Probe every layer, by its effect or by what the kernel reports; never by what the steps intended. */
 static void look(struct cell *cell, char *found, size_t size, const char *user_namespaces) {
     static struct probe probe;
-    probe.cell = cell;
-    probe.place = found;
-    probe.end = found + size;
-    if (read_text(open_proc(cell, "self/status", O_RDONLY), probe.status, sizeof probe.status) < 0) probe.status[0] = 0;
+    begin(&probe, cell, found, size);
     probe_namespaces(&probe);
     tell_of(&probe, "user-namespaces", user_namespaces);
     tell_of(&probe, "capabilities", probe_capabilities(&probe));
@@ -1009,7 +1006,7 @@ static void look(struct cell *cell, char *found, size_t size, const char *user_n
     if (cell->order->project[0]) tell_of(&probe, "workspace", probe_project(&probe));
     write_line(&probe, "=landlock %d\n=overlay %d\n=proc %d\n", cell->zygote->landlock, cell->zygote->shared < 2,
                !cell->empty_proc);
-    if (probe.end - probe.place < 128) _exit(1); /* it was cut short: then it says nothing */
+    if (probe.end - probe.place < 128) _exit(1); /* the report may be cut off: then there is none */
     if (user_namespaces == ONLY_THE_FILTER && !filter_refuses_namespaces()) {
         say_broken(ORDER, "user-namespaces", EROFS);
         _exit(1);
@@ -1017,7 +1014,7 @@ static void look(struct cell *cell, char *found, size_t size, const char *user_n
     if (cell->empty_proc && close(cell->proc) < 0) _exit(1);
 }
 
-/* --- the same, of a lean cell --- */
+/* --- probing a lean cell --- */
 
 static const char *probe_user(struct probe *probe) {
     unsigned real, effective, saved, user = probe->cell->order->user;
@@ -1034,7 +1031,7 @@ static const char *probe_capabilities_left(struct probe *probe) {
     return status_is(probe, "NoNewPrivs:\t", "1") ? NULL : "a program could gain some";
 }
 
-/* Whether something that must not be opened was refused, and by Landlock. */
+/* Returns whether Landlock refuses to open this. */
 static int is_closed(const char *path, int flags) {
     int file = open(path, flags | O_CLOEXEC, 0600);
     if (file >= 0) close(file);
@@ -1067,7 +1064,7 @@ static const char *probe_network(struct probe *probe) {
 static const char *probe_ipc(struct probe *probe) {
     (void)probe;
     int made = (int)syscall(SYS_shmget, 0, 4096, 0600);
-    if (made >= 0) syscall(SYS_shmctl, made, 0, NULL); /* it would stay: remove it */
+    if (made >= 0) syscall(SYS_shmctl, made, 0, NULL); /* remove it, or it would stay on the host */
     return made < 0 && errno == ENOSYS ? NULL : "shared memory of the host's can be had";
 }
 
@@ -1096,10 +1093,7 @@ static const char *probe_places(struct probe *probe) {
 
 static void look_lean(struct cell *cell, char *found, size_t size) {
     static struct probe probe;
-    probe.cell = cell;
-    probe.place = found;
-    probe.end = found + size;
-    if (read_text(open_proc(cell, "self/status", O_RDONLY), probe.status, sizeof probe.status) < 0) probe.status[0] = 0;
+    begin(&probe, cell, found, size);
     tell_of(&probe, "user", probe_user(&probe));
     tell_of(&probe, "user-namespaces", filter_refuses_namespaces() ? NULL : "the filter doesn't refuse to make them");
     tell_of(&probe, "capabilities", probe_capabilities_left(&probe));
@@ -1115,16 +1109,16 @@ static void look_lean(struct cell *cell, char *found, size_t size) {
     tell_of(&probe, "environment", probe_environment(&probe));
     tell_of(&probe, "init", probe_own_init(&probe));
     write_line(&probe, "=landlock %d\n", cell->zygote->landlock);
-    if (probe.end - probe.place < 128) _exit(1); /* it was cut short: then it says nothing */
+    if (probe.end - probe.place < 128) _exit(1); /* the report may be cut off: then there is none */
 }
 
 /* --- making one --- */
 
-static int no_holder; /* where init looks at a /proc with other numbers than its own it could not tell who it is */
+static int no_holder; /* init could not recognise a holder in a /proc of another pid namespace */
 
 static char maker_stack[1 << 16] __attribute__((aligned(16)));
 
-/* The order socket gets the number that guest.py expects. Others may have it: the streams and the rest move away first. */
+/* Give the order socket the number that guest.py expects, after moving other descriptors out of the way. */
 static int place_descriptors(struct cell *cell) {
     int *all[] = {&cell->streams[0], &cell->streams[1],   &cell->streams[2],
                   &cell->proc,       &cell->hidden[0],    &cell->order_socket};
@@ -1138,7 +1132,7 @@ static int place_descriptors(struct cell *cell) {
     return 0;
 }
 
-/* Our parent's number in the zygote's /proc; 0 if it can't be read. */
+/* Returns our parent's pid in the zygote's /proc; 0 if it can't be read. */
 static int seen_parent(const struct cell *cell) {
     char text[1024];
     if (read_text(openat(cell->proc, "self/stat", O_RDONLY | O_CLOEXEC), text, sizeof text) < 0) return 0;
@@ -1148,7 +1142,7 @@ static int seen_parent(const struct cell *cell) {
 }
 
 static void __attribute__((noreturn)) become_guest(struct cell *cell) {
-    struct zygote *zygote = (struct zygote *)cell->zygote; /* our own copy of it, by now */
+    struct zygote *zygote = (struct zygote *)cell->zygote; /* our own copy, since the fork */
     const char *user_namespaces;
     if (place_descriptors(cell) < 0) {
         say_broken(cell->order_socket, "descriptors", errno);
@@ -1164,7 +1158,7 @@ static void __attribute__((noreturn)) become_guest(struct cell *cell) {
     }
     static struct probe early;
     early.cell = cell;
-    size_t before = 3; /* session, user, user-namespaces: then the old /proc is looked at for the last time */
+    size_t before = 3; /* session, user, user-namespaces: afterwards the old /proc is read for the last time */
     if (cell->empty_proc) cell->init_seen = seen_parent(cell);
     take(cell, ORDER, guest_steps, before);
     user_namespaces = probe_user_namespaces(&early);
@@ -1176,7 +1170,7 @@ static void __attribute__((noreturn)) become_guest(struct cell *cell) {
     longjmp(*cell->guest, 1);
 }
 
-/* Leave init its two descriptors, and nothing else. Returns one of the program, which closes when it is executed. */
+/* Close everything but the descriptors of init. Returns one of its program file, which closes on exec. */
 static int only_the_control_socket(const struct cell *cell) {
     int view = fcntl(cell->proc, F_DUPFD_CLOEXEC, 64), program = VIEW + 1, control = fcntl(cell->control, F_DUPFD_CLOEXEC, 64);
     int hidden = fcntl(cell->hidden[1], F_DUPFD_CLOEXEC, 64), init = fcntl(cell->zygote->init, F_DUPFD_CLOEXEC, 64);
@@ -1184,7 +1178,7 @@ static int only_the_control_socket(const struct cell *cell) {
     if (dup2(control, CONTROL) < 0 || dup2(hidden, HIDDEN) < 0 || dup2(view, VIEW) < 0 || dup3(init, program, O_CLOEXEC) < 0) return -1;
     if (syscall(NR_CLOSE_RANGE, program + 1, ~0u, 0) < 0) return -1;
     for (int number = 0; number < 3; number++) close(number);
-    if (!cell->empty_proc && !cell->zygote->lean) close(VIEW); /* the cell's own will do */
+    if (!cell->empty_proc && !cell->zygote->lean) close(VIEW); /* the cell's own /proc is enough */
     return program;
 }
 
@@ -1196,7 +1190,7 @@ static int become_init(void *with) {
     sigemptyset(&deaths);
     sigaddset(&deaths, SIGCHLD);
     if (cell->zygote->lean) sigaddset(&deaths, SIGTERM);
-    sigprocmask(SIG_SETMASK, &deaths, NULL); /* init reads of them from a descriptor */
+    sigprocmask(SIG_SETMASK, &deaths, NULL); /* init reads them from a signalfd */
     if (cell->zygote->lean) {
         TAKE(cell, cell->control, lean_init_steps);
     } else {
@@ -1239,13 +1233,13 @@ static struct view *view_for(const struct cell *cell) {
     return shared ? shared_view(cell->zygote->parts, stack_end) : own_view(cell->zygote->parts, stack_end);
 }
 
-/* Whether cells can have views of their own: 0, or why not, by errno. The first is made. */
+/* Returns 0 if each cell can have its own view, else the errno of why not. Makes the first one. */
 int cell_own_views(const struct zygote *zygote) {
     remember_files(zygote->parts);
     return own_view(zygote->parts, maker_stack + sizeof maker_stack) ? 0 : errno;
 }
 
-/* --- what an init of a lean cell leaves that was killed outright: the zygote adopts it --- */
+/* --- what the init of a lean cell leaves if it is killed: the zygote adopts and ends it --- */
 
 #define MAX_INITS 20000 /* more than there may be cells */
 static int inits[MAX_INITS], init_count;
@@ -1254,7 +1248,7 @@ static void remember(int pid) {
     if (init_count < MAX_INITS) inits[init_count++] = pid;
 }
 
-/* End our children that are no inits. What they leave behind becomes ours with their end, and we are told of that. */
+/* Kill our children that are not inits. Their own children then become ours, and SIGCHLD reports them. */
 static void end_strays(void) {
     char path[64];
     static int alive[MAX_INITS];
@@ -1278,7 +1272,7 @@ static void end_strays(void) {
 
 static void wake_up(int number) { (void)number; }
 
-/* Returns in the zygote; the guest goes on at `cell->guest`. */
+/* Make a cell. Returns in the zygote; the guest continues at `cell->guest`. */
 static void make(struct cell *cell) {
     int init = -1;
     if (!cell->zygote->lean && !(cell->view = view_for(cell))) {
@@ -1308,7 +1302,7 @@ static void make(struct cell *cell) {
 
 /* --- the zygote --- */
 
-/* Wait for an order. Returns its size with the descriptors that came along; 0 if Redoma is gone. */
+/* Wait for an order. Returns its size and the descriptors that came with it; 0 if Redoma is gone. */
 static ssize_t receive(const struct zygote *zygote, struct cell_order *order, int *descriptors, int *count) {
     char space[CMSG_SPACE(sizeof(int) * (DESCRIPTORS + MAX_GROUPS))] __attribute__((aligned(8)));
     struct pollfd both[2] = {{zygote->orders, POLLIN, 0}, {zygote->redoma, POLLIN, 0}};
@@ -1336,7 +1330,7 @@ static int is_whole(const struct cell_order *order, ssize_t size, int count) {
            (order->workspace == SCRATCH) == !order->project[0];
 }
 
-/* Make cells until Redoma is gone: then return 0. Returns 1 in each guest, armed but for what Python does. */
+/* Make cells until Redoma is gone, then return 0. Returns 1 in each guest, which Python then arms. */
 int cell_serve(struct zygote *zygote) {
     static jmp_buf guest;
     static struct cell cell;
@@ -1344,7 +1338,7 @@ int cell_serve(struct zygote *zygote) {
         read_space(AT_FDCWD, zygote->spaces[2 * which + 1], outside[which], sizeof outside[which]);
     struct sigaction no_waiting = {.sa_handler = zygote->lean ? wake_up : SIG_IGN, .sa_flags = SA_NOCLDWAIT};
     sigaction(SIGCHLD, &no_waiting, NULL); /* the kernel reaps the inits */
-    if (zygote->lean) {                    /* told of their ends only while it waits: none is missed then */
+    if (zygote->lean) {                    /* SIGCHLD is delivered only while it waits, so none is missed */
         sigset_t deaths;
         sigemptyset(&deaths);
         sigaddset(&deaths, SIGCHLD);
@@ -1378,7 +1372,7 @@ static volatile int holder_waits;
 static int hold(void *nothing) {
     struct sigaction plain = {.sa_handler = SIG_DFL};
     (void)nothing;
-    sigaction(SIGINT, &plain, NULL); /* Python's handler would run here, too, if its whole group is interrupted */
+    sigaction(SIGINT, &plain, NULL); /* Python's handler must not run here if the whole group is interrupted */
     syscall(NR_CLOSE_RANGE, 0, ~0u, 0);
     holder_waits = 1;
     for (;;) pause();
@@ -1387,10 +1381,10 @@ static int hold(void *nothing) {
 
 /* Start a process that shares the guest's memory and only waits. Returns its id, or -1.
  *
- * The kernel takes the memory of a process apart before it tells the parent that it has ended, and that takes a
- * millisecond or more. As long as another process has the same memory there is nothing to take apart, so init hears of
- * the end at once. The holder is a child of init (CLONE_PARENT), has the guest's rights, and no descriptors: a guest
- * that takes it over has gained a process, which it could have forked. */
+ * The kernel frees the memory of a process before it tells the parent that it has ended, which takes a millisecond or
+ * more. As long as another process shares the memory there is nothing to free, so init learns of the end at once. The
+ * holder is a child of init (CLONE_PARENT), has the guest's rights and no descriptors. A guest that takes it over has
+ * gained one process, which it could have forked as well. */
 int cell_hold(void) {
     if (no_holder) return -1;
     int pid = clone(hold, holder_stack + sizeof holder_stack, CLONE_VM | CLONE_PARENT, NULL);

@@ -1,17 +1,17 @@
-/* The memory of a Python as a file, and a process that becomes it: how a session is copied into another cell.
+/* Copies a session into another cell: saves the memory of a Python process to a file, and loads it in another process.
  *
  *   the parent's cell                                  a new cell, forked from the same zygote
- *     worker ─ fork ─ image_save: writes its memory      driver ─ fork ─ image_load: has the same memory,
+ *     worker ─ fork ─ image_save: writes its memory      driver ─ fork ─ image_load: gets that memory,
  *                     to a file, which is then sealed                    and returns from image_save
  *
- * All that is forked from one zygote has the C library, the stack and the interpreter at the same addresses. So a process
- * that maps the file at the addresses where its parts were, with what was mapped from other files, is that Python. It maps
- * privately: pages that nobody writes to are there once, for any number of copies.
+ * All processes forked from one zygote have the C library, the stack and the interpreter at the same addresses. So a
+ * process that maps the parts of the file at their old addresses, and the other files that were mapped, is that Python.
+ * The mappings are private: any number of copies share the pages that none of them writes to.
  *
- * Both ends run with the rights of the code in their cells, after all layers are up. What a file says can make a copy do
- * nothing that its code could not do, so nothing in it is trusted, and little is checked.
+ * Both ends run with the rights of the code in their cells, when all layers are in force. A forged file can't make a
+ * copy do anything that its code could not do by itself. So nothing in the file is trusted, and little is checked.
  *
- * No C library, and no memory but `state`: everything else is replaced while `become` runs, on a stack of its own.
+ * It uses no C library and no memory but `state`: while `become` runs, on its own stack, everything else is replaced.
  */
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@
 #include <sys/vfs.h>
 #include <sys/wait.h>
 
-#define WITH_LIBRARY /* there is no program to begin */
+#define WITHOUT_START
 #include "../../c/raw.h"
 
 #define PAGE 4096ul
@@ -35,25 +35,25 @@
 #define MAX_AREAS 8192
 #define MAX_RUNS 24576
 #define MAX_NAMES (1 << 19)
-#define MAX_GAP 8 /* pages without content that are written all the same: fewer mappings */
+#define MAX_GAP 8 /* empty pages between others that are written anyway, for fewer mappings */
 #define SIGNALS 64
 #define TIDS 8
 
-/* Why there can be no image, beside the numbers of errno: the same are in image.py. */
+/* Why there can be no image, besides errno. compiled.py has the same numbers. */
 enum { NOT_PRIVATE = 1001, DELETED = 1002, TOO_MANY = 1003, ANOTHER_ZYGOTE = 1004, NO_THREAD_ID = 1005, OTHER_PAGES = 1006, TOO_LARGE = 1007 };
 
 enum kind { KIND_SKIP, KIND_ANONYMOUS, KIND_FILE, KIND_HEAP, KIND_STACK };
 
-/* A part of the address space, as /proc/self/maps has it. */
+/* A part of the address space: a line of /proc/self/maps. */
 struct area {
     uint64_t start, end, offset;
-    uint32_t name; /* where its name begins */
+    uint32_t name; /* offset of its name */
     uint16_t protection;
     uint8_t kind, shared;
-    uint8_t whole; /* of an earlier image: all its pages are content */
+    uint8_t whole; /* it comes from an earlier image: all its pages have content */
 };
 
-/* Pages with content that the file holds at `offset`. */
+/* Pages with content, which are in the file at `offset`. */
 struct run {
     uint64_t start, size, offset;
     uint32_t area, reserved;
@@ -75,10 +75,10 @@ struct image {
     char name[MAX_NAMES];
 };
 
-/* All memory of ours. It is in no image, and stays when a process becomes one. */
+/* All our memory. It is not part of an image, and stays when a process becomes one. */
 static struct {
     uint64_t cookie[2];
-    int thread_ids, thread_id[TIDS]; /* where the C library may keep the number of this thread, from its pointer on */
+    int thread_ids, thread_id[TIDS]; /* where the C library keeps the id of this thread, relative to the thread pointer */
     struct image image;
     struct area own[MAX_AREAS];
     uint32_t own_count, own_names;
@@ -93,33 +93,6 @@ static uint64_t state_start(void) { return (uint64_t)&state; }
 static uint64_t state_end(void) { return ((uint64_t)&state + sizeof state + PAGE - 1) & ~(PAGE - 1); }
 
 /* --- tools --- */
-
-static long call6(long number, long a, long b, long c, long d, long e, long f) {
-#if defined __x86_64__
-    long answer;
-    register long fourth __asm__("r10") = d;
-    register long fifth __asm__("r8") = e;
-    register long sixth __asm__("r9") = f;
-    __asm__ volatile("syscall"
-                     : "=a"(answer)
-                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
-                     : "rcx", "r11", "memory");
-    return answer;
-#else
-    register long which __asm__("x8") = number;
-    register long first __asm__("x0") = a;
-    register long second __asm__("x1") = b;
-    register long third __asm__("x2") = c;
-    register long fourth __asm__("x3") = d;
-    register long fifth __asm__("x4") = e;
-    register long sixth __asm__("x5") = f;
-    __asm__ volatile("svc 0"
-                     : "+r"(first)
-                     : "r"(which), "r"(second), "r"(third), "r"(fourth), "r"(fifth), "r"(sixth)
-                     : "memory");
-    return first;
-#endif
-}
 
 static long sys_mmap(uint64_t start, uint64_t size, int protection, int flags, int file, uint64_t offset) {
     return call6(SYS_mmap, (long)start, (long)size, protection, flags, file, (long)offset);
@@ -136,19 +109,6 @@ static void copy(char *to, const char *from, uint64_t size) {
         *(volatile uint64_t *)(void *)to = *(const uint64_t *)(const void *)from;
     while (size--) *(volatile char *)to++ = *from++;
 #endif
-}
-
-/* The compiler may put calls of these where it copies or clears a structure. */
-__attribute__((visibility("hidden"))) void *memcpy(void *to, const void *from, size_t size) {
-    char *target = to;
-    const char *source = from;
-    while (size--) *(volatile char *)target++ = *source++;
-    return to;
-}
-__attribute__((visibility("hidden"))) void *memset(void *to, int value, size_t size) {
-    char *target = to;
-    while (size--) *(volatile char *)target++ = (char)value;
-    return to;
 }
 
 static int same(const char *one, const char *other) {
@@ -180,8 +140,8 @@ static char *thread_pointer(void) {
 #endif
 }
 
-/* Keep the registers that a function must keep, with where it returns to: 0 now, and 1 each time that `go_back` is called.
- * (Not every compiler has `__builtin_setjmp` for every machine.) */
+/* Save the registers that a function must preserve, and the return address, like setjmp. Returns 0 now, and 1 each time
+ * that `go_back` is called. (Not every compiler has `__builtin_setjmp` for every machine.) */
 int remember(uint64_t *registers) __attribute__((returns_twice, visibility("hidden")));
 void go_back(const uint64_t *registers) __attribute__((noreturn, visibility("hidden")));
 
@@ -226,7 +186,7 @@ static enum kind kind_of(const char *name) {
     if (*name == 0 || begins(name, "[anon")) return KIND_ANONYMOUS;
     if (same(name, "[heap]")) return KIND_HEAP;
     if (same(name, "[stack]")) return KIND_STACK;
-    return *name == '/' ? KIND_FILE : KIND_SKIP; /* the kernel's own pages */
+    return *name == '/' ? KIND_FILE : KIND_SKIP; /* pages of the kernel */
 }
 
 struct list {
@@ -246,7 +206,7 @@ static int add_area(const struct list *to, struct area area, uint64_t start, uin
     return 0;
 }
 
-/* One line of /proc/self/maps: "start-end rwxp offset device inode   name". */
+/* Read one line of /proc/self/maps: "start-end rwxp offset device inode   name". */
 static int add_line(const struct list *to, const char *line) {
     struct area area = {0};
     area.start = hexadecimal(&line);
@@ -275,7 +235,7 @@ static int add_line(const struct list *to, const char *line) {
     return problem ? problem : add_area(to, area, behind, area.end);
 }
 
-/* Read /proc/self/maps: everything but `state`. */
+/* Read /proc/self/maps, except for `state`. */
 static int read_areas(const struct list *to) {
     int file = (int)sys_openat(AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
     long got = file, length = 0;
@@ -301,7 +261,7 @@ static int read_areas(const struct list *to) {
 #define PRESENT (UINT64_C(3) << 62) /* or swapped out */
 #define OF_A_FILE (UINT64_C(1) << 61)
 
-/* Whether an area can be copied, and as what. */
+/* Determine whether an area can be copied, and as which kind. */
 static int check(struct area *area, const char *name) {
     if (area->kind == KIND_SKIP) return 0;
     state.problem = area->start;
@@ -325,13 +285,13 @@ static int add_run(struct image *image, uint32_t area, uint64_t start, uint64_t 
     return 0;
 }
 
-/* Find the pages of an area that are not as a new mapping would have them. */
+/* Find the pages of an area that differ from a new mapping. */
 static int add_runs(struct image *image, int pagemap, uint32_t which, uint64_t stack) {
     const struct area *area = &image->area[which];
     uint64_t start = area->start, most = sizeof state.pages / sizeof *state.pages;
     if (area->kind == KIND_SKIP || area->shared) return 0;
     if (area->whole) return add_run(image, which, area->start, area->end);
-    if (area->kind == KIND_STACK) start = stack; /* nothing below is in use */
+    if (area->kind == KIND_STACK) start = stack; /* below it nothing is in use */
     while (start < area->end) {
         uint64_t count = (area->end - start) / PAGE;
         if (count > most) count = most;
@@ -350,11 +310,11 @@ static int add_runs(struct image *image, int pagemap, uint32_t which, uint64_t s
 }
 
 #define WINDOW (8ul << 20)
-#define POPULATE 23 /* MADV_POPULATE_WRITE, of Linux 5.14: without it, each page is a fault */
+#define POPULATE 23 /* MADV_POPULATE_WRITE of Linux 5.14: without it, each page costs a fault */
 #define EFBIG_ 27
 
-/* Write by way of a mapping. Slower, but the limit on the size of files, which is for those of the code, does not hold:
- * this one has its size from outside. */
+/* Write through a mapping. Slower, but not subject to RLIMIT_FSIZE, which is meant for files of the code: the size of
+ * this file was set from outside. */
 static int write_mapped(int file, uint64_t from, uint64_t size, uint64_t offset) {
     while (size) {
         uint64_t before = offset % PAGE, count = WINDOW - before < size ? WINDOW - before : size;
@@ -382,7 +342,7 @@ static int write_all(int file, uint64_t from, uint64_t size, uint64_t offset) {
     return 0;
 }
 
-/* This process is only here to be saved: what can't be read is made readable. */
+/* Make everything readable: this process exists only to be saved. */
 static int write_run(int file, const struct run *run) {
     if (!(state.image.area[run->area].protection & PROT_READ)) {
         long answer = call(SYS_mprotect, (long)run->start, (long)run->size, PROT_READ, 0, 0);
@@ -425,7 +385,7 @@ static int save(int file, uint64_t most, uint64_t stack) {
         call(SYS_rt_sigaction, number, 0, (long)&image->handlers[number - 1], 8, 0);
     call(SYS_sigaltstack, 0, (long)&image->other_stack, 0, 0, 0);
     struct handler ignored = {{1, 0, 0, 0}};
-    call(SYS_rt_sigaction, SIGXFSZ, (long)&ignored, 0, 8, 0); /* a file that gets too long is an error */
+    call(SYS_rt_sigaction, SIGXFSZ, (long)&ignored, 0, 8, 0); /* get an error if the file becomes too long */
     int pagemap = (int)sys_openat(AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     if (pagemap < 0) return pagemap;
     for (uint32_t which = 0; !problem && which < image->areas; which++) {
@@ -436,8 +396,8 @@ static int save(int file, uint64_t most, uint64_t stack) {
     return problem ? problem : write_image(file, most);
 }
 
-/* Write this process to a file, from its beginning, at most so many bytes. Returns the size, or a negative number: why it
- * can't be done. In each process that becomes the image it returns 0. */
+/* Write this process to a file, from its beginning, at most this many bytes. Returns the size, or a negative number
+ * that says why it is impossible. Returns 0 in each process that becomes the image. */
 __attribute__((visibility("default"), noinline)) long image_save(int file, uint64_t most) {
     uint64_t stack = ((uint64_t)__builtin_frame_address(0) & ~(PAGE - 1)) - PAGE;
     if (remember(state.image.registers)) return 0;
@@ -445,7 +405,7 @@ __attribute__((visibility("default"), noinline)) long image_save(int file, uint6
     return problem ? problem : (long)state.image.size;
 }
 
-/* Where the parts were of what image_save could not copy: its name in /proc/self/maps. */
+/* Returns the name in /proc/self/maps of what image_save could not copy. */
 __attribute__((visibility("default"))) const char *image_problem(void) {
     for (uint32_t which = 0; which < state.image.areas; which++)
         if (state.image.area[which].start == state.problem) return state.image.name + state.image.area[which].name;
@@ -457,7 +417,7 @@ __attribute__((visibility("default"))) const char *image_problem(void) {
 static const char *own_name(const struct area *area) { return state.own_name + area->name; }
 static const char *its_name(const struct area *area) { return state.image.name + area->name; }
 
-/* Whether a file is mapped here already as it was there: then there is no need to open it. */
+/* Returns whether a file is already mapped here as it was there: then it need not be opened. */
 static int is_here(const struct area *wanted) {
     for (uint32_t which = 0; which < state.own_count; which++) {
         const struct area *own = &state.own[which];
@@ -473,7 +433,7 @@ static void __attribute__((noreturn)) fail(int status) {
     for (;;) call(SYS_exit_group, status, 0, 0, 0, 0);
 }
 
-/* Unmap what the image does not have. */
+/* Unmap what is not in the image. */
 static void clear(const struct area *own) {
     uint64_t start = own->start;
     for (uint32_t which = 0; which < state.image.areas && start < own->end; which++) {
@@ -486,7 +446,7 @@ static void clear(const struct area *own) {
     if (start < own->end) call(SYS_munmap, (long)start, (long)(own->end - start), 0, 0, 0);
 }
 
-/* Have an area as a new mapping would have it. In one step: the kernel writes to memory of ours now and then (rseq). */
+/* Map an area anew. In one step, because the kernel may write to our memory at any time (rseq). */
 static void map_area(const struct area *area) {
     uint64_t size = area->end - area->start;
     int flags = MAP_FIXED | (area->shared ? MAP_SHARED : MAP_PRIVATE), protection = area->protection;
@@ -508,7 +468,7 @@ static void fill(int file, const struct run *run) {
         if (sys_mmap(run->start, run->size, area->protection, flags, file, run->offset) < 0) fail(74);
         return;
     }
-    for (uint64_t done = 0; done < run->size;) { /* copied: a mapping of a file would not grow */
+    for (uint64_t done = 0; done < run->size;) { /* copied, since a mapping of a file could not grow */
         long got = sys_pread(file, run->start + done, run->size - done, run->offset + done);
         if (got <= 0) fail(75);
         done += (uint64_t)got;
@@ -535,7 +495,7 @@ static void __attribute__((noreturn, used)) become(long file) {
     go_back(image->registers);
 }
 
-/* Only what is used of the tables: the rest would be memory of each copy. */
+/* Read only the used part of the tables: the rest would cost memory in each copy. */
 static int read_part(int file, uint64_t offset, uint64_t size) {
     while (size) {
         long got = sys_pread(file, (uint64_t)&state.image + offset, size, offset);
@@ -546,7 +506,7 @@ static int read_part(int file, uint64_t offset, uint64_t size) {
     return 0;
 }
 
-/* Become the process that a file holds. Returns a negative number if that can't be begun. */
+/* Become the process that was saved to a file. Returns a negative number if that can't begin. */
 __attribute__((visibility("default"), noinline)) long image_load(int file) {
     struct image *image = &state.image;
     struct list own = {state.own, &state.own_count, state.own_name, &state.own_names};
@@ -583,12 +543,12 @@ __attribute__((visibility("default"), noinline)) long image_load(int file) {
 
 /* --- in the zygote and in each guest --- */
 
-/* Note what tells this zygote from others, and where the C library has the number of the only thread. */
+/* Note a random cookie of this zygote, and where the C library may keep the id of the only thread. */
 __attribute__((visibility("default"))) void image_prepare(uint64_t first, uint64_t second) {
 #if defined __x86_64__
-    int from = 0, to = 2304; /* the C library's own part is behind the pointer */
+    int from = 0, to = 2304; /* the C library's data is after the thread pointer */
 #else
-    int from = -2304, to = 0; /* and here before it */
+    int from = -2304, to = 0; /* here it is before it */
 #endif
     int own = (int)call(SYS_gettid, 0, 0, 0, 0, 0);
     state.cookie[0] = first;
@@ -598,7 +558,7 @@ __attribute__((visibility("default"))) void image_prepare(uint64_t first, uint64
         if (*(int *)(void *)(thread_pointer() + place) == own) state.thread_id[state.thread_ids++] = place;
 }
 
-/* After a fork: keep the places that have this process's number. */
+/* After a fork: keep the places that contain the id of this process. */
 __attribute__((visibility("default"))) void image_settle(void) {
     int own = (int)call(SYS_gettid, 0, 0, 0, 0, 0), kept = 0;
     for (int which = 0; which < state.thread_ids; which++)

@@ -1,18 +1,18 @@
-/* Pid 1 of a cell: waits, watches, ends, reports.
+/* Pid 1 of a cell: waits for the guest, watches limits, kills everything at the end, and reports.
  *
- * Its word on the outcome is the only one that counts: the status of a run is what wait(2) told it. It is a program of
- * its own, executed by the process that has made the cell, so it shares no memory with the zygote or with the guest,
- * and its environment and arguments say nothing. It has one descriptor of ours, the control socket, and no standard
- * library: a handful of pages, so that a cell costs little.
+ * It alone decides how a run ended: the status of a run is what wait(2) returned to it. It is a separate program,
+ * executed by the process that made the cell, so it shares no memory with the zygote or the guest, and its environment
+ * and arguments reveal nothing. It has one descriptor of ours, the control socket. It uses no C library and only a few
+ * pages of memory, so that a cell costs little.
  *
- * What it reads comes from Redoma (the control socket), from the kernel (/proc) or from the guest (the report, which is
- * passed on as it is). When it ends, for whatever reason, the kernel kills everything else in its pid namespace.
+ * It reads from Redoma (the control socket), from the kernel (/proc), and from the guest (the report, which it passes
+ * on unread). When it ends, for whatever reason, the kernel kills everything else in its pid namespace.
  *
- * A lean cell has no such namespace. There init adopts every orphan, and kill(-1) reaches the cell and nobody else: by
- * its user id, or by the Landlock domain that the cell is in (see cell.c). It ends everything before it ends itself.
+ * A lean cell has no pid namespace. There init adopts every orphan, and kill(-1) reaches only the cell, because of its
+ * user id or its Landlock domain (see cell.c). It kills everything before it ends itself.
  *
- * Where the cell's own /proc is empty, or shows others too, it looks through VIEW at those processes that it is an
- * ancestor of.
+ * If the cell's own /proc is empty, or shows other processes, too, init reads the /proc at VIEW, and only about
+ * processes that it is an ancestor of.
  */
 
 #include <fcntl.h>
@@ -34,16 +34,16 @@
 #include "../../c/proc.h"
 #include "cell.h"
 
-#define LOOK_MS 100       /* between two looks at what the cell uses */
-#define LOOK_OFTEN_MS 10  /* the same, where we alone guard its memory */
-#define LATE_MS 500       /* our order may come this much after the guest's */
-#define VERY_LATE_MS 30000 /* the same, when the guest has ended by itself: then it did have its order */
+#define LOOK_MS 100       /* between checks of what the cell uses */
+#define LOOK_OFTEN_MS 10  /* the same, if only we limit its memory */
+#define LATE_MS 500       /* how much later than the guest's our order may come */
+#define VERY_LATE_MS 30000 /* the same, if the guest has exited by itself: then it had its order */
 #define MAX_PROCESSES 32768
 
 /* --- small tools --- */
 
-static uint32_t self_seen = PID_INIT, guest_seen = PID_GUEST; /* our and the guest's numbers in the /proc we look at */
-static uint32_t guest_pid = PID_GUEST;                        /* and the guest's number for us */
+static uint32_t self_seen = PID_INIT, guest_seen = PID_GUEST; /* our and the guest's pid in the /proc that we read */
+static uint32_t guest_pid = PID_GUEST;                        /* the guest's pid in our namespace */
 static int lean;                                              /* there is no pid namespace */
 
 static int send_all(const void *data, size_t size) {
@@ -63,14 +63,14 @@ static void put_header(char *place, char kind, uint32_t size) {
     for (int byte = 0; byte < 4; byte++) place[1 + byte] = (char)(size >> (24 - 8 * byte));
 }
 
-/* --- what the cell uses, as /proc has it --- */
+/* --- what the cell uses, from /proc --- */
 
-/* A process, and the processor time that it was last seen to have used. */
+/* A process, and the processor time that it had used when last seen. */
 struct seen {
     uint32_t pid;
-    uint64_t started; /* ticks since boot: tells two processes with one number apart */
-    uint64_t used;    /* ticks of its own */
-    int shares;       /* its memory is the guest's: the holder's is */
+    uint64_t started; /* ticks since boot: distinguishes processes with a reused pid */
+    uint64_t used;    /* its own ticks */
+    int shares;       /* it shares the guest's memory, as the holder does */
 };
 
 static struct {
@@ -84,19 +84,19 @@ struct usage {
     uint64_t cpu_us;
     uint64_t threads;
     uint64_t memory;
-    int too_many; /* more processes than the table takes */
+    int too_many; /* more processes than fit into the table */
 };
 
-static uint64_t peak;       /* bytes of memory, where we count them */
+static uint64_t peak;       /* bytes of memory, if we count them */
 static uint64_t armed_us;   /* what the guest had used before its run */
 static uint64_t counted_us; /* the largest count so far */
 static int holder_lives = 1;
 
-/* Bytes in the cell's own file systems: they are memory too. */
+/* Returns the bytes in the cell's own file systems, which are memory, too. */
 static uint64_t files(void) {
     static const char *const places[] = {"workspace", "run"};
     uint64_t total = 0;
-    if (lean) return 0; /* its files are on a disk that it shares with others */
+    if (lean) return 0; /* its files are on a disk of the host */
     for (int which = 0; which < 2; which++) {
         struct statfs about;
         if (sys_statfs(places[which], &about) < 0) continue;
@@ -105,12 +105,13 @@ static uint64_t files(void) {
     return total;
 }
 
-/* The process ids in a piece of a listing of /proc, as getdents64 gives it. Calls `take` with each; stops if it says so. */
+/* Call `take` with each process id in a piece of a listing of /proc, as from getdents64. Stops if it returns non-zero.
+ * */
 static int each_process(const char *entries, long size, int (*take)(uint32_t, void *), void *with) {
     for (long place = 0; place + 19 < size;) {
         uint16_t length = (uint16_t)((unsigned char)entries[place + 16] | (unsigned char)entries[place + 17] << 8);
         const char *name = entries + place + 19, *end = entries + place + length;
-        if (length < 20 || place + length > size) return 0; /* not what the kernel writes */
+        if (length < 20 || place + length > size) return 0; /* malformed */
         if (*name >= '1' && *name <= '9') {
             uint64_t pid = read_number(name, end);
             if (pid > PID_INIT && pid < UINT32_MAX && take((uint32_t)pid, with)) return 1;
@@ -120,7 +121,7 @@ static int each_process(const char *entries, long size, int (*take)(uint32_t, vo
     return 0;
 }
 
-/* The processes that we are an ancestor of. */
+/* Our descendants. */
 static struct {
     uint32_t pids[MAX_PROCESSES];
     uint32_t count;
@@ -130,7 +131,7 @@ static void add_to_tree(uint64_t pid) {
     if (pid && pid < UINT32_MAX && tree.count < MAX_PROCESSES) tree.pids[tree.count++] = (uint32_t)pid;
 }
 
-/* Numbers with spaces between them, in pieces that may end in the middle of one: `partial` holds what came before. */
+/* Add numbers separated by spaces. A piece may end in the middle of one: `partial` carries its beginning over. */
 static void add_numbers(const char *text, size_t size, uint64_t *partial) {
     for (const char *end = text + size; text < end; text++) {
         if (*text >= '0' && *text <= '9') {
@@ -142,7 +143,7 @@ static void add_numbers(const char *text, size_t size, uint64_t *partial) {
     }
 }
 
-/* The children of one thread. `with` is the number of its process. */
+/* Add the children of one thread. `with` points to the pid of its process. */
 static int add_children(uint32_t thread, void *with) {
     static char piece[4096];
     char path[64], *end = write_number(path, *(const uint32_t *)with);
@@ -152,14 +153,14 @@ static int add_children(uint32_t thread, void *with) {
     for (const char *name = "/children"; *name;) *end++ = *name++;
     *end = 0;
     long file = sys_openat(proc_view, path, O_RDONLY | O_CLOEXEC), got;
-    if (file < 0) return 0; /* it has ended since: its children are ours by now */
+    if (file < 0) return 0; /* it has ended meanwhile, and its children are ours now */
     while ((got = sys_read((int)file, piece, sizeof piece)) > 0) add_numbers(piece, (size_t)got, &partial);
     sys_close((int)file);
     add_to_tree(partial);
     return 0;
 }
 
-/* In ascending order, and each once: one whose parent has just ended may have been found twice. */
+/* Sort them and remove duplicates: one whose parent has just ended may have been found twice. */
 static void sort_tree(void) {
     uint32_t *pids = tree.pids, kept = 0;
     for (uint32_t gap = tree.count / 2; gap; gap /= 2) {
@@ -174,7 +175,7 @@ static void sort_tree(void) {
     tree.count = kept;
 }
 
-/* Find everything below us: the children of each thread of each process, beginning with our own. */
+/* Find all our descendants: the children of each thread of each process, beginning with our own. */
 static void grow_tree(void) {
     static char entries[4096] __attribute__((aligned(8)));
     tree.count = 0;
@@ -199,7 +200,7 @@ static int all_in_tree(int (*take)(uint32_t, void *), void *with) {
     return 0;
 }
 
-/* Call `take` for every process of the cell but us, by its number in /proc, in ascending order. Returns whether it
+/* Call `take` for every process of the cell except us, by its pid in /proc, in ascending order. Returns whether it was
  * stopped. */
 static int all_processes(int (*take)(uint32_t, void *), void *with) {
     if (proc_view >= 0) return all_in_tree(take, with);
@@ -215,14 +216,14 @@ static int all_processes(int (*take)(uint32_t, void *), void *with) {
 
 struct look {
     struct usage *usage;
-    uint64_t ticks; /* of processes, and of children that they have waited for */
+    uint64_t ticks; /* of processes, and of children that they have reaped */
     uint32_t before, old_count;
     const struct seen *old;
     uint64_t guest_stack;
 };
 
-/* Count the processes that were seen before, and have a smaller number than this one or none: they have ended. The
- * kernel lists processes by their numbers, so both lists are sorted. */
+/* Add up the processes of the last check that come before `pid` and were not seen again: they have ended. The kernel
+ * lists processes by pid, so both lists are sorted. */
 static const struct seen *skip_ended(struct look *look, uint32_t pid) {
     while (look->before < look->old_count && look->old[look->before].pid < pid) table.gone += look->old[look->before++].used;
     if (look->before == look->old_count || look->old[look->before].pid != pid) return NULL;
@@ -234,7 +235,7 @@ static int look_at(uint32_t pid, void *with) {
     struct stat_fields fields;
     static char text[1024];
     size_t size = read_of_process(pid, "stat", text, sizeof text);
-    if (!size || parse_stat(text, size, &fields) < 0) return 0; /* it has ended since */
+    if (!size || parse_stat(text, size, &fields) < 0) return 0; /* it has ended meanwhile */
     if (table.count == MAX_PROCESSES) {
         look->usage->too_many = 1;
         return 1;
@@ -242,13 +243,13 @@ static int look_at(uint32_t pid, void *with) {
     uint64_t own = fields.utime + fields.stime;
     const struct seen *known = skip_ended(look, pid);
     if (known && known->started != fields.started) {
-        table.gone += known->used; /* another with the same number */
+        table.gone += known->used; /* another process with the same pid */
         known = NULL;
     }
     if (known && known->used > own) own = known->used;
     if (pid == guest_seen) look->guest_stack = fields.stack;
-    /* A holder that the guest has made execute a program has memory, and so a stack, of its own. The kernel chose the
-     * place of both stacks, and the filter lets nobody move them. */
+    /* If the guest made the holder execute a program, that has its own memory and so its own stack. The kernel chose
+     * the address of both stacks, and the filter doesn't let a process move it. */
     int shares = pid == PID_HOLDER && holder_lives && fields.stack && fields.stack == look->guest_stack;
     table.processes[table.now][table.count++] = (struct seen){pid, fields.started, own, shares};
     look->ticks += fields.utime + fields.stime + fields.cutime + fields.cstime;
@@ -267,8 +268,8 @@ static uint64_t waited_for_us(long *max_resident_kb) {
     return microseconds(&usage.ru_utime) + microseconds(&usage.ru_stime);
 }
 
-/* Processor time by two counts, of which the larger is true. What waited-for children used is added to their parent; but
- * one who ignores SIGCHLD never waits, and then only what was seen of each process tells. */
+/* Returns the processor time, as the larger of two counts. Children that were reaped count for their parent. But a
+ * process that ignores SIGCHLD doesn't reap, and then only the sum of what was seen of each process is right. */
 static void look_at_all(struct usage *usage) {
     const uint64_t us_per_tick = 1000000 / TICKS_PER_SECOND;
     struct look look = {usage, 0, 0, table.count, table.processes[table.now], 0};
@@ -285,7 +286,8 @@ static void look_at_all(struct usage *usage) {
     usage->cpu_us = counted_us;
 }
 
-/* Cheap sums first; pages that are shared, with the zygote above all, are told apart only when it matters. */
+/* Memory of the cell. A cheap sum first; pages shared with the zygote are counted proportionally only if that is too
+ * much. */
 static uint64_t memory_used(uint64_t limit) {
     const struct seen *processes = table.processes[table.now];
     uint64_t in_files = files(), total = in_files;
@@ -298,7 +300,7 @@ static uint64_t memory_used(uint64_t limit) {
     return total;
 }
 
-/* What the cell as a whole has too much of. */
+/* Returns which limit the whole cell exceeds, or none. */
 static enum cause excess(const struct run_order *order) {
     struct usage usage = {0};
     look_at_all(&usage);
@@ -313,11 +315,12 @@ static enum cause excess(const struct run_order *order) {
 /* --- ending it --- */
 
 static struct {
-    int ended; /* the guest's own status is known */
+    int ended; /* the guest's status is known */
     int status;
 } guest;
 
-/* Take in who has ended: every orphan of the cell is ours. Some at a time, lest a flood keep us. */
+/* Reap children that have ended; every orphan of the cell is our child. A limited number at a time, so that a flood of
+ * them can't keep us busy. */
 static void reap(void) {
     for (int count = 0; count < 1000; count++) {
         int status;
@@ -338,9 +341,9 @@ static int is_not_the_holder(uint32_t pid, void *with) {
 
 /* Kill everything but us, and wait until it is gone.
  *
- * The guest's status is there before its memory is taken apart if another process shares that memory: the holder, a
- * process that only waits. If nothing else is left there is nothing to wait for: what has SIGKILL pending runs no more
- * code of its own, and forks no more. */
+ * While the holder shares the guest's memory, the guest's status arrives before that memory is freed. If only the
+ * holder is left there is nothing to wait for: a process with SIGKILL pending runs no more code of its own and doesn't
+ * fork. */
 static void end_all(int wait) {
     sys_kill(-1, SIGKILL);
     if (!wait && guest.ended && !all_processes(is_not_the_holder, NULL)) return;
@@ -348,7 +351,7 @@ static void end_all(int wait) {
         int status;
         long pid = sys_wait4(-1, &status, 0);
         if (pid == -EINTR) continue;
-        if (pid < 0) return; /* nobody is left */
+        if (pid < 0) return; /* no child is left */
         if (pid == guest_pid && !guest.ended) {
             guest.ended = 1;
             guest.status = status;
@@ -359,8 +362,8 @@ static void end_all(int wait) {
 
 /* --- reporting --- */
 
-/* Send what the guest left at its place, if it is a file of a sane size. Nobody changes it any more; if a holder that the
- * guest has taken over did, in its last moment, zeros fill what is missing, and there is no value. */
+/* Send the guest's report, if it is a file of acceptable size. Nobody changes it any more. (If a holder that the guest
+ * has taken over truncates it in its last moment, zeros fill the rest, and the report is invalid.) */
 static void send_report(uint32_t max_size) {
     static char buffer[FRAME_HEADER + 16384];
     struct stat about;
@@ -390,10 +393,10 @@ static void send_report(uint32_t max_size) {
     sys_close((int)file);
 }
 
-/* Send a descriptor of the workspace: Redoma takes the files from it. Everything is dead. */
+/* Send a descriptor of the workspace, from which Redoma reads output files. Everything else in the cell is dead. */
 static void send_workspace(void) {
     char header[FRAME_HEADER], space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
-    sys_fchmodat(AT_FDCWD, "workspace", 0700); /* whatever the guest has made of it */
+    sys_fchmodat(AT_FDCWD, "workspace", 0700); /* the guest may have changed its mode */
     long directory = sys_openat(AT_FDCWD, "workspace", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (directory < 0) return;
     put_header(header, FRAME_FILES, 0);
@@ -401,13 +404,7 @@ static void send_workspace(void) {
     struct msghdr message = {0};
     message.msg_iov = &piece;
     message.msg_iovlen = 1;
-    message.msg_control = space;
-    message.msg_controllen = sizeof space;
-    struct cmsghdr *with = CMSG_FIRSTHDR(&message);
-    with->cmsg_level = SOL_SOCKET;
-    with->cmsg_type = SCM_RIGHTS;
-    with->cmsg_len = CMSG_LEN(sizeof(int));
-    *(int *)(void *)CMSG_DATA(with) = (int)directory;
+    attach_descriptor(&message, space, (int)directory);
     sys_sendmsg(CONTROL, &message, MSG_NOSIGNAL);
     sys_close((int)directory);
 }
@@ -431,7 +428,7 @@ static void send_verdict(enum cause cause) {
 
 /* --- its life --- */
 
-/* Take in what a signal said. Returns whether it was that of the zygote's end: a lean cell is told by SIGTERM. */
+/* Read a signal. Returns whether it reports the zygote's end: in a lean cell, that is SIGTERM. */
 static int zygote_ended(int signals) {
     uint32_t told[32] = {0}; /* struct signalfd_siginfo: the number of the signal comes first */
     return sys_read(signals, told, sizeof told) > 0 && told[0] == SIGTERM;
@@ -442,8 +439,8 @@ static int readable(int descriptor, int milliseconds) {
     return sys_poll(&one, 1, milliseconds) > 0;
 }
 
-/* Wait for the order. Returns whether there is one: a guest may have ended before we hear of it; but one that is killed
- * while nobody has used it gets none. */
+/* Wait for the order. Returns whether there is one. A guest may have ended before our order comes; but none comes if it
+ * was killed before a run used it. */
 static int await_order(int deaths, struct run_order *order) {
     struct pollfd both[2] = {{CONTROL, POLLIN, 0}, {deaths, POLLIN, 0}};
     while (!(both[0].revents)) {
@@ -458,13 +455,13 @@ static int await_order(int deaths, struct run_order *order) {
     for (size_t length = 0; length < sizeof *order;) {
         long got = sys_recvfrom(CONTROL, (char *)order + length, sizeof *order - length);
         if (got == -EINTR) continue;
-        if (got <= 0) return 0; /* never used, or broken before it was: Redoma knows why */
+        if (got <= 0) return 0; /* never used, or broken before: Redoma knows why */
         length += (size_t)got;
     }
     return 1;
 }
 
-/* Watch the run until it is over. Returns the reason to end it, or none if the guest has ended; -1 if Redoma is gone. */
+/* Watch the run. Returns a reason to end it, or none if the guest has ended by itself; -1 if Redoma is gone. */
 static int watch(int deaths, const struct run_order *order) {
     struct pollfd both[2] = {{CONTROL, POLLIN, 0}, {deaths, POLLIN, 0}};
     int pause = order->watched ? LOOK_OFTEN_MS : LOOK_MS;
@@ -491,13 +488,13 @@ static int watch(int deaths, const struct run_order *order) {
             if (got == -EINTR) continue;
             if (got <= 0) return -1;
             if (word == WORD_END) return CAUSE_END;
-            sys_kill((int)guest_pid, word); /* not reaped, as we have just seen: the number is still the guest's */
+            sys_kill((int)guest_pid, word); /* it is not reaped yet, so the pid is still the guest's */
         }
     }
 }
 
-/* All that is done from here on. Files that are opened are named in this file, and none of them is the guest's but its
- * report and its workspace. */
+/* Restrict ourselves to the system calls that are needed from here on. All paths that are opened are constants of this
+ * file, and only the report and the workspace are the guest's. */
 static const uint32_t calls[] = {
     SYS_ppoll,  SYS_recvfrom, SYS_sendto,    SYS_sendmsg,    SYS_wait4,         SYS_kill,       SYS_openat, SYS_read,
     SYS_close,  SYS_fstat,    SYS_getrusage, SYS_getdents64, SYS_clock_gettime, SYS_exit_group, SYS_statfs, SYS_fchmodat,
@@ -527,14 +524,14 @@ static long allow_only_these_calls(void) {
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
 }
 
-/* What the guest used while it was being armed doesn't count. */
+/* Note what the guest used while it was armed: that doesn't count. */
 static void note_armed_time(void) {
     char text[128];
     size_t size = read_of_process(guest_seen, "schedstat", text, sizeof text);
     armed_us = read_number(text, text + size) / 1000;
 }
 
-/* Find ourselves and the guest, which is our only child, in the /proc that VIEW shows. */
+/* Find ourselves and the guest, our only child, in the /proc at VIEW. */
 static int find_in_view(void) {
     char own[16];
     long size = sys_readlinkat(VIEW, "self", own, sizeof own);
@@ -542,20 +539,21 @@ static int find_in_view(void) {
     proc_view = VIEW;
     self_seen = (uint32_t)read_number(own, own + size);
     grow_tree();
-    if (tree.count != 1) return -1; /* this kernel doesn't tell a process's children */
+    if (tree.count != 1) return -1; /* this kernel doesn't list the children of a process */
     guest_seen = tree.pids[0];
     if (lean) guest_pid = guest_seen;
-    holder_lives = 0; /* there is none: we could not tell it from the others */
+    holder_lives = 0; /* there is none: we could not recognise it */
     return 0;
 }
 
-/* Nothing outlives init: the kernel sees to it where there is a pid namespace. */
+/* End. With a pid namespace, the kernel then kills everything else; without one, we do. */
 static int leave(void) {
     if (lean) end_all(1);
     return 0;
 }
 
-/* Letters in `with`: `f` and `m` leave a step out, for tests; `v`: look through VIEW; `l`: there is no pid namespace. */
+/* Letters in `with`: `f` and `m` leave a step out, for tests; `v`: read the /proc at VIEW; `l`: there is no pid
+ * namespace. */
 int run_program(const char *with) {
     uint64_t signals = UINT64_C(1) << (SIGCHLD - 1) | UINT64_C(1) << (SIGTERM - 1);
     int filtered = 1, hidden = 1, looks_through = 0;
@@ -565,15 +563,15 @@ int run_program(const char *with) {
         if (*with == 'v') looks_through = 1;
         if (*with == 'l') lean = 1;
     }
-    /* The guest runs as the same user: without this it could trace us, or take descriptors from us. */
+    /* Not dumpable: otherwise the guest, which has the same user, could trace us or take our descriptors. */
     if (hidden && sys_prctl(PR_SET_DUMPABLE, 0) < 0) return 1;
-    /* A lean cell may have a user of its own: we act as that one, but are another. To be executed has made it our saved
-     * one, and so it could signal us. */
+    /* If a lean cell has its own user, our effective id is that one, our real id another. The exec made it our saved
+     * id, too, which would let the guest signal us. */
     if (lean && sys_setresuid(-1, -1, sys_getuid()) < 0) return 1;
-    long deaths = sys_signalfd(&signals); /* blocked by who executed us */
+    long deaths = sys_signalfd(&signals); /* the maker has blocked them */
     if (deaths < 0 || (looks_through && find_in_view() < 0)) return 1;
     if (filtered && allow_only_these_calls() < 0) return 1;
-    sys_close(HIDDEN); /* the guest, which waits for this, may look around now */
+    sys_close(HIDDEN); /* the guest waits for this before it probes */
     struct run_order order;
     if (!await_order((int)deaths, &order)) return leave();
     note_armed_time();

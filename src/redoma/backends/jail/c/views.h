@@ -1,30 +1,30 @@
-/* Which of the zygote's read-only files a cell sees: a view of its own, so that no other cell shares an inode with it.
+/* Views: each cell has its own overlays over the read-only files, so that it shares no inode with another cell.
  *
- * Whoever can open a file can lock it, see the locks of others, and watch who opens it; all of that belongs to the
- * inode. Through an overlay of its own a cell has inodes of its own. Mounting one for each directory (some ten) in every
- * cell takes longer than all other steps together, and each cell would look up every path anew. So the overlays are
- * kept: a view is a mount namespace with overlays over all that the zygote has from the host, and over the zygote's root
- * itself. A cell begins with a copy of a view that no living cell has. Locks and watches end with the processes that
- * made them, and a read-only overlay keeps nothing else of a cell.
+ * Whoever can open a file can lock it, see locks of others, and watch who opens it; all of that belongs to the inode.
+ * In its own overlay a cell has its own inodes. Mounting an overlay for each of about ten directories in every cell
+ * would take longer than all other steps together, and every path would have to be looked up anew. So the overlays are
+ * kept: a view is a mount namespace with overlays over everything that the zygote has from the host, and over the
+ * zygote's root. A cell begins with a copy of a view that no live cell uses. Locks and watches end with the processes
+ * that made them, and a read-only overlay keeps nothing else of a cell.
  *
- * The places of the host are in the zygote at `parts`, outside of its own overlays: an overlay over an overlay would be
- * too deep for Linux where the host's files are in one already. A view has no mount of those, so where they lie on the
- * host doesn't show in it. Where an overlay can't be had, all cells have one view, of the zygote's own mounts.
+ * The zygote has the directories of the host at `parts`, outside of its own overlays: an overlay over an overlay would
+ * be too deep for Linux if the host's files are in one already. A view doesn't contain these mounts, so it doesn't
+ * reveal paths of the host. If overlays can't be mounted, all cells share one view, with the zygote's own mounts.
  */
 
 #define MAX_VIEWS 4096
 #define READ_ONLY_MOUNT (MS_NOSUID | MS_NODEV | MS_RDONLY)
 
-/* A part of the root. `source` is where the zygote has it from the host: a directory, or with `file` one file in it; "/"
- * is the view's own root, in which `file` is a path; if it is empty, the zygote's own mount at `target` is taken. NULL
- * after the last. */
+/* A part of the root, shown at `target`. `source` is a directory that the zygote has from the host; with `file`, one
+ * file in it is shown. If `source` is "/", `file` is a path in the view's own root. If it is empty, the zygote's own
+ * mount at `target` is used. It is NULL after the last part. */
 struct part {
     const char *source, *file, *target;
 };
 
 struct view {
-    int mounts; /* a descriptor of the namespace */
-    int init;   /* of the init of the cell that has it, or had it last; -1 for none */
+    int mounts; /* a descriptor of the mount namespace */
+    int init;   /* a pidfd of the init of the cell that uses it, or used it last; -1 for none */
 };
 
 static struct view views[MAX_VIEWS];
@@ -34,15 +34,15 @@ static struct view the_shared_view = {-1, -1};
 /* A view that is being made. The child that makes it shares our memory and our descriptors. */
 struct new_view {
     const struct part *parts;
-    int own;     /* with overlays, or with the zygote's own mounts */
-    int mounts;  /* its namespace, in the end */
-    int number;  /* errno */
+    int own;     /* whether it has overlays, or the zygote's own mounts */
+    int mounts;  /* a descriptor of its namespace, when it is done */
+    int number;  /* errno if it failed */
 };
 
 static int bind_mount(const char *source, const char *target) { return mount(source, target, "", MS_BIND | MS_REC, NULL); }
 
 static int overlay(const char *directory, const char *target) {
-    if (chdir(directory) < 0) return -1; /* the kernel shows the layers as they are given, and "." says nothing */
+    if (chdir(directory) < 0) return -1; /* mountinfo shows the layers as they are given, and "." reveals nothing */
     return mount("redoma", target, "overlay", READ_ONLY_MOUNT, "lowerdir=.:" PARTS "/empty");
 }
 
@@ -79,7 +79,7 @@ static int build_and_end(void *with) {
 /* Returns a descriptor of the mount namespace of a new view, or -1 with errno. */
 static int make_view(const struct part *parts, int own, char *stack_end) {
     struct new_view view = {parts, own, -1, 0};
-    /* It tells nobody of its end: whoever waits for children in general doesn't get this one. */
+    /* Without a signal at its end, so that a wait for any child doesn't find it. */
     int pid = clone(build_and_end, stack_end, CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_NEWNS, &view);
     if (pid < 0) return -1;
     while (waitpid(pid, NULL, __WCLONE) < 0 && errno == EINTR) continue;
@@ -87,9 +87,9 @@ static int make_view(const struct part *parts, int own, char *stack_end) {
     return view.mounts;
 }
 
-/* A view that no living cell has, a new one if there is none. NULL with errno. */
+/* Returns a view that no live cell uses, if necessary a new one; NULL with errno. */
 static struct view *own_view(const struct part *parts, char *stack_end) {
-    static struct pollfd inits[MAX_VIEWS]; /* poll passes over those that are -1 */
+    static struct pollfd inits[MAX_VIEWS]; /* poll ignores those that are -1 */
     for (int which = 0; which < view_count; which++) inits[which] = (struct pollfd){views[which].init, POLLIN, 0};
     if (poll(inits, (nfds_t)view_count, 0) < 0) return NULL;
     for (int which = 0; which < view_count; which++)
@@ -106,7 +106,7 @@ static struct view *shared_view(const struct part *parts, char *stack_end) {
     return the_shared_view.mounts < 0 ? NULL : &the_shared_view;
 }
 
-/* Keep in mind whose view it is. Takes `init`, a process descriptor of the cell's init. */
+/* Note which cell uses a view. Takes ownership of `init`, a pidfd of the cell's init. */
 static void give_view(struct view *view, int init) {
     if (view == &the_shared_view) {
         close(init);
