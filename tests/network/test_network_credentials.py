@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from network_stage import AUTHORITY, PROXY_AUTHORITY, Served, get, hosts, inside, proxied, trusting
 
 from redoma.models.network import SecretUse, placeholder
-from redoma.network.credentials import Redactor, Watch, forms
+from redoma.network.credentials import Credentials, Held, Redactor, Watch, forms
+from redoma.network.upstream import Denied
 
 VALUE = 's3cr3t/"token"+value=='
 HELD = placeholder("run", "TOKEN")
@@ -174,6 +176,86 @@ def test_whatever_pieces_it_comes_in_a_secret_is_taken_out(
     out += redactor.finish()
     assert len(out) == len(text)
     assert value not in out or set(value) == {ord("*")}
+
+
+def test_what_is_held_back_tells_nothing_of_the_secret() -> None:
+    """A guest that chooses what a slow host answers sees at once which of its guesses is held back."""
+    guesses = [VALUE[:size] for size in range(1, len(VALUE))] + ["wrong", "x"]
+    for before in ("", "\n", "data: 1\n\ndata: ", "y" * 5000):
+        passed = {len(Redactor(forms(VALUE.encode())).feed(f"{before}{guess[0]}".encode())) for guess in guesses}
+        assert len(passed) == 1
+        for size in range(1, len(VALUE)):
+            wrong = "~" * size
+            fed = [Redactor(forms(VALUE.encode())).feed((before + text).encode()) for text in (VALUE[:size], wrong)]
+            assert len(fed[0]) == len(fed[1])
+
+
+async def test_a_guess_at_a_secret_arrives_no_later_than_any_other_answer() -> None:
+    """The same, with a proxy and a host that answers slowly."""
+    ended, answering = asyncio.Event(), list[asyncio.Future[None]]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        guess = unquote((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()).rpartition("?")[2]
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for text in (guess, "\n"):
+            writer.write(f"{len(text):x}\r\n{text}\r\n".encode())
+            await writer.drain()
+            await asyncio.sleep(0.05)
+        await ended.wait()
+        writer.close()
+        await writer.wait_closed()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.append(asyncio.ensure_future(answer(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    pieces = []
+    async with proxied([f"slow.test:{port}=127.0.0.1"], secrets=secret("api.test")) as served:
+        for guess in (VALUE[:3], "abc"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            url = f"http://slow.test:{port}/?{quote(guess)}"
+            writer.write(f"GET {url} HTTP/1.1\r\nHost: slow.test:{port}\r\n\r\n".encode())
+            await reader.readuntil(b"\r\n\r\n")
+            pieces.append(await reader.readline())
+            writer.close()
+            await writer.wait_closed()
+        ended.set()
+        await asyncio.gather(*answering, return_exceptions=True)
+    server.close()
+    assert pieces == [b"4\r\n", b"4\r\n"]  # one piece, with the end of the line
+
+
+def test_a_line_that_has_ended_is_passed_on_at_once() -> None:
+    redactor = Redactor(forms(VALUE.encode()))
+    assert redactor.feed(b"data: 1\n\n") == b"data: 1\n\n"
+    assert redactor.feed(b"data: 2") == b""
+    assert redactor.feed(f" {VALUE}\n\n".encode()) == b"data: 2 " + b"*" * len(VALUE) + b"\n\n"
+
+
+def test_a_secret_that_begins_another_does_not_uncover_the_rest_of_it() -> None:
+    redactor = Redactor([b"abcd", b"abcdefgh"])
+    assert redactor.feed(b"abcd") + redactor.feed(b"efgh") + redactor.finish() == b"*" * 8
+
+
+async def test_users_that_a_guest_invents_do_not_fill_the_memory_of_the_proxy() -> None:
+    held = Held("PIN", "4711", HELD, SecretUse(hosts=("api.test",)))
+    short, long = Credentials([held]), Credentials([Held("TOKEN", VALUE, HELD, SecretUse(hosts=("api.test",)))])
+    for number in range(1000):
+        for credentials in (short, long):
+            token = base64.b64encode(f"{number}:{HELD}".encode())
+            ((_, sent),) = credentials.in_headers("api.test", [(b"authorization", b"Basic " + token)], encrypted=True)
+            assert credentials.redacted(sent.removeprefix(b"Basic ")) != sent.removeprefix(b"Basic ")
+    token = base64.b64encode(f"{'x' * 1000}:{HELD}".encode())
+    with pytest.raises(Denied, match="too long"):
+        short.in_headers("api.test", [(b"authorization", b"Basic " + token)], encrypted=True)
+    assert len(short.redactor()._words) < 200
+    assert len(long.redactor()._words) == len(forms(VALUE.encode()))
+
+
+@pytest.mark.parametrize("form", ['s3cr3t\\/\\"token\\"+value==', "s3cr3t%2f%22token%22%2bvalue%3d%3d"])
+def test_a_secret_is_found_as_php_and_dotnet_write_it(form: str) -> None:
+    assert form.encode() in forms(VALUE.encode())
 
 
 @given(st.binary(min_size=8, max_size=20), st.binary(max_size=10), st.binary(max_size=10))

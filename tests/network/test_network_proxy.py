@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections import Counter
 
 import pytest
 from network_stage import AUTHORITY, PROXY_AUTHORITY, get, hosts, inside, proxied, trusting
 
 from redoma.models.network import host_rules, placeholder
+from redoma.network.credentials import Credentials
+from redoma.network.exchange import Exchange
+from redoma.network.streams import Stream
 from redoma.network.upstream import Denied, Failed, Upstream
 
 
@@ -302,8 +306,72 @@ async def test_headers_that_turn_a_request_into_another_are_refused_where_method
         async with proxied([f"GET,POST {host.rule}/v1/**"]) as served:
             method = await served.say(get(f"http://{host.url}/v1/x", "X-HTTP-Method-Override: DELETE"))
             path = await served.say(get(f"http://{host.url}/v1/x", "X-Original-URL: /admin"))
+            underscores = await served.say(get(f"http://{host.url}/v1/x", "X_HTTP_Method_Override: DELETE"))
             control = await served.say(get(f"http://{host.url}/v1/x"))
-    assert (status(method), status(path), status(control)) == (403, 403, 200)
+    assert (status(method), status(path), status(underscores), status(control)) == (403, 403, 403, 200)
+
+
+async def test_a_path_behind_a_fragment_is_not_taken_for_the_one_before_it() -> None:
+    """Go's file server, for one, takes `#` for a letter: it would answer with /admin here."""
+    with hosts("api.test") as (host,):
+        async with proxied([f"GET {host.rule}/v1/**"]) as served:
+            hidden = await served.say(get(f"http://{host.url}/v1/#/../../admin"))
+        async with proxied([host.rule]) as served:
+            control = await served.say(get(f"http://{host.url}/v1/#/../../admin"))
+    assert (status(hidden), status(control)) == (403, 200)
+    assert [seen["path"] for seen in host.seen] == ["/v1/#/../../admin"]
+
+
+class _Said(Stream):
+    """A connection on which everything has come already. Notes at which turn of the event loop something is written."""
+
+    def __init__(self, said: bytes = b"") -> None:
+        self._left, self.turn, self.written = said, 0, Counter[int]()
+
+    async def read(self) -> bytes:
+        if not self._left:
+            await asyncio.Event().wait()
+        data, self._left = self._left, b""
+        return data
+
+    async def write(self, data: bytes) -> None:
+        self.written[self.turn] += 1
+
+    async def end(self) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+async def test_a_body_in_tiny_pieces_does_not_hold_up_the_other_connections() -> None:
+    host, pieces = _Said(), 500
+    body = b"1\r\nx\r\n" * pieces + b"0\r\n\r\n"
+    client = _Said(b"POST http://a.test/ HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+
+    async def others() -> None:
+        while True:
+            await asyncio.sleep(0)
+            host.turn += 1
+
+    async def connect(*_: object) -> Stream:
+        return host
+
+    turns = asyncio.ensure_future(others())
+    exchange = Exchange(
+        client,
+        credentials=Credentials(),
+        rules_for=lambda *_: host_rules(["a.test"]),
+        connect=connect,
+        note=lambda _: None,
+        count=lambda _: None,
+    )
+    upload = asyncio.ensure_future(exchange.run())
+    while sum(host.written.values()) < pieces and not upload.done():  # noqa: ASYNC110 - turns are what is counted
+        await asyncio.sleep(0)
+    for task in (upload, turns):
+        task.cancel()
+    await asyncio.gather(upload, turns, return_exceptions=True)
+    assert sum(host.written.values()) >= pieces
+    assert max(host.written.values()) < 10
 
 
 async def test_a_redirect_to_a_host_that_is_not_named_leads_nowhere() -> None:

@@ -217,9 +217,11 @@ def _glob(glob: str) -> Callable[[str], object]:
 
 def plain_path(target: str) -> str:
     """Return the path of a request target, for comparison with a rule. Raises ValueError if servers may interpret it
-    differently: `..`, encoded slashes, backslashes, double encoding.
+    differently: `..`, encoded slashes, backslashes, double encoding, fragments.
     """
-    path = target.partition("?")[0].partition("#")[0]
+    if "#" in target:  # some servers end the path there, for others it is a letter like any other
+        raise ValueError("it has a fragment (#)")
+    path = target.partition("?")[0]
     plain = unquote(path, errors="strict")
     if re.search(r"%2[fF]|%5[cC]|%00", path) or "\\" in plain or "\0" in plain:
         raise ValueError("it has an encoded slash, a backslash or a NUL")

@@ -13,6 +13,7 @@ import base64
 import binascii
 import html
 import json
+import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, quote_plus
 
@@ -22,6 +23,8 @@ from .upstream import Denied
 MAX_BODY = 1 << 20
 """Bytes of a body in which a secret is put in: it is held until its length is known."""
 _MIN_FORM = 4
+_IN_BASE64 = 7  # bytes of a secret from which on it is recognised in base64, wherever it begins
+_MAX_TOKEN, _MAX_TOKENS = 256, 100
 
 Header = tuple[bytes, bytes]
 
@@ -39,7 +42,8 @@ class Credentials:
 
     def __init__(self, held: Iterable[Held] = ()) -> None:
         self._held = tuple(held)
-        self._forms: dict[bytes, None] = dict.fromkeys(form for each in self._held for form in forms(each.value))
+        self._forms = dict.fromkeys(form for each in self._held for form in forms(each.value))
+        self._tokens: dict[bytes, None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._held)
@@ -74,9 +78,19 @@ class Credentials:
                 self._may(each, host, encrypted, True, "a header")
                 plain = plain.replace(each.placeholder, each.value)
             token = base64.b64encode(plain)
-            self._forms[token] = None  # what a host may echo
+            if any(len(each.value) < _IN_BASE64 for each in self._held):
+                self._remember(token)
             return scheme + b" " + token
         return value
+
+    def _remember(self, token: bytes) -> None:
+        """A host may echo it, and a short secret in it would not be recognised. The guest chooses the rest of it, and
+        how often: so neither its length nor their number is left to the guest."""
+        if len(token) > _MAX_TOKEN:
+            raise Denied("the user and password are too long for a secret that is so short")
+        if len(self._tokens) >= _MAX_TOKENS:
+            del self._tokens[next(iter(self._tokens))]
+        self._tokens[token] = None
 
     def in_body(self, host: str, body: bytes, *, encrypted: bool) -> bytes:
         """A whole body with secrets in it. Raises `Denied` for a placeholder that must not be there."""
@@ -99,7 +113,7 @@ class Credentials:
 
     def redactor(self) -> Redactor:
         """For an answer that passes by: takes secrets out of it."""
-        return Redactor(self._forms)
+        return Redactor((*self._forms, *self._tokens))
 
     def redacted(self, data: bytes) -> bytes:
         """A text that is there as a whole, without secrets."""
@@ -140,8 +154,10 @@ def forms(value: bytes) -> list[bytes]:
         quote(value, safe="").encode(),
         quote(value).encode(),
         quote_plus(value).encode(),
+        *(re.sub(r"%..", lambda code: code[0].lower(), way(value, safe="")).encode() for way in (quote, quote_plus)),
         json.dumps(text)[1:-1].encode(),
         json.dumps(text, ensure_ascii=False)[1:-1].encode(),
+        json.dumps(text)[1:-1].replace("/", "\\/").encode(),  # as PHP writes it
         html.escape(text).encode(),
         value.hex().encode(),
         value.hex().upper().encode(),
@@ -177,38 +193,44 @@ class Watch:
 
 
 class Redactor:
-    """Takes words out of bytes that pass by. Holds back no more than may be the beginning of one."""
+    """Takes words out of bytes that pass by.
+
+    What it holds back must not depend on the words: a guest that chooses what a slow host answers would see which of
+    its guesses are held back, and so find a secret letter by letter. So it holds back the last line as far as it is
+    not longer than the longest word; a word that has line breaks itself may begin in any of the last bytes.
+    """
 
     def __init__(self, words: Mapping[bytes, None] | Iterable[bytes]) -> None:
-        self._words = sorted(words, key=len, reverse=True)
-        self._held = b""
+        self._words = tuple(words)
+        self._keep = max(map(len, self._words), default=1) - 1
+        self._in_lines = not any(b"\n" in word for word in self._words)
+        self._held = self._shown = b""
+        """The bytes that are held back, as they came and as they will be passed on."""
 
     def feed(self, data: bytes) -> bytes:
         """What may be passed on now."""
         if not self._words:
             return data
-        data = _without(self._held + data, self._words)
-        keep = max((_overlap(data, word) for word in self._words), default=0)
-        self._held = data[len(data) - keep :]
-        return data[: len(data) - keep]
+        whole = self._held + data
+        shown = _without(whole, self._words, self._shown + data)
+        start = max(0, len(whole) - self._keep)
+        if self._in_lines:
+            start = max(start, whole.rfind(b"\n", start) + 1)
+        self._held, self._shown = whole[start:], shown[start:]
+        return shown[:start]
 
     def finish(self) -> bytes:
         """The rest, at the end."""
-        rest, self._held = self._held, b""
+        rest, self._held, self._shown = self._shown, b"", b""
         return rest
 
 
-def _without(data: bytes, words: Iterable[bytes]) -> bytes:
+def _without(data: bytes, words: Iterable[bytes], shown: bytes) -> bytes:
+    """`shown`, with stars wherever `data` has one of the words: both have the same length."""
+    starred = bytearray(shown)
     for word in words:
-        if word in data:
-            data = data.replace(word, b"*" * len(word))
-    return data
-
-
-def _overlap(data: bytes, word: bytes) -> int:
-    """How many bytes at the end of the data are the beginning of the word."""
-    tail = data[-(len(word) - 1) :] if len(word) > 1 else b""
-    for start in range(len(tail)):
-        if word.startswith(tail[start:]):
-            return len(tail) - start
-    return 0
+        place = data.find(word)
+        while place >= 0:
+            starred[place : place + len(word)] = b"*" * len(word)
+            place = data.find(word, place + len(word))
+    return bytes(starred)
