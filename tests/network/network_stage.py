@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from redoma.models.network import SecretUse, host_rules, placeholder
 from redoma.network.authority import Authority
@@ -29,7 +29,8 @@ class Host:
     """A real server for one name. It says what it was sent; some paths make it do more:
 
     /echo answers with the headers and the body; /pieces with the value of `Authorization`, a byte at a time; /header
-    with it in a header, /trailer in a trailer, /gzip compressed; /to?URL redirects; /endless never stops.
+    with it in a header, /trailer in a trailer, /gzip compressed; /to?URL redirects, /carry?URL with it behind the URL;
+    /endless never stops.
     """
 
     def __init__(self, name: str = "api.test", *, tls: Authority | None = None) -> None:
@@ -50,13 +51,15 @@ class Host:
                 match path:
                     case "/to":
                         self.say(302, b"", Location=unquote(query))
+                    case "/carry":
+                        self.say(302, b"", Location=unquote(query) + quote(self.headers.get("Authorization", "")))
                     case "/pieces":
                         self.pieces(self.headers.get("Authorization", "").encode())
                     case "/header":
                         self.say(200, b"", Echo=self.headers.get("Authorization", ""))
                     case "/name":
                         name = re.sub(r"[^A-Za-z0-9]", "", self.headers.get("Authorization", ""))
-                        self.say(200, b"", **{name: "1"})
+                        self.say(200, b"", **{name: "1", f"x-{name.lower()}": "1"})
                     case "/broken-status" | "/broken-header" | "/broken-chunk":
                         self.broken(path, self.headers.get("Authorization", ""))
                     case "/trailer":

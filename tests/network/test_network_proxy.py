@@ -301,6 +301,34 @@ async def test_a_tunnel_inside_of_a_tunnel_is_not_opened() -> None:
     assert [seen["path"] for seen in host.seen] == ["/x"]
 
 
+@pytest.mark.parametrize(("rule", "goes"), [("ws.test:{}=127.0.0.1", True), ("GET ws.test:{}=127.0.0.1", False)])
+async def test_a_websocket_without_tls_is_carried_to_a_host_that_is_allowed_whole(rule: str, goes: bool) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"upgrade: websocket" in head.lower()
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nfirst ")
+        while data := await reader.read(100):
+            writer.write(data.upper())
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, proxied([rule.format(port)]) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(f"CONNECT ws.test:{port} HTTP/1.1\r\nHost: ws.test:{port}\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(inside(f"ws.test:{port}", "/chat", "Upgrade: websocket").replace(b"close", b"Upgrade"))
+        answer = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"hello")
+        writer.write_eof()
+        rest = await reader.read()
+        writer.close()
+        await served.recorded(1)
+    (record,) = served.proxy.records
+    assert (status(answer), record.status, record.path) == ((101, 101, "/chat") if goes else (501, 501, "/chat"))
+    assert (rest == b"first HELLO") is goes
+
+
 async def test_headers_that_turn_a_request_into_another_are_refused_where_methods_count() -> None:
     with hosts("api.test") as (host,):
         async with proxied([f"GET,POST {host.rule}/v1/**"]) as served:

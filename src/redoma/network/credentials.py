@@ -120,6 +120,10 @@ class Credentials:
         redactor = self.redactor()
         return redactor.feed(data) + redactor.finish()
 
+    def redacted_name(self, name: bytes) -> bytes:
+        """The name of a header; stars if a secret is in it, in whichever case: servers write them in lower case."""
+        return b"*" * len(name) if any(form.lower() in name.lower() for form in self._forms) else name
+
     def _in(self, data: bytes) -> list[Held]:
         return [each for each in self._held if each.placeholder in data]
 

@@ -14,7 +14,7 @@ import h11
 from ..lib.hosts import canonical
 from ..models.network import WEB_PORTS, HostRule, NetworkRequest, plain_path, written
 from .credentials import MAX_BODY, Credentials
-from .streams import Stream
+from .streams import Stream, pump
 from .upstream import Denied, Failed
 
 MAX_HEAD = 64 << 10
@@ -230,11 +230,13 @@ class Exchange:
         names = [name for name, _ in request.headers]
         if b"transfer-encoding" in names and b"content-length" in names:
             raise Denied("it says its length in two ways", status=400)
-        asked = b",".join(value.lower() for name, value in request.headers if name == b"upgrade")
-        if asked and b"h2c" not in asked:
+        upgrade = b",".join(value.lower() for name, value in request.headers if name == b"upgrade")
+        seen = rule.looks_inside or self._credentials.belong_to(place.host)
+        websocket = upgrade == b"websocket" and self._fixed is not None and not seen
+        if upgrade and not websocket and b"h2c" not in upgrade:
             raise Denied(
-                "WebSocket and other upgrades are not carried where requests are read; wss:// works through a tunnel, "
-                "to a host that is allowed as a whole",
+                "what follows an upgrade can't be read; WebSocket works in a tunnel (CONNECT), with a rule that has no "
+                "methods or paths, to a host without secrets",
                 status=501,
             )
         # Programs behind CGI and WSGI can't tell `_` in the name of a header from `-`.
@@ -259,6 +261,8 @@ class Exchange:
         if self._credentials:
             target = self._credentials.in_target(place.host, target, encrypted=place.encrypted)
             headers = self._credentials.in_headers(place.host, headers, encrypted=place.encrypted)
+        if websocket:
+            headers += [(b"Connection", b"Upgrade"), (b"Upgrade", upgrade)]
         default = 443 if place.encrypted else 80
         host = written(place.host, 0 if place.port == default else place.port).encode()
         return h11.Request(method=request.method, target=target, headers=[(b"Host", host), *headers])
@@ -277,7 +281,7 @@ class Exchange:
         upload = asyncio.ensure_future(self._upload(up, place, body))
         upload.add_done_callback(partial(_break_off, up.stream))
         try:
-            await self._download(up, place)
+            switched = await self._download(up, place)
         except BaseException:
             if upload.done() and not upload.cancelled() and (first := upload.exception()) is not None:
                 raise first from None  # that is why the host's side was broken off
@@ -286,6 +290,8 @@ class Exchange:
             if not upload.done():
                 upload.cancel()
             await asyncio.gather(upload, return_exceptions=True)
+        if switched:
+            await self._pump(up)
         self._record("allowed")
         return self._again(up)
 
@@ -331,13 +337,17 @@ class Exchange:
         async with asyncio.timeout(IDLE_TIME):
             await up.stream.write(data)
 
-    async def _download(self, up: Connected, place: Place) -> None:
-        """The answer, without secrets."""
+    async def _download(self, up: Connected, place: Place) -> bool:
+        """Pass the answer back, without secrets. Returns whether both sides speak WebSocket from now on."""
         redactor = self._credentials.redactor()
         while True:
             event = await self._event_of(up)
             if isinstance(event, h11.InformationalResponse):
-                continue
+                if event.status_code != 101:
+                    continue
+                self._status = 101
+                await self._reply(h11.InformationalResponse(status_code=101, headers=event.headers.raw_items()))
+                return True
             if isinstance(event, h11.Response):
                 self._status = event.status_code
                 await self._reply(self._response(event, place))
@@ -347,9 +357,21 @@ class Exchange:
             elif isinstance(event, h11.EndOfMessage):
                 if rest := redactor.finish():
                     await self._reply(h11.Data(data=rest))
-                return await self._reply(h11.EndOfMessage())
+                await self._reply(h11.EndOfMessage())
+                return False
             else:
                 raise ConnectionResetError("the host ended the connection before its answer")
+
+    async def _pump(self, up: Connected) -> None:
+        """Pass bytes on, after an upgrade."""
+
+        def passed(sent: int, received: int) -> None:
+            self._sent, self._received = self._sent + sent, self._received + received
+            self._count(sent + received)
+
+        self._client.unread(self._http.trailing_data[0])
+        up.stream.unread(up.http.trailing_data[0])
+        await pump(self._client, up.stream, passed)
 
     def _response(self, event: h11.Response, place: Place) -> h11.Response:
         coded = [value for name, value in event.headers if name == b"content-encoding" and value.lower() != b"identity"]
@@ -358,7 +380,7 @@ class Exchange:
         dropped = {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"trailer"}
         redacted = self._credentials.redacted
         headers = [
-            (redacted(name), redacted(value))
+            (self._credentials.redacted_name(name), redacted(value))
             for name, value in event.headers.raw_items()
             if name.lower() not in dropped
         ]

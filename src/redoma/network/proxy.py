@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import struct
@@ -13,8 +14,8 @@ from ..lib.hosts import as_address, canonical
 from ..models.network import WEB_PORTS, HostRule, NetworkRequest, written
 from .authority import Authority
 from .credentials import Credentials
-from .exchange import ENDED, HEAD_TIME, IDLE_TIME, Exchange, Place, split_authority
-from .streams import NotTls, Stream, TlsStream, server_name
+from .exchange import ENDED, HEAD_TIME, IDLE_TIME, MAX_HEAD, Exchange, Place, split_authority
+from .streams import NotTls, Stream, TlsStream, pump, server_name
 from .upstream import Denied, Failed, Resolve, Upstream, resolve_here
 
 MAX_RECORDS = 1000
@@ -29,6 +30,11 @@ _TRUST = (
 _SOCKS4, _SOCKS5 = 4, 5
 _SOCKS_REPLIES = {"ok": 0, "failed": 1, "denied": 2, "unreachable": 4, "command": 7, "address": 8}
 _TLS_HANDSHAKE = 0x16
+_MAY_BEGIN_HTTP = re.compile(rb"[\r\n]*([A-Za-z]{1,20}([ \t][^\n]*)?)?")
+_BEGINS_HTTP = re.compile(
+    rb"(?!PRI \* HTTP/2\.0\r\n)[\r\n]*((?i:connect|get|head|post)[ \t]|[A-Za-z]+[ \t][^\n]*[ \t]HTTP/[0-9])"
+)
+"""The first line of a request. HTTP/2 is not meant: it begins with `PRI`."""
 
 
 class Proxy:
@@ -259,7 +265,7 @@ class Proxy:
                 client.unread(first)
                 if place.port == 443:
                     raise Denied(f"what is sent to port 443 of {place.host} is no TLS")
-                if reads or place.port == 80:
+                if reads or place.port == 80 or await _begins_http(client):
                     await self._exchange(client, place, upstream).run()
                     return self._note_silent(before, place)
             rule = next((rule for rule in rules if not rule.looks_inside), rules[0])
@@ -368,41 +374,31 @@ class Proxy:
     # --- passing on ---
 
     async def _pump(self, client: Stream, upstream: Stream, place: Place, rule: HostRule) -> None:
-        """Pass bytes on in both directions until both have ended, or nothing comes for long."""
-        counts = [0, 0]
-
-        async def one_way(source: Stream, target: Stream, which: int) -> None:
-            while data := await source.read():
-                counts[which] += len(data)
-                self._count(len(data))
-                await target.write(data)
-            await target.end()
-
-        ways = [one_way(client, upstream, 0), one_way(upstream, client, 1)]
-        tasks = [asyncio.ensure_future(way) for way in ways]
+        """Pass on what is not read, and put it on record at its end."""
+        sent = received = 0
         why = ""
+
+        def passed(out: int, back: int) -> None:
+            nonlocal sent, received
+            sent, received = sent + out, received + back
+            self._count(out + back)
+
         try:
-            await asyncio.gather(*tasks)
+            await pump(client, upstream, passed)
         except Denied as denied:
             why = denied.why
             client.abort()
-        except (ConnectionError, TimeoutError):
-            pass  # as good as its end
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._note(
-                _tunnelled(
-                    *place[:2],
-                    sent=counts[0],
-                    received=counts[1],
-                    status=0 if why else 200,
-                    rule=str(rule),
-                    decision="denied" if why else "allowed",
-                    why=why,
-                )
+            record = _tunnelled(
+                *place[:2],
+                sent=sent,
+                received=received,
+                status=0 if why else 200,
+                rule=str(rule),
+                decision="denied" if why else "allowed",
+                why=why,
             )
+            self._note(record)
 
     def _count(self, size: int) -> None:
         """Take bytes off what the run may use. Raises `Denied` when nothing is left."""
@@ -432,6 +428,21 @@ async def _exactly(client: Stream, size: int) -> bytes:
         data += more
     client.unread(data[size:])
     return data[:size]
+
+
+async def _begins_http(client: Stream) -> bool:
+    """Whether the first line is that of a request of HTTP/1, which is then read: a host that is allowed may be a proxy.
+
+    Reads until that is clear, and puts everything back.
+    """
+    data = b""
+    async with asyncio.timeout(HEAD_TIME):
+        while more := await client.read():
+            data += more
+            if len(data) > MAX_HEAD or not _MAY_BEGIN_HTTP.fullmatch(data):
+                break
+    client.unread(data)
+    return bool(_BEGINS_HTTP.match(data))
 
 
 def _canonical(host: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 
 CHUNK = 1 << 16
@@ -126,6 +127,28 @@ class TlsStream(Stream):
 
     def abort(self) -> None:
         self._inner.abort()
+
+
+async def pump(client: Stream, upstream: Stream, passed: Callable[[int, int], None]) -> None:
+    """Pass bytes on in both directions until both have ended, or one is broken off.
+
+    `passed` is told how many bytes were read from the client and from the other side; what it raises ends everything.
+    """
+
+    async def one_way(source: Stream, target: Stream) -> None:
+        while data := await source.read():
+            passed(*((len(data), 0) if source is client else (0, len(data))))
+            await target.write(data)
+        await target.end()
+
+    tasks = [asyncio.ensure_future(one_way(*way)) for way in ((client, upstream), (upstream, client))]
+    try:
+        with suppress(ConnectionError, TimeoutError):
+            await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class NotTls(Exception):

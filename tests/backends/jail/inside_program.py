@@ -1,7 +1,7 @@
 """Run in a container by test_in_containers.py: uses Redoma like a user there, and prints the results as JSON.
 
-Arguments: the backend, which user ids cells should have (`own` or `same`), and whether to run `all` checks, or `some`
-quick ones.
+Arguments: the backend, which user ids cells should have (`own` or `same`), whether to run `all` checks, or `some`
+quick ones, and how many runs a soak has. The tests have a short soak; by hand, it may have thousands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import redoma
 from redoma import Limits, Status
 from redoma.models import Language
 
-BACKEND, USERS, CHECKED = sys.argv[1:]
+BACKEND, USERS, CHECKED = sys.argv[1:4]
+SOAK = int(sys.argv[4]) if sys.argv[4:] else 12
 CHECKS: list[Callable[[], Any]] = []
 
 
@@ -164,9 +165,24 @@ def nothing_is_left_after_many_runs() -> None:
         "import os\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0: os.execvp('sleep', ['sleep', '4711'])\n"
         "  os._exit(0)\nopen('x', 'w').write('x')"
     )
-    for _ in range(12):
+    before = _settled() if SOAK > 12 else (0, 0)
+    for _ in range(SOAK):
         assert run(code).status is Status.OK
     assert "4711" not in _processes()
+    if SOAK > 12:
+        after = _settled()
+        assert after[0] <= before[0], (before, after)
+        assert after[1] <= before[1], (before, after)
+
+
+def _settled() -> tuple[int, int]:
+    """Return the numbers of processes and of our descriptors, once they have not changed for two seconds."""
+    since, found = time.monotonic(), (0, 0)
+    while time.monotonic() - since < 2:
+        time.sleep(0.1)
+        if (now := (_count_ours(), len(os.listdir("/proc/self/fd")))) != found:
+            since, found = time.monotonic(), now
+    return found
 
 
 def _processes() -> str:
