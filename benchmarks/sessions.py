@@ -17,6 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,11 @@ def below(pid: int) -> set[int]:
     found, todo = set[int](), [pid]
     while todo:
         here = todo.pop()
-        for thread in Path(f"/proc/{here}/task").iterdir():
-            new = set(map(int, (thread / "children").read_text().split())) - found
-            found |= new
-            todo.extend(new)
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            for thread in Path(f"/proc/{here}/task").iterdir():
+                new = set(map(int, (thread / "children").read_text().split())) - found
+                found |= new
+                todo.extend(new)
     return found
 
 
