@@ -1,11 +1,12 @@
-"""A run in an open session, and opening one, beside a Jupyter kernel: all in one run, taking turns.
+"""Sessions beside a Jupyter kernel and llm-sandbox, and copies beside new sessions: all in one run, taking turns.
 
-    .venv/bin/python -m pip install jupyter_client ipykernel
+    .venv/bin/python -m pip install jupyter_client ipykernel numpy 'llm-sandbox[docker]'
     .venv/bin/python benchmarks/sessions.py
 
-Each side does what its users do: a kernel through `jupyter_client` (its blocking client), a session through
-`redoma.Session`, with policy, audit and redaction on. The numbers are those of a machine that does other things, too:
-what they say is how the two compare.
+Each side does what its users do: a kernel through `jupyter_client` (its blocking client), llm-sandbox through its open
+`SandboxSession`, a session through `redoma.Session`, with policy, audit and redaction on. Without llm-sandbox, or an
+engine for it (DOCKER_HOST), that part is left out. The numbers are those of a machine that does other things, too: what
+they say is how the sides compare. Processor time is that of both ends together.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,20 +62,106 @@ def must(result: redoma.Result) -> None:
 
 def runs(rounds: int) -> None:
     manager, client = kernel()
+    kernels = below(os.getpid())
     with redoma.Session() as session:
         for code, what in ((CODE, "an assignment"), (PRINTS, "a line of output and a value")):
             execute(client, code)
             must(session.run(code))
+            cells = below(os.getpid()) - kernels
             theirs, ours = [], []
             for _ in range(rounds):
                 theirs.append(timed(partial(execute, client, code)))
                 ours.append(timed(partial(session.run, code)))
             print(row(f"kernel, {what}", theirs))
             print(row(f"session, {what}", ours))
-            ratio = statistics.median(theirs) / statistics.median(ours)
-            print(f"    the session takes 1/{ratio:.1f} of the kernel's time (medians)")
+            print(f"    the session takes 1/{_times(theirs, ours)} of the kernel's time (medians)")
+            their_cpu = processor_time(partial(execute, client, code), kernels, rounds)
+            our_cpu = processor_time(partial(session.run, code), cells, rounds)
+            print(f"    processor time: kernel {their_cpu:.2f} ms, session {our_cpu:.2f} ms")
     client.stop_channels()
     manager.shutdown_kernel(now=True)
+
+
+def _times(theirs: list[float], ours: list[float]) -> str:
+    return f"{statistics.median(theirs) / statistics.median(ours):.1f}"
+
+
+def processor_time(work: Callable[[], object], processes: set[int], rounds: int) -> float:
+    """Milliseconds of processor time a round, of this process and of those."""
+
+    def used() -> float:
+        return sum(scheduled(pid) for pid in (os.getpid(), *processes))
+
+    before = used()
+    for _ in range(rounds):
+        work()
+    return (used() - before) / rounds
+
+
+def scheduled(pid: int) -> float:
+    """Milliseconds that a process has run."""
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(file.read_text().split()[0]) for file in files) / 1e6
+
+
+def containers(rounds: int) -> None:
+    """The same beside llm-sandbox, whose session is a container."""
+    try:
+        sandbox = importlib.import_module("llm_sandbox")
+        theirs_open = sandbox.SandboxSession(lang="python", image="python:3.11-slim", skip_environment_setup=True)
+        theirs_open.open()
+    except Exception as error:  # it is not here, or has no engine
+        print(f"llm-sandbox is left out: {error}")
+        return
+    try:
+        with redoma.Session() as session:
+            must(session.run("print(1)"))
+            theirs, ours = [], []
+            for _ in range(rounds):
+                theirs.append(timed(partial(theirs_open.run, "print(1)")))
+                ours.append(timed(partial(session.run, "print(1)")))
+    finally:
+        theirs_open.close()
+    print(row("llm-sandbox, a line of output", theirs))
+    print(row("session, a line of output", ours))
+    print(f"    the session takes 1/{_times(theirs, ours)} of its time (medians)")
+
+
+def forks(rounds: int) -> None:
+    """A copy of a warm session with numpy beside a new one that imports it."""
+    with redoma.Session(memory="2GiB") as session:
+        must(session.run("import numpy as np"))
+        started, copied = [], []
+        for _ in range(rounds):
+            time.sleep(0.1)  # the next cell is made meanwhile
+            with redoma.Session(memory="2GiB") as other:
+                started.append(timed(partial(other.run, "import numpy as np; np.ones(3).sum()")))
+            time.sleep(0.1)
+            start = time.perf_counter()
+            (copy,) = session.fork()
+            must(copy.run("np.ones(3).sum()"))
+            copied.append((time.perf_counter() - start) * 1e3)
+            copy.close()
+        print(row("session, open and import numpy", started))
+        print(row("fork of one that has, and first run", copied))
+        print(f"    a fork takes 1/{_times(started, copied)} of that (medians)")
+
+
+async def many_forks(count: int) -> None:
+    async with redoma.AsyncExecutor(_quiet(count)) as executor, executor.session(memory="2GiB") as session:
+        must(await session.run("import numpy as np; a = np.ones(100_000_000 // 8); a.nbytes"))
+        before = below(os.getpid())
+        start = time.perf_counter()
+        copies = await session.fork(count)
+        took = time.perf_counter() - start
+        new = below(os.getpid()) - before
+        memory, cpu = sum(map(private, new)), sum(map(scheduled, new))
+        must(await copies[-1].run("assert a.sum() == a.size"))
+        print(
+            f"{count} forks of a session with an array of 100 MB: {took / count * 1e3:.1f} ms each, "
+            f"{cpu / count:.1f} ms of processor time and {memory / count / 1e6:.2f} MB private each"
+        )
+        await asyncio.gather(*(copy.aclose() for copy in copies))
 
 
 def openings(rounds: int) -> None:
@@ -100,8 +188,11 @@ def openings(rounds: int) -> None:
 
 
 def private(pid: int) -> int:
-    """Bytes that only this process has."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    """Bytes that only this process has; 0 if it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Private_")) * 1024
 
 
@@ -109,21 +200,26 @@ def below(pid: int) -> set[int]:
     found, todo = set[int](), [pid]
     while todo:
         here = todo.pop()
-        for thread in Path(f"/proc/{here}/task").iterdir():
-            new = set(map(int, (thread / "children").read_text().split())) - found
-            found |= new
-            todo.extend(new)
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            for thread in Path(f"/proc/{here}/task").iterdir():
+                new = set(map(int, (thread / "children").read_text().split())) - found
+                found |= new
+                todo.extend(new)
     return found
 
 
-async def many(count: int) -> None:
+def _quiet(count: int) -> redoma.Config:
+    """Without a record, and with room for so many sessions and one more."""
     from redoma.config import AuditConfig, SessionsConfig
 
-    config = redoma.Config(
+    return redoma.Config(
         audit=AuditConfig(directory=Path("/nonexistent"), enabled=False),
         sessions=SessionsConfig(maximum=count + 1),
     )
-    async with redoma.AsyncExecutor(config) as executor:
+
+
+async def many(count: int) -> None:
+    async with redoma.AsyncExecutor(_quiet(count)) as executor:
         async with executor.session() as first:
             must(await first.run("1"))
             before = below(os.getpid())
@@ -141,11 +237,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--openings", type=int, default=5)
+    parser.add_argument("--containers", type=int, default=20)
+    parser.add_argument("--forks", type=int, default=20)
     parser.add_argument("--many", type=int, default=100)
     chosen = parser.parse_args()
     print(f"{'milliseconds':<44} {'p10':>9} {'p50':>9} {'p90':>9}   times")
     runs(chosen.rounds)
+    containers(chosen.containers)
     openings(chosen.openings)
+    forks(chosen.forks)
+    asyncio.run(many_forks(chosen.many))
     asyncio.run(many(chosen.many))
 
 

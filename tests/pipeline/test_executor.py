@@ -168,6 +168,14 @@ async def test_secrets_are_out_of_value_output_error_and_record(config: Config) 
     assert '"TOKEN"' in recorded
 
 
+async def test_a_secret_that_is_spelt_like_a_field_of_the_record_is_out_of_it_too(config: Config) -> None:
+    async with AsyncExecutor(config, backends=[FakeBackend(name="monty")]) as executor:
+        await executor.run("x", secrets={"TOKEN": "requester"}, requester="the requester himself")
+    recorded = "".join(path.read_text() for path in config.audit.directory.glob("*.jsonl"))
+    assert "the [redacted:known-secret] himself" in recorded
+    assert "the requester" not in recorded
+
+
 async def test_configured_limits_hold_unless_others_are_given(config: Config) -> None:
     import msgspec
 

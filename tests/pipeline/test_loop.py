@@ -48,6 +48,27 @@ def test_the_caller_itself_drives_the_loop(loop: SharedLoop) -> None:
         assert _in_thread(lambda: loop.wait(_name_of_thread(0.01))).startswith("caller")
 
 
+def test_a_timer_that_the_background_thread_knows_of_wakes_it_once(
+    loop: SharedLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each further time costs the caller a switch of threads, and often the loop."""
+    calls: list[int] = []
+
+    def count(descriptor: int, value: int) -> None:
+        calls.append(value)
+        write(descriptor, value)
+
+    async def set_timer() -> None:
+        asyncio.get_running_loop().call_later(600, lambda: None)
+
+    write = os.eventfd_write
+    monkeypatch.setattr(os, "eventfd_write", count)
+    _in_thread(lambda: loop.wait(set_timer()))
+    for _ in range(50):
+        assert _in_thread(lambda: loop.wait(_name_of_thread())).startswith("caller")
+    assert len(calls) == 1
+
+
 def test_many_threads_at_once_each_get_their_own_answer(loop: SharedLoop) -> None:
     async def echo(number: int) -> int:
         for _ in range(3):

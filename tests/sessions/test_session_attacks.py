@@ -22,6 +22,7 @@ from redoma import AsyncExecutor, BackendError, Capabilities, Config, Isolation,
 from redoma.backends.base import Control, Sink
 from redoma.config import SessionsConfig
 from redoma.models.reach import NOTHING
+from redoma.sessions import files
 
 _HERE = Path(__file__).parent
 sys.path.append(str(_HERE.parent / "attacks"))
@@ -64,7 +65,7 @@ def test_earlier_code_that(verdicts: dict[str, dict[str, dict[str, Any]]], who: 
     assert told["holds"], told
     assert told["as_it_should"], told
     assert told["bystander"] == 4711, "another session was touched"
-    assert told["seconds"] < 15 * SLOW, "it kept us waiting"
+    assert told["seconds"] < 15 * SLOW, "it kept us busy"
 
 
 _OWNER = """
@@ -237,6 +238,38 @@ async def test_whatever_a_driver_says_a_run_ends_with_a_result(config: Config, s
     async with AsyncExecutor(config, backends=[_Liar(*said)]) as executor:
         result = await executor.session().run("1", timeout=0.05)
         assert result.status in ("ok", "error", "timeout", "killed", "failed", "memory")
+
+
+_LINKS = "import os\nos.symlink({marked!r}, 'link')\nos.symlink({beside!r}, 'd')"
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """A directory of the host with a file that a session's code knows the path of."""
+    place = tmp_path / "ours"
+    place.mkdir()
+    (place / "marked").write_text("of the host")
+    return place
+
+
+async def test_links_to_files_of_the_host_lead_nowhere(config: Config, ours: Path, tmp_path: Path) -> None:
+    async with AsyncExecutor(config) as executor, executor.session() as session:
+        await session.run(_LINKS.format(marked=str(ours / "marked"), beside=str(ours)))
+        with pytest.raises(FileNotFoundError):
+            await session.files.read("link")
+        with pytest.raises(OSError):  # noqa: PT011 - which one depends on what the cell has at that path
+            await session.files.write("d/new", "x")
+        assert await session.files.download(".", tmp_path / "down") == 0
+    assert os.listdir(ours) == ["marked"]
+
+
+def test_they_would_if_files_were_read_and_written_outside_of_the_cell(ours: Path, tmp_path: Path) -> None:
+    outside = files.Operations(str(tmp_path))
+    (tmp_path / "link").symlink_to(ours / "marked")
+    (tmp_path / "d").symlink_to(ours)
+    assert outside.answer({"op": "read", "path": "link", "offset": 0}, b"")[1] == b"of the host"
+    outside.answer({"op": "write", "path": "d/new", "part": "1", "first": True, "last": True}, b"x")
+    assert (ours / "new").read_text() == "x"
 
 
 async def test_hostile_names_of_files_go_nowhere(config: Config, tmp_path: Path) -> None:

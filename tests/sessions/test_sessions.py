@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import gc
 import json
 import time
 from pathlib import Path
@@ -312,6 +314,19 @@ def test_nothing_is_left_after_close(config: Config) -> None:
         session.close()
         session.close()
         assert session.run("1").status == "failed"
+
+
+async def test_an_executor_that_is_closed_first_ends_its_sessions_without_a_word(config: Config) -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with AsyncExecutor(config) as executor:
+        session = executor.session()
+        await session.run("x = 1")
+    assert not session.alive
+    assert (await session.run("x")).status == "failed"
+    del session, executor
+    gc.collect()
+    assert told == []
 
 
 def test_what_runs_inside_needs_no_newer_python_than_it_says() -> None:

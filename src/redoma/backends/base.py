@@ -153,6 +153,7 @@ class Control:
     def __init__(self) -> None:
         self._pieces: deque[tuple[bytes, int]] = deque()
         self._waiting = 0
+        self._reader_waits = False
         self._changed = asyncio.Event()
         self._ended = self._closed = False
         self._early: list[int] = []
@@ -161,6 +162,9 @@ class Control:
         """Whether the caller decides how long it runs: then ending it is not a failure."""
         self.descriptor = -1
         """What goes along with the piece of input that `read` returned last, where the backend can pass descriptors."""
+        self.write_now: Callable[[bytes], int] | None = None
+        """Takes input while the backend waits in `read`, and returns how many bytes of it: so a small message need not
+        wait for a turn of the event loop. Set by the backend, if it can."""
         self.read_changes: Callable[[str], Awaitable[tuple[Entry, ...]]] | None = None
         """Reads what the run has changed in its project so far, into a stage as `RunOver` has it; where it can be had
         while the run goes on."""
@@ -185,7 +189,11 @@ class Control:
 
     def post(self, data: bytes, descriptor: int = -1) -> None:
         """Send a few bytes of input without waiting for room. Does nothing after the end."""
-        if data and self.takes_input:
+        if not self.takes_input:
+            return
+        if data and descriptor < 0 and self._reader_waits and not self._pieces and self.write_now is not None:
+            data = data[self.write_now(data) :]
+        if data:
             self._pieces.append((data, descriptor))
             self._waiting += len(data)
             self._tell()
@@ -222,8 +230,10 @@ class Control:
 
     async def read(self) -> bytes:
         """Return the next piece of input; empty at its end."""
+        self._reader_waits = True
         while not self._pieces and not self._ended and not self._closed:
             await self._wait()
+        self._reader_waits = False
         if not self._pieces:
             return b""
         data, self.descriptor = self._pieces.popleft()
@@ -239,7 +249,7 @@ class Control:
 
     def close(self) -> None:
         """Accept no more input or signals, because the run has ended."""
-        self._closed = True
+        self._closed, self.write_now = True, None
         self._tell()
 
     def _tell(self) -> None:

@@ -107,7 +107,8 @@ class Capture:
             whole = ends.clean(self._redactor)
             text, marks, missing = bounded(whole, self._limits)
             texts[stream] = text.decode()
-            redacted.update(mark.kind for mark in marks)
+            if marks:
+                redacted.update(mark.kind for mark in marks)
             if missing:
                 omitted[stream] = missing
             if missing and self._keep is not None:

@@ -292,7 +292,7 @@ def limits_given(options: Options) -> Limits | Mapping[str, Any] | None:
     short = {"time": options.get("timeout"), "memory": options.get("memory")}
     short = {name: value for name, value in short.items() if value is not None}
     if isinstance(limits, Limits):
-        return msgspec.structs.replace(limits, **short)
+        return msgspec.structs.replace(limits, **short) if short else limits
     for name in short.keys() & set(limits or {}):
         raise InvalidRequest(
             f"the limit {name!r} was given twice",

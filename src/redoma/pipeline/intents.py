@@ -13,7 +13,7 @@ import msgspec
 
 from ..audit.inputs import MAX_INPUT, MAX_RUN, Inputs, NotKept
 from ..audit.records import Answer, Intent, KeptInputs
-from ..models import Approval, Judged, Submission
+from ..models import Approval, Judged, Request, Submission
 from ..policy import Policy
 from ..redaction import Redactor
 from .results import encodable
@@ -136,9 +136,10 @@ def intent_record(judged: Judged, approval: Approval | None, kept: Kept, redacto
         inputs=kept.inputs,
     )
     given: dict[str, Any] = msgspec.to_builtins(intent)
-    theirs = {name: given[name] for name in _REDACTED if given.get(name)}
-    told = {**given, **redactor.redact_data(theirs)[0]}
-    if missing := {**_missing(submission, given, told), **kept.missing}:
+    # Without their own names: a secret that is spelt like one of them must not move a field to another name.
+    told = {**given, **{name: redactor.redact_data(given[name])[0] for name in _REDACTED if given.get(name)}}
+    exact = told == given and words == request.argv and encodable(given) is given  # as nearly always
+    if missing := {**({} if exact else _inexact(request, given, told)), **_missing(submission), **kept.missing}:
         told["missing"] = {redactor.redact(what)[0]: why for what, why in missing.items()}
     return encodable(told)  # type: ignore[no-any-return]
 
@@ -147,9 +148,15 @@ def _answer(approval: Approval) -> Answer:
     return Answer(id=approval.id, approver=approval.approver, decision=approval.decision, pinned=approval.pinned)
 
 
-def _missing(submission: Submission, given: dict[str, Any], told: dict[str, Any]) -> dict[str, str]:
+def _missing(submission: Submission) -> dict[str, str]:
+    """Return what no record has, with reasons."""
+    session = {"session": "what it found there is known to nobody"} if submission.session else {}
+    return {**session, "secrets": "their values are never kept"} if submission.request.secrets else session
+
+
+def _inexact(request: Request, given: dict[str, Any], told: dict[str, Any]) -> dict[str, str]:
     """Return the parts of the request that the record does not have literally, with reasons."""
-    request, missing = submission.request, dict[str, str]()
+    missing: dict[str, str] = {}
     _note(missing, "argv", list(request.argv), list(told.get("argv", ())))
     if request.language != "command":  # a command's code is its words joined for reading
         _note(missing, "code", given["code"], told["code"])
@@ -160,10 +167,6 @@ def _missing(submission: Submission, given: dict[str, Any], told: dict[str, Any]
             missing[field] = "the record has no room for all of them"
         for pair, shown in zip(given[field].items(), told[field].items(), strict=False):
             _note(missing, f"{what} {shown[0]}", list(pair), list(shown))
-    if submission.session:
-        missing["session"] = "what it found there is known to nobody"
-    if request.secrets:
-        missing["secrets"] = "their values are never kept"
     return missing
 
 

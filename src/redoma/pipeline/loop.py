@@ -41,6 +41,8 @@ T = TypeVar("T")
 # call, and for a handler that is not in it 40 µs.
 _handler_of: Callable[[int], Any] = importlib.import_module("_signal").getsignal
 _set_handler: Callable[[int, Any], Any] = importlib.import_module("_signal").signal
+_MAX_SLEEP = 86400.0  # seconds
+_HAND_OVER = 0.01  # seconds to wait for the background thread, which has at most a few callbacks to finish
 _OTHERS = sorted(signal.valid_signals() - {signal.SIGINT, signal.SIGKILL, signal.SIGSTOP})
 
 
@@ -59,6 +61,10 @@ class SharedLoop:
         """When the background thread next looks at the loop by itself, in the loop's time. Changed only while it
         drives.
         """
+        self._in_background = False
+        """Whether the background thread drives."""
+        self._woken = False
+        """Whether it has been woken and has not driven since. Changed only while driving."""
         self._waited_for: set[Future[Any]] = set()
         """Work that other threads than the driving one wait for."""
         self._events = select.epoll()
@@ -140,7 +146,7 @@ class SharedLoop:
     def _drive(self, work: Coroutine[Any, Any, T], interrupts: _Interrupts) -> Future[T]:
         """Drive the loop until the work is done. If another thread already drives, only start the work."""
         with self._open_for(work):
-            if not self._driving.acquire(blocking=False):
+            if not self._take_over():
                 return self._start_elsewhere(work)
             answer: _Started[T] = _Started(self._loop)
             answer.begin(work)
@@ -157,28 +163,40 @@ class SharedLoop:
             answer.task.remove_done_callback(stop)  # after a second Ctrl-C it ends while another thread drives
             self._events.register(self._selector.fileno(), select.EPOLLIN)
             earlier = _next_timer(self._loop) < self._sleeps_until
-            if self._over or self._waited_for or earlier or _has_ready(self._loop) or not answer.done():
+            needed = self._over or self._waited_for or earlier or _has_ready(self._loop) or not answer.done()
+            if needed and not self._woken:
+                self._woken = True
                 self._wake()
             self._driving.release()  # last: from here on another thread may close the loop, and its descriptors with it
         return answer
 
+    def _take_over(self) -> bool:
+        """Return whether the current thread drives from now on. The background thread is waited for if it is about to
+        stop: a caller who left its work to that thread would find it busy again the next time, and so on.
+        """
+        if self._driving.acquire(blocking=False):
+            return True
+        return self._in_background and not self._waited_for and self._driving.acquire(timeout=_HAND_OVER)
+
     # --- driving in the background thread ---
 
     def _drive_in_between(self) -> None:
-        timeout: float | None = None
+        timeout = _MAX_SLEEP
         while True:
             for descriptor, _ in self._events.poll(timeout):
                 if descriptor == self._call:
                     os.eventfd_read(self._call)
             with self._driving:
-                self._selector.on_idle, self._selector.timeout = self._let_go, 0.0
+                self._in_background, self._woken = True, False
+                self._selector.on_idle = self._let_go
                 self._loop.run_forever()
                 self._selector.on_idle = None
+                self._in_background = False
                 if self._over:
                     return
                 # It may have been stopped by a late Ctrl-C. No event announces callbacks that are already ready.
-                timeout = 0.0 if _has_ready(self._loop) else self._selector.timeout
-                self._sleeps_until = math.inf if timeout is None else self._loop.time() + timeout
+                self._sleeps_until = self._loop.time() if _has_ready(self._loop) else _next_timer(self._loop)
+                timeout = min(max(0.0, self._sleeps_until - self._loop.time()), _MAX_SLEEP)
 
     def _let_go(self) -> bool:
         """Stop driving if there is nothing to do now, unless another thread waits for our work: then it would resume at
@@ -264,20 +282,11 @@ class _Selector(selectors.EpollSelector):
         super().__init__()
         self.on_idle: Callable[[], bool] | None = None
         """Returns whether the loop stops; if not, it waits as usual."""
-        self.timeout: float | None = None
-        """Seconds until the loop's next timer, if it was stopped because it had nothing to do."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self.on_idle is None or (timeout is not None and timeout <= 0):
             return super().select(timeout)
-        found = super().select(0)
-        if found:
-            return found
-        self.timeout = timeout
-        if self.on_idle():
-            return []
-        self.timeout = 0.0  # not known any more
-        return super().select(timeout)
+        return super().select(0) or ([] if self.on_idle() else super().select(timeout))
 
 
 def _may_drive() -> bool:

@@ -76,7 +76,10 @@ class Redactor:
 
     def find(self, data: bytes) -> list[Found]:
         """Return what to remove from UTF-8 text, sorted and without overlaps."""
-        fresh = found = merge([*self._known(data), *find(data)])
+        found = [*self._known(data), *find(data)] if data else []
+        if not found:
+            return found
+        fresh = found = merge(found)
         for _ in range(_ROUNDS):
             if not fresh:
                 break
@@ -144,7 +147,7 @@ class Redactor:
     def redact(self, text: str) -> tuple[str, dict[str, int]]:
         """Return the text without sensitive data, and how many items of each kind were removed."""
         data, counts = self.redact_bytes(text.encode("utf-8", "surrogatepass"))
-        return data.decode("utf-8", "surrogatepass"), counts
+        return (data.decode("utf-8", "surrogatepass"), counts) if counts else (text, counts)
 
     def redact_bytes(self, data: bytes) -> tuple[bytes, dict[str, int]]:
         """Do the same as `redact` for UTF-8 bytes."""
@@ -228,7 +231,7 @@ class _Walk:
                 return self._named(name, value) if name else self._text(value)
             case bytes() | bytearray():
                 kept, counts = self.redactor.redact_bytes(bytes(value))
-                self.counts.update(counts)
+                self._count(counts)
                 return kept
             case dict():
                 return self._mapping(value, depth)
@@ -253,8 +256,12 @@ class _Walk:
 
     def _text(self, text: str) -> str:
         cleaned, counts = self.redactor.redact(text)
-        self.counts.update(counts)
+        self._count(counts)
         return cleaned
+
+    def _count(self, counts: dict[str, int]) -> None:
+        if counts:  # rarely, and `update` takes as long as a search
+            self.counts.update(counts)
 
     def _number(self, value: float) -> Any:
         try:
@@ -288,12 +295,12 @@ class _Walk:
 
     def _mapping(self, values: dict[Any, Any], depth: int) -> dict[Any, Any]:
         cleaned: dict[Any, Any] = {}
-        times = Counter[Any]()
+        times: dict[Any, int] = {}
         for key, value in values.items():
             label = name = self.clean(key, depth - 1)
             while name in cleaned:  # two secret keys get the same label; neither entry may vanish
-                times[label] += 1
-                name = f"{label} ({times[label] + 1})"
+                times[label] = times.get(label, 1) + 1
+                name = f"{label} ({times[label]})"
             cleaned[name] = self.clean(value, depth - 1, key if isinstance(key, str) else "")
             if self.left < 0:
                 break

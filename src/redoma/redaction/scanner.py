@@ -83,6 +83,8 @@ _compiling = threading.Lock()
 
 def _where() -> Any:
     """Return the automaton that finds candidates."""
+    if _automaton.cache_info().currsize:
+        return _automaton()
     with _compiling:  # if two threads are first, one waits for the other
         return _automaton()
 

@@ -117,7 +117,7 @@ class Channel:
         self._said = bytearray()
         self._unread = self._owed = 0
         self._ready = asyncio.Event()
-        self._task: asyncio.Task[Outcome] | None = None
+        self._task: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when nothing of it is left."""
         self.outcome: Outcome | BackendError | None = None
@@ -160,16 +160,14 @@ class Channel:
         last = self._said.decode("utf-8", "replace").strip().rpartition("\n")[2]
         return outcome.error or last or f"its Python ended with status {outcome.exit_code}"
 
-    async def _live(self) -> Outcome:
-        outcome: Outcome | BackendError | None = None
+    async def _live(self) -> None:
+        outcome: Outcome | BackendError = BackendError("the session was ended", why="it was closed")
         try:
             outcome = await self._backend.run(self._request, self._feed, self._control)
-            return outcome
         except BackendError as error:
             outcome = error
-            raise
         finally:
-            self.outcome = outcome or BackendError("the session was ended", why="it was closed")
+            self.outcome = outcome
             self.ended.set_result(None)
             self._ready.set()
             for future in self._answers.values():

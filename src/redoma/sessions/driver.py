@@ -27,7 +27,7 @@ import termios
 
 from redoma.sessions import copying
 from redoma.sessions import files as file_operations
-from redoma.sessions.frames import CHUNK, WINDOW, Reader, frame
+from redoma.sessions.frames import CHUNK, WINDOW, Reader, frame, frame_of
 from redoma.sessions.worker import Worker
 
 TYPE_CHECKING = False
@@ -79,6 +79,8 @@ class Driver:
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
         self._commands, self._events = (_moved(number) for number in (0, 1))
+        # Where descriptors can come along, it is a socket.
+        self._passing = socket.socket(fileno=self._commands) if options.get("passes") else None
         self._reader, self._said = Reader(), Reader()
         self._waiting = bytearray()  # to be sent
         self._room = WINDOW  # bytes of output that may be sent before somebody has read some
@@ -118,20 +120,30 @@ class Driver:
         self._readable[self._channel.fileno()] = self._take_word
         if not self._is_copy:  # else the worker says so
             self._tell({"is": "ready"})
+        poll = select.poll()
+        watched: dict[int, int] = {}
         while True:
-            poll = select.poll()
-            for number in self._readable:
-                poll.register(number, select.POLLIN)
-            if self._may_read:
-                for number in (*(self._pipes if self._run else ()), *self._outputs):
-                    poll.register(number, select.POLLIN)
-            if self._waiting:
-                poll.register(self._events, select.POLLOUT)
-            for process in self._processes.values():
-                if process.unwritten and process.stdin >= 0:
-                    poll.register(process.stdin, select.POLLOUT)
+            wanted = self._wanted()
+            for number in watched.keys() - wanted.keys():
+                poll.unregister(number)
+            for number, events in wanted.items() - watched.items():
+                poll.register(number, events)
+            watched = wanted
             for number, _ in poll.poll():
                 self._handle(number)
+
+    def _wanted(self) -> dict[int, int]:
+        """Descriptor → what to wait for there."""
+        wanted = dict.fromkeys(self._readable, select.POLLIN)
+        if self._room > 0 and len(self._waiting) < _MAX_WAITING:
+            for number in (*(self._pipes if self._run else ()), *self._outputs):
+                wanted[number] = select.POLLIN
+        if self._waiting:
+            wanted[self._events] = select.POLLOUT
+        for process in self._processes.values():
+            if process.unwritten and process.stdin >= 0:
+                wanted[process.stdin] = select.POLLOUT
+        return wanted
 
     def _handle(self, number: int) -> None:
         if number == self._events:
@@ -150,10 +162,6 @@ class Driver:
     def _outputs(self) -> list[int]:
         return [number for process in self._processes.values() for number in process.outputs]
 
-    @property
-    def _may_read(self) -> bool:
-        return self._room > 0 and len(self._waiting) < _MAX_WAITING
-
     # --- out ---
 
     def answer(self, question: int, **said: Any) -> None:
@@ -164,10 +172,11 @@ class Driver:
         self._tell(head, data)
 
     def _tell(self, head: dict[str, Any], body: bytes = b"") -> None:
-        self._waiting += frame(head, body)
-        self._send()
+        self._send(frame(head, body))
 
-    def _send(self) -> None:
+    def _send(self, message: bytes = b"") -> None:
+        """Send this after what waits, as far as there is room now."""
+        self._waiting += message
         try:
             while self._waiting:
                 del self._waiting[: os.write(self._events, self._waiting)]
@@ -201,12 +210,11 @@ class Driver:
     def _read_commands(self) -> list[tuple[dict[str, Any], bytes]]:
         """What can be read now. Descriptors that come along wait in `_given` for their message."""
         try:
-            if self._options.get("passes"):
-                with socket.socket(fileno=os.dup(self._commands)) as given:
-                    data, descriptors, _, _ = socket.recv_fds(given, 1 << 18, 1)
+            if self._passing is not None:
+                data, descriptors, _, _ = socket.recv_fds(self._passing, CHUNK, 1)
                 self._given += [_moved(number, close=True) for number in descriptors]
             else:
-                data = os.read(self._commands, 1 << 18)
+                data = os.read(self._commands, CHUNK)
         except BlockingIOError:
             return []
         if not data:
@@ -264,6 +272,8 @@ class Driver:
             signal.signal(signal.SIGPIPE, self._at_pipe)
             for number, target in ((self._nothing, 0), (self._printed["stdout"], 1), (self._printed["stderr"], 2)):
                 os.dup2(number, target)
+            if self._passing is not None:
+                self._passing.detach()
             for number in (ours.fileno(), self._commands, self._events, self._children, self._nothing):
                 os.close(number)
             for number in (*self._pipes, *self._printed.values()):
@@ -317,7 +327,7 @@ class Driver:
 
     def _take_word(self) -> None:
         """The worker says something."""
-        data = self._channel.recv(1 << 18)
+        data = self._channel.recv(CHUNK)
         if not data:
             del self._readable[self._channel.fileno()]  # it is gone, and `_reap` knows how
             return
@@ -330,10 +340,11 @@ class Driver:
                 self._can_interrupt()
                 continue
             self._drain()
-            if said.get("is") == "done":
+            if "cwd" in said or "env" in said:
                 self._directory = said.pop("cwd", self._directory)
                 self._environment = said.pop("env", self._environment)
-            self._tell(said, body)
+                head = json.dumps(said).encode()
+            self._send(frame_of(head, body))
             if said.get("is") == "done":
                 self._run = 0
             elif said.get("is") == "display":

@@ -31,9 +31,16 @@ class Malformed(Exception):
     """What came is no frame."""
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make an encoder each time
+
+
 def frame(head: dict[str, Any], body: bytes = b"") -> bytes:
-    encoded = json.dumps(head, separators=(",", ":")).encode()
-    return LENGTHS.pack(len(encoded), len(body)) + encoded + body
+    return frame_of(_encode(head).encode(), body)
+
+
+def frame_of(head: bytes, body: bytes) -> bytes:
+    """A frame whose head is JSON already."""
+    return LENGTHS.pack(len(head), len(body)) + head + body
 
 
 class Reader:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import importlib
 import inspect
 import json
 import linecache
@@ -25,7 +26,7 @@ from redoma.backends import display as displays
 from redoma.backends.interpreter import allow_calls
 from redoma.backends.jail import value as values
 from redoma.sessions import charts, copying
-from redoma.sessions.frames import Reader, frame
+from redoma.sessions.frames import CHUNK, Reader, frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ _MAX_CONTEXTS = 100
 # Frames from `allow_calls` to the first call of the code. Before Python 3.12 calls into C count too, also its own.
 _OUR_FRAMES = 6 if sys.version_info < (3, 12) else 4
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+# `signal.signal` looks each handler up in an enumeration, which takes longer than all else that it does.
+_raw_signal = importlib.import_module("_signal")
 
 
 class Worker:
@@ -49,13 +52,14 @@ class Worker:
 
     def __init__(self, channel: socket.socket, recursion: int, imager: Any = None) -> None:
         self._channel, self._recursion, self._imager = channel, recursion, imager
+        self._deepest = 0
         self._given: list[int] = []  # descriptors that came with messages
         self._reader = Reader()
         self._frames: list[tuple[bytes, bytes]] = []
         self._pid = os.getpid()
         self._contexts: dict[str, dict[str, Any]] = {}
         self._at_interrupt: Any = signal.default_int_handler
-        self._environment, self._directory = dict(os.environ), _directory()
+        self._environment, self._directory = _environment(), _directory()
         self._kept: list[str] = []
         self._loop: Any = None
         self._run = 0
@@ -83,7 +87,7 @@ class Worker:
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
         while not self._frames:
-            data, descriptors, _, _ = socket.recv_fds(self._channel, 1 << 18, 1)
+            data, descriptors, _, _ = socket.recv_fds(self._channel, CHUNK, 1)
             if not data:
                 os._exit(0)
             self._given += descriptors
@@ -105,7 +109,7 @@ class Worker:
             if stdin:
                 _use_input(stdin)
             try:
-                signal.signal(signal.SIGINT, self._at_interrupt)
+                _raw_signal.signal(signal.SIGINT, self._at_interrupt)
                 self._tell({"is": "begun"})
                 said, result = self._evaluate(head, source.decode("utf-8", "surrogatepass"))
             finally:
@@ -150,15 +154,15 @@ class Worker:
         if head.get("env") is not None:
             os.environ.clear()
             os.environ.update(head["env"])
-            self._environment = head["env"]
+            self._environment = _environment()
 
     def _moved(self) -> dict[str, Any]:
         """Where the code went, and what it exported, for the commands that follow."""
         moved: dict[str, Any] = {}
         if (directory := _directory()) != self._directory:
             moved["cwd"] = self._directory = directory
-        if (environment := dict(os.environ)) != self._environment:
-            moved["env"] = self._environment = environment
+        if (environment := _environment()) != self._environment:
+            self._environment, moved["env"] = environment, dict(os.environ)
         return moved
 
     # --- copies ---
@@ -227,7 +231,11 @@ class Worker:
                 error.__traceback__ = None
                 return self._failure(error, hint=_hint(source)), b""
             namespace = self._context(head["context"])
-            allow_calls(self._recursion, _OUR_FRAMES)
+            if self._deepest:  # found by the first run: the stack below a run is always the same
+                sys.setrecursionlimit(self._deepest)
+            else:
+                allow_calls(self._recursion, _OUR_FRAMES)
+                self._deepest = sys.getrecursionlimit()
             found = self._execute(program, namespace)
             if found is not None:
                 namespace["_"] = found
@@ -339,6 +347,11 @@ def _set_variables(variables: dict[str, str | None]) -> dict[str, str | None]:
     return before
 
 
+def _environment() -> dict[Any, Any]:
+    """The variables, to be compared: as they are kept, since decoding them takes as long as a short run."""
+    return dict(getattr(os.environ, "_data", os.environ))
+
+
 def _go_to(directory: str | None) -> str | None:
     """Change to a directory, if there is one; where we were, None if we have not moved. Raises `OSError`."""
     if not directory:
@@ -352,8 +365,7 @@ def _ignore_interrupts() -> Any:
     """Have Ctrl-C mean nothing; returns what it meant before. One that came just before is raised here: it is late."""
     while True:
         try:
-            before = signal.getsignal(signal.SIGINT)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            before = _raw_signal.signal(signal.SIGINT, _raw_signal.SIG_IGN)
             return signal.default_int_handler if before is None else before
         except KeyboardInterrupt:
             continue
@@ -361,10 +373,10 @@ def _ignore_interrupts() -> Any:
 
 def _reseed() -> None:
     """Draw other random numbers than whoever was forked from the driver before."""
-    if "random" in sys.modules:
-        sys.modules["random"].seed()
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    # Not `numpy.random`, which is imported when it is first used: that takes longer than all else of a copy.
+    for name in ("random", "numpy.random"):
+        if name in sys.modules:
+            sys.modules[name].seed()
 
 
 def _use_input(data: bytes) -> None:

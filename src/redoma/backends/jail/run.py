@@ -242,6 +242,7 @@ class Run:
 
     async def _write_input(self, control: Control, number: int) -> None:
         """Write its input: first that of the request, then what the caller writes while it runs."""
+        control.write_now = self._write_now
         data = memoryview(self._request.stdin or await control.read())
         while data:
             try:
@@ -252,6 +253,12 @@ class Run:
                 data = memoryview(await control.read())
         self._cell.stdin = -1
         os.close(number)
+
+    def _write_now(self, data: bytes) -> int:
+        try:
+            return os.write(self._cell.stdin, data)
+        except OSError:  # no room, or no reader any more
+            return 0  # `_write_input` knows what to do
 
     def _put(self, number: int, data: memoryview, control: Control) -> int:
         """Write what fits now. A descriptor that belongs to it is sent with its first byte."""
